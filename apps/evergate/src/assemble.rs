@@ -1,0 +1,371 @@
+//! From a checked configuration to a generation: certificates loaded, keys made, servers carried over.
+
+use crate::config::model::{
+    CertificateSource, ClientCertificates, Config, Listener as ListenerConfig, Pool as PoolConfig, PoolTls,
+    Protocol, Sticky, TlsSettings, TlsVersion,
+};
+use crate::config::model::{Policy as PolicyConfig, Server as ServerConfig};
+use crate::rate::Rates;
+use crate::runtime::{Generation, PoolRuntime, ServerRuntime};
+use anyhow::{Context, Result};
+use evergate_balance::Policy;
+use evergate_base::Micros;
+use evergate_connection::{
+    Limits, Listener, Pool, Protocol as WireProtocol, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
+};
+use evergate_crypto::{
+    CertifiedName, ClientAuth, ClientCertificate, ClientSettings, ServerSettings, TicketHandle, TicketKeys,
+    Verify, client_config, load_certificate, self_signed, server_config,
+};
+use evergate_rules::RuleId;
+use evergate_tls::Version;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What must survive a reload although the configuration is read anew.
+#[derive(Debug, Default)]
+pub struct Keepsakes {
+    /// Ticket keys by their file, or by the name of the TLS settings: a reload must not end sessions.
+    tickets: HashMap<String, (TicketHandle, Option<PathBuf>, Duration)>,
+    /// Self-signed certificates by their names: a reload must not change them.
+    self_signed: HashMap<Vec<String>, (String, String)>,
+    next_server: u64,
+    next_generation: u64,
+    pending: Vec<Change>,
+}
+
+/// A change of something that the generation in force uses too: made only when the whole reload has succeeded.
+#[derive(Debug)]
+enum Change {
+    Tickets(TicketHandle, TicketKeys),
+    Server { server: Arc<ServerRuntime>, weight: u32, connections_max: u32, unchecked: bool },
+}
+
+impl Keepsakes {
+    /// Makes the changes that the last assembly asks of what it shares with the generation before.
+    pub fn commit(&mut self) {
+        for change in self.pending.drain(..) {
+            match change {
+                Change::Tickets(handle, keys) => handle.replace(keys),
+                Change::Server { server, weight, connections_max, unchecked } => {
+                    server.weight.store(weight, Ordering::Relaxed);
+                    server.connections_max.store(connections_max, Ordering::Relaxed);
+                    if unchecked {
+                        server.healthy.store(true, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ticket keys with their name, file and rotation period.
+    pub fn tickets(&self) -> impl Iterator<Item = (&str, &(TicketHandle, Option<PathBuf>, Duration))> {
+        self.tickets.iter().map(|(name, keys)| (name.as_str(), keys))
+    }
+}
+
+/// A generation ready to serve.
+#[derive(Debug)]
+pub struct Assembled {
+    /// What workers use.
+    pub generation: Arc<Generation>,
+    /// Certificates by their name in the configuration, for the admin API.
+    pub certificates: Vec<(String, CertifiedName)>,
+}
+
+/// Builds a generation; servers that `previous` knows by pool, name and address keep their load and health.
+pub fn assemble(config: &Config, previous: Option<&Generation>, keep: &mut Keepsakes) -> Result<Assembled> {
+    keep.pending.clear();
+    let certificates = load_certificates(config, keep)?;
+    let listeners = config
+        .listeners
+        .iter()
+        .map(|listener| assemble_listener(config, listener, &certificates, keep))
+        .collect::<Result<Vec<_>>>()?;
+    let pools = config.pools.iter().map(assemble_pool).collect::<Result<Vec<_>>>()?;
+    let rules = config.rules.ruleset.clone();
+    let rule_pools = rules
+        .pools()
+        .iter()
+        .map(|name| {
+            config.pool_named(name).map(|id| id.0 as u32).context("a rule names a pool that does not exist")
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let runtimes = config.pools.iter().map(|pool| Arc::new(pool_runtime(pool, previous, keep))).collect();
+    let limits =
+        (0..rules.len() as u32).flat_map(|rule| rules.effects_of(RuleId(rule))).filter_map(|effect| {
+            match effect {
+                evergate_rules::Effect::RateLimit(rule, limit) => Some((rule, limit)),
+                _ => None,
+            }
+        });
+    let rates = Arc::new(Rates::new(limits));
+    let rule_hits = Arc::new((0..rules.len()).map(|_| AtomicU64::new(0)).collect());
+    keep.next_generation += 1;
+    let snapshot = Snapshot {
+        generation: keep.next_generation,
+        listeners,
+        pools,
+        rules,
+        rule_pools,
+        timeouts: timeouts(config),
+    };
+    let generation = Generation { snapshot: Arc::new(snapshot), pools: runtimes, rule_hits, rates };
+    let names = config.certificates.iter().map(|certificate| certificate.name.clone());
+    Ok(Assembled { generation: Arc::new(generation), certificates: names.zip(certificates).collect() })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn load_certificates(config: &Config, keep: &mut Keepsakes) -> Result<Vec<CertifiedName>> {
+    let load = |certificate: &crate::config::model::Certificate| -> Result<CertifiedName> {
+        match &certificate.source {
+            CertificateSource::Files { chain, key } => load_certificate(&read(chain)?, &read(key)?)
+                .with_context(|| format!("certificate \"{}\" ({})", certificate.name, chain.display())),
+            CertificateSource::SelfSigned { names } => {
+                if !keep.self_signed.contains_key(names) {
+                    keep.self_signed.insert(names.clone(), self_signed(names)?);
+                }
+                let (chain, key) = &keep.self_signed[names];
+                Ok(load_certificate(chain.as_bytes(), key.as_bytes())?)
+            }
+        }
+    };
+    config.certificates.iter().map(load).collect()
+}
+
+fn assemble_listener(
+    config: &Config,
+    listener: &ListenerConfig,
+    certificates: &[CertifiedName],
+    keep: &mut Keepsakes,
+) -> Result<Listener> {
+    let tls = match &listener.tls {
+        None => None,
+        Some(tls) => {
+            let settings = config.tls_settings(tls.settings);
+            let chosen = tls.certificates.iter().map(|id| certificates[id.0].clone()).collect();
+            let made = listener_tls(settings, chosen, &listener.name, keep);
+            Some(made.with_context(|| format!("TLS of listener \"{}\"", listener.name))?)
+        }
+    };
+    Ok(Listener {
+        name: listener.name.clone(),
+        protocol: match listener.protocol {
+            Protocol::Https => WireProtocol::Https,
+            Protocol::Http => WireProtocol::Http,
+            Protocol::Tls => WireProtocol::Tls,
+            Protocol::Tcp => WireProtocol::Tcp,
+        },
+        tls,
+        pool: listener.pool.map(|pool| pool.0 as u32),
+        trust_forwarded: listener.trust_forwarded,
+        redirect_to_https: listener.redirect_to_https,
+        limits: limits(listener),
+    })
+}
+
+fn listener_tls(
+    settings: &TlsSettings,
+    certificates: Vec<CertifiedName>,
+    policy: &str,
+    keep: &mut Keepsakes,
+) -> Result<Arc<rustls::ServerConfig>> {
+    let roots = match &settings.client_ca {
+        Some(path) => pem_certificates(path)?,
+        None => Vec::new(),
+    };
+    let version = |version: TlsVersion| match version {
+        TlsVersion::V1_2 => Version::Tls12,
+        TlsVersion::V1_3 => Version::Tls13,
+    };
+    let made = server_config(ServerSettings {
+        certificates,
+        alpn: settings.alpn.iter().map(|name| name.clone().into_bytes()).collect(),
+        version_min: version(settings.min_version),
+        version_max: version(settings.max_version),
+        client_auth: match settings.client_certificates {
+            ClientCertificates::None => ClientAuth::None,
+            ClientCertificates::Optional => ClientAuth::Optional(roots),
+            ClientCertificates::Required => ClientAuth::Required(roots),
+        },
+        tickets: tickets(settings, keep)?,
+        prefer_chacha_when_client_does: true,
+        policy: policy.to_owned(),
+    });
+    Ok(made?)
+}
+
+fn tickets(settings: &TlsSettings, keep: &mut Keepsakes) -> Result<Option<TicketHandle>> {
+    let Some(wanted) = &settings.tickets else { return Ok(None) };
+    let from_file = match &wanted.keys {
+        Some(path) => {
+            let keys = TicketKeys::from_file_bytes(&read(path)?);
+            Some(keys.with_context(|| format!("ticket keys in {}", path.display()))?)
+        }
+        None => None,
+    };
+    let name = match &wanted.keys {
+        Some(path) => format!("file {}", path.display()),
+        None => format!("settings {}", settings.name),
+    };
+    let fresh = || TicketHandle::new(TicketKeys::random(evergate_sys::wall_clock_s()));
+    let entry = keep.tickets.entry(name).or_insert_with(|| (fresh(), wanted.keys.clone(), wanted.rotate));
+    entry.2 = wanted.rotate;
+    let handle = entry.0.clone();
+    if let Some(keys) = from_file {
+        keep.pending.push(Change::Tickets(handle.clone(), keys));
+    }
+    Ok(Some(handle))
+}
+
+fn pem_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let bytes = read(path)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    found.with_context(|| format!("certificates in {}", path.display()))
+}
+
+fn limits(listener: &ListenerConfig) -> Limits {
+    let from = &listener.limits;
+    Limits {
+        http: evergate_http::Limits {
+            head_bytes_max: from.head_bytes_max,
+            headers_max: from.headers_max,
+            ..evergate_http::Limits::default()
+        },
+        body_bytes_max: from.body_bytes_max.map_or(0, |max| max.get()),
+        body_prefix_bytes: from.body_prefix_bytes,
+        requests_max: from.requests_per_connection_max.map_or(0, |max| max.get()),
+        rate_min: from.bytes_per_s_min.map_or(0, |min| u64::from(min.get())),
+        ..Limits::default()
+    }
+}
+
+fn micros(span: Duration) -> Micros {
+    Micros(span.as_micros().min(u128::from(u64::MAX / 2)) as u64)
+}
+
+fn timeouts(config: &Config) -> Timeouts {
+    let from = &config.timeouts;
+    Timeouts {
+        handshake: micros(from.handshake),
+        request_head: micros(from.request_head),
+        request_body: micros(from.request_body),
+        keep_alive: micros(from.keep_alive),
+        tunnel: micros(from.tunnel_idle),
+        write_stall: micros(from.write_stall),
+        ..Timeouts::default()
+    }
+}
+
+fn assemble_pool(pool: &PoolConfig) -> Result<Pool> {
+    let tls = match &pool.tls {
+        None => None,
+        Some(tls) => Some(pool_tls(pool, tls).with_context(|| format!("TLS of pool \"{}\"", pool.name))?),
+    };
+    Ok(Pool {
+        name: pool.name.clone(),
+        stickiness: match pool.sticky {
+            Sticky::None => Stickiness::None,
+            Sticky::Cookie => Stickiness::Cookie,
+            Sticky::Source => Stickiness::Source,
+        },
+        cookie: pool.sticky_cookie.clone(),
+        tls,
+        retries: pool.retries,
+        connect: micros(pool.connect_timeout),
+        response: micros(pool.response_timeout),
+        servers: pool
+            .servers
+            .iter()
+            .map(|server| Server {
+                name: server.name.clone(),
+                cookie: format!("{:016x}", stable_hash(&[&pool.name, &server.name])),
+            })
+            .collect(),
+    })
+}
+
+/// TLS towards a pool's servers. One name serves the whole pool: the configured one, or the first server's host.
+fn pool_tls(pool: &PoolConfig, tls: &PoolTls) -> Result<UpstreamTls> {
+    let verify = match (&tls.ca, tls.verify) {
+        (_, false) => Verify::InsecureNone,
+        (Some(path), true) => Verify::Roots(pem_certificates(path)?),
+        (None, true) => Verify::System,
+    };
+    let certificate = match &tls.client {
+        Some(identity) => Some(ClientCertificate::from_pem(&read(&identity.chain)?, &read(&identity.key)?)?),
+        None => None,
+    };
+    let config = client_config(ClientSettings { verify, alpn: vec![b"http/1.1".to_vec()], certificate })?;
+    let name = tls.server_name.clone().unwrap_or_else(|| pool.servers[0].host.clone());
+    let name = ServerName::try_from(name.clone()).with_context(|| format!("server name \"{name}\""))?;
+    Ok(UpstreamTls { config, name })
+}
+
+fn pool_runtime(pool: &PoolConfig, previous: Option<&Generation>, keep: &mut Keepsakes) -> PoolRuntime {
+    let known = previous.and_then(|previous| previous.pools.iter().find(|known| known.name == pool.name));
+    let servers = pool.servers.iter().map(|server| server_runtime(pool, server, known, keep)).collect();
+    PoolRuntime {
+        name: pool.name.clone(),
+        policy: match pool.policy {
+            PolicyConfig::RoundRobin => Policy::RoundRobin,
+            PolicyConfig::LeastOutstanding => Policy::LeastOutstanding,
+            PolicyConfig::PowerOfTwo => Policy::PowerOfTwo,
+        },
+        servers,
+        queue_max: pool.queue_max,
+        queue_timeout: pool.queue_timeout,
+        idle_max: pool.keep_alive_idle_max,
+        idle: pool.keep_alive_idle,
+        unavailable: AtomicU64::new(0),
+    }
+}
+
+fn server_runtime(
+    pool: &PoolConfig,
+    server: &ServerConfig,
+    known: Option<&Arc<PoolRuntime>>,
+    keep: &mut Keepsakes,
+) -> Arc<ServerRuntime> {
+    let max = server.connections_max.map_or(0, |max| max.get());
+    let same = |known: &&Arc<ServerRuntime>| known.name == server.name && known.addresses == server.addresses;
+    if let Some(known) = known.and_then(|known| known.servers.iter().find(same)) {
+        keep.pending.push(Change::Server {
+            server: known.clone(),
+            weight: server.weight,
+            connections_max: max,
+            unchecked: pool.health.is_none(),
+        });
+        return known.clone();
+    }
+    keep.next_server += 1;
+    Arc::new(ServerRuntime {
+        id: keep.next_server,
+        name: server.name.clone(),
+        addresses: server.addresses.clone(),
+        name_hash: stable_hash(&[&pool.name, &server.name]),
+        weight: AtomicU32::new(server.weight),
+        connections_max: AtomicU32::new(max),
+        healthy: AtomicBool::new(true),
+        draining: AtomicBool::new(false),
+        outstanding: AtomicU32::new(0),
+        requests: AtomicU64::new(0),
+        failures: AtomicU64::new(0),
+    })
+}
+
+/// FNV-1a: the same on every node and in every version, because cookies carry it.
+fn stable_hash(parts: &[&str]) -> u64 {
+    let bytes = parts.iter().flat_map(|part| part.bytes().chain(std::iter::once(0)));
+    let hash = bytes
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}

@@ -1,0 +1,420 @@
+//! `evergate explain`: what would become of a request, and why. Uses the data path's own parser and rules, so that what
+//! would be refused there is refused here for the same reason.
+
+use super::{ExplainArgs, FAILED, WRONG, output};
+use crate::config::model::{Listener, Pool, Sticky};
+use crate::config::{self, Config};
+use evergate_http::{
+    HeaderSlots, Limits, Parsed, RequestFraming, RequestHead, canonical_path, parse_request,
+};
+use evergate_rules::{
+    Body, Condition, Decision, Explanation, HeaderEdit, Outcome, Request, RuleExplanation, Scratch, Terminal,
+    TlsFacts, Verdict,
+};
+use serde::Serialize;
+use std::fmt::Write;
+use std::net::SocketAddr;
+
+/// Rules shown as text, before it becomes tiresome; JSON has all.
+const RULES_SHOWN: usize = 100;
+
+/// What would become of the request.
+#[derive(Debug, Serialize)]
+struct Answer {
+    listener: String,
+    method: String,
+    host: String,
+    /// What rules see and servers get.
+    path: String,
+    /// The path as it was given, when that is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_sent: Option<String>,
+    query: Option<String>,
+    /// What happens, in words.
+    outcome: String,
+    /// The status that evergate itself answers with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    location: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    servers: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sticky: Option<String>,
+    request_headers: Vec<String>,
+    response_headers: Vec<String>,
+    rate_limits: Vec<String>,
+    audit: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<String>,
+    /// Every rule, in the order tried.
+    rules: Vec<RuleExplanation>,
+}
+
+pub(super) fn explain(args: &ExplainArgs) -> u8 {
+    let config = match config::load(&args.file) {
+        Ok(loaded) => loaded.config,
+        Err(problems) => {
+            for problem in problems {
+                output::tell(problem);
+            }
+            return WRONG;
+        }
+    };
+    match answer(args, &config) {
+        Ok(answer) => {
+            if args.json {
+                output::json(&answer);
+            } else {
+                output::text(&shown(&answer));
+            }
+            0
+        }
+        Err(Wrong::Usage(what)) => {
+            output::tell(format_args!("error: {what}"));
+            WRONG
+        }
+        Err(Wrong::File(what)) => {
+            output::tell(format_args!("error: {what}"));
+            FAILED
+        }
+    }
+}
+
+enum Wrong {
+    Usage(String),
+    File(String),
+}
+
+/// The parts of `--request`.
+struct Url<'a> {
+    method: &'a str,
+    scheme: Option<&'a str>,
+    /// With its port.
+    authority: &'a str,
+    target: &'a str,
+}
+
+fn url(text: &str) -> Result<Url<'_>, Wrong> {
+    let (method, url) = match text.trim().split_once(char::is_whitespace) {
+        Some((method, url)) => (method, url.trim()),
+        None => ("GET", text.trim()),
+    };
+    if url.starts_with('/') || url == "*" {
+        return Ok(Url { method, scheme: None, authority: "localhost", target: url });
+    }
+    let Some((scheme @ ("https" | "http"), rest)) = url.split_once("://") else {
+        return Err(Wrong::Usage(format!(
+            "{text:?} is not a request: write it like 'GET https://example.com/path?query'"
+        )));
+    };
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, target) = rest.split_at(end);
+    Ok(Url { method, scheme: Some(scheme), authority, target })
+}
+
+fn body(argument: &str) -> Result<Vec<u8>, Wrong> {
+    match argument.strip_prefix('@') {
+        Some(path) => {
+            std::fs::read(path).map_err(|error| Wrong::File(format!("cannot read the body {path}: {error}")))
+        }
+        None => Ok(argument.as_bytes().to_vec()),
+    }
+}
+
+/// The listener by its name, or the first that fits scheme and port, or fits the scheme, or reads requests at all.
+fn listener<'c>(args: &ExplainArgs, config: &'c Config, url: &Url<'_>) -> Result<&'c Listener, Wrong> {
+    let readers: Vec<&Listener> =
+        config.listeners.iter().filter(|listener| listener.protocol.has_requests()).collect();
+    let names = || readers.iter().map(|listener| listener.name.as_str()).collect::<Vec<_>>().join(", ");
+    if let Some(name) = &args.listener {
+        return readers.iter().find(|listener| listener.name == *name).copied().ok_or_else(|| {
+            Wrong::Usage(format!("no listener {name:?} reads requests; those that do: {}", names()))
+        });
+    }
+    let port = url.authority.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+    let scheme = |listener: &&&Listener| url.scheme.is_none_or(|scheme| listener.protocol.as_str() == scheme);
+    let both = |listener: &&&Listener| scheme(listener) && Some(listener.address.socket.port()) == port;
+    let first = readers.iter().find(both).or_else(|| readers.iter().find(scheme)).or_else(|| readers.first());
+    first.copied().ok_or_else(|| Wrong::Usage("the configuration has no https or http listener".to_owned()))
+}
+
+/// The request as it would come over the wire.
+fn wire(args: &ExplainArgs, url: &Url<'_>, body: Option<&[u8]>) -> Vec<u8> {
+    let target = if url.target.starts_with('?') { format!("/{}", url.target) } else { url.target.to_owned() };
+    let target = if target.is_empty() { "/".to_owned() } else { target };
+    let mut head = format!("{} {target} HTTP/1.1\r\n", url.method);
+    let has = |name: &str| {
+        args.headers
+            .iter()
+            .any(|line| line.split(':').next().is_some_and(|n| n.trim().eq_ignore_ascii_case(name)))
+    };
+    if !has("host") {
+        head += &format!("Host: {}\r\n", url.authority);
+    }
+    for line in &args.headers {
+        head += &format!("{line}\r\n");
+    }
+    if let Some(body) = body
+        && !has("content-length")
+        && !has("transfer-encoding")
+    {
+        head += &format!("Content-Length: {}\r\n", body.len());
+    }
+    head += "\r\n";
+    head.into_bytes()
+}
+
+fn answer(args: &ExplainArgs, config: &Config) -> Result<Answer, Wrong> {
+    if let Some(line) = args.headers.iter().find(|line| !line.contains(':') || line.contains(['\r', '\n'])) {
+        return Err(Wrong::Usage(format!("{line:?} is not a header: write it like 'Name: value'")));
+    }
+    let url = url(&args.request)?;
+    let listener = listener(args, config, &url)?;
+    let body = args.body.as_deref().map(body).transpose()?;
+    let wire = wire(args, &url, body.as_deref());
+    let mut answer = Answer {
+        listener: listener.name.clone(),
+        method: url.method.to_owned(),
+        host: String::new(),
+        path: url.target.to_owned(),
+        path_sent: None,
+        query: None,
+        outcome: String::new(),
+        status: None,
+        location: None,
+        rule: None,
+        pool: None,
+        servers: Vec::new(),
+        sticky: None,
+        request_headers: Vec::new(),
+        response_headers: Vec::new(),
+        rate_limits: Vec::new(),
+        audit: false,
+        class: None,
+        rules: Vec::new(),
+    };
+    let limits = Limits {
+        head_bytes_max: listener.limits.head_bytes_max,
+        headers_max: listener.limits.headers_max,
+        ..Limits::default()
+    };
+    let mut slots = HeaderSlots::new();
+    let refused = |mut answer: Answer, status: u16, reason: &str| {
+        answer.outcome = format!("refused with status {status}: {reason}");
+        answer.status = Some(status);
+        Ok(answer)
+    };
+    let head = match parse_request(&wire, &limits, &mut slots) {
+        Ok(Parsed::Complete(head)) => head,
+        Ok(Parsed::Partial) => return refused(answer, 400, "the head does not end"),
+        Err(refusal) => return refused(answer, refusal.status, refusal.reason),
+    };
+    answer.host = String::from_utf8_lossy(head.host_name()).to_ascii_lowercase();
+    answer.query = head.query.map(|query| String::from_utf8_lossy(query).into_owned());
+    // From here on in the order of the data path: redirecting listener, size of the body, path, rules.
+    if let Some(port) = listener.redirect_to_https {
+        answer.outcome =
+            format!("redirected by the listener to https on port {port}, whatever the rules say");
+        answer.status = Some(308);
+        return Ok(answer);
+    }
+    if let (RequestFraming::Length(length), Some(max)) = (head.framing, listener.limits.body_bytes_max)
+        && length > max.get()
+    {
+        return refused(answer, 413, "body_too_long");
+    }
+    let mut path = Vec::new();
+    match canonical_path(head.path, &mut path) {
+        Ok(changed) => {
+            answer.path = String::from_utf8_lossy(&path).into_owned();
+            answer.path_sent = changed.then(|| String::from_utf8_lossy(head.path).into_owned());
+        }
+        Err(refusal) => return refused(answer, refusal.status, refusal.reason),
+    }
+    decide(args, config, listener, &head, &path, body.as_deref(), &mut answer);
+    Ok(answer)
+}
+
+/// Asks the rules, and fills in what they say.
+fn decide(
+    args: &ExplainArgs,
+    config: &Config,
+    listener: &Listener,
+    head: &RequestHead<'_>,
+    path: &[u8],
+    body: Option<&[u8]>,
+    answer: &mut Answer,
+) {
+    let headers: Vec<(&[u8], &[u8])> =
+        head.headers.iter().map(|header| (header.name.as_bytes(), header.value)).collect();
+    let host = answer.host.clone();
+    let prefix_max = listener.limits.body_prefix_bytes;
+    let request = Request {
+        listener: &listener.name,
+        method: head.method.as_bytes(),
+        scheme: listener.protocol.as_str(),
+        host: host.as_bytes(),
+        path,
+        query: head.query.unwrap_or(b""),
+        headers: &headers,
+        client: SocketAddr::new(args.client, 40_000),
+        local: listener.address.socket,
+        tls: listener.protocol.has_tls().then_some(TlsFacts {
+            sni: Some(&host),
+            alpn: Some("http/1.1"),
+            version: "TLSv1.3",
+            client_subject: None,
+        }),
+        body: match body {
+            None if matches!(head.framing, RequestFraming::None | RequestFraming::Length(0)) => {
+                Body::Complete(b"")
+            }
+            None => Body::Pending,
+            Some(body) if body.len() > prefix_max => Body::Prefix(&body[..prefix_max]),
+            Some(body) => Body::Complete(body),
+        },
+    };
+    let ruleset = &config.rules.ruleset;
+    let Explanation { rules, .. } = ruleset.explain(&request);
+    answer.rules = rules;
+    let mut scratch = Scratch::new();
+    match ruleset.decide(&request, &mut scratch) {
+        Outcome::NeedBody => answer.outcome = "the body decides: give it with --body".to_owned(),
+        Outcome::Decided(decision) => {
+            answer.rule = decision.rule.map(|rule| ruleset.name(rule).to_owned());
+            effects(&decision, answer);
+            outcome(config, listener, &decision, answer);
+        }
+    }
+}
+
+fn outcome(config: &Config, listener: &Listener, decision: &Decision<'_>, answer: &mut Answer) {
+    let by = match &answer.rule {
+        Some(rule) => format!("rule \"{rule}\""),
+        None => format!("the default of listener \"{}\"", listener.name),
+    };
+    match &decision.terminal {
+        Terminal::Deny(status) => {
+            answer.status = Some(*status);
+            answer.outcome = format!("denied with status {status} by {by}");
+        }
+        Terminal::Redirect { status, location } => {
+            answer.status = Some(*status);
+            answer.location = Some(location.clone());
+            answer.outcome = format!("redirected with status {status} to {location} by {by}");
+        }
+        Terminal::Route { pool, sticky, .. } => {
+            let sticky = sticky.map(|sticky| match sticky {
+                evergate_rules::Sticky::None => Sticky::None,
+                evergate_rules::Sticky::Cookie => Sticky::Cookie,
+                evergate_rules::Sticky::Source => Sticky::Source,
+            });
+            if let Some(pool) = config.pool_named(pool) {
+                to_pool(config.pool(pool), sticky, &by, answer);
+            }
+        }
+        Terminal::None => match listener.pool {
+            Some(pool) => to_pool(config.pool(pool), None, &by, answer),
+            None => {
+                answer.status = Some(404);
+                answer.outcome = format!(
+                    "answered with 404: no rule routes it, and listener \"{}\" has no pool",
+                    listener.name
+                );
+            }
+        },
+    }
+}
+
+fn to_pool(pool: &Pool, sticky: Option<Sticky>, by: &str, answer: &mut Answer) {
+    answer.outcome = format!("sent to pool \"{}\" by {by}", pool.name);
+    answer.pool = Some(pool.name.clone());
+    answer.servers = pool.servers.iter().map(|server| server.name.clone()).collect();
+    answer.sticky = match sticky.unwrap_or(pool.sticky) {
+        Sticky::None => None,
+        Sticky::Cookie => Some(format!("by the cookie {}", pool.sticky_cookie)),
+        Sticky::Source => Some("by the client's address".to_owned()),
+    };
+}
+
+fn effects(decision: &Decision<'_>, answer: &mut Answer) {
+    let shown = |edit: HeaderEdit<'_>| match edit {
+        HeaderEdit::Set { name, value } => format!("set {name}: {value}"),
+        HeaderEdit::Remove { name } => format!("remove {name}"),
+    };
+    answer.request_headers = decision.request_edits().map(shown).collect();
+    answer.response_headers = decision.response_edits().map(shown).collect();
+    answer.rate_limits = decision
+        .rate_limits()
+        .map(|(_, limit)| {
+            let key = match limit.key {
+                evergate_rules::RateKey::Source => "client address",
+                evergate_rules::RateKey::Host => "host",
+                evergate_rules::RateKey::Global => "rule",
+            };
+            format!("{} requests/s per {key}, bursts of {}", limit.requests_per_s, limit.burst)
+        })
+        .collect();
+    answer.audit = decision.audit();
+    answer.class = decision.class().map(str::to_owned);
+}
+
+fn shown(answer: &Answer) -> String {
+    let query = answer.query.as_ref().map_or_else(String::new, |query| format!("?{query}"));
+    let mut text = format!(
+        "{} {}{}{query} on listener \"{}\"\n",
+        answer.method, answer.host, answer.path, answer.listener
+    );
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "  {name:<17} {value}");
+    };
+    line("outcome:", &answer.outcome);
+    if let Some(sent) = &answer.path_sent {
+        line("canonical path:", &format!("{} (sent as {sent})", answer.path));
+    }
+    if !answer.servers.is_empty() {
+        line("servers:", &answer.servers.join(", "));
+        line("sticky:", answer.sticky.as_deref().unwrap_or("no"));
+    }
+    for (name, values) in [
+        ("request header:", &answer.request_headers),
+        ("response header:", &answer.response_headers),
+        ("rate limit:", &answer.rate_limits),
+    ] {
+        for value in values {
+            line(name, value);
+        }
+    }
+    if answer.audit {
+        line("audit:", "mirrored to the audit record");
+    }
+    if let Some(class) = &answer.class {
+        line("class:", class);
+    }
+    if !answer.rules.is_empty() {
+        text += "rules, in the order tried:\n";
+    }
+    for rule in answer.rules.iter().take(RULES_SHOWN) {
+        let verdict = match rule.verdict {
+            Verdict::Wins => "wins",
+            Verdict::Contributes => "matches and contributes its edits",
+            Verdict::Shadowed => "would match, but an earlier rule ended the search",
+            Verdict::Fails => "does not match",
+            Verdict::Undecidable => "cannot be decided",
+            Verdict::NeedsBody => "needs the body",
+        };
+        let _ = writeln!(text, "  {}: {verdict}", rule.rule);
+        for Condition { condition, value } in &rule.failed {
+            let _ = writeln!(text, "    because {condition} meets {value}");
+        }
+    }
+    if answer.rules.len() > RULES_SHOWN {
+        let _ = writeln!(text, "  and {} more: --json shows all", answer.rules.len() - RULES_SHOWN);
+    }
+    text
+}

@@ -1,0 +1,241 @@
+//! The command line: `evergate NOUN VERB`.
+//!
+//! Exit codes are part of the interface: 0 it worked; 1 it failed; 2 the command line or the configuration is wrong.
+//! Data goes to standard output, everything else to standard error.
+
+mod check;
+mod explain;
+mod output;
+mod remote;
+mod run;
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// It failed.
+const FAILED: u8 = 1;
+/// The command line or the configuration is wrong.
+const WRONG: u8 = 2;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "evergate",
+    version,
+    about = "TLS front end: terminates TLS, routes by content, balances over servers",
+    after_help = "Exit codes: 0 it worked, 1 it failed, 2 the command line or the configuration is wrong.",
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve, as a configuration file says or as the options say
+    Run(RunArgs),
+    /// Say everything that is wrong with a configuration
+    Check(CheckArgs),
+    /// Say what would become of a request, and why
+    Explain(ExplainArgs),
+    /// Show what a running node does
+    Status(RemoteArgs),
+    /// Look at the servers of a running node, take them out, and put them back
+    Servers {
+        #[command(subcommand)]
+        command: ServersCommand,
+    },
+    /// Look at the rules of a running node
+    Rules {
+        #[command(subcommand)]
+        command: RulesCommand,
+    },
+    /// Show the certificates of a running node
+    Certificates(RemoteArgs),
+    /// Read the configuration anew and put it in force, without losing a connection
+    Reload(RemoteArgs),
+    /// Take no new connections, let the open ones finish, and end
+    Drain(RemoteArgs),
+    /// Print the metrics, as a scraper gets them
+    Metrics(SocketArgs),
+    /// Servers to try things out with
+    Demo {
+        #[command(subcommand)]
+        command: DemoCommand,
+    },
+    /// Print the version
+    Version {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ServersCommand {
+    /// Show all servers
+    List(RemoteArgs),
+    /// Send a server no new requests; those under way go on
+    Drain(ServerArgs),
+    /// Send a server requests again
+    Ready(ServerArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum RulesCommand {
+    /// Show how many requests each rule has matched since the last reload
+    Hits(RemoteArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum DemoCommand {
+    /// Start HTTP servers that say who they are and what they were sent
+    Servers(DemoArgs),
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// Configuration file
+    #[arg(value_name = "FILE", required_unless_present_any = ["config", "listen"])]
+    file: Option<PathBuf>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE", conflicts_with = "file")]
+    config: Option<PathBuf>,
+    /// Without a file: where to listen, such as :8443
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["file", "config"], requires = "to")]
+    listen: Option<String>,
+    /// Without a file: a server, such as 127.0.0.1:8080; repeat it for several
+    #[arg(long, value_name = "ADDRESS", requires = "listen")]
+    to: Vec<String>,
+    /// Without a file: the certificate chain; without it a self-signed one is made
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    cert: Option<PathBuf>,
+    /// Without a file: the private key
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    key: Option<PathBuf>,
+    /// Admin socket, in the place of the configuration's
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// From one look at certificate and key files to the next, in milliseconds
+    #[arg(long, hide = true, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(10..))]
+    watch_interval_ms: u64,
+}
+
+#[derive(Debug, Args)]
+struct CheckArgs {
+    /// Configuration file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ExplainArgs {
+    /// Configuration file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The request: method and URL, such as 'GET https://example.com/path?query'; GET may be left out
+    #[arg(long, value_name = "REQUEST")]
+    request: String,
+    /// A header of the request; repeat it for several
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// The body: text, or @FILE
+    #[arg(long, value_name = "BODY")]
+    body: Option<String>,
+    /// Address of the client
+    #[arg(long, value_name = "IP", default_value = "192.0.2.1")]
+    client: std::net::IpAddr,
+    /// The listener; otherwise the first that fits the URL
+    #[arg(long, value_name = "NAME")]
+    listener: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct SocketArgs {
+    /// Admin socket of the node; otherwise EVERGATE_SOCKET, or /run/evergate/admin.sock
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct RemoteArgs {
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ServerArgs {
+    /// The server, such as web/10.0.0.11:8080
+    #[arg(value_name = "POOL/SERVER")]
+    server: String,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+#[derive(Debug, Args)]
+struct DemoArgs {
+    /// How many
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+    count: u16,
+    /// Port of the first; the others follow. Otherwise any free ports
+    #[arg(long)]
+    port: Option<u16>,
+    /// Name of the server; several are NAME-1, NAME-2, and so on
+    #[arg(long, default_value = "demo")]
+    name: String,
+}
+
+/// Runs the command of this process's command line.
+pub fn main() -> ExitCode {
+    let code = match Cli::parse().command {
+        Command::Run(args) => run::run(args),
+        Command::Check(args) => check::check(&args.file, args.json),
+        Command::Explain(args) => explain::explain(&args),
+        Command::Status(args) => remote::status(&args),
+        Command::Servers { command: ServersCommand::List(args) } => remote::servers(&args),
+        Command::Servers { command: ServersCommand::Drain(args) } => remote::server(&args, "drain"),
+        Command::Servers { command: ServersCommand::Ready(args) } => remote::server(&args, "ready"),
+        Command::Rules { command: RulesCommand::Hits(args) } => remote::rules(&args),
+        Command::Certificates(args) => remote::certificates(&args),
+        Command::Reload(args) => remote::reload(&args),
+        Command::Drain(args) => remote::drain(&args),
+        Command::Metrics(args) => remote::metrics(&args),
+        Command::Demo { command: DemoCommand::Servers(args) } => demo(&args),
+        Command::Version { json } => version(json),
+    };
+    ExitCode::from(code)
+}
+
+fn demo(args: &DemoArgs) -> u8 {
+    match crate::demo::serve(args.count, args.port, &args.name) {
+        Ok(()) => 0,
+        Err(error) => output::failed(&error),
+    }
+}
+
+fn version(json: bool) -> u8 {
+    let version = env!("CARGO_PKG_VERSION");
+    match json {
+        true => output::json(&serde_json::json!({ "version": version })),
+        false => output::text(&format!("evergate {version}\n")),
+    }
+    0
+}
+
+impl From<&RunArgs> for crate::control::Options {
+    fn from(args: &RunArgs) -> Self {
+        Self { watch_interval: Duration::from_millis(args.watch_interval_ms) }
+    }
+}

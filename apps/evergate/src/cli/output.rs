@@ -1,0 +1,72 @@
+//! Printing: data to standard output, problems to standard error. A reader that has had enough is no failure.
+
+use super::FAILED;
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::Write;
+
+/// Prints text as it is.
+pub(super) fn text(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Prints a value as JSON, for people and programs.
+pub(super) fn json(value: &impl Serialize) {
+    match serde_json::to_string_pretty(value) {
+        Ok(mut line) => {
+            line.push('\n');
+            text(&line);
+        }
+        Err(error) => tell(format_args!("error: cannot print JSON: {error}")),
+    }
+}
+
+/// Prints to standard error.
+pub(super) fn tell(text: impl Display) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Says why it failed; the exit code.
+pub(super) fn failed(error: &anyhow::Error) -> u8 {
+    tell(format_args!("error: {error:#}"));
+    FAILED
+}
+
+/// Columns of equal width, the last one as it is.
+#[derive(Debug)]
+pub(super) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(super) fn new(heads: &[&str]) -> Table {
+        Table { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
+    }
+
+    pub(super) fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    pub(super) fn show(&self, indent: &str) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut out = String::new();
+        for row in &self.rows {
+            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+            let line = cells.collect::<Vec<_>>().join("  ");
+            out.push_str(indent);
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
+        out
+    }
+}

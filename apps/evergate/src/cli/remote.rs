@@ -1,0 +1,265 @@
+//! Commands to a running node, over its admin socket.
+
+use super::output::{self, Table};
+use super::{FAILED, RemoteArgs, ServerArgs, SocketArgs, WRONG};
+use crate::control::status::{Certificates, Done, Refused, Reloaded, Rules, ServerStatus, Servers, Status};
+use anyhow::{Context, Result, anyhow, bail};
+use evergate_http::{HeaderSlots, Limits, Parsed, parse_response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const SOCKET_DEFAULT: &str = "/run/evergate/admin.sock";
+/// A node that has a hundred thousand rules says so in a few megabytes.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(130);
+
+pub(super) fn status(args: &RemoteArgs) -> u8 {
+    show(args, "/v1/status", |status: &Status| {
+        let mut text = format!(
+            "evergate {} (pid {}), {}, up {}\nconfiguration: {}, generation {}\n",
+            status.version,
+            status.pid,
+            status.state,
+            span(status.uptime_s),
+            status.configuration,
+            status.generation,
+        );
+        let total = &status.total;
+        text += &format!(
+            "connections:   {} open of {}, {} accepted, {} refused\n",
+            status.connections.open, status.connections.max, total.accepted, total.refused
+        );
+        text +=
+            &format!("handshakes:    {} full, {} resumed\n", total.handshakes_full, total.handshakes_resumed);
+        let classes: Vec<String> =
+            total.responses.iter().map(|(class, count)| format!("{class} {count}")).collect();
+        text += &format!("responses:     {}\n", classes.join(", "));
+        text += &format!(
+            "bytes:         clients {} in, {} out; servers {} in, {} out\n",
+            total.client_bytes_in, total.client_bytes_out, total.server_bytes_in, total.server_bytes_out
+        );
+        text += &format!("memory:        {} MiB resident\n", status.resident_bytes / (1024 * 1024));
+        if !status.reasons.is_empty() {
+            let reasons: Vec<String> =
+                status.reasons.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+            text += &format!("ended for:     {}\n", reasons.join(", "));
+        }
+        let mut listeners = Table::new(&["LISTENER", "PROTOCOL", "ADDRESS"]);
+        for listener in &status.listeners {
+            listeners.row(vec![listener.name.clone(), listener.protocol.clone(), listener.address.clone()]);
+        }
+        text += &format!("\n{}", listeners.show(""));
+        let mut workers = Table::new(&["WORKER", "STATE", "OPEN", "ACCEPTED", "QUEUED", "CPU"]);
+        for worker in &status.workers {
+            let counts = &worker.counts;
+            workers.row(vec![
+                worker.index.to_string(),
+                if worker.alive { "running" } else { "ended" }.to_owned(),
+                counts.open.to_string(),
+                counts.accepted.to_string(),
+                counts.queued.to_string(),
+                format!("{:.1} s", counts.cpu_ns as f64 / 1e9),
+            ]);
+        }
+        text += &format!("\n{}", workers.show(""));
+        let servers: Vec<ServerStatus> =
+            status.pools.iter().flat_map(|pool| pool.servers.iter().cloned()).collect();
+        text + "\n" + &server_table(&servers)
+    })
+}
+
+pub(super) fn servers(args: &RemoteArgs) -> u8 {
+    show(args, "/v1/servers", |servers: &Servers| server_table(&servers.servers))
+}
+
+fn server_table(servers: &[ServerStatus]) -> String {
+    let mut table = Table::new(&[
+        "SERVER",
+        "ADDRESS",
+        "STATE",
+        "WEIGHT",
+        "OUTSTANDING",
+        "REQUESTS",
+        "FAILURES",
+        "LAST CHECK",
+    ]);
+    for server in servers {
+        let health = server.health.as_ref().map_or_else(
+            || "-".to_owned(),
+            |health| format!("{}: {}", if health.ok { "passed" } else { "failed" }, health.detail),
+        );
+        table.row(vec![
+            format!("{}/{}", server.pool, server.name),
+            server.address.clone(),
+            server.state.clone(),
+            server.weight.to_string(),
+            server.outstanding.to_string(),
+            server.requests.to_string(),
+            server.failures.to_string(),
+            health,
+        ]);
+    }
+    table.show("")
+}
+
+pub(super) fn rules(args: &RemoteArgs) -> u8 {
+    show(args, "/v1/rules", |rules: &Rules| {
+        let mut table = Table::new(&["HITS", "RULE", "ACTION"]);
+        for rule in &rules.rules {
+            table.row(vec![rule.hits.to_string(), rule.name.clone(), rule.action.clone()]);
+        }
+        table.show("")
+    })
+}
+
+pub(super) fn certificates(args: &RemoteArgs) -> u8 {
+    show(args, "/v1/certificates", |all: &Certificates| {
+        let mut table = Table::new(&["CERTIFICATE", "DAYS LEFT", "NOT AFTER", "ISSUER", "SERIAL", "NAMES"]);
+        for certificate in &all.certificates {
+            table.row(vec![
+                certificate.name.clone(),
+                certificate.days_left.to_string(),
+                certificate.not_after.clone(),
+                certificate.issuer.clone(),
+                certificate.serial.clone(),
+                certificate.names.join(" "),
+            ]);
+        }
+        table.show("")
+    })
+}
+
+pub(super) fn server(args: &ServerArgs, action: &str) -> u8 {
+    let Some((pool, server)) = args.server.split_once('/') else {
+        output::tell(format_args!("error: {:?} is not POOL/SERVER, such as web/10.0.0.11:8080", args.server));
+        return WRONG;
+    };
+    let path = format!("/v1/servers/{}/{}/{action}", percent_encoded(pool), percent_encoded(server));
+    post(&args.remote, &path)
+}
+
+pub(super) fn drain(args: &RemoteArgs) -> u8 {
+    post(args, "/v1/drain")
+}
+
+pub(super) fn reload(args: &RemoteArgs) -> u8 {
+    let (status, reloaded) = match ask::<Reloaded>(&args.socket, "POST", "/v1/reload", &[200, 409]) {
+        Ok(answer) => answer,
+        Err(error) => return output::failed(&error),
+    };
+    for problem in &reloaded.problems {
+        output::tell(format_args!("{}: {problem}", problem.severity));
+    }
+    if args.json {
+        output::json(&reloaded);
+    } else if status == 200 {
+        output::text(&format!("reloaded: generation {} is in force\n", reloaded.generation));
+    } else {
+        output::tell(format_args!("refused: generation {} stays in force", reloaded.generation));
+    }
+    if status == 200 { 0 } else { WRONG }
+}
+
+pub(super) fn metrics(args: &SocketArgs) -> u8 {
+    match request(args, "GET", "/metrics") {
+        Ok((200, body)) => {
+            output::text(&String::from_utf8_lossy(&body));
+            0
+        }
+        Ok((status, _)) => output::failed(&anyhow!("the node answers with status {status}")),
+        Err(error) => output::failed(&error),
+    }
+}
+
+fn show<T: Serialize + DeserializeOwned>(args: &RemoteArgs, path: &str, text: impl Fn(&T) -> String) -> u8 {
+    match ask::<T>(&args.socket, "GET", path, &[200]) {
+        Ok((_, value)) if args.json => output::json(&value),
+        Ok((_, value)) => output::text(&text(&value)),
+        Err(error) => return output::failed(&error),
+    }
+    0
+}
+
+fn post(args: &RemoteArgs, path: &str) -> u8 {
+    match ask::<Done>(&args.socket, "POST", path, &[200, 202]) {
+        Ok((_, done)) if args.json => output::json(&done),
+        Ok((_, done)) => output::text(&format!("{}\n", done.done)),
+        Err(error) => {
+            output::tell(format_args!("error: {error:#}"));
+            return FAILED;
+        }
+    }
+    0
+}
+
+/// An answer with one of the statuses that are expected; others are errors in the node's words.
+fn ask<T: DeserializeOwned>(
+    args: &SocketArgs,
+    method: &str,
+    path: &str,
+    expected: &[u16],
+) -> Result<(u16, T)> {
+    let (status, body) = request(args, method, path)?;
+    if expected.contains(&status) {
+        let value =
+            serde_json::from_slice(&body).context("the node's answer cannot be read: another version?")?;
+        return Ok((status, value));
+    }
+    match serde_json::from_slice::<Refused>(&body) {
+        Ok(refused) => bail!("{}; {}", refused.error, refused.remedy),
+        Err(_) => bail!("the node answers {method} {path} with status {status}"),
+    }
+}
+
+fn request(args: &SocketArgs, method: &str, path: &str) -> Result<(u16, Vec<u8>)> {
+    let from_environment =
+        || std::env::var_os("EVERGATE_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let socket = args.socket.clone().or_else(from_environment).unwrap_or_else(|| SOCKET_DEFAULT.into());
+    let mut stream = UnixStream::connect(&socket).with_context(|| {
+        format!(
+            "cannot reach a node at {}: does it run, and may you open its socket? Name the socket with --socket or \
+             EVERGATE_SOCKET",
+            socket.display()
+        )
+    })?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.write_all(
+        format!(
+            "{method} {path} HTTP/1.1\r\nHost: evergate\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        )
+        .as_bytes(),
+    )?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).context("the node's answer broke off")?;
+    let mut slots = HeaderSlots::new();
+    match parse_response(&answer, &Limits::default(), &mut slots, false) {
+        Ok(Parsed::Complete(head)) => Ok((head.status, answer[head.head_len..].to_vec())),
+        Ok(Parsed::Partial) => bail!("the node closed the connection without an answer: is it ending?"),
+        Err(refusal) => bail!("what answers there is not an evergate node: {}", refusal.reason),
+    }
+}
+
+fn percent_encoded(text: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => {
+            char::from(byte).to_string()
+        }
+        byte => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encode).collect()
+}
+
+/// A span of time, as exact as its size deserves.
+fn span(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{minutes} min {} s", seconds % 60),
+        3600..86_400 => format!("{hours} h {} min", minutes % 60),
+        _ => format!("{days} d {} h", hours % 24),
+    }
+}

@@ -1,0 +1,215 @@
+//! Addresses as people write them: `:443`, `0.0.0.0:443`, `[::1]:443`, `app.internal:8080`.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use super::model::ListenAddress;
+
+/// Why an address is not one, and how to write it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Wrong {
+    pub(super) what: String,
+    pub(super) remedy: String,
+}
+
+fn wrong<T>(what: impl Into<String>, remedy: impl Into<String>) -> Result<T, Wrong> {
+    Err(Wrong { what: what.into(), remedy: remedy.into() })
+}
+
+/// An address to listen on.
+pub(super) fn listen(text: &str) -> Result<ListenAddress, Wrong> {
+    let (host, port) = split(text, "")?;
+    if host.is_empty() {
+        return Ok(ListenAddress::any(port));
+    }
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(ListenAddress { socket: SocketAddr::new(ip, port), both_families: false });
+    }
+    match host {
+        "*" => wrong("`*` is not an address", format!("write `:{port}` for all addresses of IPv4 and IPv6")),
+        "localhost" => wrong(
+            "a listener binds an address, not a host name",
+            format!("write `127.0.0.1:{port}` to listen for this machine only"),
+        ),
+        _ => wrong(
+            format!("a listener binds an address, not the host name `{host}`"),
+            format!("write `:{port}` for all addresses, or one IP address of this machine"),
+        ),
+    }
+}
+
+/// The host of a server, not resolved yet.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Host<'t> {
+    Ip(IpAddr),
+    Name(&'t str),
+}
+
+/// Host and port of a server.
+pub(super) fn server(text: &str) -> Result<(Host<'_>, u16), Wrong> {
+    let (host, port) = split(text, "127.0.0.1")?;
+    if host.is_empty() {
+        return wrong(
+            "the address has no host",
+            format!("write the server's host, such as `127.0.0.1:{port}`"),
+        );
+    }
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        if ip.is_unspecified() {
+            let remedy = format!("write the address to connect to, such as `127.0.0.1:{port}`");
+            return wrong(format!("`{ip}` means \"all addresses\"; it cannot be connected to"), remedy);
+        }
+        return Ok((Host::Ip(ip), port));
+    }
+    if host.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        return wrong(
+            format!("`{host}` is not an IPv4 address"),
+            "write four numbers from 0 to 255 with dots between",
+        );
+    }
+    if !is_host_name(host) {
+        let remedy = "write a name of letters, digits, hyphens and dots, such as `app.internal:8080`";
+        return wrong(format!("`{host}` is neither an IP address nor a host name"), remedy);
+    }
+    Ok((Host::Name(host), port))
+}
+
+/// Splits host and port. `host_example` completes remedies.
+fn split<'t>(text: &'t str, host_example: &str) -> Result<(&'t str, u16), Wrong> {
+    if text.is_empty() {
+        return wrong("the address is empty", format!("write it like `{host_example}:8080`"));
+    }
+    if text.trim() != text {
+        return wrong("the address has white space around it", format!("write `{}`", text.trim()));
+    }
+    if let Some((scheme, rest)) = text.split_once("://") {
+        let bare = rest.split('/').next().unwrap_or_default();
+        let tls = if scheme == "https" {
+            "; TLS is switched on by the protocol of a listener or the table `[pools.tls]`"
+        } else {
+            ""
+        };
+        return wrong("the address is a URL", format!("write host and port only: `{bare}`{tls}"));
+    }
+    if let Some((bare, _)) = text.split_once('/') {
+        return wrong(
+            "the address has a path",
+            format!("write host and port only: `{bare}`; rules look at paths"),
+        );
+    }
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((host, port)) if host.parse::<Ipv6Addr>().is_ok() => (host, port),
+            Some((host, _)) => {
+                return wrong(
+                    format!("`{host}` is not an IPv6 address"),
+                    "only IPv6 addresses stand in brackets",
+                );
+            }
+            None => return wrong("the bracket is not closed", "write an IPv6 address like `[::1]:8080`"),
+        },
+        None => {
+            if text.parse::<Ipv6Addr>().is_ok() {
+                return wrong(
+                    "an IPv6 address needs brackets and a port",
+                    format!("write `[{text}]:443`, with the port that is meant"),
+                );
+            }
+            match text.rfind(':') {
+                Some(at) if text[..at].contains(':') => {
+                    let remedy = format!("write `[{}]{}`", &text[..at], &text[at..]);
+                    return wrong("an IPv6 address with a port needs brackets", remedy);
+                }
+                Some(at) => (&text[..at], &text[at..]),
+                None => (text, ""),
+            }
+        }
+    };
+    let shown = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let Some(port) = port.strip_prefix(':') else {
+        if !host.is_empty() && host.bytes().all(|b| b.is_ascii_digit()) {
+            return wrong(
+                "the address has no colon before its port",
+                format!("write `{host_example}:{host}`"),
+            );
+        }
+        return wrong(
+            "the address has no port",
+            format!("add the port: `{shown}:8080`, or the port that is meant"),
+        );
+    };
+    if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) {
+        return wrong(format!("the port `{port}` is not a number"), format!("write it like `{shown}:8080`"));
+    }
+    match port.parse::<u16>() {
+        Ok(0) => {
+            wrong("port 0 means \"any free port\", which nobody could find", "choose a port from 1 to 65535")
+        }
+        Ok(port) => Ok((host, port)),
+        Err(_) => wrong(format!("the port {port} does not exist"), "choose a port from 1 to 65535"),
+    }
+}
+
+/// Whether the text is a host name: labels of 1 to 63 letters, digits, hyphens and underscores (RFC 1123;
+/// underscores occur in service names).
+pub(super) fn is_host_name(text: &str) -> bool {
+    let text = text.strip_suffix('.').unwrap_or(text);
+    !text.is_empty()
+        && text.len() <= 253
+        && text.split('.').all(|label| {
+            (1..=63).contains(&label.len())
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_port_listens_on_both_families_and_an_address_on_its_own() {
+        assert_eq!(listen(":443").unwrap(), ListenAddress::any(443));
+        assert_eq!(listen(":443").unwrap().ipv4_fallback(), Some("0.0.0.0:443".parse().unwrap()));
+        for text in ["0.0.0.0:443", "[::]:443", "127.0.0.1:8080"] {
+            let address = listen(text).unwrap();
+            assert_eq!(address, ListenAddress { socket: text.parse().unwrap(), both_families: false });
+        }
+    }
+
+    #[test]
+    fn a_server_is_an_ip_or_a_name() {
+        assert_eq!(server("[::1]:80"), Ok((Host::Ip("::1".parse().unwrap()), 80)));
+        assert_eq!(server("app_1.internal:80"), Ok((Host::Name("app_1.internal"), 80)));
+    }
+
+    #[test]
+    fn a_wrong_address_comes_with_the_right_one() {
+        for (text, remedy) in [
+            ("8080", "`127.0.0.1:8080`"),
+            ("::1", "`[::1]:443`"),
+            ("fe80:::80", "`[fe80::]:80`"),
+            ("http://app:80/x", "`app:80`"),
+            ("app", "`app:8080`"),
+            ("app:0", "1 to 65535"),
+            ("app:65536", "1 to 65535"),
+            ("app:http", "`app:8080`"),
+            ("[::1]", "`[::1]:8080`"),
+            ("[::1", "`[::1]:8080`"),
+            ("[app]:80", "only IPv6"),
+            (":80", "`127.0.0.1:80`"),
+            ("0.0.0.0:80", "`127.0.0.1:80`"),
+            ("1.2.3.400:80", "0 to 255"),
+            ("a b:80", "letters"),
+            (" a:80", "`a:80`"),
+            ("", "`127.0.0.1:8080`"),
+        ] {
+            let wrong = server(text).unwrap_err();
+            assert!(wrong.remedy.contains(remedy), "{text}: {wrong:?}");
+        }
+        assert!(listen("*:80").unwrap_err().remedy.contains("`:80`"));
+        assert!(listen("8443").unwrap_err().remedy.contains("`:8443`"));
+        assert!(listen("localhost:80").unwrap_err().remedy.contains("`127.0.0.1:80`"));
+        assert!(listen("example.com:80").unwrap_err().remedy.contains("`:80`"));
+    }
+}

@@ -1,0 +1,183 @@
+//! Checks of certificates and TLS settings.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::address::is_host_name;
+use super::checks::{Checks, Content};
+use super::model::{Certificate, CertificateSource, ClientCertificates, Tickets, TlsSettings, TlsVersion};
+use super::place::KeyPath;
+use super::problem::REFUSED;
+use super::raw::{RawCertificate, RawTls};
+
+pub(super) fn certificates(raw: &[RawCertificate], checks: &mut Checks<'_>) -> Vec<Certificate> {
+    let list = KeyPath::root().key("certificates");
+    let mut seen = BTreeMap::new();
+    let mut all = Vec::new();
+    for (i, raw) in raw.iter().enumerate() {
+        let at = list.index(i);
+        let name = checks.name(raw.name.as_deref(), &at, &mut seen, "example");
+        let source = source(raw, &at, checks);
+        if let (Some(name), Some(source)) = (name, source) {
+            all.push(Certificate { name, source });
+        }
+    }
+    all
+}
+
+fn source(raw: &RawCertificate, at: &KeyPath, checks: &mut Checks<'_>) -> Option<CertificateSource> {
+    if let Some(names) = &raw.self_signed {
+        if raw.chain.is_some() || raw.key.is_some() {
+            let consequence = format!("it is not clear which certificate clients shall see; {REFUSED}");
+            checks.report.error_because(
+                &at.key("self_signed"),
+                "a certificate comes from files or is self-signed, not both",
+                consequence,
+                "remove `self_signed`, or `chain` and `key`",
+            );
+            return None;
+        }
+        return self_signed(names, &at.key("self_signed"), checks);
+    }
+    let chain = checks.optional_file(raw.chain.as_deref(), &at.key("chain"), Content::Certificates);
+    let key = checks.optional_file(raw.key.as_deref(), &at.key("key"), Content::PrivateKey);
+    let consequence = format!("there would be nothing to show to clients; {REFUSED}");
+    match (&raw.chain, &raw.key) {
+        (None, None) => {
+            let given = |key| checks.report.is_excused(&at.key(key));
+            if !["chain", "key", "self_signed"].into_iter().any(given) && !checks.report.is_excused(at) {
+                checks.report.error_because(
+                    at,
+                    "the certificate has neither files nor names",
+                    consequence,
+                    "add `chain` and `key` with the paths of PEM files, or `self_signed = [\"localhost\"]` for tests",
+                );
+            }
+        }
+        (Some(_), None) => checks.report.missing(
+            &at.key("key"),
+            &consequence,
+            "add `key` with the path of the private key's PEM file (the same file if it holds both)",
+        ),
+        (None, Some(_)) => checks.report.missing(
+            &at.key("chain"),
+            &consequence,
+            "add `chain` with the path of the certificate's PEM file (the same file if it holds both)",
+        ),
+        _ => {}
+    }
+    Some(CertificateSource::Files { chain: chain?, key: key? })
+}
+
+fn self_signed(names: &[String], at: &KeyPath, checks: &mut Checks<'_>) -> Option<CertificateSource> {
+    if names.is_empty() {
+        checks.report.error(at, "the list of names is empty", "write `self_signed = [\"localhost\"]`");
+        return None;
+    }
+    let mut valid = true;
+    for (i, name) in names.iter().enumerate() {
+        let host = name.strip_prefix("*.").unwrap_or(name);
+        if !is_host_name(host) && name.parse::<IpAddr>().is_err() {
+            let what = format!("{name:?} is neither a host name nor an IP address");
+            checks.report.error(
+                &at.index(i),
+                what,
+                "write names as clients use them, without port, such as \"localhost\"",
+            );
+            valid = false;
+        }
+    }
+    valid.then(|| CertificateSource::SelfSigned { names: names.to_vec() })
+}
+
+/// The built-in settings: the defaults of the schema with an empty name.
+pub(super) fn built_in() -> TlsSettings {
+    TlsSettings {
+        name: String::new(),
+        min_version: TlsVersion::V1_2,
+        max_version: TlsVersion::V1_3,
+        alpn: vec!["http/1.1".to_owned()],
+        client_certificates: ClientCertificates::None,
+        client_ca: None,
+        tickets: Some(Tickets { keys: None, rotate: Duration::from_secs(43_200) }),
+    }
+}
+
+/// The built-in settings and those of the file, in the order of their names.
+pub(super) fn tls(raw: &BTreeMap<String, RawTls>, checks: &mut Checks<'_>) -> Vec<TlsSettings> {
+    let mut all = vec![built_in()];
+    for (name, raw) in raw {
+        let at = KeyPath::root().key("tls").key(name);
+        all.push(settings(name, raw, &at, checks));
+    }
+    all
+}
+
+fn settings(name: &str, raw: &RawTls, at: &KeyPath, checks: &mut Checks<'_>) -> TlsSettings {
+    if raw.min_version > raw.max_version {
+        let at = super::settings::pick_given(checks, at, "min_version", "max_version");
+        checks.report.error_because(
+            &at,
+            "`min_version` is newer than `max_version`",
+            format!("no version would be left; {REFUSED}"),
+            "leave `max_version` away, or write the versions the other way round",
+        );
+    }
+    for (i, protocol) in raw.alpn.iter().enumerate() {
+        if !(1..=255).contains(&protocol.len()) || !protocol.bytes().all(|b| b.is_ascii_graphic()) {
+            let what = format!("{protocol:?} cannot be an application protocol");
+            checks.report.error(&at.key("alpn").index(i), what, "write registered ids, such as \"http/1.1\"");
+        }
+        if raw.alpn.iter().take(i).any(|p| p == protocol) {
+            let what = format!("{protocol:?} is in the list twice");
+            checks.report.error(&at.key("alpn").index(i), what, "remove one of them");
+        }
+    }
+    let client_ca = client_ca(raw, at, checks);
+    let keys = checks.optional_file(raw.ticket_keys.as_deref(), &at.key("ticket_keys"), Content::Secret);
+    if !raw.tickets {
+        for key in ["ticket_keys", "ticket_rotate_s"] {
+            if checks.report.is_given(&at.key(key)) {
+                checks.report.warning(
+                    &at.key(key),
+                    format!("`{key}` is given, but `tickets = false`"),
+                    "it has no effect",
+                    format!("remove `{key}`, or write `tickets = true`"),
+                );
+            }
+        }
+    }
+    let tickets = raw.tickets.then(|| Tickets { keys, rotate: Duration::from_secs(raw.ticket_rotate_s) });
+    TlsSettings {
+        name: name.to_owned(),
+        min_version: raw.min_version,
+        max_version: raw.max_version,
+        alpn: raw.alpn.clone(),
+        client_certificates: raw.client_certificates,
+        client_ca,
+        tickets,
+    }
+}
+
+fn client_ca(raw: &RawTls, at: &KeyPath, checks: &mut Checks<'_>) -> Option<std::path::PathBuf> {
+    let path = checks.optional_file(raw.client_ca.as_deref(), &at.key("client_ca"), Content::Certificates);
+    let asked = raw.client_certificates != ClientCertificates::None;
+    if asked && raw.client_ca.is_none() {
+        checks.report.missing(
+            &at.key("client_ca"),
+            &format!("no client certificate could be verified; {REFUSED}"),
+            "add `client_ca` with a PEM file of the authorities that issue client certificates",
+        );
+    }
+    if !asked && raw.client_ca.is_some() {
+        // Almost certainly a forgotten switch, and one that leaves the door open: not just a warning.
+        checks.report.error_because(
+            &at.key("client_ca"),
+            "`client_ca` is given, but clients are not asked for a certificate",
+            format!("every client would be served; {REFUSED}"),
+            "add `client_certificates = \"required\"` (or \"optional\"), or remove `client_ca`",
+        );
+    }
+    path
+}

@@ -1,0 +1,228 @@
+//! What all checks share: the report, names, files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::place::KeyPath;
+use super::problem::{REFUSED, Report};
+use super::suggest::{did_you_mean, listed};
+use super::world::World;
+
+/// The state of one pass over a configuration.
+pub(super) struct Checks<'a> {
+    pub(super) report: Report<'a>,
+    pub(super) base_dir: &'a Path,
+    pub(super) world: &'a dyn World,
+    /// Names defined so far, by list.
+    pub(super) listeners: Names,
+    pub(super) certificates: Names,
+    pub(super) tls: Names,
+    pub(super) pools: Names,
+}
+
+/// The names of the elements of one list, with which of them are used.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    index: BTreeMap<String, usize>,
+    used: BTreeSet<String>,
+    /// Set when an element's name could not be read: then a reference to nothing may be right.
+    is_incomplete: bool,
+}
+
+impl Names {
+    pub(super) fn new<'n>(
+        all: impl Iterator<Item = Option<&'n str>>,
+        list: &str,
+        report: &Report<'_>,
+    ) -> Self {
+        let is_incomplete = report.is_excused(&KeyPath::root().key(list));
+        let mut names = Self { is_incomplete, ..Self::default() };
+        for (i, name) in all.enumerate() {
+            match name {
+                Some(name) => {
+                    names.index.entry(name.to_owned()).or_insert(i);
+                }
+                None => names.is_incomplete = true,
+            }
+        }
+        names
+    }
+
+    pub(super) fn is_used(&self, name: &str) -> bool {
+        self.used.contains(name)
+    }
+
+    pub(super) fn mark_used(&mut self, name: &str) {
+        self.used.insert(name.to_owned());
+    }
+
+    /// The element that `name` refers to, which thereby is used; reports a name that refers to nothing.
+    pub(super) fn find(
+        &mut self,
+        name: &str,
+        what: &str,
+        header: &str,
+        at: &KeyPath,
+        report: &mut Report<'_>,
+    ) -> Option<usize> {
+        self.used.insert(name.to_owned());
+        if let Some(index) = self.index.get(name) {
+            return Some(*index);
+        }
+        if self.is_incomplete {
+            return None;
+        }
+        let known = self.index.keys().map(String::as_str);
+        let remedy = if self.index.is_empty() {
+            format!("define it under the header `{header}`")
+        } else {
+            let guess = did_you_mean(name, known.clone());
+            format!("{guess}define it under the header `{header}`, or use one of {}", listed(known))
+        };
+        report.error(at, format!("there is no {what} named {name:?}"), remedy);
+        None
+    }
+}
+
+/// What a file must contain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// At least one PEM certificate.
+    Certificates,
+    /// One PEM private key.
+    PrivateKey,
+    /// At least 32 bytes.
+    Secret,
+}
+
+impl Checks<'_> {
+    /// A path of the file, relative to the folder of the configuration.
+    pub(super) fn path(&self, text: &str) -> PathBuf {
+        self.base_dir.join(text)
+    }
+
+    /// Checks the name of the `index`th element of a list and whether it is the only one so called.
+    pub(super) fn name(
+        &mut self,
+        name: Option<&str>,
+        at: &KeyPath,
+        seen: &mut BTreeMap<String, KeyPath>,
+        example: &str,
+    ) -> Option<String> {
+        let at = at.key("name");
+        let Some(name) = name else {
+            self.report.missing(
+                &at,
+                &format!("nothing could refer to it; {REFUSED}"),
+                &format!("add a name, such as `name = \"{example}\"`"),
+            );
+            return None;
+        };
+        let valid = !name.is_empty()
+            && name.len() <= 64
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+        if !valid {
+            let what = format!("{name:?} cannot be a name");
+            self.report.error_because(
+                &at,
+                what,
+                format!("names appear in logs and metric labels; {REFUSED}"),
+                "use 1 to 64 letters, digits, hyphens, underscores and dots",
+            );
+            return None;
+        }
+        if let Some(first) = seen.get(name) {
+            let what =
+                format!("the name {name:?} is taken by `{}`", first.parent().unwrap_or_default().as_str());
+            let consequence = format!("a reference to it would be ambiguous; {REFUSED}");
+            self.report.error_because(&at, what, consequence, "give each one its own name");
+            return None;
+        }
+        seen.insert(name.to_owned(), at);
+        Some(name.to_owned())
+    }
+
+    /// A file that must be readable now and contain what it is for.
+    pub(super) fn file(&mut self, text: &str, at: &KeyPath, content: Content) -> Option<PathBuf> {
+        let path = self.path(text);
+        let shown = path.display();
+        let bytes = match self.world.read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let remedy = format!(
+                    "create it or correct the path; relative paths begin at the folder of the configuration file, `{}`",
+                    self.base_dir.display()
+                );
+                self.report.error(at, format!("the file `{shown}` does not exist"), remedy);
+                return None;
+            }
+            Err(error) => {
+                let remedy = "make it a regular file that the user who starts evergate may read";
+                self.report.error(at, format!("the file `{shown}` cannot be read: {error}"), remedy);
+                return None;
+            }
+        };
+        if let Err((what, remedy)) = inspect(&bytes, content) {
+            self.report.error(at, format!("the file `{shown}` {what}"), remedy);
+            return None;
+        }
+        if content != Content::Certificates && self.world.is_readable_by_all(&path) {
+            self.report.warning(
+                at,
+                format!("every user of this machine may read the secret in `{shown}`"),
+                "whoever reads it can pose as this server or read its connections",
+                format!("take the right away: `chmod o-r {shown}`"),
+            );
+        }
+        Some(path)
+    }
+
+    /// [`file`](Self::file) for a key that may be absent.
+    pub(super) fn optional_file(
+        &mut self,
+        text: Option<&str>,
+        at: &KeyPath,
+        content: Content,
+    ) -> Option<PathBuf> {
+        text.and_then(|text| self.file(text, at, content))
+    }
+}
+
+fn inspect(bytes: &[u8], content: Content) -> Result<(), (&'static str, &'static str)> {
+    let has_certificate = || CertificateDer::pem_slice_iter(bytes).any(|c| c.is_ok());
+    let has_key = || PrivateKeyDer::from_pem_slice(bytes).is_ok();
+    let is_encrypted =
+        || bytes.windows(9).any(|w| w == b"ENCRYPTED") && bytes.windows(11).any(|w| w == b"PRIVATE KEY");
+    match content {
+        Content::Certificates if has_certificate() => Ok(()),
+        Content::Certificates if has_key() => Err((
+            "contains a private key, not a certificate",
+            "are `chain` and `key` exchanged? Name the certificate here",
+        )),
+        Content::Certificates => Err((
+            "contains no certificate in PEM form",
+            "the file must have a block `-----BEGIN CERTIFICATE-----`; convert DER with `openssl x509 -inform der`",
+        )),
+        Content::PrivateKey if is_encrypted() => Err((
+            "is encrypted",
+            "nobody can type a password at start; decrypt it with `openssl pkey` and protect the file",
+        )),
+        Content::PrivateKey if has_key() => Ok(()),
+        Content::PrivateKey if has_certificate() => Err((
+            "contains a certificate, not a private key",
+            "are `chain` and `key` exchanged? Name the private key here",
+        )),
+        Content::PrivateKey => Err((
+            "contains no private key in PEM form",
+            "the file must have a block `-----BEGIN PRIVATE KEY-----` (or `EC` or `RSA PRIVATE KEY`)",
+        )),
+        Content::Secret if bytes.len() >= 32 => Ok(()),
+        Content::Secret => Err((
+            "has fewer than 32 bytes",
+            "make one with `openssl rand -out FILE 32` and copy it to all nodes",
+        )),
+    }
+}

@@ -1,0 +1,184 @@
+//! The configuration of evergate: TOML text in, a checked [`Config`] out, or problems that teach.
+//!
+//! The way of a file: [`place`] remembers where everything is written; [`shape`] compares the tree with
+//! the [`schema`], takes out what does not fit and fills in the defaults; serde reads what remains into
+//! `raw` structs; the checks (one module per part of the file) turn these into the [`model`]. Each step
+//! reports what it finds and goes on, so that one run shows all problems. Only a syntax error ends the
+//! pass early, because nothing after it can be trusted.
+//!
+//! A configuration is used whole or not at all: any error refuses it. Reading it has no side effects;
+//! host names are resolved and files are read through [`World`].
+//!
+//! Not done here: binding addresses, looking users up, comparing certificates with keys.
+
+mod address;
+mod certificates;
+mod checks;
+mod cross;
+mod health;
+mod line;
+mod listeners;
+pub mod model;
+mod place;
+mod pools;
+mod problem;
+mod raw;
+mod rules;
+pub mod schema;
+mod schema_edge;
+mod schema_node;
+mod schema_pools;
+mod settings;
+mod shape;
+mod suggest;
+mod world;
+
+use std::path::Path;
+
+use serde::Deserialize;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, Deserializer};
+
+pub use line::one_line;
+pub use model::Config;
+pub use problem::{Problem, Severity};
+pub use rules::Rules;
+pub use world::{FILE_BYTES_MAX, Machine, World};
+
+use checks::{Checks, Names};
+use place::{KeyPath, Source};
+use problem::Report;
+use raw::RawConfig;
+
+/// A configuration that can be used.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// What probably is not meant, in file order.
+    pub warnings: Vec<Problem>,
+    raw: RawConfig,
+}
+
+impl Loaded {
+    /// The configuration as TOML with every default written out. Paths stay relative to the folder of the
+    /// original file.
+    pub fn effective_toml(&self) -> String {
+        // Every raw struct is a plain table, which TOML can express.
+        toml::to_string_pretty(&self.raw).unwrap_or_default()
+    }
+}
+
+/// Loads a configuration file.
+///
+/// Relative paths in it begin at its folder. Certificate, key and ticket files must exist and be readable
+/// by this process; host names must resolve. On failure all problems are returned, errors and warnings, in
+/// file order.
+pub fn load(path: &Path) -> Result<Loaded, Vec<Problem>> {
+    let file = path.display().to_string();
+    let bytes = Machine.read(path).map_err(|error| {
+        let remedy = "name an existing file; `examples/minimal.toml` is a start";
+        vec![Problem::of_file(&file, format!("the configuration cannot be read: {error}"), remedy)]
+    })?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let what = format!("the file is not UTF-8 text from byte {} on", error.utf8_error().valid_up_to());
+        vec![Problem::of_file(&file, what, "save it as UTF-8")]
+    })?;
+    let base_dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    parse(&text, &file, base_dir)
+}
+
+/// Parses and checks a configuration text, as [`load`] does. `file` is its name in problems.
+pub fn parse(text: &str, file: &str, base_dir: &Path) -> Result<Loaded, Vec<Problem>> {
+    parse_with(text, file, base_dir, &Machine)
+}
+
+/// [`parse`] with another view of files and host names, for tests.
+pub fn parse_with(
+    text: &str,
+    file: &str,
+    base_dir: &Path,
+    world: &dyn World,
+) -> Result<Loaded, Vec<Problem>> {
+    let mut source = Source::new(file, text);
+    let (tree, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        return Err(errors.iter().map(|error| syntax_error(&source, error)).collect());
+    }
+    let tree = DeValue::Table(tree.into_inner());
+    source.index(&KeyPath::root(), &tree);
+    let DeValue::Table(mut table) = tree else { return Err(Vec::new()) };
+    let mut report = Report::new(&source);
+    shape::fit(&schema::ROOT, &mut table, &KeyPath::root(), &mut report);
+    let raw = match RawConfig::deserialize(Deserializer::from(Spanned::new(0..text.len(), table))) {
+        Ok(raw) => raw,
+        Err(error) => {
+            // The schema and the raw structs disagree; a test forbids it, and the file may still be right.
+            let what = format!("a value could not be read: {}", error.message());
+            let at = error.span().map_or(0, |span| span.start);
+            report.error_at_byte_because(at, &KeyPath::root(), what, problem::REFUSED, "correct this value");
+            return Err(report.into_problems());
+        }
+    };
+    check(raw, report, base_dir, world)
+}
+
+/// Turns raw structs into the validated configuration.
+fn check(
+    raw: RawConfig,
+    report: Report<'_>,
+    base_dir: &Path,
+    world: &dyn World,
+) -> Result<Loaded, Vec<Problem>> {
+    let mut checks = Checks {
+        listeners: Names::new(raw.listeners.iter().map(|l| l.name.as_deref()), "listeners", &report),
+        certificates: Names::new(raw.certificates.iter().map(|c| c.name.as_deref()), "certificates", &report),
+        tls: Names::new(raw.tls.keys().map(|name| Some(name.as_str())), "tls", &report),
+        pools: Names::new(raw.pools.iter().map(|p| p.name.as_deref()), "pools", &report),
+        report,
+        base_dir,
+        world,
+    };
+    let config = Config {
+        node: settings::node(&raw.node, &mut checks),
+        timeouts: settings::timeouts(&raw.timeouts, &mut checks),
+        limits: settings::node_limits(&raw.limits, &mut checks),
+        logs: settings::logs(&raw.logs, &mut checks),
+        admin: settings::admin(&raw.admin, &mut checks),
+        certificates: certificates::certificates(&raw.certificates, &mut checks),
+        tls: certificates::tls(&raw.tls, &mut checks),
+        pools: pools::pools(&raw, &mut checks),
+        listeners: listeners::listeners(&raw, &mut checks),
+        rules: rules::rules(&raw, &mut checks),
+    };
+    if !checks.report.has_errors() {
+        // With errors, what looks unused may only be referred to by something unreadable.
+        cross::unused(&raw, &mut checks);
+        cross::loops(&config, &mut checks);
+    }
+    let refused = checks.report.has_errors();
+    let problems = checks.report.into_problems();
+    if refused { Err(problems) } else { Ok(Loaded { config, warnings: problems, raw }) }
+}
+
+fn syntax_error(source: &Source<'_>, error: &toml::de::Error) -> Problem {
+    let mut problem = Problem::of_file(
+        source.file(),
+        format!("this is not TOML: {}", error.message()),
+        syntax_remedy(error.message()),
+    );
+    if let Some(span) = error.span() {
+        (problem.line, problem.column) = source.line_column(span.start);
+    }
+    problem
+}
+
+fn syntax_remedy(message: &str) -> &'static str {
+    if message.contains("duplicate key") {
+        "remove one of the two, or begin each element of a list with double brackets, such as `[[listeners]]`"
+    } else if message.contains("string") || message.contains("quot") {
+        "put text in double quotes; text with quotes or backslashes is easiest in single quotes"
+    } else {
+        "write `key = value` lines under `[table]` and `[[list]]` headers; text stands in quotes"
+    }
+}

@@ -1,0 +1,241 @@
+//! Checks of pools and their servers.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::address::{self, Host, is_host_name};
+use super::checks::{Checks, Content};
+use super::health::health;
+use super::model::{ClientIdentity, Pool, PoolTls, Server, Sticky};
+use super::place::KeyPath;
+use super::problem::REFUSED;
+use super::raw::{RawConfig, RawPool, RawPoolTls, RawServer};
+
+pub(super) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
+    let list = KeyPath::root().key("pools");
+    let mut seen = BTreeMap::new();
+    let mut all = Vec::new();
+    for (i, raw) in config.pools.iter().enumerate() {
+        let at = list.index(i);
+        let name = checks.name(raw.name.as_deref(), &at, &mut seen, "web");
+        let servers = servers(raw, &at, checks);
+        sticky(raw, &at, checks);
+        warn_of_contradictions(raw, &at, checks);
+        let tls = raw.tls.as_ref().and_then(|tls| pool_tls(tls, &at.key("tls"), checks));
+        let health = raw.health.as_ref().and_then(|raw| health(raw, &at.key("health"), checks));
+        let ms = Duration::from_millis;
+        let Some(name) = name else { continue };
+        all.push(Pool {
+            name,
+            policy: raw.policy,
+            sticky: raw.sticky,
+            sticky_cookie: raw.sticky_cookie.clone(),
+            servers,
+            queue_max: raw.queue_max as usize,
+            queue_timeout: ms(raw.queue_timeout_ms),
+            keep_alive_idle_max: raw.keep_alive_idle_max as usize,
+            keep_alive_idle: ms(raw.keep_alive_idle_ms),
+            retries: raw.retries,
+            connect_timeout: ms(raw.connect_timeout_ms),
+            response_timeout: ms(raw.response_timeout_ms.unwrap_or(config.timeouts.response_ms)),
+            tls,
+            health,
+        });
+    }
+    all
+}
+
+fn servers(pool: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) -> Vec<Server> {
+    let list = at.key("servers");
+    if pool.servers.is_empty() && !checks.report.is_excused(&list) {
+        checks.report.error_because(
+            at,
+            "the pool has no servers",
+            format!("every request to it would fail; {REFUSED}"),
+            "add `[[pools.servers]]` with `address = \"127.0.0.1:8080\"` after the pool's own keys",
+        );
+    }
+    let mut names = BTreeMap::new();
+    let mut addresses: BTreeMap<SocketAddr, usize> = BTreeMap::new();
+    let mut all = Vec::new();
+    for (i, raw) in pool.servers.iter().enumerate() {
+        let at = list.index(i);
+        let name = match &raw.name {
+            Some(name) => checks.name(Some(name), &at, &mut names, "web-1"),
+            None => raw.address.clone(),
+        };
+        let Some((host, resolved)) = server_address(raw, &at.key("address"), checks) else { continue };
+        if let Some(other) = resolved.first().and_then(|a| addresses.get(a)) {
+            let other = list.index(*other);
+            checks.report.error_because(
+                &at.key("address"),
+                format!("`{}` is the same server", other.as_str()),
+                format!("it would be checked and counted twice; {REFUSED}"),
+                "remove one of them; a larger share of the load is given by `weight`",
+            );
+        }
+        if let Some(first) = resolved.first() {
+            addresses.insert(*first, i);
+            warn_of_plain_https(pool, *first, &at.key("address"), checks);
+        }
+        let connections_max = NonZeroU32::new(raw.connections_max);
+        let Some(name) = name else { continue };
+        all.push(Server { name, host, addresses: resolved, weight: raw.weight, connections_max });
+    }
+    all
+}
+
+/// The host as written and what it resolves to, at least one address.
+fn server_address(
+    raw: &RawServer,
+    at: &KeyPath,
+    checks: &mut Checks<'_>,
+) -> Option<(String, Vec<SocketAddr>)> {
+    let Some(text) = &raw.address else {
+        let consequence = format!("there would be nothing to connect to; {REFUSED}");
+        checks.report.missing(at, &consequence, "add `address = \"127.0.0.1:8080\"`");
+        return None;
+    };
+    let (host, port) = match address::server(text) {
+        Ok(found) => found,
+        Err(wrong) => {
+            checks.report.error(at, wrong.what, wrong.remedy);
+            return None;
+        }
+    };
+    let name = match host {
+        Host::Ip(ip) => return Some((ip.to_string(), vec![SocketAddr::new(ip, port)])),
+        Host::Name(name) => name,
+    };
+    let failure = match checks.world.resolve(name, port) {
+        Ok(addresses) if !addresses.is_empty() => return Some((name.to_owned(), addresses)),
+        Ok(_) => "it has no addresses".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    checks.report.error(
+        at,
+        format!("the host name `{name}` does not resolve: {failure}"),
+        "check the spelling and the resolver of this machine (`getent hosts NAME`), or write the IP address",
+    );
+    None
+}
+
+/// Ports where servers usually speak TLS.
+const TLS_PORTS: [u16; 2] = [443, 8443];
+
+fn warn_of_plain_https(pool: &RawPool, address: SocketAddr, at: &KeyPath, checks: &mut Checks<'_>) {
+    if pool.tls.is_none() && TLS_PORTS.contains(&address.port()) {
+        checks.report.warning(
+            at,
+            format!("the server is on port {}, but the pool has no `[pools.tls]`", address.port()),
+            "bytes are sent to it as they are; a server that expects TLS answers 400 or closes",
+            "add an empty table `[pools.tls]` if the server speaks TLS",
+        );
+    }
+}
+
+fn sticky(raw: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) {
+    let key = at.key("sticky_cookie");
+    if !is_token(&raw.sticky_cookie) {
+        checks.report.error(
+            &key,
+            format!("{:?} cannot be the name of a cookie", raw.sticky_cookie),
+            "use letters, digits, `-` and `_` (a token of RFC 9110), such as \"EVERGATE\"",
+        );
+    }
+    if checks.report.is_given(&key) && raw.sticky != Sticky::Cookie && raw.sticky_cookie != "EVERGATE" {
+        checks.report.warning(
+            &key,
+            "`sticky_cookie` is given, but the pool is not sticky by cookie",
+            "it has an effect only for rules with `sticky = \"cookie\"`",
+            "add `sticky = \"cookie\"`, or remove it",
+        );
+    }
+}
+
+/// A token of RFC 9110 section 5.6.2, of at most 128 bytes; RFC 6265 requires one as a cookie's name.
+fn is_token(text: &str) -> bool {
+    (1..=128).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
+fn warn_of_contradictions(raw: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) {
+    let unlimited = raw.servers.iter().any(|s| s.connections_max == 0);
+    for key in ["queue_max", "queue_timeout_ms"] {
+        let at = at.key(key);
+        if checks.report.is_given(&at) && unlimited && !raw.servers.is_empty() {
+            checks.report.warning(
+                &at,
+                format!("`{key}` is given, but a server of the pool has no `connections_max`"),
+                "that server takes every request, so none ever waits",
+                "add `connections_max` to every server of the pool, or remove the key",
+            );
+        }
+    }
+    let idle = at.key("keep_alive_idle_ms");
+    if raw.keep_alive_idle_max == 0 && checks.report.is_given(&idle) {
+        checks.report.warning(
+            &idle,
+            "`keep_alive_idle_ms` is given, but `keep_alive_idle_max` is 0",
+            "no idle connection is kept, so it has no effect",
+            "raise `keep_alive_idle_max`, or remove it",
+        );
+    }
+}
+
+fn pool_tls(raw: &RawPoolTls, at: &KeyPath, checks: &mut Checks<'_>) -> Option<PoolTls> {
+    if let Some(name) = &raw.server_name
+        && !is_host_name(name)
+        && name.parse::<IpAddr>().is_err()
+    {
+        let what = format!("{name:?} is neither a host name nor an IP address");
+        checks.report.error(
+            &at.key("server_name"),
+            what,
+            "write the name in the servers' certificate, without port",
+        );
+    }
+    if !raw.verify {
+        if raw.ca.is_some() {
+            checks.report.error_because(
+                &at.key("ca"),
+                "`ca` is given, but `verify = false`",
+                format!("certificates would not be checked against it; {REFUSED}"),
+                "remove `verify = false` to check certificates against `ca`, or remove `ca`",
+            );
+        } else {
+            checks.report.warning(
+                &at.key("verify"),
+                "the servers' certificates are not verified",
+                "whoever can redirect the connection can read and change it",
+                "name the authority in `ca` and remove `verify = false`",
+            );
+        }
+    }
+    let ca = checks.optional_file(raw.ca.as_deref(), &at.key("ca"), Content::Certificates);
+    let chain =
+        checks.optional_file(raw.client_chain.as_deref(), &at.key("client_chain"), Content::Certificates);
+    let key = checks.optional_file(raw.client_key.as_deref(), &at.key("client_key"), Content::PrivateKey);
+    let consequence = format!("the certificate could not be shown to the servers; {REFUSED}");
+    match (&raw.client_chain, &raw.client_key) {
+        (Some(_), None) => {
+            checks.report.missing(
+                &at.key("client_key"),
+                &consequence,
+                "add `client_key` with the path of its private key",
+            );
+        }
+        (None, Some(_)) => {
+            checks.report.missing(
+                &at.key("client_chain"),
+                &consequence,
+                "add `client_chain` with the path of its certificate",
+            );
+        }
+        _ => {}
+    }
+    let client = chain.zip(key).map(|(chain, key)| ClientIdentity { chain, key });
+    Some(PoolTls { verify: raw.verify, server_name: raw.server_name.clone(), ca, client })
+}

@@ -1,0 +1,210 @@
+//! Checks of rules: the names they refer to, and their compilation by `evergate-rules` with its errors
+//! brought back to places in the file.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use evergate_rules::{Limits, RuleError, RuleSpec, Ruleset, Sticky as RuleSticky};
+
+use super::checks::Checks;
+use super::model::{Config, Listener, Protocol};
+use super::place::KeyPath;
+use super::problem::REFUSED;
+use super::raw::RawConfig;
+
+/// The rules of a configuration.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// As written, in file order; a `RuleId` is an index into this.
+    pub specs: Vec<RuleSpec>,
+    /// Compiled.
+    pub ruleset: Arc<Ruleset>,
+}
+
+impl Rules {
+    /// No rules: every request goes to its listener's pool.
+    pub(super) fn none() -> Self {
+        Self { specs: Vec::new(), ruleset: Arc::new(Ruleset::empty()) }
+    }
+}
+
+pub(super) fn rules(config: &RawConfig, checks: &mut Checks<'_>) -> Rules {
+    let list = KeyPath::root().key("rules");
+    let mut seen = BTreeMap::new();
+    for (i, rule) in config.rules.iter().enumerate() {
+        let at = list.index(i);
+        let name = Some(rule.name.as_str()).filter(|_| checks.report.is_given(&at.key("name")));
+        checks.name(name, &at, &mut seen, "api");
+        references(config, rule, &at, checks);
+    }
+    match Ruleset::compile(&config.rules, &Limits::default()) {
+        Ok(ruleset) => {
+            warnings(config, &ruleset, checks);
+            Rules { specs: config.rules.clone(), ruleset: Arc::new(ruleset) }
+        }
+        Err(errors) => {
+            for error in errors {
+                compile_error(config, &error, checks);
+            }
+            Rules::none()
+        }
+    }
+}
+
+fn references(config: &RawConfig, rule: &RuleSpec, at: &KeyPath, checks: &mut Checks<'_>) {
+    for (i, name) in rule.listeners.iter().enumerate() {
+        let at = at.key("listeners").index(i);
+        let found = checks.listeners.find(name, "listener", "[[listeners]]", &at, &mut checks.report);
+        let Some(listener) = found.and_then(|i| config.listeners.get(i)) else { continue };
+        let Some(protocol @ (Protocol::Tcp | Protocol::Tls)) = listener.protocol else { continue };
+        checks.report.error_because(
+            &at,
+            format!("the listener {name:?} is `{}`, which does not read requests", protocol.as_str()),
+            format!("the rule would never be asked there; {REFUSED}"),
+            "remove the listener from the rule, or make it `https` or `http`",
+        );
+    }
+    if let Some(pool) = &rule.route {
+        checks.pools.find(pool, "pool", "[[pools]]", &at.key("route"), &mut checks.report);
+    }
+    if rule.sticky.is_some_and(|s| s != RuleSticky::None)
+        && rule.route.is_none()
+        && !checks.report.is_excused(&at.key("route"))
+    {
+        checks.report.error_because(
+            &at.key("sticky"),
+            "`sticky` is given, but the rule does not route",
+            format!("there is no server to return to; {REFUSED}"),
+            "add `route` with the name of a pool, or remove `sticky`",
+        );
+    }
+}
+
+/// The position of the rule that a compiler message names: by its name, or as `#3`.
+fn index_of(config: &RawConfig, name: &str) -> Option<usize> {
+    let by_name = config.rules.iter().position(|r| !r.name.is_empty() && r.name == name);
+    by_name.or_else(|| name.strip_prefix('#')?.parse::<usize>().ok()?.checked_sub(1))
+}
+
+fn compile_error(config: &RawConfig, error: &RuleError, checks: &mut Checks<'_>) {
+    let list = KeyPath::root().key("rules");
+    let at = match index_of(config, &error.rule) {
+        Some(i) if error.key.is_empty() => list.index(i),
+        Some(i) => list.index(i).key(error.key),
+        None => list.clone(),
+    };
+    if checks.report.has_error_at(&at) || checks.report.is_excused(&at) {
+        // Names and references are checked here too, with better guesses.
+        return;
+    }
+    // Of two equal names the compiler blames the first and this module the second.
+    let a_name_is_wrong =
+        || (0..config.rules.len()).any(|i| checks.report.has_error_at(&list.index(i).key("name")));
+    if error.key == "name" && a_name_is_wrong() {
+        return;
+    }
+    let consequence =
+        if error.why.is_empty() { REFUSED.to_owned() } else { format!("{}; {REFUSED}", error.why) };
+    let remedy =
+        if error.remedy.is_empty() { "correct the rule; see the reference of rules" } else { &error.remedy };
+    let byte = if error.line > 0 {
+        checks.report.source().byte_in_string(&at, error.line as usize, error.column as usize)
+    } else {
+        None
+    };
+    match byte {
+        Some(byte) => checks.report.error_at_byte_because(byte, &at, &error.what, consequence, remedy),
+        None => checks.report.error_because(&at, &error.what, consequence, remedy),
+    }
+}
+
+fn warnings(config: &RawConfig, ruleset: &Ruleset, checks: &mut Checks<'_>) {
+    let list = KeyPath::root().key("rules");
+    for warning in ruleset.warnings() {
+        let at = match index_of(config, &warning.rule) {
+            Some(i) => list.index(i).key("when"),
+            None => list.clone(),
+        };
+        checks.report.warning(
+            &at,
+            &warning.message,
+            "the rule works, but perhaps not as meant, or slowly",
+            "see the message; `evergate check` examines rules further",
+        );
+    }
+}
+
+impl Config {
+    /// The listeners that a rule applies to.
+    pub fn listeners_of_rule<'c>(&'c self, rule: &'c RuleSpec) -> impl Iterator<Item = &'c Listener> {
+        self.listeners
+            .iter()
+            .filter(|l| l.protocol.has_requests())
+            .filter(|l| rule.listeners.is_empty() || rule.listeners.contains(&l.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde::Deserialize;
+    use toml::de::{DeTable, DeValue};
+
+    use super::*;
+    use crate::config::checks::Names;
+    use crate::config::place::Source;
+    use crate::config::problem::{Problem, Report};
+    use crate::config::world::Machine;
+    use crate::config::{schema, shape};
+
+    /// The problems that a compiler's error leads to, in a file with these rules.
+    fn problems_of(text: &str, error: &RuleError) -> Vec<Problem> {
+        let mut source = Source::new("f.toml", text);
+        let tree = DeValue::Table(DeTable::parse(text).unwrap().into_inner());
+        source.index(&KeyPath::root(), &tree);
+        let DeValue::Table(mut table) = tree else { panic!("a document is a table") };
+        let mut report = Report::new(&source);
+        shape::fit(&schema::ROOT, &mut table, &KeyPath::root(), &mut report);
+        let tree = toml::Spanned::new(0..0, table);
+        let raw = RawConfig::deserialize(toml::de::Deserializer::from(tree)).unwrap();
+        let mut checks = Checks {
+            report,
+            base_dir: Path::new(""),
+            world: &Machine,
+            listeners: Names::default(),
+            certificates: Names::default(),
+            tls: Names::default(),
+            pools: Names::default(),
+        };
+        compile_error(&raw, error, &mut checks);
+        checks.report.into_problems()
+    }
+
+    fn error(rule: &str, key: &'static str, line: u32, column: u32) -> RuleError {
+        let (what, why, remedy) = ("a thing".to_owned(), "a reason".to_owned(), "a way".to_owned());
+        RuleError { rule: rule.to_owned(), key, line, column, what, why, remedy }
+    }
+
+    const TEXT: &str = "[[rules]]\nname = \"a\"\nwhen = 'path == \"/\"'\n\
+        [[rules]]\nname = \"b\"\nredirect = \"x\"\nwhen = \"\"\"\nhost == \"h\"\n  && pth == 1\"\"\"\n";
+
+    #[test]
+    fn an_error_in_a_condition_is_placed_in_the_file_where_it_is_written() {
+        for (found, key, place) in [
+            (error("a", "when", 1, 6), "rules[0].when", (3, 14)),
+            (error("b", "when", 2, 6), "rules[1].when", (9, 6)),
+            (error("#2", "when", 1, 1), "rules[1].when", (8, 1)),
+            (error("b", "redirect", 0, 0), "rules[1].redirect", (6, 12)),
+            (error("b", "deny", 0, 0), "rules[1].deny", (4, 1)),
+            (error("nobody", "when", 1, 1), "rules", (1, 1)),
+        ] {
+            let problems = problems_of(TEXT, &found);
+            assert_eq!(problems.len(), 1);
+            let problem = &problems[0];
+            assert_eq!((problem.key.as_str(), (problem.line, problem.column)), (key, place));
+            assert_eq!((problem.what.as_str(), problem.remedy.as_str()), ("a thing", "a way"));
+            assert!(problem.consequence.starts_with("a reason; "));
+        }
+    }
+}

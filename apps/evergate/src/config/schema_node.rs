@@ -1,0 +1,187 @@
+//! Schema of what concerns the whole process: node, timeouts, limits, logs, admin.
+
+use super::schema::{COUNT_MAX, Key, Kind, Section, TIME_MS_MAX, optional, with_default};
+
+/// Smallest and largest time of a state in milliseconds.
+const TIME_MS: Kind = Kind::Integer(1, TIME_MS_MAX);
+/// A count where 0 means "no limit".
+const COUNT_OR_NONE: Kind = Kind::Integer(0, COUNT_MAX);
+
+/// `[node]`
+pub(super) static NODE: Section = Section {
+    header: "[node]",
+    about: "The process on this machine.",
+    keys: &[
+        optional(
+            "workers",
+            Kind::Integer(1, 1024),
+            "number of cores",
+            "4",
+            "Worker threads; each owns its connections and its listening sockets.",
+        ),
+        optional(
+            "user",
+            Kind::Text,
+            "user of the process",
+            "\"evergate\"",
+            "User to become after the sockets are bound and the keys are read.",
+        ),
+        optional(
+            "group",
+            Kind::Text,
+            "group of `user`",
+            "\"evergate\"",
+            "Group to become, together with `user`.",
+        ),
+        optional("pid_file", Kind::Text, "none", "\"/run/evergate/pid\"", "File to write the process id to."),
+    ],
+};
+
+/// `[timeouts]`
+pub(super) static TIMEOUTS: Section = Section {
+    header: "[timeouts]",
+    about: "How long each state of a connection may last. Every state has an end.",
+    keys: &[
+        with_default("handshake_ms", TIME_MS, "10000", "From accept to the end of the TLS handshake."),
+        with_default(
+            "request_head_ms",
+            TIME_MS,
+            "15000",
+            "From the first byte of a request head to its last. Answered with 408.",
+        ),
+        with_default("request_body_ms", TIME_MS, "30000", "Longest pause while a request body arrives."),
+        with_default(
+            "keep_alive_ms",
+            TIME_MS,
+            "75000",
+            "Longest wait for the next request on an open connection.",
+        ),
+        with_default(
+            "response_ms",
+            TIME_MS,
+            "60000",
+            "From the end of the request to the response head, and the longest pause in the response. Answered with 504.",
+        ),
+        with_default(
+            "tunnel_idle_ms",
+            TIME_MS,
+            "14400000",
+            "Longest silence in both directions of a WebSocket, `tcp` or `tls` connection. Four hours, because such connections are quiet by design.",
+        ),
+        with_default("write_stall_ms", TIME_MS, "30000", "Longest time a peer may accept no bytes."),
+        with_default("drain_ms", TIME_MS, "30000", "Longest wait for open connections at shutdown."),
+    ],
+};
+
+/// `[limits]`
+pub(super) static LIMITS: Section = Section {
+    header: "[limits]",
+    about: "How much of everything there may be. A listener can override the limits of one connection.",
+    keys: &[
+        CONNECTIONS_MAX,
+        CONNECTIONS_PER_SOURCE_MAX,
+        with_default(
+            "handshakes_per_turn",
+            Kind::Integer(1, 1024),
+            "8",
+            "TLS handshakes a worker computes before it serves established connections again.",
+        ),
+        HEAD_BYTES_MAX,
+        HEADERS_MAX,
+        BODY_BYTES_MAX,
+        BODY_PREFIX_BYTES,
+        REQUESTS_PER_CONNECTION_MAX,
+        BYTES_PER_S_MIN,
+        with_default(
+            "buffers_max_mb",
+            Kind::Integer(16, 1_048_576),
+            "512",
+            "Memory for bytes waiting to be written, all workers together. From half of it on workers read less for each connection; at the bound a connection that needs more is closed and counted.",
+        ),
+    ],
+};
+
+pub(super) const CONNECTIONS_MAX: Key = with_default(
+    "connections_max",
+    Kind::Integer(1, COUNT_MAX),
+    "100000",
+    "Client connections at a time. At the bound new ones are closed at once and counted.",
+);
+pub(super) const CONNECTIONS_PER_SOURCE_MAX: Key = with_default(
+    "connections_per_source_max",
+    COUNT_OR_NONE,
+    "0",
+    "Client connections at a time from one address; 0 = no limit, because many users may share one address.",
+);
+pub(super) const HEAD_BYTES_MAX: Key = with_default(
+    "head_bytes_max",
+    Kind::Integer(1024, 1_048_576),
+    "16384",
+    "Size of a request or response head. Larger requests are answered with 431.",
+);
+pub(super) const HEADERS_MAX: Key = with_default(
+    "headers_max",
+    Kind::Integer(8, 1000),
+    "100",
+    "Number of headers in a head. Answered with 431.",
+);
+pub(super) const BODY_BYTES_MAX: Key = with_default(
+    "body_bytes_max",
+    Kind::Integer(0, i64::MAX),
+    "0",
+    "Size of a request body; 0 = no limit. Answered with 413.",
+);
+pub(super) const BODY_PREFIX_BYTES: Key = with_default(
+    "body_prefix_bytes",
+    Kind::Integer(0, 16_777_216),
+    "65536",
+    "How much of a body rules may look at. What lies behind is `unknown` to them.",
+);
+pub(super) const REQUESTS_PER_CONNECTION_MAX: Key = with_default(
+    "requests_per_connection_max",
+    COUNT_OR_NONE,
+    "0",
+    "Requests on one client connection before it is closed; 0 = no limit.",
+);
+pub(super) const BYTES_PER_S_MIN: Key = with_default(
+    "bytes_per_s_min",
+    Kind::Integer(0, 1_000_000_000),
+    "100",
+    "Slowest average at which a request body may arrive, counted after its first `timeouts.request_body_ms`; 0 = no floor. A client that sends one byte now and then would pass the pause limit for ever.",
+);
+
+/// `[logs]`
+pub(super) static LOGS: Section = Section {
+    header: "[logs]",
+    about: "The access log: one line per request, or per connection for `tcp` and `tls` listeners.",
+    keys: &[
+        with_default(
+            "access",
+            Kind::Text,
+            "\"stdout\"",
+            "`\"stdout\"`, `\"off\"` or the path of a file. The file is reopened on SIGHUP, for log rotation.",
+        ),
+        with_default("format", Kind::Choice(&["json"]), "\"json\"", "Form of a line."),
+    ],
+};
+
+/// `[admin]`
+pub(super) static ADMIN: Section = Section {
+    header: "[admin]",
+    about: "The admin API and the metrics.",
+    keys: &[
+        with_default(
+            "socket",
+            Kind::Text,
+            "\"/run/evergate/admin.sock\"",
+            "Path of the admin API's Unix socket, or `\"off\"`. Whoever may open it may change this node.",
+        ),
+        optional(
+            "metrics_listen",
+            Kind::Text,
+            "off",
+            "\"127.0.0.1:9090\"",
+            "Address that serves `GET /metrics` (OpenMetrics) without authentication.",
+        ),
+    ],
+};

@@ -1,0 +1,188 @@
+//! Schema of pools: servers, how one is chosen, TLS towards them, health checks.
+
+use super::schema::{Kind, Section, TIME_MS_MAX, optional, required, with_default};
+
+/// `[[pools]]`
+pub(super) static POOL: Section = Section {
+    header: "[[pools]]",
+    about: "A set of servers that can answer the same requests.",
+    keys: &[
+        required("name", Kind::Text, "\"web\"", "The name used by listeners, rules, logs and metrics."),
+        with_default(
+            "policy",
+            Kind::Choice(&["round_robin", "least_outstanding", "power_of_two"]),
+            "\"power_of_two\"",
+            "How a server is chosen: in turn, the one with the fewest outstanding requests, or the better of two random ones. All respect weights.",
+        ),
+        with_default(
+            "sticky",
+            Kind::Choice(&["none", "cookie", "source"]),
+            "\"none\"",
+            "Whether a client returns to its server: by a cookie that evergate sets, or by a hash of its address.",
+        ),
+        with_default("sticky_cookie", Kind::Text, "\"EVERGATE\"", "Name of that cookie."),
+        required("servers", Kind::Tables(&SERVER), "", "The servers, see `[[pools.servers]]`."),
+        with_default(
+            "queue_max",
+            Kind::Integer(0, 1_000_000),
+            "1024",
+            "Requests that may wait while all servers are at their `connections_max`; beyond it 503.",
+        ),
+        with_default(
+            "queue_timeout_ms",
+            Kind::Integer(1, TIME_MS_MAX),
+            "5000",
+            "Longest wait there; then 503.",
+        ),
+        with_default(
+            "keep_alive_idle_max",
+            Kind::Integer(0, 100_000),
+            "256",
+            "Idle connections kept per server and worker; 0 = a new connection for each request.",
+        ),
+        with_default(
+            "keep_alive_idle_ms",
+            Kind::Integer(1, TIME_MS_MAX),
+            "4000",
+            "How long they are kept. Below the 5 s after which common servers close, so that a request seldom meets a closing connection.",
+        ),
+        with_default(
+            "retries",
+            Kind::Integer(0, 10),
+            "2",
+            "Further servers tried when a request was certainly not executed (connect failed, or nothing was sent).",
+        ),
+        with_default(
+            "connect_timeout_ms",
+            Kind::Integer(1, TIME_MS_MAX),
+            "5000",
+            "Longest TCP and TLS connect to a server.",
+        ),
+        optional(
+            "response_timeout_ms",
+            Kind::Integer(1, TIME_MS_MAX),
+            "`timeouts.response_ms`",
+            "60000",
+            "`timeouts.response_ms` for this pool.",
+        ),
+        optional(
+            "tls",
+            Kind::OptionalTable(&POOL_TLS),
+            "plain TCP",
+            "",
+            "TLS towards the servers, see `[pools.tls]`.",
+        ),
+        optional(
+            "health",
+            Kind::OptionalTable(&HEALTH),
+            "no active checks",
+            "",
+            "Active checks, see `[pools.health]`.",
+        ),
+    ],
+};
+
+/// `[[pools.servers]]`
+pub(super) static SERVER: Section = Section {
+    header: "[[pools.servers]]",
+    about: "One server of the pool above it.",
+    keys: &[
+        optional(
+            "name",
+            Kind::Text,
+            "the address",
+            "\"web-1\"",
+            "The name used in logs, metrics and the admin API.",
+        ),
+        required(
+            "address",
+            Kind::Text,
+            "\"127.0.0.1:8080\"",
+            "IP address or host name, and port. Names are resolved when the file is loaded and at reload.",
+        ),
+        with_default(
+            "weight",
+            Kind::Integer(1, 1000),
+            "1",
+            "Share of the load, relative to the pool's other servers.",
+        ),
+        with_default(
+            "connections_max",
+            Kind::Integer(0, 1_000_000),
+            "0",
+            "Requests at a time, from all workers together; 0 = no limit. Further ones wait in the pool's queue.",
+        ),
+    ],
+};
+
+/// `[pools.tls]`
+pub(super) static POOL_TLS: Section = Section {
+    header: "[pools.tls]",
+    about: "TLS from this node to the servers of the pool. The presence of the table switches it on.",
+    keys: &[
+        with_default(
+            "verify",
+            Kind::Bool,
+            "true",
+            "Whether the server's certificate must be valid. `false` protects against listening only, not against an impostor.",
+        ),
+        optional(
+            "server_name",
+            Kind::Text,
+            "host of the server's address",
+            "\"app.internal\"",
+            "Name sent as SNI and expected in the certificate.",
+        ),
+        optional(
+            "ca",
+            Kind::Text,
+            "system roots",
+            "\"certs/internal-ca.pem\"",
+            "PEM file of the authorities to trust.",
+        ),
+        optional(
+            "client_chain",
+            Kind::Text,
+            "none",
+            "\"certs/client.pem\"",
+            "PEM file of the certificate shown to servers.",
+        ),
+        optional("client_key", Kind::Text, "none", "\"certs/client.key\"", "PEM file of its private key."),
+    ],
+};
+
+/// `[pools.health]`
+pub(super) static HEALTH: Section = Section {
+    header: "[pools.health]",
+    about: "Active checks of the pool's servers. The presence of the table switches them on.",
+    keys: &[
+        with_default(
+            "kind",
+            Kind::Choice(&["http", "tcp"]),
+            "\"http\"",
+            "`http` sends a GET and looks at the status; `tcp` only connects.",
+        ),
+        with_default("path", Kind::Text, "\"/\"", "Path of the GET."),
+        optional("host", Kind::Text, "the server's address", "\"app.internal\"", "Host header of the GET."),
+        with_default(
+            "expect_status",
+            Kind::StatusSet,
+            "\"200-399\"",
+            "Statuses of a healthy server: `\"200-299, 401\"` or `[200, 204]`.",
+        ),
+        with_default("interval_ms", Kind::Integer(100, 3_600_000), "2000", "From one check to the next."),
+        with_default(
+            "timeout_ms",
+            Kind::Integer(1, 3_600_000),
+            "1000",
+            "Longest time of a check; not above `interval_ms`.",
+        ),
+        with_default(
+            "rise",
+            Kind::Integer(1, 100),
+            "2",
+            "Successes in a row after which a server gets requests again.",
+        ),
+        with_default("fall", Kind::Integer(1, 100), "3", "Failures in a row after which it gets none."),
+    ],
+};

@@ -1,0 +1,60 @@
+//! What the checks need to know of the machine: files and host names. Behind a trait, so that tests need
+//! neither.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+
+/// Files and host names, as the checks see them.
+pub trait World {
+    /// The content of a regular file of at most [`FILE_BYTES_MAX`].
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+    /// Whether every user of the machine may read the file.
+    fn is_readable_by_all(&self, path: &Path) -> bool;
+    /// The addresses of a host name, in order of preference.
+    fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
+}
+
+/// Largest file read by the checks. A bundle of all public authorities is a quarter of a megabyte.
+pub const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// This machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Machine;
+
+impl World for Machine {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        // Opening a pipe would wait for its other end, so ask before opening.
+        if !std::fs::metadata(path)?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+        }
+        let mut content = Vec::new();
+        File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;
+        if content.len() as u64 > FILE_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is larger than 16 MiB"));
+        }
+        Ok(content)
+    }
+
+    #[cfg(unix)]
+    fn is_readable_by_all(&self, path: &Path) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(path).is_ok_and(|m| m.mode() & 0o004 != 0)
+    }
+
+    #[cfg(not(unix))]
+    fn is_readable_by_all(&self, _: &Path) -> bool {
+        false
+    }
+
+    fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let mut addresses: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
+        // `localhost` is often both families while servers in development listen on IPv4 only.
+        if addresses.iter().all(|a| a.ip().is_loopback()) {
+            addresses.sort_by_key(SocketAddr::is_ipv6);
+        }
+        addresses.dedup();
+        Ok(addresses)
+    }
+}

@@ -1,0 +1,189 @@
+//! The routes of the admin API and of the metrics listener.
+
+use super::exposition::Form;
+use super::message;
+use super::metrics::metrics;
+use super::state::{Control, Message};
+use super::status::{Done, Refused};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::sync::oneshot;
+
+/// Which routes a listener has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Surface {
+    /// Everything.
+    Admin,
+    /// Only what may be read by whoever reaches the address.
+    Metrics,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+/// Answers one request.
+pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request: &Request<B>) -> Answer {
+    let path = request.uri().path();
+    let allowed: &[Method] = match (surface, path) {
+        (_, "/metrics" | "/healthz") => &[Method::GET, Method::HEAD],
+        (Surface::Metrics, _) => &[],
+        (_, "/v1/status" | "/v1/servers" | "/v1/rules" | "/v1/certificates") => &[Method::GET, Method::HEAD],
+        (_, "/v1/reload" | "/v1/drain") => &[Method::POST],
+        (_, path) if path.starts_with("/v1/servers/") => &[Method::POST],
+        _ => &[],
+    };
+    if allowed.is_empty() {
+        return refused(
+            StatusCode::NOT_FOUND,
+            format!("there is no {path}"),
+            "see docs/admin-api.md for what there is",
+        );
+    }
+    if !allowed.contains(request.method()) {
+        let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
+        let mut answer = refused(
+            StatusCode::METHOD_NOT_ALLOWED,
+            format!("{path} does not take {}", request.method()),
+            &format!("use {}", names.join(" or ")),
+        );
+        if let Ok(value) = HeaderValue::from_str(&names.join(", ")) {
+            answer.headers_mut().insert(ALLOW, value);
+        }
+        return answer;
+    }
+    match path {
+        "/metrics" => {
+            let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
+            let form = Form::of(accept);
+            with_type(StatusCode::OK, form.content_type(), metrics(control, form).into())
+        }
+        "/healthz" => healthz(control),
+        "/v1/status" => json(StatusCode::OK, &control.status()),
+        "/v1/servers" => json(StatusCode::OK, &control.servers()),
+        "/v1/rules" => json(StatusCode::OK, &control.rules()),
+        "/v1/certificates" => json(StatusCode::OK, &control.certificates()),
+        "/v1/reload" => reload(control).await,
+        "/v1/drain" => drain(control).await,
+        path => server(control, path),
+    }
+}
+
+/// Whether new connections are welcome: what a load balancer in front asks.
+fn healthz(control: &Control) -> Answer {
+    let (status, text) = match control.is_draining() {
+        false => (StatusCode::OK, "ok\n"),
+        true => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+    };
+    with_type(status, "text/plain; charset=utf-8", text.into())
+}
+
+async fn reload(control: &Control) -> Answer {
+    let (reply, outcome) = oneshot::channel();
+    if control.messages.send(Message::Reload(reply)).await.is_err() {
+        return ending();
+    }
+    match outcome.await {
+        Ok(reloaded) if reloaded.ok => json(StatusCode::OK, &reloaded),
+        Ok(reloaded) => json(StatusCode::CONFLICT, &reloaded),
+        Err(_) => ending(),
+    }
+}
+
+async fn drain(control: &Control) -> Answer {
+    if control.messages.send(Message::Drain).await.is_err() {
+        return ending();
+    }
+    json(StatusCode::ACCEPTED, &Done { done: "draining".to_owned() })
+}
+
+fn ending() -> Answer {
+    refused(StatusCode::SERVICE_UNAVAILABLE, "the process is ending".to_owned(), "start it again")
+}
+
+/// `/v1/servers/POOL/SERVER/drain` or `/ready`
+fn server(control: &Control, path: &str) -> Answer {
+    let parts: Vec<Option<String>> =
+        path.trim_start_matches("/v1/servers/").split('/').map(percent_decoded).collect();
+    let [Some(pool), Some(name), Some(action)] = parts.as_slice() else {
+        return refused(
+            StatusCode::NOT_FOUND,
+            format!("there is no {path}"),
+            "write /v1/servers/POOL/SERVER/drain or /ready, with other characters than letters and digits encoded",
+        );
+    };
+    let draining = match action.as_str() {
+        "drain" => true,
+        "ready" => false,
+        _ => {
+            let what = format!("a server cannot be told to {action:?}");
+            return refused(StatusCode::NOT_FOUND, what, "use drain or ready");
+        }
+    };
+    let view = control.view();
+    let Some(server) = view.server(pool, name) else {
+        let what = format!("there is no server {name:?} in a pool {pool:?}");
+        return refused(StatusCode::NOT_FOUND, what, "`evergate servers list` shows what there is");
+    };
+    if server.draining.swap(draining, Ordering::Relaxed) != draining {
+        let what =
+            if draining { "is draining: it gets no new requests" } else { "is ready for requests again" };
+        message::info(format_args!("server {pool}/{name} {what} (admin API)"));
+    }
+    let done = format!("{pool}/{name} {}", if draining { "is draining" } else { "is ready" });
+    json(StatusCode::OK, &Done { done })
+}
+
+/// The text that a path segment stands for; nothing if it is not UTF-8 or badly encoded.
+fn percent_decoded(segment: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || rest.next().and_then(|byte| char::from(byte).to_digit(16));
+        bytes.push((digit()? * 16 + digit()?) as u8);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn refused(status: StatusCode, error: String, remedy: &str) -> Answer {
+    json(status, &Refused { error, remedy: remedy.to_owned() })
+}
+
+fn json(status: StatusCode, value: &impl Serialize) -> Answer {
+    match serde_json::to_vec(value) {
+        Ok(mut text) => {
+            text.push(b'\n');
+            with_type(status, "application/json", text.into())
+        }
+        Err(_) => with_type(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", Bytes::new()),
+    }
+}
+
+fn with_type(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
+    let mut answer = Response::new(Full::new(body));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_decoded_or_refused() {
+        assert_eq!(percent_decoded("10.0.0.1:80").as_deref(), Some("10.0.0.1:80"));
+        assert_eq!(percent_decoded("%5b::1%5D:80").as_deref(), Some("[::1]:80"));
+        for wrong in ["%", "%5", "%zz", "%ff"] {
+            assert_eq!(percent_decoded(wrong), None, "{wrong}");
+        }
+    }
+}

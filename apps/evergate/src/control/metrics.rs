@@ -1,0 +1,132 @@
+//! What `GET /metrics` says. Everything is read from the counters when asked; nothing is counted twice.
+
+use super::exposition::{Exposition, Form};
+use super::state::Control;
+use super::status::{ServerStatus, Status};
+
+/// The whole document.
+pub(super) fn metrics(control: &Control, form: Form) -> String {
+    let status = control.status();
+    let mut out = Exposition::new(form);
+    process(&mut out, control, &status);
+    traffic(&mut out, &status);
+    pools(&mut out, &status);
+    let rules = control.rules();
+    let mut hits =
+        out.counter("evergate_rule_hits_total", "Requests that a rule matched, since the last reload.");
+    for rule in &rules.rules {
+        hits.sample(&[("rule", &rule.name)], rule.hits);
+    }
+    let mut expiry =
+        out.gauge("evergate_certificate_not_after_seconds", "End of a certificate's validity, in unix time.");
+    for certificate in &control.certificates().certificates {
+        expiry.sample(&[("certificate", &certificate.name)], certificate.not_after_unix_s);
+    }
+    out.finish()
+}
+
+fn process(out: &mut Exposition, control: &Control, status: &Status) {
+    out.gauge("evergate_build_info", "Version of the program.").sample(&[("version", &status.version)], 1);
+    out.gauge("process_start_time_seconds", "Start of the process, in unix time.")
+        .sample(&[], status.started_unix_s);
+    out.gauge("process_resident_memory_bytes", "Resident memory of the process.")
+        .sample(&[], status.resident_bytes);
+    out.gauge("evergate_draining", "1 while the process lets its connections finish.")
+        .sample(&[], u8::from(control.is_draining()));
+    out.gauge("evergate_generation", "Generation of the configuration in force.")
+        .sample(&[], status.generation);
+    out.counter("evergate_reloads_total", "Reloads by result.")
+        .sample(&[("result", "success")], status.reloads.succeeded)
+        .sample(&[("result", "failure")], status.reloads.failed);
+    let mut alive = out.gauge("evergate_worker_alive", "Whether a worker's thread runs.");
+    for worker in &status.workers {
+        alive.sample(&[("worker", &worker.index.to_string())], u8::from(worker.alive));
+    }
+    let mut cpu = out.counter("evergate_worker_cpu_seconds_total", "CPU time of a worker.");
+    for worker in &status.workers {
+        cpu.sample(&[("worker", &worker.index.to_string())], worker.counts.cpu_ns as f64 / 1e9);
+    }
+    let mut turns = out.counter("evergate_worker_turns_total", "Turns of a worker's event loop.");
+    for worker in &status.workers {
+        turns.sample(&[("worker", &worker.index.to_string())], worker.counts.turns);
+    }
+}
+
+fn traffic(out: &mut Exposition, status: &Status) {
+    let total = &status.total;
+    out.gauge("evergate_connections", "Client connections open.").sample(&[], status.connections.open);
+    out.gauge("evergate_connections_limit", "Bound on client connections.")
+        .sample(&[], status.connections.max);
+    out.counter("evergate_connections_accepted_total", "Client connections accepted.")
+        .sample(&[], total.accepted);
+    out.counter("evergate_connections_refused_total", "Client connections refused at a limit.")
+        .sample(&[], total.refused);
+    out.counter("evergate_handshakes_total", "TLS handshakes completed with clients, by kind.")
+        .sample(&[("kind", "full")], total.handshakes_full)
+        .sample(&[("kind", "resumed")], total.handshakes_resumed);
+    let mut responses =
+        out.counter("evergate_responses_total", "Responses sent to clients, by class of status.");
+    for (class, count) in &total.responses {
+        responses.sample(&[("class", class)], count);
+    }
+    out.counter("evergate_bytes_total", "Bytes, by the peer and the direction as seen from here.")
+        .sample(&[("peer", "client"), ("direction", "in")], total.client_bytes_in)
+        .sample(&[("peer", "client"), ("direction", "out")], total.client_bytes_out)
+        .sample(&[("peer", "server"), ("direction", "in")], total.server_bytes_in)
+        .sample(&[("peer", "server"), ("direction", "out")], total.server_bytes_out);
+    out.counter("evergate_connects_total", "Connects to servers.").sample(&[], total.connects);
+    out.counter("evergate_connections_reused_total", "Requests sent over an idle server connection.")
+        .sample(&[], total.reused);
+    out.gauge("evergate_requests_queued", "Requests that wait for a server.").sample(&[], total.queued);
+    out.counter("evergate_log_lines_lost_total", "Access-log lines lost because writing was too slow.")
+        .sample(&[], total.log_lines_lost);
+    let mut reasons = out
+        .counter("evergate_ended_total", "Requests and connections that evergate itself ended, by reason.");
+    for (reason, count) in &status.reasons {
+        reasons.sample(&[("reason", reason)], count);
+    }
+}
+
+fn pools(out: &mut Exposition, status: &Status) {
+    let mut unavailable = out.counter(
+        "evergate_pool_unavailable_total",
+        "Requests that no server of a pool could take, since the last reload.",
+    );
+    for pool in &status.pools {
+        unavailable.sample(&[("pool", &pool.name)], pool.unavailable);
+    }
+    let servers = || status.pools.iter().flat_map(|pool| &pool.servers);
+    let state = |server: &ServerStatus, name: &str| u8::from(server.state == name);
+    let mut up = out.gauge("evergate_server_up", "Whether new requests may go to a server.");
+    for server in servers() {
+        up.sample(&labels(server), state(server, "up"));
+    }
+    let mut draining = out.gauge("evergate_server_draining", "Whether an operator took a server out.");
+    for server in servers() {
+        draining.sample(&labels(server), state(server, "draining"));
+    }
+    let mut outstanding = out.gauge("evergate_server_outstanding", "Requests under way at a server.");
+    for server in servers() {
+        outstanding.sample(&labels(server), server.outstanding);
+    }
+    let mut requests = out.counter("evergate_server_requests_total", "Requests sent to a server.");
+    for server in servers() {
+        requests.sample(&labels(server), server.requests);
+    }
+    let mut failures = out.counter("evergate_server_failures_total", "Connects and responses that failed.");
+    for server in servers() {
+        failures.sample(&labels(server), server.failures);
+    }
+    let mut checks = out.counter("evergate_health_checks_total", "Health checks by result.");
+    for server in servers() {
+        if let Some(health) = &server.health {
+            let [pool, name] = labels(server);
+            checks.sample(&[pool, name, ("result", "success")], health.passed);
+            checks.sample(&[pool, name, ("result", "failure")], health.failed);
+        }
+    }
+}
+
+fn labels(server: &ServerStatus) -> [(&str, &str); 2] {
+    [("pool", &server.pool), ("server", &server.name)]
+}

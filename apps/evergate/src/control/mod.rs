@@ -1,0 +1,26 @@
+//! The control plane: signals, reload, the admin API, metrics and health checks, on one thread beside the workers.
+//!
+//! One loop owns the [`Daemon`] and does everything that changes it, one thing after the other. What is slow (reading a
+//! configuration, looking at files) runs on threads of its own and comes back as a message; whoever only reads gets the
+//! view that the loop published last.
+//!
+//! Not here: anything that a client's request waits for.
+
+mod api;
+mod calendar;
+mod exposition;
+pub mod message;
+mod metrics;
+mod notify;
+mod pid_file;
+mod reload;
+mod run;
+mod server;
+mod socket;
+mod source;
+mod state;
+pub mod status;
+mod watch;
+
+pub use run::{Options, run};
+pub use source::{Origin, Read, Source};

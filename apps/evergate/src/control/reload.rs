@@ -1,0 +1,164 @@
+//! Reload: the configuration is read on a thread of its own and then put in force as a whole, or not at all.
+//!
+//! Requests that come while a read is under way share the next one: what they were asked for may have been written after
+//! this one began.
+
+use super::message::{error, info, warning};
+use super::run::{Asker, Main, bind_admin, bind_metrics};
+use super::source::Read;
+use super::state::Message;
+use super::status::{Finding, Reloaded};
+use super::watch::{Fingerprint, files};
+use crate::config::{Config, Severity};
+use std::net::TcpListener;
+use std::sync::atomic::Ordering;
+
+impl Main {
+    /// Reads the configuration anew, and puts it in force when it has come.
+    pub(super) fn ask_reload(&mut self, asker: Option<tokio::sync::oneshot::Sender<Reloaded>>) {
+        if self.reading.is_some() {
+            self.waiting.push(asker);
+        } else {
+            self.read(vec![asker]);
+        }
+    }
+
+    fn read(&mut self, askers: Vec<Asker>) {
+        self.reading = Some(askers);
+        self.notify.reloading();
+        let (source, messages) = (self.control.source.clone(), self.control.messages.clone());
+        tokio::task::spawn_blocking(move || {
+            let _ = messages.blocking_send(Message::Read(Box::new(source.read())));
+        });
+    }
+
+    /// Puts in force what was read, and tells whoever asked.
+    pub(super) fn reload(&mut self, read: Read) {
+        let reloaded = self.apply(read);
+        for problem in &reloaded.problems {
+            match problem.is_error() {
+                true => error(problem),
+                false => warning(problem),
+            }
+        }
+        if reloaded.ok {
+            self.control.reloads_succeeded.fetch_add(1, Ordering::Relaxed);
+            info(format_args!("reloaded {}: {}", self.control.source, self.summary()));
+        } else {
+            self.control.reloads_failed.fetch_add(1, Ordering::Relaxed);
+            error(format_args!("reload refused: generation {} stays in force", reloaded.generation));
+        }
+        for asker in self.reading.take().into_iter().flatten().flatten() {
+            let _ = asker.send(reloaded.clone());
+        }
+        if self.waiting.is_empty() {
+            self.notify.ready(&self.summary());
+        } else {
+            let askers = std::mem::take(&mut self.waiting);
+            self.read(askers);
+        }
+    }
+
+    fn apply(&mut self, read: Read) -> Reloaded {
+        let mut problems;
+        let outcome = match read {
+            Err(found) => {
+                problems = found.iter().map(Finding::from).collect::<Vec<_>>();
+                Err(None)
+            }
+            Ok((config, found)) => {
+                problems = found.iter().map(Finding::from).collect();
+                self.put_in_force(config, &mut problems).map_err(Some)
+            }
+        };
+        let ok = outcome.is_ok();
+        problems.extend(outcome.err().flatten().map(|refusal| *refusal));
+        Reloaded { ok, generation: self.daemon.generation.snapshot.generation, problems }
+    }
+
+    fn put_in_force(&mut self, config: Config, problems: &mut Vec<Finding>) -> Result<(), Box<Finding>> {
+        let refuse =
+            |main: &Main, what: String, remedy| Err(Box::new(main.control.source.refusal(what, remedy)));
+        if self.is_draining() {
+            return refuse(
+                self,
+                "the node is draining".to_owned(),
+                "start it again to use the configuration",
+            );
+        }
+        let metrics = match self.wanted_metrics(&config) {
+            Ok(listener) => listener,
+            Err(error) => return refuse(self, format!("{error:#}"), "correct it and reload"),
+        };
+        let (before, files) = (self.daemon.config.clone(), Fingerprint::of(&files(&config)));
+        if let Err(error) = self.daemon.reload(config) {
+            return refuse(self, format!("{error:#}"), "correct it and reload");
+        }
+        self.watch.loaded(files);
+        self.checks.follow(&self.daemon.config, &self.daemon.generation);
+        self.change_admin();
+        let now = &self.daemon.config;
+        if now.admin.metrics_listen != before.admin.metrics_listen {
+            self.metrics = None;
+        }
+        if let Some(listener) = metrics {
+            self.serve_metrics(listener);
+        }
+        if self.daemon.config.logs != before.logs {
+            let what = "`logs.access` has changed while running".to_owned();
+            let remedy = "restart to change where the access log goes";
+            let file = self.control.source.to_string();
+            let consequence = "the access log goes where it went before";
+            problems.push(Finding::of_machine(Severity::Warning, &file, what, consequence, remedy));
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// A listener for metrics, if the configuration wants them where they are not yet.
+    fn wanted_metrics(&self, config: &Config) -> anyhow::Result<Option<TcpListener>> {
+        match config.admin.metrics_listen {
+            Some(address) if self.daemon.config.admin.metrics_listen != Some(address) => {
+                bind_metrics(address).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Moves the admin API. The old socket stays if the new one cannot be had: an operator must not be locked out.
+    fn change_admin(&mut self) {
+        let wanted = self.daemon.config.admin.socket.clone();
+        match wanted {
+            None => self.admin = None,
+            Some(path) if self.admin.as_ref().is_some_and(|(socket, _)| socket.path == path) => {}
+            Some(path) => {
+                if let Some(socket) = bind_admin(&path, "the admin API stays where it was") {
+                    self.serve_admin(socket);
+                }
+            }
+        }
+    }
+
+    /// Loads certificates, keys and ticket keys again when their files have changed, with the configuration in force.
+    pub(super) fn compare_files(&mut self, now: Fingerprint) {
+        let Some(changed) = self.watch.sees(&now) else { return };
+        if self.is_draining() || self.reading.is_some() {
+            return; // a reload reads them anyway
+        }
+        match self.daemon.reload(self.daemon.config.clone()) {
+            Ok(()) => {
+                self.watch.loaded(now);
+                self.checks.follow(&self.daemon.config, &self.daemon.generation);
+                self.publish();
+                info(format_args!("loaded changed files: {changed}; {}", self.summary()));
+            }
+            Err(error) => {
+                self.watch.refused(now);
+                warning(format_args!(
+                    "cannot use changed files ({changed}): {error:#}; the previous ones stay in use until the files \
+                     change again"
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Start, the loop, and the end.
+
+use super::message::{error, info, warning};
+use super::notify::Notify;
+use super::pid_file::PidFile;
+use super::server::{Serving, serve_admin, serve_metrics};
+use super::socket::AdminSocket;
+use super::source::Source;
+use super::state::{Control, Message, View, WorkerView};
+use super::status::{Finding, Reloaded};
+use super::watch::{Fingerprint, Watch, files};
+use crate::config::{Config, Problem};
+use crate::daemon::Daemon;
+use crate::health::Checks;
+use anyhow::{Context, Result, bail};
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+/// Messages that may wait for the loop; beyond it their senders wait.
+const MESSAGES_MAX: usize = 64;
+/// How often the end of draining is looked for.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+const METRICS_BACKLOG: i32 = 128;
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// From one look at certificate and key files to the next.
+    pub watch_interval: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { watch_interval: Duration::from_secs(10) }
+    }
+}
+
+/// Serves until told to stop. An error says why it could not start, or why it ended by itself.
+pub fn run(source: Source, config: Config, warnings: &[Problem], options: &Options) -> Result<()> {
+    for problem in warnings {
+        warning(Finding::from(problem));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the control plane")?;
+    let result = runtime.block_on(serve(source, config, options));
+    // A look at a file system that hangs must not keep the process alive.
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(source: Source, config: Config, options: &Options) -> Result<()> {
+    // Before the workers exist, so that a signal during start is not lost and does not kill.
+    let mut signals = Signals::new().context("cannot handle signals")?;
+    let mut main = Main::start(source, config)?;
+    main.announce();
+    let mut second = ticker(Duration::from_secs(1));
+    let mut look = ticker(options.watch_interval);
+    let mut drain_look = ticker(DRAIN_LOOK);
+    while !main.is_over()? {
+        tokio::select! {
+            _ = signals.hangup.recv() => {
+                main.daemon.reopen_logs();
+                main.ask_reload(None);
+            }
+            _ = signals.terminate.recv() => main.told_to_stop("SIGTERM"),
+            _ = signals.interrupt.recv() => main.told_to_stop("SIGINT"),
+            Some(message) = main.inbox.recv() => main.handle(message),
+            _ = second.tick() => main.every_second(),
+            _ = look.tick() => main.look_at_files(),
+            _ = drain_look.tick(), if main.drain_until.is_some() => {}
+        }
+    }
+    main.end();
+    Ok(())
+}
+
+fn ticker(period: Duration) -> Interval {
+    let mut ticker = interval(period);
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticker
+}
+
+struct Signals {
+    hangup: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            hangup: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+}
+
+/// Everything that the loop owns.
+pub(super) struct Main {
+    pub(super) daemon: Daemon,
+    pub(super) control: Arc<Control>,
+    pub(super) checks: Checks,
+    pub(super) watch: Watch,
+    pub(super) notify: Notify,
+    pub(super) admin: Option<(AdminSocket, Serving)>,
+    pub(super) metrics: Option<(SocketAddr, Serving)>,
+    /// Who waits for the read of the configuration that is under way.
+    pub(super) reading: Option<Vec<Asker>>,
+    /// Who asked after it began, and therefore needs another.
+    pub(super) waiting: Vec<Asker>,
+    inbox: mpsc::Receiver<Message>,
+    drain_until: Option<Instant>,
+    stop_now: bool,
+    looking: bool,
+    rotated: HashMap<String, u64>,
+    _pid_file: Option<PidFile>,
+}
+
+/// Who wants to know what came of a reload; nobody after a signal.
+pub(super) type Asker = Option<oneshot::Sender<Reloaded>>;
+
+impl Main {
+    fn start(source: Source, config: Config) -> Result<Main> {
+        let notify = Notify::from_environment();
+        let watch = Watch::new(Fingerprint::of(&files(&config)));
+        // What may need root comes before the daemon becomes another user.
+        let pid_file = match &config.node.pid_file {
+            Some(path) => {
+                Some(PidFile::write(path).with_context(|| format!("cannot write {}", path.display()))?)
+            }
+            None => None,
+        };
+        let metrics = config.admin.metrics_listen.map(bind_metrics).transpose()?;
+        let admin =
+            config.admin.socket.as_deref().and_then(|path| bind_admin(path, "the node serves without it"));
+        let daemon = Daemon::start(config)?;
+        let (messages, inbox) = mpsc::channel(MESSAGES_MAX);
+        let mut checks = Checks::default();
+        checks.follow(&daemon.config, &daemon.generation);
+        let metrics_listen = metrics.as_ref().and_then(|listener| listener.local_addr().ok());
+        let worker = |handle: &crate::daemon::WorkerHandle| WorkerView {
+            counters: handle.counters.clone(),
+            alive: AtomicBool::new(true),
+        };
+        let control = Arc::new(Control {
+            source,
+            started: Instant::now(),
+            started_unix_s: evergate_sys::wall_clock_s(),
+            workers: daemon.workers.iter().map(worker).collect(),
+            shared: daemon.shared.clone(),
+            draining: AtomicBool::new(false),
+            reloads_succeeded: AtomicU64::new(0),
+            reloads_failed: AtomicU64::new(0),
+            messages,
+            view: RwLock::new(Arc::new(view(&daemon, &checks, metrics_listen))),
+        });
+        let mut main = Main {
+            daemon,
+            control,
+            checks,
+            watch,
+            notify,
+            admin: None,
+            metrics: None,
+            reading: None,
+            waiting: Vec::new(),
+            inbox,
+            drain_until: None,
+            stop_now: false,
+            looking: false,
+            rotated: HashMap::new(),
+            _pid_file: pid_file,
+        };
+        if let Some(listener) = metrics {
+            main.serve_metrics(listener);
+        }
+        if let Some(socket) = admin {
+            main.serve_admin(socket);
+        }
+        Ok(main)
+    }
+
+    /// Says where the node listens, and that it is ready.
+    fn announce(&self) {
+        let status = self.control.status();
+        for listener in &status.listeners {
+            info(format_args!("listener {} ({}) on {}", listener.name, listener.protocol, listener.address));
+        }
+        if let Some((socket, _)) = &self.admin {
+            info(format_args!("admin API on {}", socket.path.display()));
+        }
+        if let Some((address, _)) = &self.metrics {
+            info(format_args!("metrics on http://{address}/metrics"));
+        }
+        let summary = self.summary();
+        info(format_args!("ready: evergate {} (pid {}), {summary}", status.version, status.pid));
+        self.notify.ready(&summary);
+    }
+
+    pub(super) fn summary(&self) -> String {
+        let config = &self.daemon.config;
+        let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        format!(
+            "{} on {}, {}, {}, generation {}",
+            count(config.listeners.len(), "listener"),
+            count(self.control.workers.len(), "worker"),
+            count(config.pools.len(), "pool"),
+            count(config.rules.specs.len(), "rule"),
+            self.daemon.generation.snapshot.generation,
+        )
+    }
+
+    fn handle(&mut self, message: Message) {
+        match message {
+            Message::Reload(reply) => self.ask_reload(Some(reply)),
+            Message::Drain if self.drain_until.is_none() => self.drain("the admin API"),
+            Message::Drain => {}
+            Message::Read(read) => self.reload(*read),
+            Message::Files(now) => {
+                self.looking = false;
+                self.compare_files(now);
+            }
+        }
+    }
+
+    fn told_to_stop(&mut self, by: &str) {
+        if self.drain_until.is_some() {
+            info(format_args!("{by} again: ending {} open connections now", self.open_connections()));
+            self.stop_now = true;
+        } else {
+            self.drain(by);
+        }
+    }
+
+    fn drain(&mut self, by: &str) {
+        let limit = self.daemon.config.timeouts.drain;
+        let open = self.open_connections();
+        info(format_args!(
+            "draining ({by}): no new connections; {open} open ones may take up to {} ms, a second signal ends them",
+            limit.as_millis()
+        ));
+        self.notify.stopping(&format!("draining {open} connections"));
+        self.control.draining.store(true, Ordering::Relaxed);
+        self.drain_until = Some(Instant::now() + limit);
+        self.daemon.drain();
+    }
+
+    fn open_connections(&self) -> usize {
+        self.control.shared.connections.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is nothing left to do; an error when the workers ended unasked.
+    fn is_over(&self) -> Result<bool> {
+        match self.drain_until {
+            None if self.daemon.is_finished() => bail!("all workers have ended; see the messages before"),
+            None => Ok(false),
+            Some(until) => Ok(self.stop_now || self.daemon.is_finished() || Instant::now() >= until),
+        }
+    }
+
+    fn end(self) {
+        let open = self.open_connections();
+        if !self.daemon.is_finished() && !self.stop_now {
+            warning(format_args!(
+                "draining took too long: ending {open} open connections (timeouts.drain_ms)"
+            ));
+        }
+        self.daemon.stop();
+        info("stopped");
+    }
+
+    fn every_second(&mut self) {
+        self.daemon.rotate_tickets(evergate_sys::wall_clock_s(), &mut self.rotated);
+        for (index, (handle, seen)) in self.daemon.workers.iter().zip(&self.control.workers).enumerate() {
+            let ended = handle.is_finished() && seen.alive.swap(false, Ordering::Relaxed);
+            if ended && self.drain_until.is_none() {
+                error(format_args!(
+                    "worker {index} has ended unexpectedly; the others go on. Restart the process soon, and report it"
+                ));
+            }
+        }
+    }
+
+    fn look_at_files(&mut self) {
+        if std::mem::replace(&mut self.looking, true) {
+            return; // the last look has not come back: a file system that hangs
+        }
+        let (paths, messages) = (files(&self.daemon.config), self.control.messages.clone());
+        tokio::task::spawn_blocking(move || {
+            let _ = messages.blocking_send(Message::Files(Fingerprint::of(&paths)));
+        });
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.drain_until.is_some()
+    }
+
+    pub(super) fn publish(&self) {
+        let metrics_listen = self.metrics.as_ref().map(|(address, _)| *address);
+        self.control.publish(view(&self.daemon, &self.checks, metrics_listen));
+    }
+
+    pub(super) fn serve_admin(&mut self, socket: AdminSocket) {
+        match socket.listener.try_clone().and_then(|listener| serve_admin(listener, self.control.clone())) {
+            Ok(serving) => self.admin = Some((socket, serving)),
+            Err(error) => warning(format_args!("cannot serve the admin API: {error}")),
+        }
+    }
+
+    pub(super) fn serve_metrics(&mut self, listener: TcpListener) {
+        let address = listener.local_addr();
+        match address.and_then(|address| Ok((address, serve_metrics(listener, self.control.clone())?))) {
+            Ok(serving) => self.metrics = Some(serving),
+            Err(error) => warning(format_args!("cannot serve the metrics: {error}")),
+        }
+    }
+}
+
+fn view(daemon: &Daemon, checks: &Checks, metrics_listen: Option<SocketAddr>) -> View {
+    View {
+        config: daemon.config.clone(),
+        generation: daemon.generation.clone(),
+        since_unix_s: evergate_sys::wall_clock_s(),
+        certificates: daemon.certificates.clone(),
+        bound: daemon.bound.clone(),
+        metrics_listen,
+        health: checks.records(),
+    }
+}
+
+/// The socket of the admin API; without it the node serves all the same.
+pub(super) fn bind_admin(path: &Path, consequence: &str) -> Option<AdminSocket> {
+    match AdminSocket::bind(path) {
+        Ok(socket) => Some(socket),
+        Err(error) => {
+            warning(format_args!(
+                "no admin API on {}: {error}; {consequence}; make its folder writable, or set admin.socket",
+                path.display()
+            ));
+            None
+        }
+    }
+}
+
+pub(super) fn bind_metrics(address: SocketAddr) -> Result<TcpListener> {
+    let socket = evergate_sys::listen(address, METRICS_BACKLOG).with_context(|| {
+        format!("cannot serve metrics on {address}: choose a free address for admin.metrics_listen")
+    })?;
+    Ok(TcpListener::from(socket))
+}

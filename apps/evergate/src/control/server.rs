@@ -1,0 +1,98 @@
+//! HTTP/1.1 for the control plane: the admin API on its Unix socket, the metrics on TCP.
+//!
+//! Bounds: so many connections at a time (others wait in the kernel's queue), one request each, a small head, a limit
+//! in time. Bodies are not read, because no request has one that says anything.
+
+use super::api::{self, Surface};
+use super::state::Control;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+const CONNECTIONS_MAX: usize = 64;
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// A reload resolves host names, which may take its time.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+/// After a failed accept, which is out of descriptors most likely.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A listener that is being served; no longer when dropped. Requests under way are still answered.
+#[derive(Debug)]
+pub(super) struct Serving(AbortHandle);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Serves the admin API on a listener that does not block.
+pub(super) fn serve_admin(listener: UnixListener, control: Arc<Control>) -> io::Result<Serving> {
+    let listener = tokio::net::UnixListener::from_std(listener)?;
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let task = tokio::spawn(async move {
+        loop {
+            let Ok(permit) = permits.clone().acquire_owned().await else { return };
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let control = control.clone();
+                    tokio::spawn(async move {
+                        answer(stream, control, Surface::Admin).await;
+                        drop(permit);
+                    });
+                }
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            }
+        }
+    });
+    Ok(Serving(task.abort_handle()))
+}
+
+/// Serves the metrics on a listener that does not block.
+pub(super) fn serve_metrics(listener: TcpListener, control: Arc<Control>) -> io::Result<Serving> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let task = tokio::spawn(async move {
+        loop {
+            let Ok(permit) = permits.clone().acquire_owned().await else { return };
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let control = control.clone();
+                    tokio::spawn(async move {
+                        answer(stream, control, Surface::Metrics).await;
+                        drop(permit);
+                    });
+                }
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            }
+        }
+    });
+    Ok(Serving(task.abort_handle()))
+}
+
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, control: Arc<Control>, surface: Surface) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let control = control.clone();
+        async move { Ok::<_, Infallible>(api::answer(&control, surface, &request).await) }
+    });
+    let connection = http1::Builder::new()
+        .keep_alive(false)
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    // A peer that goes away or sends nonsense is its own problem: hyper has answered it.
+    let _ = tokio::time::timeout(REQUEST_TIMEOUT, connection).await;
+}

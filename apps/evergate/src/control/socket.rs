@@ -1,0 +1,77 @@
+//! The admin API's Unix socket: made so that nobody else can open it even for a moment, and a stale one taken away
+//! only when it surely is one.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// A bound admin socket; its file is removed with it if it is still ours.
+#[derive(Debug)]
+pub(super) struct AdminSocket {
+    pub(super) path: PathBuf,
+    pub(super) listener: UnixListener,
+    inode: (u64, u64),
+}
+
+impl AdminSocket {
+    /// Binds `path` with mode 0600. Its folder is made if only that is missing.
+    pub(super) fn bind(path: &Path) -> io::Result<AdminSocket> {
+        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.exists() {
+            std::fs::DirBuilder::new().mode(0o750).create(folder)?;
+        }
+        refuse_if_alive(path)?;
+        // Made in a folder of our own and moved to its place: never is it there with other rights than the final ones.
+        let private = folder.join(format!(".{}", std::process::id()));
+        // In a container the process id is the same each time, so a crash may have left one behind.
+        remove(&private);
+        std::fs::DirBuilder::new().mode(0o700).create(&private)?;
+        let made = make(&private.join("s"), path);
+        remove(&private);
+        made
+    }
+}
+
+fn remove(private: &Path) {
+    let _ = std::fs::remove_file(private.join("s"));
+    let _ = std::fs::remove_dir(private);
+}
+
+fn make(fresh: &Path, path: &Path) -> io::Result<AdminSocket> {
+    let listener = UnixListener::bind(fresh)?;
+    listener.set_nonblocking(true)?;
+    std::fs::set_permissions(fresh, std::fs::Permissions::from_mode(0o600))?;
+    let inode = inode(fresh)?;
+    std::fs::rename(fresh, path)?;
+    Ok(AdminSocket { path: path.to_owned(), listener, inode })
+}
+
+/// A path that is free, or a socket that nobody listens on any more.
+fn refuse_if_alive(path: &Path) -> io::Result<()> {
+    let kind = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        Ok(metadata) => metadata.file_type(),
+    };
+    if !kind.is_socket() {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "another kind of file has this name"));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another process answers there")),
+    }
+}
+
+fn inode(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+impl Drop for AdminSocket {
+    fn drop(&mut self) {
+        if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

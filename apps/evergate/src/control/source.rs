@@ -1,0 +1,68 @@
+//! Where the configuration comes from, so that a reload can ask again.
+
+use super::status::Finding;
+use crate::config::{self, Config, Problem};
+use std::fmt;
+use std::path::PathBuf;
+
+/// A file, or the options of a command line.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Where the configuration comes from.
+    pub origin: Origin,
+    /// The admin socket, in the place of the configuration's.
+    pub socket: Option<PathBuf>,
+}
+
+/// Where a configuration comes from.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// A file.
+    File(PathBuf),
+    /// The one-line form.
+    Line {
+        /// Where to listen.
+        listen: String,
+        /// The servers.
+        to: Vec<String>,
+        /// Certificate chain.
+        cert: Option<PathBuf>,
+        /// Private key.
+        key: Option<PathBuf>,
+    },
+}
+
+/// A configuration with its warnings, or everything that is wrong with it.
+pub type Read = Result<(Config, Vec<Problem>), Vec<Problem>>;
+
+impl Source {
+    /// Reads and checks the configuration. Slow: reads files and resolves names.
+    pub fn read(&self) -> Read {
+        let (mut config, warnings) = match &self.origin {
+            Origin::File(path) => config::load(path).map(|loaded| (loaded.config, loaded.warnings))?,
+            Origin::Line { listen, to, cert, key } => {
+                let made = config::one_line(listen, to, cert.as_deref(), key.as_deref());
+                (made.map_err(|problem| vec![problem])?, Vec::new())
+            }
+        };
+        if let Some(socket) = &self.socket {
+            config.admin.socket = Some(socket.clone());
+        }
+        Ok((config, warnings))
+    }
+
+    /// A problem of the machine with what this source asks for.
+    pub(super) fn refusal(&self, what: String, remedy: &str) -> Finding {
+        let consequence = "the configuration is refused; the node keeps its previous one";
+        Finding::of_machine(config::Severity::Error, &self.to_string(), what, consequence, remedy)
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.origin {
+            Origin::File(path) => write!(f, "{}", path.display()),
+            Origin::Line { .. } => write!(f, "command line"),
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! What the admin API answers, as types: the daemon writes them, the command line reads them.
+//!
+//! Fields are only added within `/v1`; readers ignore what they do not know.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::config::{Problem, Severity};
+
+/// `GET /v1/status`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the program.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// `running` or `draining`.
+    pub state: String,
+    /// When the process started, in seconds since 1970.
+    pub started_unix_s: u64,
+    /// How long it has been running.
+    pub uptime_s: u64,
+    /// Counts up with every successful reload, from 1.
+    pub generation: u64,
+    /// When that generation came into force, in seconds since 1970.
+    pub generation_unix_s: u64,
+    /// The configuration file, or the command line in the place of one.
+    pub configuration: String,
+    /// How reloads went.
+    pub reloads: Reloads,
+    /// Where clients connect.
+    pub listeners: Vec<ListenerStatus>,
+    /// Address of the metrics, when they are served.
+    pub metrics_listen: Option<String>,
+    /// Client connections.
+    pub connections: Connections,
+    /// Resident memory of the process.
+    pub resident_bytes: u64,
+    /// All workers together.
+    pub total: Counts,
+    /// Requests and connections that ended with a reason of evergate's own, by reason.
+    pub reasons: BTreeMap<String, u64>,
+    /// Each worker.
+    pub workers: Vec<WorkerStatus>,
+    /// Each pool with its servers.
+    pub pools: Vec<PoolStatus>,
+}
+
+/// How reloads went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloads {
+    /// Put another configuration in force.
+    pub succeeded: u64,
+    /// Changed nothing.
+    pub failed: u64,
+}
+
+/// One listener.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListenerStatus {
+    /// Its name.
+    pub name: String,
+    /// `https`, `http`, `tls` or `tcp`.
+    pub protocol: String,
+    /// Where it is bound.
+    pub address: String,
+}
+
+/// Client connections of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connections {
+    /// Open now.
+    pub open: u64,
+    /// Bound.
+    pub max: u64,
+}
+
+/// What a worker counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Client connections accepted.
+    pub accepted: u64,
+    /// Client connections open now.
+    pub open: u64,
+    /// Client connections refused at a limit.
+    pub refused: u64,
+    /// TLS handshakes in full.
+    pub handshakes_full: u64,
+    /// TLS handshakes that resumed a session.
+    pub handshakes_resumed: u64,
+    /// Responses by class, `1xx` to `5xx`.
+    pub responses: BTreeMap<String, u64>,
+    /// Bytes read from clients.
+    pub client_bytes_in: u64,
+    /// Bytes written to clients.
+    pub client_bytes_out: u64,
+    /// Bytes read from servers.
+    pub server_bytes_in: u64,
+    /// Bytes written to servers.
+    pub server_bytes_out: u64,
+    /// Connects to servers.
+    pub connects: u64,
+    /// Requests over a server connection that was idle.
+    pub reused: u64,
+    /// Connects and requests that failed at a server.
+    pub server_failures: u64,
+    /// Requests that wait for a server now.
+    pub queued: u64,
+    /// Access-log lines lost.
+    pub log_lines_lost: u64,
+    /// Turns of the loop.
+    pub turns: u64,
+    /// CPU time, a second old at most.
+    pub cpu_ns: u64,
+}
+
+/// One worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// Its number, from 0.
+    pub index: usize,
+    /// Whether its thread runs.
+    pub alive: bool,
+    /// What it counts.
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
+/// One pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// Its name.
+    pub name: String,
+    /// How a server is chosen.
+    pub policy: String,
+    /// Requests that no server could take, in this generation.
+    pub unavailable: u64,
+    /// Its servers.
+    pub servers: Vec<ServerStatus>,
+}
+
+/// `GET /v1/servers`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Servers {
+    /// The servers of all pools, in file order.
+    pub servers: Vec<ServerStatus>,
+}
+
+/// One server of a pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// Its pool.
+    pub pool: String,
+    /// Its name.
+    pub name: String,
+    /// Where it listens.
+    pub address: String,
+    /// `up`, `down` (failed its checks) or `draining` (taken out by an operator).
+    pub state: String,
+    /// Share of the load.
+    pub weight: u32,
+    /// Bound on requests at a time; 0 is none.
+    pub connections_max: u32,
+    /// Requests under way.
+    pub outstanding: u32,
+    /// Requests sent to it.
+    pub requests: u64,
+    /// Connects refused or timed out, and responses lost.
+    pub failures: u64,
+    /// The last health check; absent without checks, and before the first.
+    pub health: Option<HealthStatus>,
+}
+
+/// The last health check of a server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HealthStatus {
+    /// Whether it passed.
+    pub ok: bool,
+    /// What was seen.
+    pub detail: String,
+    /// When it ended, in seconds since 1970.
+    pub checked_unix_s: u64,
+    /// How long it took.
+    pub took_ms: f64,
+    /// Checks that passed since the process started.
+    pub passed: u64,
+    /// Checks that failed since then.
+    pub failed: u64,
+}
+
+/// `GET /v1/rules`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rules {
+    /// The generation whose hits these are.
+    pub generation: u64,
+    /// Since when they are counted, in seconds since 1970.
+    pub since_unix_s: u64,
+    /// In the order they are tried.
+    pub rules: Vec<RuleStatus>,
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleStatus {
+    /// Its name.
+    pub name: String,
+    /// What it does: `route POOL`, `deny 403`, `redirect 302` or `continue`.
+    pub action: String,
+    /// Requests that it matched.
+    pub hits: u64,
+}
+
+/// `GET /v1/certificates`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Certificates {
+    /// In file order.
+    pub certificates: Vec<CertificateStatus>,
+}
+
+/// One certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateStatus {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Host names it is good for.
+    pub names: Vec<String>,
+    /// Subject.
+    pub subject: String,
+    /// Issuer.
+    pub issuer: String,
+    /// Serial number, in hexadecimal.
+    pub serial: String,
+    /// Start of validity, RFC 3339 in UTC.
+    pub not_before: String,
+    /// End of validity, RFC 3339 in UTC.
+    pub not_after: String,
+    /// End of validity in seconds since 1970.
+    pub not_after_unix_s: i64,
+    /// Whole days left; negative after the end.
+    pub days_left: i64,
+}
+
+/// `POST /v1/reload`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// Whether the configuration is in force.
+    pub ok: bool,
+    /// The generation in force now.
+    pub generation: u64,
+    /// What is wrong, errors and warnings.
+    pub problems: Vec<Finding>,
+}
+
+/// An answer that only confirms.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// What was done.
+    pub done: String,
+}
+
+/// An answer with a status of 400 or more, except that of a reload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// What is wrong.
+    pub error: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// A problem of the configuration, as [`Problem`] writes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// `error` or `warning`.
+    pub severity: String,
+    /// The file.
+    pub file: String,
+    /// Line, from 1; 0 without a place.
+    pub line: usize,
+    /// Column, from 1; 0 without a place.
+    pub column: usize,
+    /// The key, such as `listeners[1].address`.
+    pub key: String,
+    /// The value there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// What is wrong.
+    pub what: String,
+    /// What follows.
+    pub consequence: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl Finding {
+    /// A problem without a place in the text: the machine refuses what the text asks for.
+    pub fn of_machine(
+        severity: Severity,
+        file: &str,
+        what: String,
+        consequence: &str,
+        remedy: &str,
+    ) -> Finding {
+        Finding {
+            severity: severity_name(severity).to_owned(),
+            file: file.to_owned(),
+            line: 0,
+            column: 0,
+            key: String::new(),
+            value: None,
+            what,
+            consequence: consequence.to_owned(),
+            remedy: remedy.to_owned(),
+        }
+    }
+
+    /// Whether it refuses the configuration.
+    pub fn is_error(&self) -> bool {
+        self.severity == severity_name(Severity::Error)
+    }
+}
+
+fn severity_name(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    }
+}
+
+impl From<&Problem> for Finding {
+    fn from(problem: &Problem) -> Finding {
+        Finding {
+            severity: severity_name(problem.severity).to_owned(),
+            file: problem.file.clone(),
+            line: problem.line,
+            column: problem.column,
+            key: problem.key.clone(),
+            value: problem.value.clone(),
+            what: problem.what.clone(),
+            consequence: problem.consequence.clone(),
+            remedy: problem.remedy.clone(),
+        }
+    }
+}
+
+/// One line: place, what, consequence, remedy. The severity is left to the log line around it.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
+        }
+        if !self.key.is_empty() {
+            write!(f, ": {}", self.key)?;
+        }
+        if let Some(value) = &self.value {
+            write!(f, " = {value}")?;
+        }
+        write!(f, ": {}; {}; {}", self.what, self.consequence, self.remedy)
+    }
+}

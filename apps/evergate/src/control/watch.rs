@@ -1,0 +1,115 @@
+//! Whether certificate, key and ticket files have changed since they were loaded.
+//!
+//! Files are looked at from time to time rather than watched: that works on every file system, sees a certificate and its
+//! key replaced one after the other, and costs a few `stat` calls. A set of files that failed to load is tried again
+//! only when it changes once more, so that a broken file is reported once.
+
+use crate::config::Config;
+use crate::config::model::CertificateSource;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+/// What the files looked like at one time: nothing of their content. A file that cannot be seen looks like nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fingerprint(Vec<(PathBuf, Option<Look>)>);
+
+/// Device, inode, modification time in seconds and nanoseconds, length.
+type Look = (u64, u64, i64, i64, u64);
+
+impl Fingerprint {
+    /// Looks at the files.
+    pub(super) fn of(paths: &[PathBuf]) -> Fingerprint {
+        let look = |path: &PathBuf| {
+            let seen = std::fs::metadata(path).ok();
+            (
+                path.clone(),
+                seen.map(|file| (file.dev(), file.ino(), file.mtime(), file.mtime_nsec(), file.len())),
+            )
+        };
+        Fingerprint(paths.iter().map(look).collect())
+    }
+
+    /// The files that differ, for a message.
+    pub(super) fn changed_from(&self, before: &Fingerprint) -> String {
+        let differs = |(path, seen): &&(PathBuf, _)| !before.0.iter().any(|(p, s)| p == path && s == seen);
+        let names: Vec<String> =
+            self.0.iter().filter(differs).map(|(path, _)| path.display().to_string()).collect();
+        names.join(", ")
+    }
+}
+
+/// Compares looks with what is loaded.
+#[derive(Debug)]
+pub(super) struct Watch {
+    loaded: Fingerprint,
+    refused: Option<Fingerprint>,
+}
+
+impl Watch {
+    /// `loaded`: how the files looked before they were loaded.
+    pub(super) fn new(loaded: Fingerprint) -> Watch {
+        Watch { loaded, refused: None }
+    }
+
+    /// Whether the files should be loaded again; says which have changed.
+    pub(super) fn sees(&self, now: &Fingerprint) -> Option<String> {
+        let known = *now == self.loaded || self.refused.as_ref() == Some(now);
+        // A look that began before a reload may be at other files than those in use.
+        let paths = |of: &Fingerprint| of.0.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>();
+        (!known && paths(now) == paths(&self.loaded))
+            .then(|| now.changed_from(self.refused.as_ref().unwrap_or(&self.loaded)))
+    }
+
+    /// The files as they looked then are in use.
+    pub(super) fn loaded(&mut self, then: Fingerprint) {
+        *self = Watch::new(then);
+    }
+
+    /// The files as they looked then cannot be used.
+    pub(super) fn refused(&mut self, then: Fingerprint) {
+        self.refused = Some(then);
+    }
+}
+
+/// The files whose content a configuration uses.
+pub(super) fn files(config: &Config) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for certificate in &config.certificates {
+        if let CertificateSource::Files { chain, key } = &certificate.source {
+            files.extend([chain.clone(), key.clone()]);
+        }
+    }
+    for tls in &config.tls {
+        files.extend(tls.client_ca.clone());
+        files.extend(tls.tickets.as_ref().and_then(|tickets| tickets.keys.clone()));
+    }
+    for tls in config.pools.iter().filter_map(|pool| pool.tls.as_ref()) {
+        files.extend(tls.ca.clone());
+        files.extend(tls.client.iter().flat_map(|client| [client.chain.clone(), client.key.clone()]));
+    }
+    files.sort();
+    files.dedup();
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(inode: Option<u64>) -> Fingerprint {
+        Fingerprint(vec![("a.pem".into(), inode.map(|inode| (1, inode, 0, 0, 10))), ("b.pem".into(), None)])
+    }
+
+    #[test]
+    fn a_refused_set_of_files_is_tried_again_only_after_another_change() {
+        let mut watch = Watch::new(look(Some(1)));
+        assert_eq!(watch.sees(&look(Some(1))), None);
+        assert_eq!(watch.sees(&look(Some(2))), Some("a.pem".to_owned()));
+        watch.refused(look(Some(2)));
+        assert_eq!(watch.sees(&look(Some(2))), None);
+        assert_eq!(watch.sees(&look(None)), Some("a.pem".to_owned()));
+        watch.loaded(look(Some(3)));
+        assert_eq!(watch.sees(&look(Some(3))), None);
+        assert_eq!(watch.sees(&look(Some(2))), Some("a.pem".to_owned()));
+    }
+}

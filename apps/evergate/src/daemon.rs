@@ -1,0 +1,253 @@
+//! The process: binds, starts workers, and keeps what the control plane works on.
+
+use crate::assemble::{Assembled, Keepsakes, assemble};
+use crate::config::Config;
+use crate::config::model::{AccessLog, Listener};
+use crate::log::{Target, Writer};
+use crate::runtime::Generation;
+use crate::worker::{Bounds, Command, Counters, ListenerSocket, Settings, Shared, Worker};
+use anyhow::{Context, Result, bail};
+use evergate_crypto::CertifiedName;
+use evergate_sys::Waker;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+const BACKLOG: i32 = 4096;
+
+/// One running worker.
+#[derive(Debug)]
+pub struct WorkerHandle {
+    commands: Sender<Command>,
+    waker: Arc<Waker>,
+    /// What it counts.
+    pub counters: Arc<Counters>,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl WorkerHandle {
+    fn tell(&self, command: Command) {
+        // A worker that is gone hears nothing more.
+        let _ = self.commands.send(command);
+        self.waker.wake();
+    }
+
+    /// Whether its thread has ended.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+/// The running switch.
+#[derive(Debug)]
+pub struct Daemon {
+    /// The configuration in force.
+    pub config: Config,
+    /// The generation in force.
+    pub generation: Arc<Generation>,
+    /// Its certificates by name.
+    pub certificates: Vec<(String, CertifiedName)>,
+    /// The workers.
+    pub workers: Vec<WorkerHandle>,
+    /// Where each listener is bound, by name: ports chosen by the kernel included.
+    pub bound: Vec<(String, SocketAddr)>,
+    /// What the workers share.
+    pub shared: Arc<Shared>,
+    keep: Keepsakes,
+    writer: Option<Writer>,
+}
+
+impl Daemon {
+    /// Binds everything, becomes the configured user, and starts the workers.
+    pub fn start(config: Config) -> Result<Daemon> {
+        let mut keep = Keepsakes::default();
+        evergate_crypto::warm_up();
+        let Assembled { generation, certificates } = assemble(&config, None, &mut keep)?;
+        keep.commit();
+        let _ = evergate_sys::raise_file_limit();
+        let count = config.node.worker_count().get();
+        let mut bound = Vec::new();
+        let mut sockets: Vec<Vec<ListenerSocket>> = (0..count).map(|_| Vec::new()).collect();
+        for listener in &config.listeners {
+            let address = bind(listener, &mut sockets)?;
+            bound.push((listener.name.clone(), address));
+        }
+        let writer = match &config.logs.access {
+            AccessLog::Off => None,
+            AccessLog::Stdout => Some(Writer::start(&Target::Stdout)?),
+            AccessLog::File(path) => {
+                let target = Target::File(path.clone());
+                Some(
+                    Writer::start(&target)
+                        .with_context(|| format!("cannot open access log {}", path.display()))?,
+                )
+            }
+        };
+        if let Some(user) = &config.node.user {
+            evergate_sys::drop_privileges(user, config.node.group.as_deref()).with_context(|| {
+                format!("cannot become user \"{user}\": start as root, or leave node.user out")
+            })?;
+        }
+        let shared = Arc::new(Shared::default());
+        let settings = settings(&config, count);
+        let workers = sockets
+            .into_iter()
+            .enumerate()
+            .map(|(index, sockets)| {
+                start_worker(index, &generation, &settings, &shared, writer.as_ref(), sockets)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Daemon { config, generation, certificates, workers, bound, shared, keep, writer })
+    }
+
+    /// Puts another configuration in force; on any error nothing changes.
+    pub fn reload(&mut self, config: Config) -> Result<()> {
+        if config.node != self.config.node {
+            bail!(
+                "[node] cannot change while running (workers, user, group, pid_file): restart to change it"
+            );
+        }
+        let assembled = assemble(&config, Some(&self.generation), &mut self.keep)?;
+        let gone: Vec<String> = self
+            .config
+            .listeners
+            .iter()
+            .filter(|old| {
+                !config.listeners.iter().any(|new| new.name == old.name && new.address == old.address)
+            })
+            .map(|old| old.name.clone())
+            .collect();
+        let fresh = config.listeners.iter().filter(|new| {
+            !self.config.listeners.iter().any(|old| new.name == old.name && new.address == old.address)
+        });
+        let mut sockets: Vec<Vec<ListenerSocket>> = self.workers.iter().map(|_| Vec::new()).collect();
+        let mut bound: Vec<_> = self.bound.iter().filter(|(name, _)| !gone.contains(name)).cloned().collect();
+        for listener in fresh {
+            bound.push((listener.name.clone(), bind(listener, &mut sockets)?));
+        }
+        self.keep.commit();
+        let settings = settings(&config, self.workers.len());
+        for (worker, add) in self.workers.iter().zip(sockets) {
+            worker.tell(Command::Reload(assembled.generation.clone()));
+            worker.tell(Command::Settings(settings.clone()));
+            worker.tell(Command::Listeners { add, remove: gone.clone() });
+        }
+        self.bound = bound;
+        self.generation = assembled.generation;
+        self.certificates = assembled.certificates;
+        self.config = config;
+        Ok(())
+    }
+
+    /// Opens the access log anew, after it was rotated.
+    pub fn reopen_logs(&self) {
+        if let Some(writer) = &self.writer {
+            writer.reopen();
+        }
+    }
+
+    /// Rotates ticket keys that are due; those from files are rotated by whoever writes the file. `rotated_unix_s`: when,
+    /// by name.
+    pub fn rotate_tickets(
+        &self,
+        now_unix_s: u64,
+        rotated_unix_s: &mut std::collections::HashMap<String, u64>,
+    ) {
+        for (name, (handle, file, every)) in self.keep.tickets() {
+            let last = rotated_unix_s.entry(name.to_owned()).or_insert(now_unix_s);
+            if file.is_none() && now_unix_s.saturating_sub(*last) >= every.as_secs().max(1) {
+                *last = now_unix_s;
+                handle.replace(handle.current().rotated(now_unix_s));
+            }
+        }
+    }
+
+    /// Takes no new connections and lets the others finish.
+    pub fn drain(&self) {
+        for worker in &self.workers {
+            worker.tell(Command::Drain);
+        }
+    }
+
+    /// Whether every worker has ended.
+    pub fn is_finished(&self) -> bool {
+        self.workers.iter().all(WorkerHandle::is_finished)
+    }
+
+    /// Ends what is left and waits for the workers and the log.
+    pub fn stop(mut self) {
+        for worker in &self.workers {
+            worker.tell(Command::Stop);
+        }
+        for worker in &mut self.workers {
+            if let Some(thread) = worker.thread.take() {
+                let _ = thread.join();
+            }
+        }
+        if let Some(writer) = self.writer.take() {
+            writer.finish();
+        }
+    }
+}
+
+fn settings(config: &Config, workers: usize) -> Settings {
+    Settings {
+        handshakes_per_turn: config.limits.handshakes_per_turn.get(),
+        connections_max: config.limits.listener.connections_max,
+        listeners: config
+            .listeners
+            .iter()
+            .map(|listener| {
+                let bounds = Bounds {
+                    connections_max: listener.limits.connections_max,
+                    per_source_max: listener.limits.connections_per_source_max.map_or(0, |max| max.get()),
+                };
+                (listener.name.clone(), bounds)
+            })
+            .collect(),
+        buffered_max: config.limits.buffers_bytes_max.get() / workers.max(1),
+    }
+}
+
+/// Binds a listener once per worker, on the same port.
+fn bind(listener: &Listener, sockets: &mut [Vec<ListenerSocket>]) -> Result<SocketAddr> {
+    let mut address = listener.address.socket;
+    for (index, list) in sockets.iter_mut().enumerate() {
+        let mut result = evergate_sys::listen(address, BACKLOG);
+        if let (Err(_), 0, Some(fallback)) = (&result, index, listener.address.ipv4_fallback()) {
+            result = evergate_sys::listen(fallback, BACKLOG);
+            address = fallback;
+        }
+        let socket = result.with_context(|| {
+            format!(
+                "listener \"{}\" cannot listen on {address}: choose a free address, or give the process the right \
+                 to use ports below 1024 (CAP_NET_BIND_SERVICE)",
+                listener.name
+            )
+        })?;
+        address = evergate_sys::local_address(std::os::fd::AsRawFd::as_raw_fd(&socket))?;
+        let local = (!address.ip().is_unspecified()).then_some(address);
+        list.push(ListenerSocket { name: listener.name.clone(), socket, local });
+    }
+    Ok(address)
+}
+
+fn start_worker(
+    index: usize,
+    generation: &Arc<Generation>,
+    settings: &Settings,
+    shared: &Arc<Shared>,
+    writer: Option<&Writer>,
+    sockets: Vec<ListenerSocket>,
+) -> Result<WorkerHandle> {
+    let (commands, received) = channel();
+    let lines = writer.map(Writer::sender);
+    let worker = Worker::new(generation, settings.clone(), shared.clone(), received, lines)
+        .context("cannot set up a worker: is epoll allowed here, and are there file descriptors left?")?;
+    let (waker, counters) = (worker.waker(), worker.counters());
+    let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || worker.run())?;
+    let handle = WorkerHandle { commands, waker, counters, thread: Some(thread) };
+    handle.tell(Command::Listeners { add: sockets, remove: Vec::new() });
+    Ok(handle)
+}

@@ -1,0 +1,56 @@
+//! Small HTTP/1.1 servers to stand behind evergate in demonstrations and tests: each says who it is and what it was sent.
+//!
+//! `/` and everything else: a JSON description of the request. `/big?bytes=N`: N bytes. `/slow?ms=N`: the description, N ms
+//! later. `/status?code=N`: the description with status N. `/echo` with an `Upgrade` header: 101, then every byte back.
+//!
+//! One thread per connection, no limits in time: not for anything that strangers reach.
+
+mod connection;
+
+use anyhow::{Context, Result};
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::Arc;
+
+/// Starts servers on 127.0.0.1, says on standard output where each listens, and serves until the process ends.
+pub fn serve(count: u16, port: Option<u16>, name: &str) -> Result<()> {
+    let mut servers = Vec::new();
+    for index in 0..count {
+        let port = match port {
+            Some(first) => first.checked_add(index).context("there are no ports above 65535")?,
+            None => 0,
+        };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+            .with_context(|| format!("cannot listen on 127.0.0.1:{port}"))?;
+        let name = if count == 1 { name.to_owned() } else { format!("{name}-{}", index + 1) };
+        servers.push((name, listener));
+    }
+    let mut out = std::io::stdout().lock();
+    for (name, listener) in &servers {
+        // A reader that is gone must not end the servers.
+        let _ = writeln!(out, "demo server {name} on http://{}", listener.local_addr()?);
+    }
+    let _ = out.flush();
+    drop(out);
+    let threads: Vec<_> = servers
+        .into_iter()
+        .map(|(name, listener)| std::thread::spawn(move || accept(&Arc::from(name), &listener)))
+        .collect();
+    for thread in threads {
+        let _ = thread.join();
+    }
+    Ok(())
+}
+
+fn accept(name: &Arc<str>, listener: &TcpListener) {
+    for stream in listener.incoming() {
+        match stream {
+            Ok(stream) => {
+                let name = name.clone();
+                std::thread::spawn(move || connection::serve(&name, stream));
+            }
+            // Out of descriptors most likely: some will be free soon.
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(50)),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Active health checks: one task per server of a pool with `[pools.health]`.
+//!
+//! The first check of a server runs at once and decides alone, so that a server that is dead when it is first named gets
+//! no requests for longer than one check. After that `rise` and `fall` results in a row are needed. Later checks are
+//! spread over the interval, so that the servers of a large pool are not all asked in the same moment.
+//!
+//! A reload starts the tasks anew; a server that is carried over keeps its state and its record.
+
+mod probe;
+mod tally;
+
+pub use tally::{Record, Transition};
+
+use crate::config::Config;
+use crate::config::model::Health;
+use crate::control::message;
+use crate::runtime::{Generation, ServerRuntime};
+use probe::Probe;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// Checks under way at one time. The others wait their turn; their time starts when it comes.
+const PROBES_MAX: usize = 256;
+
+/// The checks of the generation in force.
+#[derive(Debug)]
+pub struct Checks {
+    tasks: JoinSet<()>,
+    records: BTreeMap<u64, Arc<Record>>,
+    permits: Arc<Semaphore>,
+}
+
+impl Default for Checks {
+    fn default() -> Checks {
+        Checks {
+            tasks: JoinSet::new(),
+            records: BTreeMap::new(),
+            permits: Arc::new(Semaphore::new(PROBES_MAX)),
+        }
+    }
+}
+
+impl Checks {
+    /// Checks the servers of this generation from now on, and no others. Needs a runtime.
+    pub fn follow(&mut self, config: &Config, generation: &Generation) {
+        self.tasks = JoinSet::new();
+        let mut before = std::mem::take(&mut self.records);
+        for (index, pool) in config.pools.iter().enumerate() {
+            let Some(health) = &pool.health else { continue };
+            let Some(runtime) = generation.pools.get(index) else { continue };
+            let tls = generation.snapshot.pools.get(index).and_then(|pool| pool.tls.clone());
+            for (server, runtime) in pool.servers.iter().zip(&runtime.servers) {
+                let record = before.remove(&runtime.id).unwrap_or_default();
+                self.records.insert(runtime.id, record.clone());
+                let check = Check {
+                    pool: pool.name.clone(),
+                    server: runtime.clone(),
+                    health: health.clone(),
+                    probe: Probe::new(server, &health.check, tls.clone()),
+                    record,
+                    permits: self.permits.clone(),
+                };
+                self.tasks.spawn(check.run());
+            }
+        }
+    }
+
+    /// The records by server id.
+    pub fn records(&self) -> BTreeMap<u64, Arc<Record>> {
+        self.records.clone()
+    }
+}
+
+/// The checks of one server.
+struct Check {
+    pool: String,
+    server: Arc<ServerRuntime>,
+    health: Health,
+    probe: Probe,
+    record: Arc<Record>,
+    permits: Arc<Semaphore>,
+}
+
+impl Check {
+    async fn run(self) {
+        if !self.record.is_fresh() {
+            tokio::time::sleep(part_of(self.health.interval)).await;
+        }
+        let mut first = self.record.is_fresh();
+        loop {
+            let begun = Instant::now();
+            self.once().await;
+            let pause = if first { part_of(self.health.interval) } else { self.health.interval };
+            first = false;
+            tokio::time::sleep(pause.saturating_sub(begun.elapsed())).await;
+        }
+    }
+
+    async fn once(&self) {
+        // The semaphore is never closed; without a permit the check would only be one more.
+        let _permit = self.permits.acquire().await.ok();
+        let begun = Instant::now();
+        let limit = self.health.timeout;
+        let result = match tokio::time::timeout(limit, self.probe.run()).await {
+            Ok(result) => result,
+            Err(_) => Err(format!("no answer within {} ms", limit.as_millis())),
+        };
+        let up = self.server.healthy.load(Ordering::Relaxed);
+        let transition = self.record.observe(up, &self.health, result, begun.elapsed());
+        if let Some(transition) = transition {
+            self.server.healthy.store(transition.up, Ordering::Relaxed);
+            self.tell(&transition);
+        }
+    }
+
+    fn tell(&self, transition: &Transition) {
+        let server = format!("server {}/{} ({})", self.pool, self.server.name, self.probe.address());
+        let checks = match transition.in_a_row {
+            1 => "1 check".to_owned(),
+            count => format!("{count} checks in a row"),
+        };
+        if transition.up {
+            message::info(format_args!("{server} is up: {} ({checks})", transition.detail));
+        } else {
+            message::warning(format_args!("{server} is down: {} ({checks})", transition.detail));
+        }
+    }
+}
+
+/// A random part of an interval.
+fn part_of(interval: Duration) -> Duration {
+    interval.mul_f64(f64::from(u16::from_le_bytes(evergate_crypto::random_bytes::<2>())) / 65_536.0)
+}

@@ -1,0 +1,202 @@
+//! One check of one server: connect, shake hands where the pool speaks TLS, ask, and look at the status.
+//!
+//! The server is trusted no more than any peer: the answer's head is bounded and parsed by the parser of the data path.
+
+use crate::config::model::{HealthCheck, Server, StatusRange};
+use evergate_connection::UpstreamTls;
+use evergate_http::{HeaderSlots, Limits, Parsed, parse_response};
+use rustls::ClientConnection;
+use std::io;
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// What to do for a check.
+pub(super) struct Probe {
+    address: SocketAddr,
+    tls: Option<UpstreamTls>,
+    http: Option<Http>,
+}
+
+struct Http {
+    request: Vec<u8>,
+    expect: Vec<StatusRange>,
+}
+
+impl Probe {
+    pub(super) fn new(server: &Server, check: &HealthCheck, tls: Option<UpstreamTls>) -> Probe {
+        let http = match check {
+            HealthCheck::Tcp => None,
+            HealthCheck::Http { path, host, expect } => {
+                let host = host.clone().unwrap_or_else(|| authority(server));
+                let version = env!("CARGO_PKG_VERSION");
+                let request = format!(
+                    "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: evergate-health/{version}\r\n\
+                     Accept: */*\r\nConnection: close\r\n\r\n"
+                );
+                Some(Http { request: request.into_bytes(), expect: expect.clone() })
+            }
+        };
+        Probe { address: server.address(), tls, http }
+    }
+
+    /// The address that is checked: the one that requests go to.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What was seen, or why it is not good. The caller bounds the time.
+    pub(super) async fn run(&self) -> Result<String, String> {
+        let mut stream = Stream::connect(self.address, self.tls.as_ref()).await?;
+        match &self.http {
+            None => Ok(if self.tls.is_some() { "TLS handshake completed" } else { "connected" }.to_owned()),
+            Some(http) => {
+                stream
+                    .send(&http.request)
+                    .await
+                    .map_err(|error| format!("cannot send the request: {error}"))?;
+                let status = status(&mut stream).await?;
+                if http.expect.iter().any(|range| range.contains(status)) {
+                    Ok(format!("status {status}"))
+                } else {
+                    Err(format!("status {status}, expected {}", shown(&http.expect)))
+                }
+            }
+        }
+    }
+}
+
+/// Host and port as the configuration names them.
+fn authority(server: &Server) -> String {
+    let port = server.address().port();
+    if server.host.contains(':') {
+        format!("[{}]:{port}", server.host)
+    } else {
+        format!("{}:{port}", server.host)
+    }
+}
+
+fn shown(ranges: &[StatusRange]) -> String {
+    let shown = |range: &StatusRange| match (range.first, range.last) {
+        (first, last) if first == last => first.to_string(),
+        (first, last) => format!("{first}-{last}"),
+    };
+    ranges.iter().map(shown).collect::<Vec<_>>().join(", ")
+}
+
+/// The status of the final response.
+async fn status(stream: &mut Stream) -> Result<u16, String> {
+    let limits = Limits::default();
+    let mut slots = HeaderSlots::new();
+    let mut received = Vec::new();
+    loop {
+        let seen = match parse_response(&received, &limits, &mut slots, false) {
+            Err(refusal) => return Err(format!("the answer is not HTTP/1: {}", refusal.reason)),
+            Ok(Parsed::Complete(head)) => Some((head.status, head.is_interim(), head.head_len)),
+            Ok(Parsed::Partial) => None,
+        };
+        match seen {
+            Some((_, true, length)) => {
+                received.drain(..length);
+            }
+            Some((status, false, _)) => return Ok(status),
+            None => match stream.receive(&mut received).await {
+                Ok(0) => return Err("the connection ended before the answer's head".to_owned()),
+                Ok(_) => {}
+                Err(error) => return Err(format!("cannot read the answer: {error}")),
+            },
+        }
+    }
+}
+
+/// A connection to a server, in clear or over TLS.
+struct Stream {
+    socket: TcpStream,
+    tls: Option<Box<ClientConnection>>,
+}
+
+impl Stream {
+    async fn connect(address: SocketAddr, tls: Option<&UpstreamTls>) -> Result<Stream, String> {
+        let socket = TcpStream::connect(address).await.map_err(|error| format!("cannot connect: {error}"))?;
+        let tls = match tls {
+            None => None,
+            Some(tls) => {
+                let made = ClientConnection::new(tls.config.clone(), tls.name.clone());
+                Some(Box::new(made.map_err(|error| format!("TLS: {error}"))?))
+            }
+        };
+        let mut stream = Stream { socket, tls };
+        stream.shake_hands().await.map_err(|error| format!("TLS handshake: {error}"))?;
+        Ok(stream)
+    }
+
+    async fn shake_hands(&mut self) -> io::Result<()> {
+        while self.tls.as_ref().is_some_and(|tls| tls.is_handshaking()) {
+            self.flush().await?;
+            if self.tls.as_ref().is_some_and(|tls| tls.is_handshaking()) && !self.fill().await? {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        self.flush().await
+    }
+
+    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.tls {
+            None => self.socket.write_all(bytes).await,
+            Some(tls) => {
+                io::Write::write_all(&mut tls.writer(), bytes)?;
+                self.flush().await
+            }
+        }
+    }
+
+    /// Appends what comes next; 0 at the end of the stream.
+    async fn receive(&mut self, to: &mut Vec<u8>) -> io::Result<usize> {
+        if self.tls.is_none() {
+            return self.socket.read_buf(to).await;
+        }
+        loop {
+            if let Some(tls) = &mut self.tls {
+                let mut buffer = [0; 4096];
+                match io::Read::read(&mut tls.reader(), &mut buffer) {
+                    Ok(length) => {
+                        to.extend_from_slice(&buffer[..length]);
+                        return Ok(length);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            self.flush().await?;
+            if !self.fill().await? {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Writes what TLS has to say.
+    async fn flush(&mut self) -> io::Result<()> {
+        let Some(tls) = &mut self.tls else { return Ok(()) };
+        let mut records = Vec::new();
+        while tls.wants_write() {
+            tls.write_tls(&mut records)?;
+        }
+        self.socket.write_all(&records).await
+    }
+
+    /// Reads once and gives it to TLS; false at the end of the stream.
+    async fn fill(&mut self) -> io::Result<bool> {
+        let mut buffer = [0; 4096];
+        let length = self.socket.read(&mut buffer).await?;
+        let Some(tls) = &mut self.tls else { return Ok(length > 0) };
+        let mut records = &buffer[..length];
+        while !records.is_empty() {
+            tls.read_tls(&mut records)?;
+            if let Err(error) = tls.process_new_packets() {
+                let _ = self.flush().await; // the alert that says why
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+        }
+        Ok(length > 0)
+    }
+}

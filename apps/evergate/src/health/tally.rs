@@ -1,0 +1,116 @@
+//! Results of checks become a state: `rise` successes or `fall` failures in a row turn it round.
+
+use crate::config::model::Health;
+use crate::control::status::HealthStatus;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// What is known of one server's checks; outlives a reload.
+#[derive(Debug, Default)]
+pub struct Record(Mutex<Tally>);
+
+#[derive(Debug, Default)]
+struct Tally {
+    /// Results in a row that contradict the state.
+    against: u32,
+    last: Option<HealthStatus>,
+}
+
+/// A server went up or down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// Whether it is up now.
+    pub up: bool,
+    /// What the last check saw.
+    pub detail: String,
+    /// How many results in a row said so.
+    pub in_a_row: u32,
+}
+
+impl Record {
+    /// Whether no check has ended yet.
+    pub fn is_fresh(&self) -> bool {
+        self.lock().last.is_none()
+    }
+
+    /// The last check.
+    pub fn status(&self) -> Option<HealthStatus> {
+        self.lock().last.clone()
+    }
+
+    /// Takes in a result of a server that is `up` so far; a transition if that changes now.
+    pub fn observe(
+        &self,
+        up: bool,
+        health: &Health,
+        result: Result<String, String>,
+        took: Duration,
+    ) -> Option<Transition> {
+        let mut tally = self.lock();
+        let (ok, detail) = match result {
+            Ok(detail) => (true, detail),
+            Err(detail) => (false, detail),
+        };
+        let (passed, failed) = tally.last.as_ref().map_or((0, 0), |last| (last.passed, last.failed));
+        let is_first = tally.last.is_none();
+        tally.last = Some(HealthStatus {
+            ok,
+            detail: detail.clone(),
+            checked_unix_s: evergate_sys::wall_clock_s(),
+            took_ms: took.as_micros() as f64 / 1000.0,
+            passed: passed + u64::from(ok),
+            failed: failed + u64::from(!ok),
+        });
+        if ok == up {
+            tally.against = 0;
+            return None;
+        }
+        tally.against += 1;
+        let needed = if ok { health.rise } else { health.fall };
+        if tally.against < needed && !is_first {
+            return None;
+        }
+        let in_a_row = std::mem::take(&mut tally.against);
+        Some(Transition { up: ok, detail, in_a_row })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Tally> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::model::HealthCheck;
+
+    fn states(results: &str) -> String {
+        let ms = Duration::from_millis;
+        let health = Health { check: HealthCheck::Tcp, interval: ms(9), timeout: ms(9), rise: 2, fall: 3 };
+        let record = Record::default();
+        let mut up = true;
+        let mut seen = String::new();
+        for result in results.chars() {
+            let result = if result == '+' { Ok("yes".to_owned()) } else { Err("no".to_owned()) };
+            if let Some(transition) = record.observe(up, &health, result, ms(1)) {
+                assert_ne!(transition.up, up, "a transition changes the state");
+                up = transition.up;
+            }
+            seen.push(if up { 'U' } else { 'd' });
+        }
+        seen
+    }
+
+    #[test]
+    fn the_first_result_decides_alone() {
+        assert_eq!(states("-"), "d");
+        assert_eq!(states("+"), "U");
+        assert_eq!(states("-+-++"), "ddddU");
+    }
+
+    #[test]
+    fn a_state_turns_round_after_rise_or_fall_results_in_a_row() {
+        assert_eq!(states("+--+---"), "UUUUUUd");
+        assert_eq!(states("+---+-++"), "UUUddddU");
+    }
+}

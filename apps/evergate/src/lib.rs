@@ -1,0 +1,13 @@
+//! The daemon and its command line.
+
+pub mod assemble;
+pub mod cli;
+pub mod config;
+pub mod control;
+pub mod daemon;
+pub mod demo;
+pub mod health;
+pub mod log;
+pub mod rate;
+pub mod runtime;
+pub mod worker;

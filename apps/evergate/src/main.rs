@@ -1,0 +1,5 @@
+//! The program: see [`evergate::cli`].
+
+fn main() -> std::process::ExitCode {
+    evergate::cli::main()
+}

@@ -1,0 +1,151 @@
+//! What outlives a reload and is shared by all workers: the servers with their load and health, and the generations.
+
+use evergate_balance::Policy;
+use evergate_connection::Snapshot;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// One server of a pool. The same value serves every generation that names the same pool, server and address.
+#[derive(Debug)]
+pub struct ServerRuntime {
+    /// Distinguishes servers in a worker's table of idle connections.
+    pub id: u64,
+    /// Its name.
+    pub name: String,
+    /// Where it listens; the first that answered.
+    pub addresses: Vec<SocketAddr>,
+    /// Hash of the name: its identity for source stickiness.
+    pub name_hash: u64,
+    /// Share of the load.
+    pub weight: AtomicU32,
+    /// Bound on requests at a time; 0 is none.
+    pub connections_max: AtomicU32,
+    /// What the health checks say.
+    pub healthy: AtomicBool,
+    /// An operator took it out; what it serves goes on.
+    pub draining: AtomicBool,
+    /// Requests (or tunnels) under way.
+    pub outstanding: AtomicU32,
+    /// Requests sent to it.
+    pub requests: AtomicU64,
+    /// Connects refused or timed out, and responses lost.
+    pub failures: AtomicU64,
+}
+
+impl ServerRuntime {
+    /// Whether a new request may go there now.
+    pub fn is_eligible(&self) -> bool {
+        let max = self.connections_max.load(Ordering::Relaxed);
+        self.is_up() && (max == 0 || self.outstanding.load(Ordering::Relaxed) < max)
+    }
+
+    /// Whether requests may go there when it has room.
+    pub fn is_up(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed) && !self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request in, unless that would pass the bound.
+    pub fn enter(&self) -> bool {
+        let max = self.connections_max.load(Ordering::Relaxed);
+        if max == 0 {
+            self.outstanding.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+        let more = |now: u32| (now < max).then_some(now + 1);
+        self.outstanding.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Counts a request out.
+    pub fn leave(&self) {
+        self.outstanding.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// One pool of a generation.
+#[derive(Debug)]
+pub struct PoolRuntime {
+    /// Its name.
+    pub name: String,
+    /// How a server is chosen.
+    pub policy: Policy,
+    /// Its servers, in the order of the snapshot's.
+    pub servers: Vec<Arc<ServerRuntime>>,
+    /// Requests of one worker that may wait for a server.
+    pub queue_max: usize,
+    /// Longest wait there.
+    pub queue_timeout: Duration,
+    /// Idle connections kept per server and worker.
+    pub idle_max: usize,
+    /// How long they are kept.
+    pub idle: Duration,
+    /// Requests that no server could take.
+    pub unavailable: AtomicU64,
+}
+
+/// Everything that a reload replaces.
+#[derive(Debug)]
+pub struct Generation {
+    /// What connections see.
+    pub snapshot: Arc<Snapshot>,
+    /// The pools, in the order of the snapshot's.
+    pub pools: Vec<Arc<PoolRuntime>>,
+    /// How often each rule matched, by rule index.
+    pub rule_hits: Arc<Vec<AtomicU64>>,
+    /// Rate limits by rule index, shared by the workers.
+    pub rates: Arc<crate::rate::Rates>,
+}
+
+impl Generation {
+    /// The same generation with a snapshot of its own, so that workers do not share its reference count.
+    pub fn for_worker(&self) -> Generation {
+        let source = &self.snapshot;
+        let snapshot = Snapshot {
+            generation: source.generation,
+            listeners: source.listeners.iter().map(clone_listener).collect(),
+            pools: source.pools.iter().map(clone_pool).collect(),
+            rules: source.rules.clone(),
+            rule_pools: source.rule_pools.clone(),
+            timeouts: source.timeouts,
+        };
+        Generation {
+            snapshot: Arc::new(snapshot),
+            pools: self.pools.clone(),
+            rule_hits: self.rule_hits.clone(),
+            rates: self.rates.clone(),
+        }
+    }
+}
+
+fn clone_listener(listener: &evergate_connection::Listener) -> evergate_connection::Listener {
+    evergate_connection::Listener {
+        name: listener.name.clone(),
+        protocol: listener.protocol,
+        tls: listener.tls.clone(),
+        pool: listener.pool,
+        trust_forwarded: listener.trust_forwarded,
+        redirect_to_https: listener.redirect_to_https,
+        limits: listener.limits.clone(),
+    }
+}
+
+fn clone_pool(pool: &evergate_connection::Pool) -> evergate_connection::Pool {
+    evergate_connection::Pool {
+        name: pool.name.clone(),
+        stickiness: pool.stickiness,
+        cookie: pool.cookie.clone(),
+        tls: pool.tls.clone(),
+        retries: pool.retries,
+        connect: pool.connect,
+        response: pool.response,
+        servers: pool
+            .servers
+            .iter()
+            .map(|server| evergate_connection::Server {
+                name: server.name.clone(),
+                cookie: server.cookie.clone(),
+            })
+            .collect(),
+    }
+}

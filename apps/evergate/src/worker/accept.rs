@@ -1,0 +1,158 @@
+//! New connections: limits first, then the state machine.
+
+use super::slab::Source;
+use super::{Client, Held, ListenerSocket, Worker, canonical};
+use evergate_connection::{Accepted, Connection};
+use evergate_mirror::ConnectionId;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+/// Connections taken from one listener in one turn.
+const BATCH: usize = 64;
+/// So many batches empty the queue of a listener that closes.
+const QUEUE_BATCHES: usize = 64;
+
+impl Worker {
+    /// Listens on more sockets, and no longer on the listeners named. What waits in a socket's queue is still served.
+    pub(super) fn change_listeners(&mut self, add: Vec<ListenerSocket>, remove: &[String]) {
+        for index in 0..self.listeners.len() {
+            if self.listeners[index].as_ref().is_some_and(|listener| remove.contains(&listener.name)) {
+                for _ in 0..QUEUE_BATCHES {
+                    self.accept_from(index);
+                }
+                self.listeners[index] = None;
+            }
+        }
+        if self.draining {
+            return;
+        }
+        for listener in add {
+            let free = self.listeners.iter().position(Option::is_none);
+            let index = free.unwrap_or(self.listeners.len());
+            let token = Source::Listener(index as u32).token();
+            if self.epoll.add_input(listener.socket.as_raw_fd(), token).is_err() {
+                self.counters.reason("epoll_failed");
+                continue;
+            }
+            match free {
+                Some(index) => self.listeners[index] = Some(listener),
+                None => self.listeners.push(Some(listener)),
+            }
+        }
+    }
+
+    pub(super) fn accept_from(&mut self, index: usize) {
+        for _ in 0..BATCH {
+            let Some(Some(listener)) = self.listeners.get(index) else { return };
+            match evergate_sys::accept(listener.socket.as_raw_fd()) {
+                Ok(Some((socket, address))) => self.accept(index, socket, address),
+                Ok(None) => return,
+                Err(_) => {
+                    self.counters.reason("accept_failed"); // out of descriptors, most likely
+                    return;
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, index: usize, socket: OwnedFd, address: SocketAddr) {
+        let address = canonical(address);
+        let Some(Some(listener)) = self.listeners.get(index) else { return };
+        let snapshot = &self.current[self.current.len() - 1].generation.snapshot;
+        let Some(position) = snapshot.listener_index(&listener.name) else { return };
+        let name = listener.name.clone();
+        let known = listener.local;
+        let Some(held) = self.admit(&name, address.ip()) else {
+            self.counters.refused.add(1);
+            evergate_sys::reset_on_close(socket.as_raw_fd());
+            return;
+        };
+        self.counters.accepted.add(1);
+        let local = known
+            .unwrap_or_else(|| evergate_sys::local_address(socket.as_raw_fd()).map_or(address, canonical));
+        let fresh = evergate_crypto::random_bytes::<40>();
+        let (id, secret) = fresh.split_at(8);
+        let accepted = Accepted {
+            id: ConnectionId(id.try_into().map_or(0, u64::from_le_bytes)),
+            listener: position,
+            client: address,
+            local,
+            unix_s: evergate_sys::wall_clock_s(),
+            secret: secret.try_into().unwrap_or([0; 32]),
+        };
+        let snapshot = self.current[self.current.len() - 1].generation.snapshot.clone();
+        let connection = Connection::new(&snapshot, &accepted, self.now);
+        let key = self.clients.insert(Client::new(socket, connection, held));
+        let fd = self.clients.get_mut(key).map_or(-1, |client| client.fd());
+        self.counters.open.set(self.clients.len() as u64);
+        if self.epoll.add(fd, Source::Client(key).token()).is_err() {
+            self.counters.reason("epoll_failed");
+            return self.forget(key);
+        }
+        self.with(key, |connection, io| connection.handle_accepted(io));
+        self.perform(key);
+        self.file(key);
+    }
+
+    /// Counts one more connection from `source` if it fits the limits; says what it was counted against.
+    fn admit(&mut self, listener: &str, source: IpAddr) -> Option<Vec<Held>> {
+        if self.shared.connections.fetch_add(1, Ordering::Relaxed) >= self.settings.connections_max {
+            return self.turn_away("connections_max");
+        }
+        let Some(bounds) = self.settings.listeners.get(listener).copied() else { return Some(Vec::new()) };
+        let mut wanted = Vec::new();
+        if bounds.connections_max < self.settings.connections_max {
+            wanted.push((Held::Listener(listener.into()), bounds.connections_max, "connections_max"));
+        }
+        if bounds.per_source_max > 0 {
+            let max = bounds.per_source_max as usize;
+            wanted.push((Held::Source(listener.into(), source), max, "connections_per_source_max"));
+        }
+        if wanted.is_empty() {
+            return Some(Vec::new());
+        }
+        let mut counts = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let over = wanted.iter().find(|(held, max, _)| counts.get(held).copied().unwrap_or(0) >= *max);
+        if let Some((_, _, reason)) = over {
+            let reason = *reason;
+            drop(counts);
+            return self.turn_away(reason);
+        }
+        let mut held = Vec::with_capacity(wanted.len());
+        for (what, _, _) in wanted {
+            *counts.entry(what.clone()).or_insert(0) += 1;
+            held.push(what);
+        }
+        Some(held)
+    }
+
+    fn turn_away(&self, reason: &'static str) -> Option<Vec<Held>> {
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        self.counters.reason(reason);
+        None
+    }
+
+    /// Drops a client connection and everything that hangs on it.
+    pub(super) fn forget(&mut self, key: super::Key) {
+        let Some(client) = self.clients.remove(key) else { return };
+        self.buffered = self.buffered.saturating_sub(client.buffered);
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        self.counters.open.set(self.clients.len() as u64);
+        if !client.held.is_empty() {
+            let mut counts = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
+            for held in &client.held {
+                if let Some(count) = counts.get_mut(held) {
+                    *count -= 1;
+                    if *count == 0 {
+                        counts.remove(held);
+                    }
+                }
+            }
+        }
+        if let Some(upstream) = client.upstream {
+            self.drop_upstream(upstream);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What a worker counts. Written by one worker with relaxed stores, read by the control plane.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// A count that only its worker increases.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// Adds `more`.
+    pub fn add(&self, more: u64) {
+        // One writer: a plain load and store is enough and cheaper than an atomic addition.
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
+
+    /// Takes `less` away.
+    pub fn sub(&self, less: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_sub(less), Ordering::Relaxed);
+    }
+
+    /// Sets a gauge.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// The value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Everything one worker counts.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Client connections accepted.
+    pub accepted: Count,
+    /// Client connections open now.
+    pub open: Count,
+    /// Client connections refused at a limit.
+    pub refused: Count,
+    /// TLS handshakes completed in full.
+    pub handshakes_full: Count,
+    /// TLS handshakes that resumed a session.
+    pub handshakes_resumed: Count,
+    /// Responses by hundreds of their status: 1xx to 5xx.
+    pub responses: [Count; 5],
+    /// Plaintext and wire bytes from clients, as read.
+    pub client_bytes_in: Count,
+    /// Bytes written to clients.
+    pub client_bytes_out: Count,
+    /// Bytes read from servers.
+    pub server_bytes_in: Count,
+    /// Bytes written to servers.
+    pub server_bytes_out: Count,
+    /// Connects to servers.
+    pub connects: Count,
+    /// Requests that went over an idle server connection.
+    pub reused: Count,
+    /// Connects and requests that failed at a server.
+    pub server_failures: Count,
+    /// Requests that wait for a server now.
+    pub queued: Count,
+    /// Access-log lines lost because the writer was behind.
+    pub log_lines_lost: Count,
+    /// Turns of the loop.
+    pub turns: Count,
+    /// CPU time of the worker in nanoseconds, updated every second.
+    pub cpu_ns: Count,
+    /// Requests and connections that ended with a reason of ours, by reason.
+    pub reasons: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Counters {
+    /// Counts one end with a reason.
+    pub fn reason(&self, reason: &'static str) {
+        *self.reasons.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() += 1;
+    }
+
+    /// Counts one response.
+    pub fn response(&self, status: u16) {
+        let class = usize::from(status / 100).wrapping_sub(1);
+        if let Some(count) = self.responses.get(class) {
+            count.add(1);
+        }
+    }
+}

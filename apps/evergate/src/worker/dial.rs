@@ -1,0 +1,233 @@
+//! Choosing a server and getting a connection to it.
+
+use super::slab::{Key, Source};
+use super::upstream::{Upstream, Waiting};
+use super::{Current, Worker};
+use crate::runtime::{PoolRuntime, ServerRuntime};
+use evergate_balance::{ServerLoad, source_server};
+use evergate_base::Micros;
+use evergate_connection::{Failure, Hint};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Servers of a pool that a choice looks at without allocating.
+const INLINE: usize = 64;
+
+/// How many idle connections to this server are kept, and for how long, by the newest configuration that names it.
+pub(super) fn idle_of(current: &Current, server: &Arc<ServerRuntime>) -> Option<(usize, Micros)> {
+    let pools = &current.generation.pools;
+    let pool = pools.iter().find(|pool| pool.servers.iter().any(|known| known.id == server.id))?;
+    Some((pool.idle_max, Micros(pool.idle.as_micros() as u64)))
+}
+
+impl Worker {
+    pub(super) fn dial(&mut self, key: Key, leg: u32, pool: u32, hint: Hint, tried: &[u32], reuse: bool) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if tried.is_empty() {
+            client.unreached.clear(); // another request
+        }
+        let tried = &[tried, &client.unreached].concat();
+        let generation = client.connection.snapshot().generation;
+        let Some(index) = self.current_of(generation) else { return };
+        let Some(pool_runtime) = self.current[index].generation.pools.get(pool as usize).cloned() else {
+            return;
+        };
+        match self.choose(index, pool as usize, &pool_runtime, hint, tried) {
+            Some(server) => self.connect(key, leg, &pool_runtime, server, reuse),
+            None => {
+                let waiting = &mut self.current[index].waiting[pool as usize];
+                let some_up = pool_runtime.servers.iter().any(|server| server.is_up());
+                if some_up && waiting.len() < pool_runtime.queue_max {
+                    let until = self.now + Micros(pool_runtime.queue_timeout.as_micros() as u64);
+                    waiting.push_back(Waiting { client: key, leg, pool, hint, tried: tried.to_vec(), until });
+                    self.counters.queued.add(1);
+                } else {
+                    pool_runtime.unavailable.fetch_add(1, Ordering::Relaxed);
+                    self.unavailable(key, leg, if some_up { "queue_full" } else { "no_server_up" });
+                }
+            }
+        }
+    }
+
+    fn unavailable(&mut self, key: Key, leg: u32, reason: &'static str) {
+        self.with(key, |connection, io| connection.handle_unavailable(io, leg, reason));
+        self.perform(key);
+    }
+
+    /// A server by hint or policy, counted in; servers tried before only when no other is left.
+    fn choose(
+        &mut self,
+        current: usize,
+        pool: usize,
+        runtime: &PoolRuntime,
+        hint: Hint,
+        tried: &[u32],
+    ) -> Option<u32> {
+        let eligible =
+            |index: usize| !tried.contains(&(index as u32)) && runtime.servers[index].is_eligible();
+        let hinted = match hint {
+            Hint::Server(index) if (index as usize) < runtime.servers.len() && eligible(index as usize) => {
+                Some(index as usize)
+            }
+            Hint::Source(ip) => {
+                let candidates: Vec<(u64, u32, bool)> = runtime
+                    .servers
+                    .iter()
+                    .enumerate()
+                    .map(|(index, server)| {
+                        (server.name_hash, server.weight.load(Ordering::Relaxed), eligible(index))
+                    })
+                    .collect();
+                source_server(ip, &candidates)
+            }
+            _ => None,
+        };
+        let random = self.next_random();
+        let picked = hinted.or_else(|| self.pick(current, pool, runtime, random, &|index| eligible(index)));
+        let picked = picked.or_else(|| {
+            if tried.is_empty() {
+                return None;
+            }
+            self.pick(current, pool, runtime, random, &|index| runtime.servers[index].is_eligible())
+        })?;
+        runtime.servers[picked].enter().then_some(picked as u32)
+    }
+
+    fn pick(
+        &mut self,
+        current: usize,
+        pool: usize,
+        runtime: &PoolRuntime,
+        random: u64,
+        eligible: &dyn Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let load = |(index, server): (usize, &Arc<ServerRuntime>)| ServerLoad {
+            weight: server.weight.load(Ordering::Relaxed),
+            outstanding: server.outstanding.load(Ordering::Relaxed),
+            eligible: eligible(index),
+        };
+        let picker = &mut self.current[current].pickers[pool];
+        let count = runtime.servers.len();
+        if count <= INLINE {
+            let mut loads = [ServerLoad { weight: 0, outstanding: 0, eligible: false }; INLINE];
+            for (slot, value) in loads.iter_mut().zip(runtime.servers.iter().enumerate().map(load)) {
+                *slot = value;
+            }
+            return picker.pick(&loads[..count], random);
+        }
+        let loads: Vec<ServerLoad> = runtime.servers.iter().enumerate().map(load).collect();
+        picker.pick(&loads, random)
+    }
+
+    /// Uses an idle connection to the server, or makes one.
+    fn connect(&mut self, key: Key, leg: u32, pool: &PoolRuntime, index: u32, reuse: bool) {
+        let server = pool.servers[index as usize].clone();
+        server.requests.fetch_add(1, Ordering::Relaxed);
+        let idle = if reuse { self.take_idle(server.id) } else { None };
+        if let Some(idle) = idle {
+            self.counters.reused.add(1);
+            let mut records = None;
+            if let Some(upstream) = self.upstreams.get_mut(idle) {
+                upstream.owner = Some((key, leg));
+                upstream.index = index;
+                records = upstream.records.take();
+            }
+            if let Some(client) = self.clients.get_mut(key) {
+                client.upstream = Some(idle);
+            }
+            self.with(key, |connection, io| connection.handle_leg_open(io, leg, index, records));
+            return self.perform(key);
+        }
+        self.counters.connects.add(1);
+        match evergate_sys::connect(server.addresses[0]) {
+            Ok(socket) => {
+                let fd = socket.as_raw_fd();
+                let upstream = self.upstreams.insert(Upstream {
+                    socket,
+                    server,
+                    index,
+                    owner: Some((key, leg)),
+                    connecting: true,
+                    readable: false,
+                    writable: false,
+                    ended: false,
+                    idle_until: Micros(0),
+                    records: None,
+                });
+                if let Some(client) = self.clients.get_mut(key) {
+                    client.upstream = Some(upstream);
+                }
+                if self.epoll.add(fd, Source::Upstream(upstream).token()).is_err() {
+                    self.counters.reason("epoll_failed");
+                }
+            }
+            Err(_) => {
+                server.leave();
+                server.failures.fetch_add(1, Ordering::Relaxed);
+                self.counters.server_failures.add(1);
+                if let Some(client) = self.clients.get_mut(key) {
+                    client.unreached.push(index);
+                }
+                self.with(key, |connection, io| connection.handle_leg_failed(io, leg, Failure::Refused));
+                self.perform(key);
+            }
+        }
+    }
+
+    /// Requests that waited may go where there is room now.
+    pub(super) fn serve_waiting(&mut self, generation: u64) {
+        let Some(index) = self.current_of(generation) else { return };
+        for pool in 0..self.current[index].waiting.len() {
+            while !self.current[index].waiting[pool].is_empty() {
+                let runtime = self.current[index].generation.pools[pool].clone();
+                if !runtime.servers.iter().any(|server| server.is_eligible()) {
+                    break;
+                }
+                let Some(waiting) = self.current[index].waiting[pool].pop_front() else { break };
+                self.counters.queued.sub(1);
+                let waits =
+                    self.clients.get_mut(waiting.client).and_then(|client| client.connection.leg_id());
+                if waits == Some(waiting.leg) {
+                    self.dial(waiting.client, waiting.leg, waiting.pool, waiting.hint, &waiting.tried, true);
+                }
+            }
+        }
+    }
+
+    /// A connection that gave up its leg waits no longer.
+    pub(super) fn stop_waiting(&mut self, key: Key) {
+        let mut gone = 0;
+        for current in &mut self.current {
+            for queue in &mut current.waiting {
+                let before = queue.len();
+                queue.retain(|waiting| waiting.client != key);
+                gone += before - queue.len();
+            }
+        }
+        if gone > 0 {
+            self.counters.queued.sub(gone as u64);
+        }
+    }
+
+    pub(super) fn expire_waiting(&mut self) {
+        let now = self.now;
+        let mut late = Vec::new();
+        for current in &mut self.current {
+            for queue in &mut current.waiting {
+                while queue.front().is_some_and(|waiting| waiting.until <= now) {
+                    late.extend(queue.pop_front());
+                }
+            }
+        }
+        for waiting in late {
+            self.counters.queued.sub(1);
+            self.unavailable(waiting.client, waiting.leg, "queue_timeout");
+        }
+        let generations: Vec<u64> =
+            self.current.iter().map(|current| current.generation.snapshot.generation).collect();
+        for generation in generations {
+            self.serve_waiting(generation);
+        }
+    }
+}

@@ -1,0 +1,500 @@
+//! A worker: one thread, one epoll, its own listeners, and the connections that they accepted.
+//!
+//! The loop takes events, lets each connection's state machine decide, and performs what it answers. A connection lives
+//! on one worker from accept to close; workers share nothing in the data path but the servers' load counters.
+//!
+//! Invariants: one `epoll_ctl` per socket for its whole life; a descriptor's readiness is kept in flags until used up;
+//! one connection gets at most [`ROUNDS`] turns before the others are served; work left over is done in the next turn.
+
+mod accept;
+mod counters;
+mod dial;
+mod perform;
+mod pump;
+mod slab;
+mod upstream;
+mod wheel;
+
+pub use counters::{Count, Counters};
+
+use crate::log::LineSender;
+use crate::runtime::Generation;
+use evergate_balance::Picker;
+use evergate_base::Micros;
+use evergate_connection::{Connection, Effects, Io, Node, Scratch, Snapshot};
+use evergate_rules::RuleId;
+use evergate_sys::{Epoll, Pipe, Waker};
+use slab::{Key, Slab, Source};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+use upstream::{Upstream, Waiting};
+use wheel::Wheel;
+
+/// How often one connection may go round before others get their turn.
+const ROUNDS: usize = 8;
+/// Events taken at once.
+const EVENTS: usize = 512;
+/// Large buffers kept for blocked connections.
+const SPARE_BUFFERS: usize = 16;
+
+/// What the control plane tells a worker.
+pub enum Command {
+    /// Use this configuration for new requests and connections.
+    Reload(Arc<Generation>),
+    /// Listen on these sockets too, and no longer on the listeners named.
+    Listeners {
+        /// New sockets.
+        add: Vec<ListenerSocket>,
+        /// Names of listeners to close.
+        remove: Vec<String>,
+    },
+    /// Use these bounds from now on.
+    Settings(Settings),
+    /// Take no new connections, end idle ones, and the rest after their response.
+    Drain,
+    /// End everything now.
+    Stop,
+}
+
+/// A bound listener.
+#[derive(Debug)]
+pub struct ListenerSocket {
+    /// Name of the listener.
+    pub name: String,
+    /// The socket.
+    pub socket: OwnedFd,
+    /// Our address on its connections, where it is the same on all.
+    pub local: Option<SocketAddr>,
+}
+
+/// Bounds and switches of a worker.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Handshake steps in one turn of the loop.
+    pub handshakes_per_turn: usize,
+    /// Client connections of the process.
+    pub connections_max: usize,
+    /// Bounds of each listener, by name.
+    pub listeners: HashMap<String, Bounds>,
+    /// Bytes that may wait for slow peers, in this worker.
+    pub buffered_max: usize,
+}
+
+/// Bounds of one listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Client connections at a time.
+    pub connections_max: usize,
+    /// Client connections at a time from one address; 0 is no bound.
+    pub per_source_max: u32,
+}
+
+/// What the workers of a process share.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// Client connections open in the process.
+    pub connections: AtomicUsize,
+    /// Client connections of listeners that have a bound of their own, and by address where that is bounded.
+    pub held: std::sync::Mutex<HashMap<Held, usize>>,
+}
+
+/// Something that is counted against a bound.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Held {
+    /// Connections of a listener.
+    Listener(Arc<str>),
+    /// Connections of a listener from one address.
+    Source(Arc<str>, IpAddr),
+}
+
+/// A generation as one worker uses it.
+struct Current {
+    generation: Generation,
+    pickers: Vec<Picker>,
+    waiting: Vec<VecDeque<Waiting>>,
+}
+
+/// One client connection with its socket.
+struct Client {
+    socket: OwnedFd,
+    connection: Connection,
+    upstream: Option<Key>,
+    readable: bool,
+    writable: bool,
+    ended: bool,
+    broken: bool,
+    handshaking: bool,
+    fin_waits: bool,
+    server_fin_waits: bool,
+    again: bool,
+    filed: Micros,
+    /// Bytes that wait for this connection's peers, as counted last.
+    buffered: usize,
+    /// What this connection counts against; empty where only the process is bounded.
+    held: Vec<Held>,
+    /// Servers of the pool that could not be reached for this request, which its connection does not get to know.
+    unreached: Vec<u32>,
+    pipes: Option<Box<Pipes>>,
+}
+
+/// Pipes of a connection that splices and was blocked with bytes inside.
+#[derive(Default)]
+struct Pipes {
+    down: Option<Pipe>,
+    up: Option<Pipe>,
+}
+
+/// A worker's state.
+pub struct Worker {
+    epoll: Epoll,
+    waker: Arc<Waker>,
+    commands: Receiver<Command>,
+    listeners: Vec<Option<ListenerSocket>>,
+    clients: Slab<Client>,
+    upstreams: Slab<Upstream>,
+    idle: HashMap<u64, Vec<Key>>,
+    current: Vec<Current>,
+    scratch: Scratch,
+    effects: Effects,
+    wheel: Wheel,
+    due: Vec<Key>,
+    again: Vec<Key>,
+    spare_buffers: Vec<Vec<u8>>,
+    spare_pipes: Vec<Pipe>,
+    settings: Settings,
+    shared: Arc<Shared>,
+    counters: Arc<Counters>,
+    lines: Option<LineSender>,
+    started: Instant,
+    now: Micros,
+    next_second: Micros,
+    random: u64,
+    handshakes: usize,
+    /// Bytes that wait for slow peers.
+    buffered: usize,
+    draining: bool,
+    stopping: bool,
+}
+
+/// What a connection sees of its worker during one call.
+struct View<'a> {
+    snapshot: &'a Arc<Snapshot>,
+    current: &'a Generation,
+    draining: bool,
+    logs: bool,
+    now: Micros,
+}
+
+impl Node for View<'_> {
+    fn snapshot(&self) -> &Arc<Snapshot> {
+        self.snapshot
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    fn allow(&mut self, snapshot: &Snapshot, rule: RuleId, client: IpAddr, host: &[u8]) -> bool {
+        // A request that began under an older generation is not counted against the new one's limits.
+        snapshot.generation != self.current.snapshot.generation
+            || self.current.rates.allow(rule, client, host, self.now.0)
+    }
+
+    fn wants_logs(&self) -> bool {
+        self.logs
+    }
+}
+
+impl Worker {
+    /// A worker that will serve `generation`; listeners come as a command.
+    pub fn new(
+        generation: &Generation,
+        settings: Settings,
+        shared: Arc<Shared>,
+        commands: Receiver<Command>,
+        lines: Option<LineSender>,
+    ) -> io::Result<Worker> {
+        let epoll = Epoll::new(EVENTS)?;
+        let waker = Arc::new(Waker::new()?);
+        epoll.add_input(waker.fd(), Source::Waker.token())?;
+        let started = Instant::now();
+        let seed = u64::from_le_bytes(evergate_crypto::random_bytes::<8>());
+        Ok(Worker {
+            epoll,
+            waker,
+            commands,
+            listeners: Vec::new(),
+            clients: Slab::new(),
+            upstreams: Slab::new(),
+            idle: HashMap::new(),
+            current: vec![Current::new(generation)],
+            scratch: Scratch::new(),
+            effects: Effects::default(),
+            wheel: Wheel::new(Micros(0)),
+            due: Vec::new(),
+            again: Vec::new(),
+            spare_buffers: Vec::new(),
+            spare_pipes: Vec::new(),
+            settings,
+            shared,
+            counters: Arc::new(Counters::default()),
+            lines,
+            started,
+            now: Micros(0),
+            next_second: Micros(0),
+            random: seed | 1,
+            handshakes: 0,
+            buffered: 0,
+            draining: false,
+            stopping: false,
+        })
+    }
+
+    /// Ends the worker's wait from another thread.
+    pub fn waker(&self) -> Arc<Waker> {
+        self.waker.clone()
+    }
+
+    /// What it counts.
+    pub fn counters(&self) -> Arc<Counters> {
+        self.counters.clone()
+    }
+
+    /// Serves until told to stop, or until drained.
+    pub fn run(mut self) -> io::Result<()> {
+        while !self.stopping && (!self.draining || self.clients.len() > 0) {
+            let wait = if self.again.is_empty() { self.wheel.wait_ms(self.now) } else { 0 };
+            let count = self.epoll.wait(wait)?;
+            self.tick();
+            for index in 0..count {
+                let event = self.epoll.event(index);
+                self.guarded(Source::of(event.token), |worker| worker.dispatch(event));
+            }
+            self.go_on();
+            self.fire_timers();
+            if let Some(lines) = &mut self.lines {
+                self.counters.log_lines_lost.add(lines.flush());
+            }
+            self.counters.turns.add(1);
+        }
+        for key in self.clients.keys() {
+            self.with(key, |connection, io| connection.handle_abort(io, "shutdown"));
+            self.perform(key);
+        }
+        if let Some(lines) = &mut self.lines {
+            lines.flush();
+        }
+        Ok(())
+    }
+
+    /// Runs one step for `source`. Should it panic, that connection ends and the worker goes on: a defect that one peer
+    /// can reach must not reach the others.
+    fn guarded(&mut self, source: Option<Source>, step: impl FnOnce(&mut Worker)) {
+        if catch_unwind(AssertUnwindSafe(|| step(self))).is_ok() {
+            return;
+        }
+        self.counters.reason("internal_panic");
+        self.scratch = Scratch::new(); // a buffer may have been on loan
+        self.effects.clear();
+        let client = match source {
+            Some(Source::Client(key)) => Some(key),
+            Some(Source::Upstream(key)) => {
+                self.upstreams.get_mut(key).and_then(|upstream| upstream.owner).map(|(client, _)| client)
+            }
+            _ => None,
+        };
+        let Some(key) = client else { return };
+        if let Some(client) = self.clients.get_mut(key) {
+            evergate_sys::reset_on_close(client.fd());
+        }
+        self.forget(key);
+    }
+
+    fn tick(&mut self) {
+        self.now = Micros(self.started.elapsed().as_micros() as u64);
+        self.handshakes = 0;
+        if self.now >= self.next_second {
+            self.next_second = self.now + Micros::from_ms(1000);
+            self.every_second();
+        }
+    }
+
+    fn every_second(&mut self) {
+        self.expire_idle();
+        self.expire_waiting();
+        self.counters.cpu_ns.set(evergate_sys::thread_cpu_ns());
+        // A generation goes when no connection holds its snapshot any more.
+        let newest = self.current.len() - 1;
+        let mut index = 0;
+        self.current.retain(|current| {
+            index += 1;
+            index > newest
+                || Arc::strong_count(&current.generation.snapshot) > 1
+                || current.waiting.iter().any(|queue| !queue.is_empty())
+        });
+    }
+
+    fn dispatch(&mut self, event: evergate_sys::Event) {
+        match Source::of(event.token) {
+            Some(Source::Waker) => self.take_commands(),
+            Some(Source::Listener(index)) => self.accept_from(index as usize),
+            Some(Source::Client(key)) => {
+                let Some(client) = self.clients.get_mut(key) else { return };
+                client.readable |= event.readable;
+                client.writable |= event.writable;
+                client.ended |= event.ended;
+                client.broken |= event.broken;
+                self.pump(key);
+            }
+            Some(Source::Upstream(key)) => self.upstream_event(key, event),
+            None => {}
+        }
+    }
+
+    fn take_commands(&mut self) {
+        self.waker.drain();
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Reload(generation) => self.current.push(Current::new(&generation.for_worker())),
+                Command::Listeners { add, remove } => self.change_listeners(add, &remove),
+                Command::Settings(settings) => self.settings = settings,
+                Command::Drain => self.drain(),
+                Command::Stop => self.stopping = true,
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        let names: Vec<String> =
+            self.listeners.iter().flatten().map(|listener| listener.name.clone()).collect();
+        self.change_listeners(Vec::new(), &names);
+        self.draining = true;
+        for key in self.clients.keys() {
+            self.with(key, |connection, io| connection.handle_drain(io));
+            self.perform(key);
+            self.pump(key);
+        }
+    }
+
+    /// Connections that had more to do than one turn allows.
+    fn go_on(&mut self) {
+        let mut again = std::mem::take(&mut self.again);
+        for key in again.drain(..) {
+            if let Some(client) = self.clients.get_mut(key) {
+                client.again = false;
+                self.guarded(Some(Source::Client(key)), |worker| worker.pump(key));
+            }
+        }
+        if self.again.is_empty() {
+            self.again = again;
+        }
+    }
+
+    fn fire_timers(&mut self) {
+        let mut due = std::mem::take(&mut self.due);
+        self.wheel.due(self.now, &mut due);
+        for key in due.drain(..) {
+            let Some(client) = self.clients.get_mut(key) else { continue };
+            client.filed = Micros(u64::MAX);
+            if client.connection.deadline() <= self.now {
+                self.guarded(Some(Source::Client(key)), |worker| {
+                    worker.with(key, |connection, io| connection.handle_timeout(io));
+                    worker.perform(key);
+                    worker.pump(key);
+                });
+            } else {
+                self.file(key);
+            }
+        }
+        self.due = due;
+    }
+
+    /// Files the connection with the timer wheel, unless it is filed early enough.
+    fn file(&mut self, key: Key) {
+        if let Some(client) = self.clients.get_mut(key) {
+            let deadline = client.connection.deadline();
+            if deadline < client.filed {
+                client.filed = self.wheel.file(key, deadline);
+            }
+        }
+    }
+
+    /// Calls a connection with everything it may use.
+    fn with<R>(&mut self, key: Key, call: impl FnOnce(&mut Connection, &mut Io<'_>) -> R) -> Option<R> {
+        let client = self.clients.get_mut(key)?;
+        let current = &self.current[self.current.len() - 1].generation;
+        let mut view = View {
+            snapshot: &current.snapshot,
+            current,
+            draining: self.draining,
+            logs: self.lines.is_some(),
+            now: self.now,
+        };
+        let mut io =
+            Io { now: self.now, scratch: &mut self.scratch, effects: &mut self.effects, node: &mut view };
+        Some(call(&mut client.connection, &mut io))
+    }
+
+    fn next_random(&mut self) -> u64 {
+        // xorshift64*: spreads load, decides nothing that must be secret.
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// The generation that a connection's request runs under.
+    fn current_of(&self, generation: u64) -> Option<usize> {
+        self.current.iter().rposition(|current| current.generation.snapshot.generation == generation)
+    }
+}
+
+impl Current {
+    fn new(generation: &Generation) -> Current {
+        let generation = generation.for_worker();
+        let pickers =
+            generation.pools.iter().map(|pool| Picker::new(pool.policy, pool.servers.len())).collect();
+        let waiting = generation.pools.iter().map(|_| VecDeque::new()).collect();
+        Current { generation, pickers, waiting }
+    }
+}
+
+impl Client {
+    fn new(socket: OwnedFd, connection: Connection, held: Vec<Held>) -> Client {
+        let handshaking = connection.is_handshaking();
+        Client {
+            socket,
+            connection,
+            upstream: None,
+            readable: false,
+            writable: true,
+            ended: false,
+            broken: false,
+            handshaking,
+            fin_waits: false,
+            server_fin_waits: false,
+            again: false,
+            buffered: 0,
+            filed: Micros(u64::MAX),
+            held,
+            unreached: Vec::new(),
+            pipes: None,
+        }
+    }
+
+    fn fd(&self) -> i32 {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// The address without the IPv6 clothing of an IPv4 client.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}

@@ -1,0 +1,227 @@
+//! Carrying out what a connection answered: bytes first, then effects, in order.
+
+use super::slab::Key;
+use super::{SPARE_BUFFERS, Worker};
+use evergate_connection::{Effect, Scratch, Source};
+use evergate_sys::Transfer;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+impl Worker {
+    /// Performs everything that the last call to the connection asked for.
+    pub(super) fn perform(&mut self, key: Key) {
+        self.send_down(key);
+        self.send_up(key);
+        for (status, reason) in self.effects.answered.drain(..) {
+            self.counters.response(status);
+            if !reason.is_empty() {
+                self.counters.reason(reason);
+            }
+        }
+        if !self.effects.list.is_empty() {
+            let mut list = std::mem::take(&mut self.effects.list);
+            for effect in list.drain(..) {
+                self.carry_out(key, effect);
+            }
+            if self.effects.list.capacity() == 0 {
+                self.effects.list = list;
+            }
+        }
+        self.send_fins(key);
+        self.count_buffered(key);
+    }
+
+    /// Keeps count of what waits for slow peers; at the bound the connection that would add to it ends.
+    pub(super) fn count_buffered(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let waiting = client.connection.down().len() + client.connection.up().len();
+        self.buffered = (self.buffered + waiting).saturating_sub(client.buffered);
+        let grown = waiting > client.buffered;
+        client.buffered = waiting;
+        if grown && self.buffered > self.settings.buffered_max {
+            self.with(key, |connection, io| connection.handle_abort(io, "buffers_full"));
+            self.perform(key);
+        }
+    }
+
+    fn send_down(&mut self, key: Key) {
+        if self.scratch.down.is_empty() {
+            return;
+        }
+        let Some(client) = self.clients.get_mut(key) else { return self.scratch.down.clear() };
+        let after = client.connection.newest_entry();
+        let free = after <= client.connection.acknowledged() && client.connection.down().is_empty();
+        let (first, second) = self.scratch.down.ready();
+        let total = first.len() + second.len();
+        let fd = client.fd();
+        let result = match (free && client.writable, second.is_empty(), first.is_empty()) {
+            (false, ..) => Transfer::Blocked,
+            (true, true, _) => evergate_sys::write(fd, first),
+            (true, _, true) => evergate_sys::write(fd, second),
+            _ => evergate_sys::write_gathered(fd, &[first, second]),
+        };
+        let written = match result {
+            Transfer::Moved(count) => count,
+            Transfer::Blocked | Transfer::End => 0,
+            Transfer::Broken(_) => {
+                client.broken = true;
+                client.writable = false;
+                0
+            }
+        };
+        self.counters.client_bytes_out.add(written as u64);
+        if written < total {
+            client.writable &= !free;
+            keep(client, &mut self.scratch, &mut self.spare_buffers, written, after);
+            client.connection.handle_blocked(self.now);
+        }
+        self.scratch.down.clear();
+    }
+
+    fn send_up(&mut self, key: Key) {
+        if self.effects.up.is_empty() {
+            return self.scratch.up.clear();
+        }
+        if let Some(client) = self.clients.get_mut(key) {
+            let after = client.connection.newest_entry();
+            let free = after <= client.connection.acknowledged() && client.connection.up().is_empty();
+            let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+            let mut written = 0;
+            if let Some(upstream) =
+                upstream.filter(|upstream| free && upstream.writable && !upstream.connecting)
+            {
+                let result = match &self.effects.up[..] {
+                    [piece] => evergate_sys::write(
+                        upstream.fd(),
+                        bytes_of(&self.scratch, piece.source, &piece.range),
+                    ),
+                    pieces => {
+                        let mut slices: [&[u8]; 64] = [&[]; 64];
+                        for (slice, piece) in slices.iter_mut().zip(pieces) {
+                            *slice = bytes_of(&self.scratch, piece.source, &piece.range);
+                        }
+                        evergate_sys::write_gathered(upstream.fd(), &slices[..pieces.len().min(64)])
+                    }
+                };
+                match result {
+                    Transfer::Moved(count) => written = count,
+                    Transfer::Blocked | Transfer::End => upstream.writable = false,
+                    Transfer::Broken(_) => {
+                        // What the server said before it closed is still to be read.
+                        upstream.readable = true;
+                        upstream.ended = true;
+                        written = usize::MAX;
+                    }
+                }
+            }
+            let mut blocked = false;
+            for piece in &self.effects.up {
+                let bytes = bytes_of(&self.scratch, piece.source, &piece.range);
+                let skip = written.min(bytes.len());
+                if written != usize::MAX {
+                    written -= skip;
+                }
+                if skip < bytes.len() {
+                    blocked = true;
+                    client.connection.up().push(bytes[skip..].to_vec(), after);
+                }
+            }
+            if written != usize::MAX {
+                let total: usize = self.effects.up.iter().map(|piece| piece.range.len()).sum();
+                self.counters.server_bytes_out.add(total.saturating_sub(client.connection.up().len()) as u64);
+            }
+            if blocked {
+                client.connection.handle_blocked(self.now);
+            }
+        }
+        self.effects.up.clear();
+        self.scratch.up.clear();
+    }
+
+    fn carry_out(&mut self, key: Key, effect: Effect) {
+        match effect {
+            Effect::Dial { leg, pool, hint, tried, reuse } => self.dial(key, leg, pool, hint, &tried, reuse),
+            Effect::Release { leg: _, clean, records } => self.release(key, clean, records),
+            Effect::ShutdownServer { .. } => {
+                if let Some(client) = self.clients.get_mut(key) {
+                    client.server_fin_waits = true;
+                }
+            }
+            Effect::ShutdownClient => {
+                if let Some(client) = self.clients.get_mut(key) {
+                    client.fin_waits = true;
+                }
+            }
+            Effect::CloseClient { abort } => {
+                if let Some(client) = self.clients.get_mut(key)
+                    && abort
+                {
+                    evergate_sys::reset_on_close(client.fd());
+                }
+                self.forget(key);
+            }
+            Effect::Matched(rules) => {
+                let Some(client) = self.clients.get_mut(key) else { return };
+                let generation = client.connection.snapshot().generation;
+                let Some(index) = self.current_of(generation) else { return };
+                for rule in rules {
+                    if let Some(hits) = self.current[index].generation.rule_hits.get(rule.0 as usize) {
+                        hits.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+            Effect::Logged(line) => {
+                if let (Some(lines), Some(client)) = (&mut self.lines, self.clients.get_mut(key)) {
+                    lines.push(&line, &client.connection);
+                }
+            }
+            Effect::Acknowledge { .. } => {} // there is a gate only in a cluster
+        }
+    }
+
+    /// FINs leave once the bytes before them have.
+    fn send_fins(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if client.fin_waits && client.connection.down().is_empty() {
+            client.fin_waits = false;
+            evergate_sys::shutdown_write(client.fd());
+        }
+        if client.server_fin_waits && client.connection.up().is_empty() {
+            client.server_fin_waits = false;
+            if let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) {
+                evergate_sys::shutdown_write(upstream.fd());
+            }
+        }
+    }
+}
+
+fn bytes_of<'a>(scratch: &'a Scratch, source: Source, range: &Range<usize>) -> &'a [u8] {
+    match source {
+        Source::Input => &scratch.input[range.clone()],
+        Source::Up => &scratch.up[range.clone()],
+    }
+}
+
+/// What could not be written goes to the connection: a large rest with its buffer, a small one by copying.
+fn keep(
+    client: &mut super::Client,
+    scratch: &mut Scratch,
+    spare: &mut Vec<Vec<u8>>,
+    written: usize,
+    after: u64,
+) {
+    const COPIED_MAX: usize = 65_536;
+    let (first, second) = scratch.down.ready();
+    let second = second[written.saturating_sub(first.len()).min(second.len())..].to_vec();
+    let rest = first.len().saturating_sub(written);
+    if rest > COPIED_MAX {
+        let fresh = spare.pop().unwrap_or_default();
+        let (buffer, range) = scratch.down.take_memory(fresh);
+        client.connection.down().push_buffer(buffer, range.start + written..range.end, after);
+    } else {
+        let rest = first[first.len() - rest..].to_vec();
+        client.connection.down().push(rest, after);
+    }
+    client.connection.down().push(second, after);
+    debug_assert!(spare.len() <= SPARE_BUFFERS);
+}

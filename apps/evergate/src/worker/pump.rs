@@ -1,0 +1,363 @@
+//! One connection's turn: flush what waits, read what may be read, until nothing moves.
+
+use super::slab::Key;
+use super::{Pipes, ROUNDS, Worker};
+use evergate_connection::{INPUT_BYTES, ReadPlan, SLOTS, Slots};
+use evergate_sys::{Pipe, Transfer};
+use std::os::fd::AsRawFd;
+
+/// Client bytes read at once.
+const READ_BYTES: usize = 65_536;
+/// From so many bytes on, a plain body is spliced.
+const SPLICE_MIN: u64 = 65_536;
+/// Bytes spliced at once.
+const SPLICE_BYTES: usize = 1 << 20;
+
+impl Worker {
+    pub(super) fn pump(&mut self, key: Key) {
+        for _ in 0..ROUNDS {
+            let mut moved = self.flush_down(key);
+            moved |= self.flush_up(key);
+            moved |= self.read_client(key);
+            moved |= self.read_server(key);
+            if !moved {
+                return self.rest(key);
+            }
+        }
+        self.put_again(key);
+    }
+
+    pub(super) fn put_again(&mut self, key: Key) {
+        if let Some(client) = self.clients.get_mut(key)
+            && !client.again
+        {
+            client.again = true;
+            self.again.push(key);
+        }
+    }
+
+    /// Nothing moves: a connection that broke meanwhile ends, the others get their timer.
+    fn rest(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if client.broken && !client.connection.wants_client() {
+            self.with(key, |connection, io| connection.handle_abort(io, "client_reset"));
+            return self.perform(key);
+        }
+        self.file(key);
+    }
+
+    fn flush_down(&mut self, key: Key) -> bool {
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        if !client.writable || client.connection.down().is_empty() {
+            return false;
+        }
+        let acknowledged = client.connection.acknowledged();
+        let fd = client.fd();
+        let waiting = client.connection.down().front(acknowledged);
+        if waiting.is_empty() {
+            return false;
+        }
+        match evergate_sys::write(fd, waiting) {
+            Transfer::Moved(count) => {
+                client.writable = count == waiting.len();
+                client.connection.down().advance(count);
+                if let Some(buffer) = client.connection.down().take_spent() {
+                    self.spare_buffers.push(buffer);
+                    self.spare_buffers.truncate(super::SPARE_BUFFERS);
+                }
+                self.counters.client_bytes_out.add(count as u64);
+                self.with(key, |connection, io| connection.handle_flushed(io, count));
+                self.perform(key);
+                true
+            }
+            Transfer::Blocked | Transfer::End => {
+                client.writable = false;
+                false
+            }
+            Transfer::Broken(_) => self.client_broke(key),
+        }
+    }
+
+    fn flush_up(&mut self, key: Key) -> bool {
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let Some(upstream_key) = client.upstream else { return false };
+        let Some(upstream) = self.upstreams.get_mut(upstream_key) else { return false };
+        if !upstream.writable || upstream.connecting || client.connection.up().is_empty() {
+            return false;
+        }
+        let acknowledged = client.connection.acknowledged();
+        let waiting = client.connection.up().front(acknowledged);
+        if waiting.is_empty() {
+            return false;
+        }
+        match evergate_sys::write(upstream.fd(), waiting) {
+            Transfer::Moved(count) => {
+                upstream.writable = count == waiting.len();
+                client.connection.up().advance(count);
+                client.connection.up().take_spent();
+                self.counters.server_bytes_out.add(count as u64);
+                self.with(key, |connection, io| connection.handle_flushed(io, count));
+                self.perform(key);
+                true
+            }
+            Transfer::Blocked | Transfer::End => {
+                upstream.writable = false;
+                false
+            }
+            Transfer::Broken(_) => {
+                // What the server said before it closed is still to be read.
+                client.connection.up().clear();
+                upstream.readable = true;
+                upstream.ended = true;
+                false
+            }
+        }
+    }
+
+    fn client_broke(&mut self, key: Key) -> bool {
+        self.with(key, |connection, io| connection.handle_abort(io, "client_reset"));
+        self.perform(key);
+        true
+    }
+
+    fn read_client(&mut self, key: Key) -> bool {
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        if !client.readable || !client.connection.wants_client() {
+            return false;
+        }
+        if client.connection.splice_up() >= SPLICE_MIN {
+            return self.splice_up(key);
+        }
+        if client.handshaking {
+            if !client.connection.is_handshaking() {
+                client.handshaking = false;
+            } else if self.handshakes >= self.settings.handshakes_per_turn {
+                self.put_again(key);
+                return false;
+            }
+        }
+        let held = client.connection.begin_client_read(&mut self.scratch.input);
+        let room = READ_BYTES.min(INPUT_BYTES.saturating_sub(held));
+        match evergate_sys::read(client.fd(), &mut self.scratch.input[held..held + room]) {
+            Transfer::Moved(count) => {
+                client.readable = count == room || client.ended;
+                self.counters.client_bytes_in.add(count as u64);
+                let handshaking = client.handshaking;
+                self.with(key, |connection, io| connection.handle_client_data(io, held + count));
+                if handshaking {
+                    self.count_handshake(key);
+                }
+                self.perform(key);
+                true
+            }
+            Transfer::End => {
+                client.readable = false;
+                self.with(key, |connection, io| connection.handle_client_end(io));
+                self.perform(key);
+                true
+            }
+            Transfer::Blocked => {
+                client.readable = false;
+                false
+            }
+            Transfer::Broken(_) => self.client_broke(key),
+        }
+    }
+
+    fn count_handshake(&mut self, key: Key) {
+        self.handshakes += 1;
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if let Some(resumed) = client.connection.session_resumed() {
+            client.handshaking = false;
+            if !client.connection.is_busy() {
+                // Tickets wait for the first response, so nothing carries the ACK of the client's last handshake message;
+                // a client without TCP_NODELAY would hold its request back until the delayed ACK (40 ms).
+                evergate_sys::acknowledge_now(client.fd());
+            }
+            let counters = &self.counters;
+            if resumed { &counters.handshakes_resumed } else { &counters.handshakes_full }.add(1);
+        }
+    }
+
+    fn read_server(&mut self, key: Key) -> bool {
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let Some(upstream_key) = client.upstream else { return false };
+        let Some(upstream) = self.upstreams.get_mut(upstream_key) else { return false };
+        if !upstream.readable || upstream.connecting {
+            return false;
+        }
+        // What is inside a pipe comes before what is still in the socket, however little is left.
+        let piped = client.pipes.as_ref().is_some_and(|pipes| pipes.down.is_some());
+        let spliceable = client.connection.splice_down();
+        if spliceable >= SPLICE_MIN || (piped && spliceable > 0) {
+            return self.splice_down(key);
+        }
+        let plan = client.connection.begin_server_read(&mut self.scratch);
+        let fd = upstream.fd();
+        let (result, asked) = match plan {
+            ReadPlan::Nothing => return false,
+            ReadPlan::Head { layout, held, room } => {
+                let start = Slots::payload(layout, 0).start + held;
+                let memory = self.scratch.down.memory();
+                (evergate_sys::read(fd, &mut memory[start..start + room]), room)
+            }
+            ReadPlan::Body { layout } => {
+                let mut regions = [(0, 0); SLOTS];
+                for (index, region) in regions.iter_mut().enumerate() {
+                    let payload = Slots::payload(layout, index);
+                    *region = (payload.start, payload.len());
+                }
+                // When much waits for slow peers already, less is read for each.
+                let slots = if self.buffered * 2 > self.settings.buffered_max { 1 } else { SLOTS };
+                let asked = slots * regions[0].1;
+                (evergate_sys::read_scattered(fd, self.scratch.down.memory(), &regions[..slots]), asked)
+            }
+            ReadPlan::Records { held } => {
+                let room = READ_BYTES.min(INPUT_BYTES.saturating_sub(held));
+                (evergate_sys::read(fd, &mut self.scratch.input[held..held + room]), room)
+            }
+        };
+        match result {
+            Transfer::Moved(count) => {
+                upstream.readable = count == asked || upstream.ended;
+                self.counters.server_bytes_in.add(count as u64);
+                self.with(key, |connection, io| connection.handle_server_data(io, plan, count));
+                self.perform(key);
+                true
+            }
+            Transfer::Blocked => {
+                upstream.readable = false;
+                false
+            }
+            Transfer::End => self.server_ended(key, false),
+            Transfer::Broken(_) => self.server_ended(key, true),
+        }
+    }
+
+    /// The server's FIN, or its RST.
+    fn server_ended(&mut self, key: Key, broken: bool) -> bool {
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+        if let Some(upstream) = upstream {
+            upstream.readable = false;
+            upstream.ended = true;
+        }
+        let Some(leg) = client.connection.leg_id() else { return false };
+        self.with(key, |connection, io| match broken {
+            true => connection.handle_server_reset(io, leg),
+            false => connection.handle_server_end(io, leg),
+        });
+        self.perform(key);
+        true
+    }
+
+    /// Server to client inside the kernel.
+    fn splice_down(&mut self, key: Key) -> bool {
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) else {
+            return false;
+        };
+        let allowed = client.connection.splice_down();
+        let kept = client.pipes.as_mut().and_then(|pipes| pipes.down.take());
+        let Some(mut pipe) = kept.or_else(|| take_pipe(&mut self.spare_pipes)) else { return false };
+        let (from, to) = (upstream.fd(), client.socket.as_raw_fd());
+        let room = (allowed.min(SPLICE_BYTES as u64) as usize).saturating_sub(pipe.held());
+        // A pipe is also full when its slots are, whatever they hold: only an empty one tells that the socket is.
+        let was_empty = pipe.held() == 0;
+        let filled = (room > 0).then(|| pipe.fill(from, room));
+        let mut moved = 0;
+        if pipe.held() > 0 && client.writable {
+            match pipe.empty(to) {
+                Transfer::Moved(count) => moved = count,
+                Transfer::Blocked | Transfer::End => client.writable = false,
+                Transfer::Broken(_) => return self.client_broke(key),
+            }
+        }
+        if let Some(Transfer::Moved(count)) = filled {
+            self.counters.server_bytes_in.add(count as u64);
+        }
+        let blocked = pipe.held() > 0;
+        if matches!(filled, Some(Transfer::Blocked)) && was_empty {
+            upstream.readable = false;
+        }
+        if blocked {
+            client.pipes.get_or_insert_with(|| Box::new(Pipes::default())).down = Some(pipe);
+        } else {
+            self.spare_pipes.push(pipe);
+        }
+        self.counters.client_bytes_out.add(moved as u64);
+        if moved > 0 {
+            self.with(key, |connection, io| connection.handle_spliced_down(io, moved as u64));
+            self.perform(key);
+        } else if blocked {
+            let now = self.now;
+            if let Some(client) = self.clients.get_mut(key) {
+                client.connection.handle_blocked(now);
+            }
+            return false;
+        }
+        match filled {
+            Some(Transfer::End) if !blocked => self.server_ended(key, false),
+            Some(Transfer::Broken(_)) if !blocked => self.server_ended(key, true),
+            _ => moved > 0,
+        }
+    }
+
+    /// Client to server inside the kernel.
+    fn splice_up(&mut self, key: Key) -> bool {
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) else {
+            return false;
+        };
+        let kept = client.pipes.as_mut().and_then(|pipes| pipes.up.take());
+        let Some(mut pipe) = kept.or_else(|| take_pipe(&mut self.spare_pipes)) else { return false };
+        let (from, to) = (client.socket.as_raw_fd(), upstream.fd());
+        let room = SPLICE_BYTES.saturating_sub(pipe.held());
+        // A pipe is also full when its slots are, whatever they hold: only an empty one tells that the socket is.
+        let was_empty = pipe.held() == 0;
+        let filled = (room > 0).then(|| pipe.fill(from, room));
+        let mut moved = 0;
+        if pipe.held() > 0 && upstream.writable {
+            match pipe.empty(to) {
+                Transfer::Moved(count) => moved = count,
+                Transfer::Blocked | Transfer::End => upstream.writable = false,
+                Transfer::Broken(_) => {
+                    upstream.readable = true;
+                    upstream.ended = true;
+                    client.readable = false;
+                    return true;
+                }
+            }
+        }
+        if let Some(Transfer::Moved(count)) = filled {
+            self.counters.client_bytes_in.add(count as u64);
+        }
+        let blocked = pipe.held() > 0;
+        if matches!(filled, Some(Transfer::Blocked)) && was_empty {
+            client.readable = false;
+        }
+        if blocked {
+            client.pipes.get_or_insert_with(|| Box::new(Pipes::default())).up = Some(pipe);
+        } else {
+            self.spare_pipes.push(pipe);
+        }
+        self.counters.server_bytes_out.add(moved as u64);
+        if moved > 0 {
+            self.with(key, |connection, io| connection.handle_spliced_up(io, moved as u64));
+            self.perform(key);
+        }
+        match filled {
+            Some(Transfer::End) if !blocked => {
+                self.with(key, |connection, io| connection.handle_client_end(io));
+                self.perform(key);
+                true
+            }
+            Some(Transfer::Broken(_)) if !blocked => self.client_broke(key),
+            _ => moved > 0,
+        }
+    }
+}
+
+fn take_pipe(spare: &mut Vec<Pipe>) -> Option<Pipe> {
+    spare.pop().or_else(|| Pipe::new().ok())
+}

@@ -1,0 +1,150 @@
+//! Server connections: connecting, in use, idle.
+
+use super::slab::Key;
+use super::{Worker, dial};
+use crate::runtime::ServerRuntime;
+use evergate_base::Micros;
+use evergate_connection::{Failure, Hint};
+use evergate_sys::{Event, Transfer};
+use evergate_tls::Records;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// One server connection.
+pub(super) struct Upstream {
+    pub(super) socket: OwnedFd,
+    pub(super) server: Arc<ServerRuntime>,
+    /// Index in its pool, for the connection that uses it.
+    pub(super) index: u32,
+    /// The client connection that uses it, and its leg.
+    pub(super) owner: Option<(Key, u32)>,
+    pub(super) connecting: bool,
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+    pub(super) ended: bool,
+    pub(super) idle_until: Micros,
+    pub(super) records: Option<Box<Records>>,
+}
+
+impl Upstream {
+    pub(super) fn fd(&self) -> i32 {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// A request that waits for a server with room.
+pub(super) struct Waiting {
+    pub(super) client: Key,
+    pub(super) leg: u32,
+    pub(super) pool: u32,
+    pub(super) hint: Hint,
+    pub(super) tried: Vec<u32>,
+    pub(super) until: Micros,
+}
+
+impl Worker {
+    pub(super) fn upstream_event(&mut self, key: Key, event: Event) {
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        upstream.readable |= event.readable;
+        upstream.writable |= event.writable;
+        upstream.ended |= event.ended;
+        let Some((client, leg)) = upstream.owner else {
+            // An idle connection has nothing to say but its end.
+            if event.readable {
+                self.drop_upstream(key);
+            }
+            return;
+        };
+        if upstream.connecting && (event.writable || event.broken) {
+            match evergate_sys::connect_error(upstream.fd()) {
+                Ok(()) => {
+                    upstream.connecting = false;
+                    let index = upstream.index;
+                    self.with(client, |connection, io| connection.handle_leg_open(io, leg, index, None));
+                }
+                Err(_) => {
+                    upstream.server.failures.fetch_add(1, Ordering::Relaxed);
+                    self.counters.server_failures.add(1);
+                    self.with(client, |connection, io| {
+                        connection.handle_leg_failed(io, leg, Failure::Refused)
+                    });
+                }
+            }
+            self.perform(client);
+        }
+        self.pump(client);
+    }
+
+    /// The connection is done with its server connection: kept for others when clean, else closed.
+    pub(super) fn release(&mut self, client_key: Key, clean: bool, records: Option<Box<Records>>) {
+        let Some(client) = self.clients.get_mut(client_key) else { return };
+        client.pipes = None;
+        client.server_fin_waits = false;
+        let generation = client.connection.snapshot().generation;
+        let Some(key) = client.upstream.take() else { return self.stop_waiting(client_key) };
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        if upstream.connecting {
+            client.unreached.push(upstream.index);
+        }
+        let quiet = !upstream.readable || is_quiet(upstream);
+        let idle = self.idle.entry(upstream.server.id).or_default();
+        let settings = self.current.last().and_then(|current| dial::idle_of(current, &upstream.server));
+        let (idle_max, idle_span) = settings.unwrap_or((0, Micros(0)));
+        if !clean || !quiet || upstream.ended || upstream.connecting || idle.len() >= idle_max {
+            self.drop_upstream(key);
+        } else {
+            upstream.server.leave();
+            upstream.owner = None;
+            upstream.records = records;
+            upstream.readable = false;
+            upstream.idle_until = self.now + idle_span;
+            idle.push(key);
+        }
+        self.serve_waiting(generation);
+    }
+
+    /// Closes a server connection.
+    pub(super) fn drop_upstream(&mut self, key: Key) {
+        let Some(upstream) = self.upstreams.remove(key) else { return };
+        match upstream.owner {
+            Some(_) => upstream.server.leave(),
+            None => {
+                if let Some(idle) = self.idle.get_mut(&upstream.server.id) {
+                    idle.retain(|other| *other != key);
+                }
+            }
+        }
+    }
+
+    /// The newest idle connection to a server that is still quiet.
+    pub(super) fn take_idle(&mut self, server: u64) -> Option<Key> {
+        while let Some(key) = self.idle.get_mut(&server).and_then(Vec::pop) {
+            if self.upstreams.get_mut(key).is_some_and(|upstream| !upstream.ended && !upstream.readable) {
+                return Some(key);
+            }
+            self.upstreams.remove(key);
+        }
+        None
+    }
+
+    pub(super) fn expire_idle(&mut self) {
+        let now = self.now;
+        let upstreams = &mut self.upstreams;
+        for idle in self.idle.values_mut() {
+            idle.retain(|key| {
+                let keep = upstreams.get_mut(*key).is_some_and(|upstream| upstream.idle_until > now);
+                if !keep {
+                    upstreams.remove(*key);
+                }
+                keep
+            });
+        }
+        self.idle.retain(|_, idle| !idle.is_empty());
+    }
+}
+
+/// Whether nothing waits to be read: what a server says after its response belongs to nobody.
+fn is_quiet(upstream: &mut Upstream) -> bool {
+    matches!(evergate_sys::read(upstream.fd(), &mut [0]), Transfer::Blocked)
+}

@@ -1,0 +1,68 @@
+//! A coarse timer wheel: connections are filed once and looked at again when their slot comes round; a deadline that has
+//! moved on in the meantime is filed anew then. Setting a deadline therefore costs nothing.
+
+use super::slab::Key;
+use evergate_base::Micros;
+
+/// Width of a slot.
+pub(crate) const TICK: Micros = Micros::from_ms(64);
+const SLOTS: u64 = 2048;
+
+#[derive(Debug)]
+pub(crate) struct Wheel {
+    slots: Vec<Vec<Key>>,
+    /// The tick that is looked at next.
+    next: u64,
+    filed: usize,
+}
+
+impl Wheel {
+    pub(crate) fn new(now: Micros) -> Wheel {
+        Wheel { slots: (0..SLOTS).map(|_| Vec::new()).collect(), next: now.0 / TICK.0, filed: 0 }
+    }
+
+    /// Files `key` for `deadline`; returns the time at which it will be looked at, which may be earlier.
+    pub(crate) fn file(&mut self, key: Key, deadline: Micros) -> Micros {
+        let tick = (deadline.0 / TICK.0 + 1).clamp(self.next, self.next + SLOTS - 1);
+        self.slots[(tick % SLOTS) as usize].push(key);
+        self.filed += 1;
+        Micros(tick * TICK.0)
+    }
+
+    /// Takes everything filed for a tick up to `now`.
+    pub(crate) fn due(&mut self, now: Micros, out: &mut Vec<Key>) {
+        while self.next * TICK.0 <= now.0 {
+            let slot = &mut self.slots[(self.next % SLOTS) as usize];
+            self.filed -= slot.len();
+            out.append(slot);
+            self.next += 1;
+        }
+    }
+
+    /// Milliseconds until the next look is due.
+    pub(crate) fn wait_ms(&self, now: Micros) -> i32 {
+        let span = Micros(self.next * TICK.0).since(now);
+        (span.0.div_ceil(1000)).min(1000) as i32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_come_out_at_their_time_or_at_the_horizon() {
+        let mut wheel = Wheel::new(Micros(0));
+        let key = |index| Key { index, generation: 0 };
+        assert_eq!(wheel.file(key(1), Micros::from_ms(100)), Micros::from_ms(128));
+        let far = wheel.file(key(2), Micros::from_ms(10_000_000));
+        assert!(far < Micros::from_ms(140_000));
+        let mut due = Vec::new();
+        wheel.due(Micros::from_ms(127), &mut due);
+        assert!(due.is_empty());
+        wheel.due(Micros::from_ms(128), &mut due);
+        assert_eq!(due, [key(1)]);
+        wheel.due(far, &mut due);
+        assert_eq!(due.len(), 2);
+    }
+}

@@ -1,0 +1,275 @@
+//! The commands that need no running node: `check`, `explain`, `version`, and what happens to wrong command lines.
+
+#![allow(missing_docs)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+struct Output {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn evergate(args: &[&str]) -> Output {
+    let output = Command::new(env!("CARGO_BIN_EXE_evergate")).args(args).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Output { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// A folder of one test, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("evergate-cli-{}-{test}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const BASE: &str = r#"
+[[listeners]]
+name = "public"
+address = ":8443"
+protocol = "https"
+pool = "site"
+limits = { body_bytes_max = 1000, body_prefix_bytes = 100 }
+[[listeners]]
+name = "plain"
+address = ":8080"
+protocol = "http"
+redirect_to_https = true
+[[listeners]]
+name = "bare"
+address = ":8081"
+protocol = "http"
+[[certificates]]
+name = "local"
+self_signed = ["localhost"]
+[[pools]]
+name = "site"
+sticky = "source"
+servers = [{ name = "one", address = "192.0.2.1:80" }]
+[[pools]]
+name = "api"
+sticky_cookie = "AT"
+servers = [{ address = "192.0.2.2:80" }]
+"#;
+
+const RULES: &str = r#"
+[[rules]]
+name = "large"
+when = 'json("/total") > 100'
+route = "api"
+class = "gold"
+[[rules]]
+name = "api"
+when = 'path.path_prefix("/api") && header("x-key") == "k"'
+route = "api"
+sticky = "cookie"
+set_request_headers = { X-By = "evergate" }
+remove_response_headers = ["Server"]
+rate_limit = { requests_per_s = 5, burst = 9 }
+[[rules]]
+name = "old"
+when = 'path.path_prefix("/old")'
+redirect = "https://${host}/new"
+redirect_status = 301
+"#;
+
+fn example(name: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    root.join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn check_accepts_the_examples() {
+    for name in ["minimal.toml", "content-switch.toml", "tcp.toml"] {
+        let output = evergate(&["check", &example(name)]);
+        assert_eq!(output.code, Some(0), "{name}: {}{}", output.out, output.err);
+    }
+}
+
+#[test]
+fn check_reports_every_problem_and_exits_with_2() {
+    let folder = Folder::new("problems");
+    let path = folder.write("bad.toml", &BASE.replace(":8080", "8080").replace("192.0.2.2:80", "192.0.2.2"));
+    let output = evergate(&["check", &path]);
+    assert_eq!(output.code, Some(2));
+    assert!(
+        output.out.contains("listeners[1].address") && output.out.contains("pools[1].servers[0].address")
+    );
+    assert!(output.out.contains("remedy:"));
+    let json = evergate(&["check", "--json", &path]);
+    assert_eq!(json.code, Some(2));
+    let report: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    let problems = report["problems"].as_array().unwrap();
+    let errors = problems.iter().filter(|problem| problem["severity"] == "error").count();
+    assert_eq!((&report["ok"], errors), (&false.into(), 2));
+    let missing = evergate(&["check", "/nonexistent/evergate.toml"]);
+    assert!(missing.code == Some(2) && missing.out.contains("cannot be read"));
+}
+
+#[test]
+fn check_shows_rules_that_cannot_be_meant_with_a_witness() {
+    let folder = Folder::new("rules");
+    let shadow = "[[rules]]\nname = \"first\"\nwhen = 'path.starts_with(\"/a\")'\ndeny = 403\n\
+        [[rules]]\nname = \"hidden\"\nwhen = 'path.starts_with(\"/ab\")'\nroute = \"api\"\n";
+    let path = folder.write("shadow.toml", &format!("{BASE}{shadow}"));
+    let output = evergate(&["check", &path]);
+    assert_eq!(output.code, Some(0), "{}", output.out);
+    assert!(output.out.contains("warning: rule \"hidden\": unreachable"), "{}", output.out);
+    assert!(output.out.contains("witness: GET https://host.example/ab"), "{}", output.out);
+    let conflict = shadow.replace("\"/ab\"", "\"/a\"");
+    let path = folder.write("conflict.toml", &format!("{BASE}{conflict}"));
+    let output = evergate(&["check", "--json", &path]);
+    let report: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+    assert_eq!((output.code, &report["rules"][0]["kind"]), (Some(2), &"conflict".into()));
+}
+
+#[test]
+fn check_finds_a_key_of_another_certificate() {
+    let folder = Folder::new("mismatch");
+    let pair = |name: &str| evergate_crypto::self_signed(&[name.to_owned()]).unwrap();
+    folder.write("cert.pem", &pair("a.example").0);
+    folder.write("key.pem", &pair("b.example").1);
+    let text = BASE.replace("self_signed = [\"localhost\"]", "chain = \"cert.pem\"\nkey = \"key.pem\"");
+    let output = evergate(&["check", &folder.write("evergate.toml", &text)]);
+    assert_eq!(output.code, Some(2));
+    assert!(output.out.contains("does not belong to certificate"), "{}", output.out);
+}
+
+fn explained(folder: &Folder, request: &str, more: &[&str]) -> serde_json::Value {
+    let path = folder.write("evergate.toml", &format!("{BASE}{RULES}"));
+    let mut args = vec!["explain", path.as_str(), "--json", "--request", request];
+    args.extend(more);
+    let output = evergate(&args);
+    assert_eq!(output.code, Some(0), "{request}: {}", output.err);
+    serde_json::from_str(&output.out).unwrap()
+}
+
+#[test]
+fn explain_says_where_a_request_goes_and_what_is_done_to_it() {
+    let folder = Folder::new("route");
+    let answer = explained(&folder, "GET https://X.example/a/../api/%7ev?q=1", &["-H", "X-Key: k"]);
+    assert_eq!((&answer["rule"], &answer["pool"]), (&"api".into(), &"api".into()));
+    assert_eq!((&answer["path"], &answer["host"]), (&"/api/~v".into(), &"x.example".into()));
+    assert_eq!((&answer["path_sent"], &answer["query"]), (&"/a/../api/%7ev".into(), &"q=1".into()));
+    assert_eq!((&answer["sticky"], &answer["listener"]), (&"by the cookie AT".into(), &"public".into()));
+    assert_eq!(answer["request_headers"], serde_json::json!(["set x-by: evergate"]));
+    assert_eq!(answer["response_headers"], serde_json::json!(["remove server"]));
+    assert!(answer["rate_limits"][0].as_str().unwrap().starts_with("5 requests/s"));
+    assert_eq!(answer["rules"][1]["verdict"], "wins");
+
+    let answer = explained(&folder, "/elsewhere", &["-H", "X-Key: k"]);
+    assert_eq!((&answer["rule"], &answer["pool"]), (&serde_json::Value::Null, &"site".into()));
+    assert_eq!(answer["sticky"], "by the client's address");
+    assert_eq!(answer["rules"][1]["failed"][0]["value"], "\"/elsewhere\"");
+
+    let answer = explained(&folder, "https://x.example/old/page", &[]);
+    assert_eq!((&answer["status"], &answer["location"]), (&301.into(), &"https://x.example/new".into()));
+}
+
+#[test]
+fn explain_follows_the_data_path_in_what_it_refuses() {
+    let folder = Folder::new("refused");
+    let status = |request: &str, more: &[&str]| {
+        let answer = explained(&folder, request, more);
+        (answer["status"].as_u64(), answer["outcome"].as_str().unwrap().to_owned())
+    };
+    let (code, outcome) = status("GET https://x/%00", &[]);
+    assert!(code == Some(400) && outcome.contains("path_nul"), "{outcome}");
+    let (code, outcome) = status("GET https://x/", &["-H", "Content-Length: 1", "-H", "Content-Length: 2"]);
+    assert!(code == Some(400), "{outcome}");
+    assert_eq!(status("POST https://x/", &["--body", &"x".repeat(1001)]).0, Some(413));
+    assert_eq!(status("GET http://x:8080/api", &[]).0, Some(308));
+    assert_eq!(status("GET http://x:8081/", &[]).0, Some(404));
+    assert_eq!(status("GET https://x/", &["--listener", "bare"]).0, Some(404));
+}
+
+#[test]
+fn explain_reads_bodies_as_far_as_the_listener_does() {
+    let folder = Folder::new("body");
+    let json = ["-H", "Content-Type: application/json", "--body"];
+    let with = |body: &str| explained(&folder, "POST https://x/", &[&json[..], &[body]].concat());
+    let answer = with("{\"total\": 101}");
+    assert_eq!((&answer["rule"], &answer["class"]), (&"large".into(), &"gold".into()));
+    assert_eq!(with("{\"total\": 99}")["rule"], serde_json::Value::Null);
+    let long = format!("{{\"pad\": \"{}\", \"total\": 101}}", "x".repeat(100));
+    let answer = with(&long);
+    assert_eq!(
+        (&answer["rule"], &answer["rules"][0]["verdict"]),
+        (&serde_json::Value::Null, &"undecidable".into())
+    );
+    let announced = explained(
+        &folder,
+        "POST https://x/",
+        &["-H", "Content-Type: application/json", "-H", "Content-Length: 9"],
+    );
+    assert!(announced["outcome"].as_str().unwrap().contains("--body") && announced["pool"].is_null());
+    let file = format!("@{}", folder.write("body.json", "{\"total\": 5000}"));
+    assert_eq!(with(&file)["rule"], "large");
+}
+
+#[test]
+fn explain_as_text_names_the_winner_and_why_the_others_did_not() {
+    let folder = Folder::new("text");
+    let path = folder.write("evergate.toml", &format!("{BASE}{RULES}"));
+    let output = evergate(&["explain", &path, "--request", "GET https://x/api", "-H", "x-key: other"]);
+    assert_eq!(output.code, Some(0));
+    assert!(
+        output.out.contains("sent to pool \"site\" by the default of listener \"public\""),
+        "{}",
+        output.out
+    );
+    assert!(output.out.contains("api: does not match"), "{}", output.out);
+    assert!(output.out.contains("meets \"other\""), "{}", output.out);
+}
+
+#[test]
+fn wrong_command_lines_exit_with_2() {
+    let folder = Folder::new("usage");
+    let path = folder.write("evergate.toml", BASE);
+    for args in [
+        &["run"][..],
+        &["run", "--listen", ":8443"],
+        &["run", &path, "--listen", ":8443", "--to", "127.0.0.1:1"],
+        &["run", "--listen", "8443", "--to", "127.0.0.1:1"],
+        &["run", "/nonexistent/evergate.toml"],
+        &["frobnicate"],
+        &["explain", &path, "--request", "ftp://x/"],
+        &["explain", &path, "--request", "/", "--listener", "nobody"],
+        &["explain", &path, "--request", "/", "-H", "no colon"],
+        &["explain", &path, "--request", "/", "--client", "localhost"],
+        &["servers", "drain"],
+    ] {
+        let output = evergate(args);
+        assert!(
+            output.code == Some(2) && !output.err.is_empty(),
+            "{args:?}: {:?} {}",
+            output.code,
+            output.err
+        );
+    }
+}
+
+#[test]
+fn the_version_is_told_to_people_and_programs() {
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(evergate(&["version"]).out, format!("evergate {version}\n"));
+    let json: serde_json::Value = serde_json::from_str(&evergate(&["version", "--json"]).out).unwrap();
+    assert_eq!(json["version"], version);
+}

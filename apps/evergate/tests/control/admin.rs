@@ -1,0 +1,161 @@
+//! The admin API through the command line, and the metrics.
+
+use crate::node::{Demo, Folder, Node, Port, eventually, evergate, get, plain};
+use evergate::control::status::{Certificates, Rules};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+
+const RULES: &str = "[[rules]]\nname = \"closed\"\nwhen = 'path.path_prefix(\"/internal\")'\ndeny = 403\n\
+    [[rules]]\nname = \"tag\"\nset_request_headers = { X-Tag = \"yes\" }\n";
+
+#[test]
+fn a_node_tells_what_it_serves_and_what_it_has_done() {
+    let (folder, port, secure, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(2));
+    let https = format!(
+        "[[listeners]]\nname = \"secure\"\naddress = \"{}\"\nprotocol = \"https\"\npool = \"web\"\n\
+         [[certificates]]\nname = \"local\"\nself_signed = [\"localhost\"]\n",
+        secure.address()
+    );
+    let node = Node::with_config(&folder, &(plain(&port, &demo.addresses) + &https + RULES));
+    assert_eq!(get(port.address(), "/internal/x").0, 403);
+    let (status, body) = get(port.address(), "/hello?a=b");
+    assert_eq!(status, 200);
+    let echoed: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((&echoed["target"], &echoed["headers"]["x-tag"]), (&"/hello?a=b".into(), &"yes".into()));
+
+    let status = eventually("both responses are counted", || {
+        Some(node.status())
+            .filter(|status| status.total.responses["2xx"] == 1 && status.connections.open == 0)
+    });
+    assert_eq!((status.state.as_str(), status.generation, status.pid), ("running", 1, node.id()));
+    assert_eq!(status.listeners.len(), 2);
+    assert_eq!(status.listeners[0].address, port.address().to_string());
+    assert_eq!((status.total.accepted, status.total.responses["4xx"]), (2, 1));
+    assert_eq!(status.reasons["denied_by_rule"], 1);
+    assert!(status.workers.len() == 1 && status.workers[0].alive);
+    let servers = &status.pools[0].servers;
+    assert_eq!(servers.iter().map(|server| server.requests).sum::<u64>(), 1);
+    assert!(servers.iter().all(|server| server.state == "up" && server.outstanding == 0));
+
+    let rules: Rules = node.json(&["rules", "hits"]);
+    let hits: Vec<_> =
+        rules.rules.iter().map(|rule| (rule.name.as_str(), rule.action.as_str(), rule.hits)).collect();
+    assert_eq!(hits, [("closed", "deny 403", 1), ("tag", "continue", 1)]);
+    let certificates: Certificates = node.json(&["certificates"]);
+    assert_eq!(certificates.certificates[0].names, ["localhost"]);
+    assert!(certificates.certificates[0].days_left > 0);
+
+    for (args, part) in [
+        (&["status"][..], "in        http"),
+        (&["servers", "list"], "web/s0"),
+        (&["rules", "hits"], "closed"),
+        (&["certificates"], "localhost"),
+    ] {
+        let output = node.cli(args);
+        assert!(output.code == Some(0) && output.out.contains(part), "{args:?}: {output:?}");
+    }
+    let metrics = node.cli(&["metrics"]).out;
+    for line in [
+        "evergate_responses_total{class=\"4xx\"} 1",
+        "evergate_rule_hits_total{rule=\"closed\"} 1",
+        "evergate_server_up{pool=\"web\",server=\"s0\"} 1",
+        "evergate_ended_total{reason=\"denied_by_rule\"} 1",
+        "# TYPE evergate_connections gauge",
+    ] {
+        assert!(metrics.lines().any(|has| has == line), "no {line:?} in {metrics}");
+    }
+}
+
+#[test]
+fn a_drained_server_gets_no_requests_until_it_is_ready() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(2));
+    let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
+    let served_by = || {
+        let answers = (0..8).map(|_| get(port.address(), "/").1);
+        let server =
+            |text: String| serde_json::from_str::<serde_json::Value>(&text).unwrap()["server"].clone();
+        let mut names: Vec<String> = answers.map(|text| server(text).as_str().unwrap().to_owned()).collect();
+        names.sort();
+        names.dedup();
+        names
+    };
+    assert_eq!(served_by(), ["demo-1", "demo-2"]);
+    assert_eq!(node.cli(&["servers", "drain", "web/s0"]).out, "web/s0 is draining\n");
+    assert_eq!(node.server("web/s0").state, "draining");
+    assert_eq!(served_by(), ["demo-2"]);
+    // A reload keeps what an operator said.
+    assert_eq!(node.cli(&["reload"]).code, Some(0));
+    assert_eq!(served_by(), ["demo-2"]);
+    assert_eq!(node.cli(&["servers", "ready", "web/s0"]).code, Some(0));
+    assert_eq!(served_by(), ["demo-1", "demo-2"]);
+
+    let unknown = node.cli(&["servers", "drain", "web/nobody"]);
+    assert!(unknown.code == Some(1) && unknown.err.contains("nobody"), "{unknown:?}");
+    assert_eq!(node.cli(&["servers", "drain", "web"]).code, Some(2));
+}
+
+#[test]
+fn only_the_owner_may_open_the_admin_socket_and_a_stale_one_is_replaced() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let stale = folder.path("admin.sock");
+    drop(UnixListener::bind(&stale).unwrap()); // the file stays
+    let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
+    let mode = std::fs::metadata(&stale).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(node.status().generation, 1);
+    drop(node);
+}
+
+#[test]
+fn a_socket_in_use_and_another_kind_of_file_are_left_alone_and_the_node_serves_without() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let path = folder.path("admin.sock");
+    let text = plain(&port, &demo.addresses);
+    let in_use = UnixListener::bind(&path).unwrap();
+    let node = Node::with_config(&folder, &text);
+    assert!(node.line("no admin API").contains("another process answers"));
+    assert_eq!(get(port.address(), "/").0, 200);
+    drop((node, in_use));
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "precious").unwrap();
+    let node = Node::with_config(&folder, &text);
+    assert!(node.line("no admin API").contains("another kind of file"));
+    assert_eq!(get(port.address(), "/").0, 200);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[test]
+fn the_metrics_address_serves_metrics_and_nothing_else() {
+    let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
+    let admin = format!("[admin]\nsocket = \"admin.sock\"\nmetrics_listen = \"{}\"\n", metrics.address());
+    let node = Node::with_config(&folder, &(admin + &plain(&port, &demo.addresses)));
+    let (status, text) = get(metrics.address(), "/metrics");
+    assert!(status == 200 && text.contains("evergate_generation 1\n"));
+    assert_eq!(get(metrics.address(), "/healthz"), (200, "ok\n".to_owned()));
+    for path in ["/", "/v1/status", "/v1/reload", "/v1/drain", "/v1/servers/web/s0/drain"] {
+        assert_eq!(get(metrics.address(), path).0, 404, "{path}");
+    }
+    assert_eq!(node.status().metrics_listen, Some(metrics.address().to_string()));
+}
+
+#[test]
+fn the_one_line_form_serves_and_drains_on_command() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let (listen, to) = (port.address().to_string(), demo.addresses[0].to_string());
+    let socket = folder.path("admin.sock");
+    let mut node =
+        Node::start(&folder, &["--listen", &listen, "--to", &to, "--socket", socket.to_str().unwrap()]);
+    assert_eq!(node.status().listeners[0].protocol, "https");
+    assert_eq!(node.cli(&["reload"]).code, Some(0));
+    assert_eq!(node.cli(&["drain"]).out, "draining\n");
+    assert_eq!(node.wait().code(), Some(0));
+    assert!(!socket.exists());
+}
+
+#[test]
+fn without_a_node_the_commands_fail_and_say_where_they_looked() {
+    let folder = Folder::new();
+    let socket = folder.path("nobody.sock");
+    let output = evergate(&["status", "--socket", socket.to_str().unwrap()]);
+    assert!(output.code == Some(1) && output.err.contains("nobody.sock"), "{output:?}");
+}

@@ -1,0 +1,43 @@
+//! Certificates, keys and ticket keys are used anew when their files change.
+
+use crate::node::{Demo, Folder, Node, Port, config, eventually, plain};
+use evergate::control::status::Certificates;
+
+fn make(folder: &Folder, names: &[&str]) {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let (certificate, key) = evergate_crypto::self_signed(&names).unwrap();
+    folder.write("cert.pem", &certificate);
+    folder.write("key.pem", &key);
+}
+
+fn names(node: &Node) -> Vec<String> {
+    node.json::<Certificates>(&["certificates"]).certificates.remove(0).names
+}
+
+#[test]
+fn a_replaced_certificate_is_used_and_a_broken_one_changes_nothing() {
+    let (folder, port, secure, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
+    make(&folder, &["first.example"]);
+    let text = format!(
+        "{}[[listeners]]\nname = \"secure\"\naddress = \"{}\"\nprotocol = \"https\"\npool = \"web\"\n\
+         [[certificates]]\nname = \"c\"\nchain = \"cert.pem\"\nkey = \"key.pem\"\n",
+        plain(&port, &demo.addresses),
+        secure.address()
+    );
+    let path = folder.write("evergate.toml", &config(&text));
+    let node = Node::start(&folder, &[path.to_str().unwrap(), "--watch-interval-ms", "20"]);
+    assert_eq!(names(&node), ["first.example"]);
+    // What the configuration file says by now must not come into force on the way.
+    folder.write("evergate.toml", "this is no configuration");
+    make(&folder, &["second.example", "www.second.example"]);
+    eventually("the new certificate is in use", || {
+        (names(&node) == ["second.example", "www.second.example"]).then_some(())
+    });
+    let before = node.line_count();
+    folder.write("key.pem", "broken");
+    let (line, _) = node.line_after(before, "cannot use changed files");
+    assert!(line.contains("key.pem") && line.contains("previous ones stay in use"), "{line}");
+    assert_eq!(names(&node)[0], "second.example");
+    make(&folder, &["third.example"]);
+    eventually("the repaired pair is in use", || (names(&node) == ["third.example"]).then_some(()));
+}

@@ -1,0 +1,138 @@
+//! Active health checks against servers that die, return, and answer badly.
+
+use crate::node::{Backend, Demo, Folder, Node, Port, config, eventually, get, plain};
+
+const HTTP: &str =
+    "health = { path = \"/healthz\", interval_ms = 100, timeout_ms = 100, rise = 2, fall = 2 }\n";
+
+fn in_state(node: &Node, server: &str, state: &str) {
+    eventually(&format!("{server} is {state}"), || (node.server(server).state == state).then_some(()));
+}
+
+#[test]
+fn a_server_that_dies_gets_no_requests_until_it_returns() {
+    let (folder, port, mut first, second) =
+        (Folder::new(), Port::new(), Backend::new("one"), Backend::new("two"));
+    let node = Node::with_config(&folder, &(plain(&port, &[first.address(), second.address()]) + HTTP));
+    eventually("both are checked", || {
+        ["web/s0", "web/s1"]
+            .iter()
+            .all(|name| node.server(name).health.is_some_and(|last| last.ok))
+            .then_some(())
+    });
+    first.die();
+    let (line, seen) = node.line_after(0, "server web/s0");
+    assert!(line.contains("is down: cannot connect: ") && line.contains("2 checks in a row"), "{line}");
+    in_state(&node, "web/s0", "down");
+    assert!((0..6).all(|_| get(port.address(), "/").1 == "two"));
+    assert_eq!(node.server("web/s0").health.map(|last| last.ok), Some(false));
+    first.rise();
+    let (line, _) = node.line_after(seen, "server web/s0");
+    assert!(line.contains("is up: status 200 (2 checks in a row)"), "{line}");
+    in_state(&node, "web/s0", "up");
+    let mut seen: Vec<String> = (0..6).map(|_| get(port.address(), "/").1).collect();
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen, ["one", "two"]);
+}
+
+#[test]
+fn a_server_that_is_dead_at_start_is_down_after_one_check() {
+    let (folder, port, nobody, alive) = (Folder::new(), Port::new(), Port::new(), Backend::new("alive"));
+    let slow = "health = { path = \"/\", interval_ms = 3600000, timeout_ms = 1000, fall = 5 }\n";
+    let node = Node::with_config(&folder, &(plain(&port, &[nobody.address(), alive.address()]) + slow));
+    assert!(node.line("server web/s0").contains("(1 check)"));
+    in_state(&node, "web/s0", "down");
+    assert_eq!(get(port.address(), "/").1, "alive");
+}
+
+#[test]
+fn a_wrong_status_counts_as_failure_and_says_so() {
+    let (folder, port, backend) = (Folder::new(), Port::new(), Backend::new("one"));
+    let node = Node::with_config(&folder, &(plain(&port, &[backend.address()]) + HTTP));
+    eventually("it is checked", || node.server("web/s0").health);
+    backend.say(503);
+    let (line, seen) = node.line_after(0, "is down");
+    assert!(line.contains("status 503, expected 200-399"), "{line}");
+    assert_eq!(get(port.address(), "/").0, 503); // evergate's own: no server is up
+    assert_eq!(node.status().pools[0].unavailable, 1);
+    backend.say(204);
+    node.line_after(seen, "is up");
+}
+
+#[test]
+fn a_reload_keeps_the_state_and_follows_the_new_servers() {
+    let (folder, port, mut first, second) =
+        (Folder::new(), Port::new(), Backend::new("one"), Backend::new("two"));
+    let text = plain(&port, &[first.address()]) + HTTP;
+    let node = Node::with_config(&folder, &text);
+    eventually("it is checked", || node.server("web/s0").health);
+    first.die();
+    in_state(&node, "web/s0", "down");
+    let failed = node.server("web/s0").health.unwrap().failed;
+    folder.write("evergate.toml", &config(&(plain(&port, &[first.address(), second.address()]) + HTTP)));
+    assert_eq!(node.cli(&["reload"]).code, Some(0));
+    let carried = node.server("web/s0");
+    assert!(carried.state == "down" && carried.health.unwrap().failed >= failed);
+    assert_eq!(get(port.address(), "/").1, "two");
+    first.rise();
+    in_state(&node, "web/s0", "up");
+    // Without checks a server counts as up, and nobody asks it any more.
+    folder.write("evergate.toml", &config(&plain(&port, &[first.address(), second.address()])));
+    assert_eq!(node.cli(&["reload"]).code, Some(0));
+    assert!(node.server("web/s0").health.is_none());
+    let asked = second.requests();
+    assert_eq!(get(port.address(), "/").0, 200);
+    assert_eq!(get(port.address(), "/").0, 200);
+    assert_eq!(second.requests(), asked + 1);
+}
+
+#[test]
+fn pools_with_tls_are_checked_over_tls() {
+    let (folder, behind, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let (certificate, key) = evergate_crypto::self_signed(&["localhost".to_owned()]).unwrap();
+    let (other, _) = evergate_crypto::self_signed(&["localhost".to_owned()]).unwrap();
+    for (name, text) in [("cert.pem", &certificate), ("key.pem", &key), ("other.pem", &other)] {
+        folder.write(name, text);
+    }
+    let origin = format!(
+        "[admin]\nsocket = \"origin.sock\"\n\
+         [[listeners]]\nname = \"in\"\naddress = \"{}\"\nprotocol = \"https\"\npool = \"web\"\n\
+         [[certificates]]\nname = \"c\"\nchain = \"cert.pem\"\nkey = \"key.pem\"\n\
+         [[pools]]\nname = \"web\"\nservers = [{{ address = \"{}\" }}]\n",
+        behind.address(),
+        demo.addresses[0]
+    );
+    let _origin = Node::with_config(&folder, &origin);
+    let port = Port::new();
+    let pool = |name: &str, tls: &str, health: &str| {
+        format!(
+            "[[pools]]\nname = \"{name}\"\nservers = [{{ name = \"s\", address = \"{}\" }}]\n\
+             tls = {{ server_name = \"localhost\", {tls} }}\n\
+             health = {{ interval_ms = 2000, timeout_ms = 2000, {health} }}\n\
+             [[rules]]\nname = \"{name}\"\nwhen = 'path == \"/{name}\"'\nroute = \"{name}\"\n",
+            behind.address()
+        )
+    };
+    let text =
+        format!("[[listeners]]\nname = \"in\"\naddress = \"{}\"\nprotocol = \"http\"\n", port.address())
+            + &pool("trusting", "ca = \"cert.pem\"", "path = \"/\"")
+            + &pool("connecting", "ca = \"cert.pem\"", "kind = \"tcp\"")
+            + &pool("careless", "verify = false", "path = \"/status?code=500\", expect_status = [500]")
+            + &pool("distrusting", "ca = \"other.pem\"", "path = \"/\"");
+    let node = Node::with_config(&folder, &text);
+    let last = |pool: &str| {
+        let server = format!("{pool}/s");
+        let health = eventually("it is checked", || node.server(&server).health);
+        (health.ok, health.detail, node.server(&server).state)
+    };
+    assert_eq!(last("trusting"), (true, "status 200".to_owned(), "up".to_owned()));
+    assert_eq!(last("connecting"), (true, "TLS handshake completed".to_owned(), "up".to_owned()));
+    assert_eq!(last("careless"), (true, "status 500".to_owned(), "up".to_owned()));
+    let (ok, detail, state) = last("distrusting");
+    assert!(
+        !ok && detail.starts_with("TLS handshake: invalid peer certificate") && state == "down",
+        "{detail}"
+    );
+    assert_eq!(get(port.address(), "/trusting").0, 200);
+}

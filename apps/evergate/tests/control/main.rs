@@ -1,0 +1,10 @@
+//! The control plane of the real binary: admin API, command line, reload, signals, health, certificates.
+
+#![allow(missing_docs)]
+
+mod admin;
+mod files;
+mod health;
+mod node;
+mod reload;
+mod signals;

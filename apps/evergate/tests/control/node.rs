@@ -1,0 +1,374 @@
+//! A running node of the real binary, and backends that come and go. Everything that waits does so with a deadline on
+//! something that can be seen.
+
+use evergate::control::status::{ServerStatus, Status};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// Far beyond what anything here takes; reached only by what never happens.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Calls `condition` until it gives something.
+pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < until, "never happened: {what}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// A port that nobody else gets as long as this lives: bound, not listening, and shared with whoever else asks to share.
+pub(crate) struct Port {
+    _reserved: tokio::net::TcpSocket,
+    pub(crate) number: u16,
+}
+
+impl Port {
+    pub(crate) fn new() -> Port {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.set_reuseport(true).unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let number = socket.local_addr().unwrap().port();
+        Port { _reserved: socket, number }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.number))
+    }
+}
+
+/// A folder of this test's own, removed at its end.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Folder {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let unique = format!("evergate-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(unique);
+        std::fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a command came to.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// Runs a command of the real binary to its end.
+pub(crate) fn evergate(args: &[&str]) -> Output {
+    let output = Command::new(env!("CARGO_BIN_EXE_evergate"))
+        .args(args)
+        .env_remove("EVERGATE_SOCKET")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Output { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+#[derive(Default)]
+struct Lines {
+    seen: Mutex<Vec<String>>,
+    more: Condvar,
+}
+
+/// A node, ended with the test.
+pub(crate) struct Node {
+    child: Child,
+    pub(crate) socket: PathBuf,
+    lines: Arc<Lines>,
+}
+
+impl Node {
+    /// Starts `evergate run` with these arguments and waits until it is ready.
+    pub(crate) fn start(folder: &Folder, args: &[&str]) -> Node {
+        Node::start_with(folder, args, |command| command)
+    }
+
+    pub(crate) fn start_with(
+        folder: &Folder,
+        args: &[&str],
+        adjust: impl FnOnce(&mut Command) -> &mut Command,
+    ) -> Node {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_evergate"));
+        command.arg("run").args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = adjust(command.env_remove("NOTIFY_SOCKET")).spawn().unwrap();
+        let lines = Arc::new(Lines::default());
+        let (stderr, to) = (child.stderr.take().unwrap(), lines.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                to.seen.lock().unwrap().push(line);
+                to.more.notify_all();
+            }
+        });
+        let node = Node { child, socket: folder.path("admin.sock"), lines };
+        node.line("ready: ");
+        node
+    }
+
+    /// Writes a configuration with an admin socket and one worker around `text`, and starts with it.
+    pub(crate) fn with_config(folder: &Folder, text: &str) -> Node {
+        let path = folder.write("evergate.toml", &config(text));
+        Node::start(folder, &[path.to_str().unwrap()])
+    }
+
+    /// Waits for a message with this in it.
+    pub(crate) fn line(&self, part: &str) -> String {
+        self.line_after(0, part).0
+    }
+
+    /// Waits for a message after the first `from` ones; how many there were up to it.
+    pub(crate) fn line_after(&self, from: usize, part: &str) -> (String, usize) {
+        let until = Instant::now() + DEADLINE;
+        let mut seen = self.lines.seen.lock().unwrap();
+        loop {
+            if let Some(index) = seen.iter().skip(from).position(|line| line.contains(part)) {
+                return (seen[from + index].clone(), from + index + 1);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "no message with {part:?}; there were: {seen:#?}");
+            seen = self.lines.more.wait_timeout(seen, left).unwrap().0;
+        }
+    }
+
+    pub(crate) fn line_count(&self) -> usize {
+        self.lines.seen.lock().unwrap().len()
+    }
+
+    /// Runs a command against this node.
+    pub(crate) fn cli(&self, args: &[&str]) -> Output {
+        let mut all = args.to_vec();
+        all.extend(["--socket", self.socket.to_str().unwrap()]);
+        evergate(&all)
+    }
+
+    /// The JSON that a command prints.
+    pub(crate) fn json<T: serde::de::DeserializeOwned>(&self, args: &[&str]) -> T {
+        let mut all = args.to_vec();
+        all.push("--json");
+        let output = self.cli(&all);
+        assert_eq!(output.code, Some(0), "{args:?}: {output:?}");
+        serde_json::from_str(&output.out).unwrap()
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.json(&["status"])
+    }
+
+    pub(crate) fn server(&self, name: &str) -> ServerStatus {
+        let all: evergate::control::status::Servers = self.json(&["servers", "list"]);
+        all.servers.into_iter().find(|server| format!("{}/{}", server.pool, server.name) == name).unwrap()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        eventually("the node ends", || self.child.try_wait().unwrap())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A configuration with one worker, an admin socket and no access log, unless `text` says otherwise.
+pub(crate) fn config(text: &str) -> String {
+    let logs = if text.contains("[logs]") { "" } else { "[logs]\naccess = \"off\"\n" };
+    let admin = if text.contains("[admin]") { "" } else { "[admin]\nsocket = \"admin.sock\"\n" };
+    let node = if text.contains("[node]") { "" } else { "[node]\nworkers = 1\n" };
+    format!("{node}{logs}{admin}{text}")
+}
+
+/// An http listener with a pool of these servers, named s0, s1, and so on.
+pub(crate) fn plain(port: &Port, servers: &[SocketAddr]) -> String {
+    let servers: Vec<String> = servers
+        .iter()
+        .enumerate()
+        .map(|(index, address)| format!("{{ name = \"s{index}\", address = \"{address}\" }}"))
+        .collect();
+    format!(
+        "[[listeners]]\nname = \"in\"\naddress = \"{}\"\nprotocol = \"http\"\npool = \"web\"\n\
+         [[pools]]\nname = \"web\"\npolicy = \"round_robin\"\nservers = [{}]\n",
+        port.address(),
+        servers.join(", ")
+    )
+}
+
+/// One request on a connection of its own: status and body.
+pub(crate) fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    read_response(stream)
+}
+
+pub(crate) fn read_response(mut stream: TcpStream) -> (u16, String) {
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response in {text:?}"));
+    (head[9..12].parse().unwrap(), body.to_owned())
+}
+
+/// A backend in this process: answers every request with a status and its name, and can die and return.
+pub(crate) struct Backend {
+    port: Port,
+    name: String,
+    state: Arc<State>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+struct State {
+    status: AtomicU16,
+    requests: AtomicU64,
+    dead: std::sync::atomic::AtomicBool,
+}
+
+impl Backend {
+    pub(crate) fn new(name: &str) -> Backend {
+        let state = State {
+            status: AtomicU16::new(200),
+            requests: AtomicU64::new(0),
+            dead: std::sync::atomic::AtomicBool::new(true),
+        };
+        let mut backend =
+            Backend { port: Port::new(), name: name.to_owned(), state: Arc::new(state), thread: None };
+        backend.rise();
+        backend
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.port.address()
+    }
+
+    /// Answers with this status from now on.
+    pub(crate) fn say(&self, status: u16) {
+        self.state.status.store(status, Ordering::SeqCst);
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.state.requests.load(Ordering::SeqCst)
+    }
+
+    /// Listens (again).
+    pub(crate) fn rise(&mut self) {
+        let socket = evergate_sys::listen(self.address(), 64).unwrap();
+        let listener = TcpListener::from(socket);
+        listener.set_nonblocking(false).unwrap();
+        self.state.dead.store(false, Ordering::SeqCst);
+        let (state, name) = (self.state.clone(), self.name.clone());
+        self.thread = Some(std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if state.dead.load(Ordering::SeqCst) {
+                    return;
+                }
+                answer(stream, &state, &name);
+            }
+        }));
+    }
+
+    /// Listens no longer: connects are refused.
+    pub(crate) fn die(&mut self) {
+        self.state.dead.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(self.address()); // ends the wait in accept
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.die();
+        }
+    }
+}
+
+fn answer(mut stream: TcpStream, state: &State, name: &str) {
+    let _ = stream.set_read_timeout(Some(DEADLINE));
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            _ => return,
+        }
+    }
+    state.requests.fetch_add(1, Ordering::SeqCst);
+    let status = state.status.load(Ordering::SeqCst);
+    let _ = write!(
+        stream,
+        "HTTP/1.1 {status} x\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{name}",
+        name.len()
+    );
+}
+
+/// Demo servers of the real binary.
+pub(crate) struct Demo {
+    child: Child,
+    pub(crate) addresses: Vec<SocketAddr>,
+}
+
+impl Demo {
+    pub(crate) fn start(count: usize) -> Demo {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_evergate"))
+            .args(["demo", "servers", "--count", &count.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let address = |line: String| line.rsplit_once("http://").unwrap().1.parse().unwrap();
+        let addresses = lines.take(count).map(address).collect();
+        Demo { child, addresses }
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The text of a file that may not be there yet.
+pub(crate) fn text_of(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}

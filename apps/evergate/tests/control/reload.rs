@@ -1,0 +1,93 @@
+//! Reload: whole or not at all, and no connection notices.
+
+use crate::node::{Demo, Folder, Node, Port, config, get, plain};
+use evergate::control::status::Reloaded;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+
+fn deny(path: &str) -> String {
+    format!("[[rules]]\nname = \"deny\"\nwhen = 'path == \"{path}\"'\ndeny = 403\n")
+}
+
+/// One request on a connection that stays open; the status.
+fn ask(stream: &mut BufReader<TcpStream>, path: &str) -> u16 {
+    write!(stream.get_mut(), "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let (mut status, mut length) = (0, 0);
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        if let Some(rest) = line.strip_prefix("HTTP/1.1 ") {
+            status = rest[..3].parse().unwrap();
+        } else if let Some(rest) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = rest.trim().parse().unwrap();
+        } else if line == "\r\n" {
+            stream.read_exact(&mut vec![0; length]).unwrap();
+            return status;
+        }
+    }
+}
+
+#[test]
+fn a_reload_changes_rules_under_an_open_connection() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let base = plain(&port, &demo.addresses);
+    let node = Node::with_config(&folder, &(base.clone() + &deny("/a")));
+    let mut open = BufReader::new(TcpStream::connect(port.address()).unwrap());
+    assert_eq!((ask(&mut open, "/a"), ask(&mut open, "/b")), (403, 200));
+    folder.write("evergate.toml", &config(&(base + &deny("/b"))));
+    let output = node.cli(&["reload"]);
+    assert_eq!((output.code, output.out.as_str()), (Some(0), "reloaded: generation 2 is in force\n"));
+    assert_eq!(node.status().generation, 2);
+    assert_eq!((ask(&mut open, "/a"), ask(&mut open, "/b")), (200, 403));
+    assert_eq!(node.status().total.accepted, 1);
+}
+
+#[test]
+fn a_bad_file_is_refused_with_its_problems_and_changes_nothing() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let base = plain(&port, &demo.addresses);
+    let node = Node::with_config(&folder, &(base.clone() + &deny("/a")));
+    folder.write(
+        "evergate.toml",
+        &config(&(base.clone() + "[[rules]]\nname = \"x\"\nwhen = 'pth == 1'\ndeny = 403\n")),
+    );
+    let output = node.cli(&["reload", "--json"]);
+    assert_eq!(output.code, Some(2));
+    let reloaded: Reloaded = serde_json::from_str(&output.out).unwrap();
+    assert!(!reloaded.ok && reloaded.generation == 1);
+    assert!(reloaded.problems.iter().any(|problem| problem.is_error() && problem.key == "rules[0].when"));
+    assert_eq!(get(port.address(), "/a").0, 403);
+    let status = node.status();
+    assert_eq!((status.generation, status.reloads.succeeded, status.reloads.failed), (1, 0, 1));
+    // What only the machine refuses changes nothing either.
+    folder.write("evergate.toml", &config(&("[node]\nworkers = 2\n".to_owned() + &base)));
+    let output = node.cli(&["reload"]);
+    assert!(output.code == Some(2) && output.err.contains("[node]"), "{output:?}");
+    assert_eq!(get(port.address(), "/a").0, 403);
+}
+
+#[test]
+fn listeners_come_and_go_with_a_reload() {
+    let (folder, first, second, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
+    let node = Node::with_config(&folder, &plain(&first, &demo.addresses));
+    assert_eq!(get(first.address(), "/").0, 200);
+    folder.write("evergate.toml", &config(&plain(&second, &demo.addresses)));
+    assert_eq!(node.cli(&["reload"]).code, Some(0));
+    assert_eq!(get(second.address(), "/").0, 200);
+    assert_eq!(node.status().listeners[0].address, second.address().to_string());
+    crate::node::eventually("the old listener is closed", || TcpStream::connect(first.address()).err());
+}
+
+#[test]
+fn the_admin_socket_and_the_metrics_move_with_a_reload() {
+    let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
+    let base = plain(&port, &demo.addresses);
+    let node = Node::with_config(&folder, &base);
+    let admin = format!("[admin]\nsocket = \"other.sock\"\nmetrics_listen = \"{}\"\n", metrics.address());
+    folder.write("evergate.toml", &config(&(admin + &base)));
+    assert_eq!(node.cli(&["reload"]).code, Some(0));
+    assert_eq!(get(metrics.address(), "/healthz").0, 200);
+    assert!(!folder.path("admin.sock").exists());
+    let other = folder.path("other.sock");
+    assert_eq!(crate::node::evergate(&["status", "--socket", other.to_str().unwrap()]).code, Some(0));
+}

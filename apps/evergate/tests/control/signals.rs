@@ -1,0 +1,111 @@
+//! Signals, the service manager, the pid file.
+
+use crate::node::{DEADLINE, Demo, Folder, Node, Port, eventually, get, plain, read_response, text_of};
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
+
+/// A request that is under way at the server.
+fn slow_request(node: &Node, port: &Port) -> TcpStream {
+    let mut stream = TcpStream::connect(port.address()).unwrap();
+    write!(stream, "GET /slow?ms=1500 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    eventually("the request is under way", || (node.server("web/s0").outstanding == 1).then_some(()));
+    stream
+}
+
+#[test]
+fn sigterm_lets_a_request_finish_and_takes_no_new_connections() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let mut node = Node::with_config(&folder, &plain(&port, &demo.addresses));
+    let slow = slow_request(&node, &port);
+    node.signal("TERM");
+    node.line("draining (SIGTERM)");
+    eventually("the listener is closed", || TcpStream::connect(port.address()).err());
+    assert_eq!(node.status().state, "draining");
+    let (status, body) = read_response(slow);
+    assert!(status == 200 && body.contains("/slow"));
+    assert_eq!(node.wait().code(), Some(0));
+    node.line("stopped");
+    assert!(!folder.path("admin.sock").exists());
+}
+
+#[test]
+fn a_second_signal_ends_at_once_what_draining_would_wait_for() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let mut node = Node::with_config(&folder, &plain(&port, &demo.addresses));
+    let mut slow = TcpStream::connect(port.address()).unwrap();
+    write!(slow, "GET /slow?ms=600000 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    eventually("the request is under way", || (node.server("web/s0").outstanding == 1).then_some(()));
+    node.signal("INT");
+    node.line("draining (SIGINT)");
+    node.signal("TERM");
+    assert_eq!(node.wait().code(), Some(0));
+}
+
+#[test]
+fn draining_ends_at_its_limit() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let text = plain(&port, &demo.addresses) + "[timeouts]\ndrain_ms = 50\n";
+    let mut node = Node::with_config(&folder, &text);
+    let mut slow = TcpStream::connect(port.address()).unwrap();
+    write!(slow, "GET /slow?ms=600000 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    eventually("the request is under way", || (node.server("web/s0").outstanding == 1).then_some(()));
+    node.signal("TERM");
+    assert_eq!(node.wait().code(), Some(0));
+    node.line("draining took too long: ending 1 open");
+}
+
+#[test]
+fn sighup_reloads_and_opens_the_access_log_anew() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let logs = "[logs]\naccess = \"access.log\"\n";
+    let node = Node::with_config(&folder, &(logs.to_owned() + &plain(&port, &demo.addresses)));
+    let (log, old) = (folder.path("access.log"), folder.path("access.log.1"));
+    assert_eq!(get(port.address(), "/first").0, 200);
+    eventually("the first line is written", || text_of(&log).contains("/first").then_some(()));
+    std::fs::rename(&log, &old).unwrap();
+    node.signal("HUP");
+    node.line("reloaded ");
+    assert_eq!(node.status().generation, 2);
+    assert_eq!(get(port.address(), "/second").0, 200);
+    eventually("the second line is in the new file", || text_of(&log).contains("/second").then_some(()));
+    assert!(!text_of(&old).contains("/second"));
+}
+
+#[test]
+fn the_service_manager_hears_of_start_reload_and_stop() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let path = folder.path("notify.sock");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(DEADLINE)).unwrap();
+    let next = || {
+        let mut buffer = [0; 512];
+        let length = manager.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    };
+    let config = folder.write("evergate.toml", &crate::node::config(&plain(&port, &demo.addresses)));
+    let mut node =
+        Node::start_with(&folder, &[config.to_str().unwrap()], |command| command.env("NOTIFY_SOCKET", &path));
+    let ready = next();
+    assert!(ready.starts_with("READY=1\nSTATUS=1 listener on 1 worker"), "{ready}");
+    node.signal("HUP");
+    let reloading = next();
+    assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
+    assert!(next().contains("generation 2"));
+    node.signal("TERM");
+    assert!(next().starts_with("STOPPING=1\n"));
+    assert_eq!(node.wait().code(), Some(0));
+}
+
+#[test]
+fn the_pid_file_is_there_as_long_as_the_process() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let text =
+        "[node]\nworkers = 1\npid_file = \"evergate.pid\"\n".to_owned() + &plain(&port, &demo.addresses);
+    let mut node = Node::with_config(&folder, &text);
+    let path = folder.path("evergate.pid");
+    assert_eq!(text_of(&path), format!("{}\n", node.id()));
+    node.signal("TERM");
+    assert_eq!(node.wait().code(), Some(0));
+    assert!(!path.exists());
+}

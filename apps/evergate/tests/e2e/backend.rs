@@ -1,0 +1,170 @@
+//! An HTTP server in this process: a thread per connection, counts what it sees, and can die at once.
+
+use super::client::{Head, Wire, read_body};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+/// A request as it arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) head: Head,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: String,
+}
+
+#[derive(Default)]
+struct State {
+    name: String,
+    dead: AtomicBool,
+    connections: AtomicU64,
+    requests: AtomicU64,
+    seen: Mutex<Vec<Seen>>,
+    open: Mutex<Vec<TcpStream>>,
+    gate: Mutex<bool>,
+    opened: Condvar,
+}
+
+pub(crate) struct Backend {
+    address: SocketAddr,
+    state: Arc<State>,
+}
+
+impl Backend {
+    pub(crate) fn new(name: &str) -> Backend {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(State { name: name.to_owned(), ..State::default() });
+        let shared = state.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if shared.dead.load(Ordering::SeqCst) {
+                    return;
+                }
+                let _ = stream.set_nodelay(true);
+                shared.connections.fetch_add(1, Ordering::SeqCst);
+                let mut open = shared.open.lock().unwrap();
+                open.push(stream.try_clone().unwrap());
+                let state = shared.clone();
+                std::thread::spawn(move || serve(stream, &state));
+            }
+        });
+        Backend { address, state }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn connections(&self) -> u64 {
+        self.state.connections.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.state.requests.load(Ordering::SeqCst)
+    }
+
+    /// What arrived whole, in order.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.state.seen.lock().unwrap().clone()
+    }
+
+    /// Lets requests for `/hold` be answered.
+    pub(crate) fn open_gate(&self) {
+        *self.state.gate.lock().unwrap() = true;
+        self.state.opened.notify_all();
+    }
+
+    /// Closes the listener and all connections at once.
+    pub(crate) fn die(&self) {
+        if self.state.dead.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let _ = TcpStream::connect(self.address); // ends the wait in accept
+        for stream in self.state.open.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        self.open_gate();
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.die();
+    }
+}
+
+/// The bytes that `/bytes/N` answers with.
+pub(crate) fn pattern(count: usize) -> Vec<u8> {
+    // A prime period, so that a part in a wrong place shows.
+    let period: Vec<u8> = (0..65_521).map(|index| (index * 31 + (index >> 8) * 7) as u8).collect();
+    let mut all = period.repeat(count / period.len() + 1);
+    all.truncate(count);
+    all
+}
+
+fn serve(stream: TcpStream, state: &State) {
+    let mut wire = Wire::new(stream);
+    while let Ok(Some(head)) = wire.read_head() {
+        state.requests.fetch_add(1, Ordering::SeqCst);
+        if head.field("expect").is_some() && write!(wire.stream, "HTTP/1.1 100 Continue\r\n\r\n").is_err() {
+            return;
+        }
+        let Ok((body, trailers)) = read_body(&mut wire, &head, false) else { return };
+        state.seen.lock().unwrap().push(Seen { head: head.clone(), body: body.clone(), trailers });
+        if answer(&mut wire, state, &head, body).is_err() {
+            return;
+        }
+    }
+}
+
+fn answer(wire: &mut Wire<TcpStream>, state: &State, head: &Head, body: Vec<u8>) -> std::io::Result<()> {
+    let target = head.start.split(' ').nth(1).unwrap_or_default();
+    let is_head = head.start.starts_with("HEAD ");
+    let content = match target {
+        "/echo" => body,
+        "/head" => head.text.clone().into_bytes(),
+        "/hold" => {
+            let mut gate = state.gate.lock().unwrap();
+            while !*gate {
+                gate = state.opened.wait(gate).unwrap();
+            }
+            state.name.clone().into_bytes()
+        }
+        "/chunked" => {
+            return wire.stream.write_all(
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\nConnection: X-Private\r\nX-Private: 1\r\n\r\n\
+                  5;ext=1\r\nhello\r\n6\r\n world\r\n0\r\nX-Sum: 11\r\n\r\n",
+            );
+        }
+        "/close-delimited" => {
+            wire.stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nuntil the end")?;
+            wire.stream.shutdown(Shutdown::Both)?;
+            return Err(std::io::ErrorKind::ConnectionAborted.into());
+        }
+        "/upgrade" => {
+            wire.stream.write_all(
+                b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nfirst",
+            )?;
+            let early = std::mem::take(&mut wire.buffer);
+            wire.stream.write_all(&early)?;
+            let mut buffer = [0; 4096];
+            loop {
+                match wire.stream.read(&mut buffer)? {
+                    0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                    count => wire.stream.write_all(&buffer[..count])?,
+                }
+            }
+        }
+        other => match other.strip_prefix("/bytes/") {
+            Some(count) => pattern(count.parse().unwrap_or(0)),
+            None => state.name.clone().into_bytes(),
+        },
+    };
+    let mut response = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", content.len()).into_bytes();
+    if !is_head {
+        response.extend_from_slice(&content);
+    }
+    wire.stream.write_all(&response)
+}

@@ -1,0 +1,120 @@
+//! Bounds: what a client may take, and what it is told beyond that.
+
+use super::backend::Backend;
+use super::client::{connect, get};
+use super::node::{Folder, Node, eventually, plain, web};
+use super::pki::{certificate, https, issue};
+use std::time::{Duration, Instant};
+
+fn node(listener: &str, more: &str) -> (Backend, Node) {
+    let backend = Backend::new("one");
+    let node = Node::start(&format!("{}{more}", plain(&[backend.address()], listener, "")));
+    (backend, node)
+}
+
+#[test]
+fn a_head_that_does_not_end_in_time_is_answered_with_408() {
+    let (backend, node) = node("", "[timeouts]\nrequest_head_ms = 300\nkeep_alive_ms = 500\n");
+    let started = Instant::now();
+    let mut wire = connect(node.address("in"));
+    wire.send("GET / HTTP/1.1\r\nHost: a\r\nX-").unwrap();
+    let answer = String::from_utf8_lossy(&wire.until_closed()).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer:?}");
+    let mut silent = connect(node.address("in"));
+    assert!(silent.is_closed(), "a silent connection ends without an answer");
+    assert!(started.elapsed() > Duration::from_millis(300) && started.elapsed() < Duration::from_secs(10));
+    assert_eq!(backend.requests(), 0);
+}
+
+#[test]
+fn a_handshake_that_does_not_end_in_time_is_closed() {
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let backend = Backend::new("one");
+    let config = format!(
+        "{}{}{}[timeouts]\nhandshake_ms = 300\n",
+        https(""),
+        certificate("site"),
+        web(&[backend.address()], "")
+    );
+    let node = Node::start_in(folder, &config);
+    let mut silent = connect(node.address("in"));
+    let mut begun = connect(node.address("in"));
+    begun.send([22, 3, 1, 2, 0, 1, 0]).unwrap();
+    for wire in [&mut silent, &mut begun] {
+        assert!(wire.until_closed().len() < 100);
+    }
+    eventually("both are gone", || (node.metric("evergate_connections") == 0).then_some(()));
+}
+
+#[test]
+fn bodies_heads_and_rates_beyond_their_bounds_are_refused() {
+    let rule = "[[rules]]\nname = \"slow\"\nwhen = 'path == \"/slow\"'\nrate_limit = { requests_per_s = 1, burst = 2 }\n";
+    let limits = "limits = { body_bytes_max = 1000, headers_max = 20, head_bytes_max = 4096 }";
+    let (backend, node) = node(limits, rule);
+    let at = node.address("in");
+    assert_eq!(connect(at).post("/echo", &[b'x'; 1000]).unwrap().status, 200);
+    assert_eq!(connect(at).post("/echo", &[b'x'; 1001]).unwrap().status, 413);
+    let mut chunked = connect(at);
+    chunked.send("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+    chunked.send(format!("258\r\n{0}\r\n258\r\n{0}\r\n0\r\n\r\n", "x".repeat(600))).unwrap();
+    assert_eq!(chunked.response().unwrap().status, 413);
+    for fields in ["X-A: b\r\n".repeat(30), format!("X-A: {}\r\n", "b".repeat(5000))] {
+        let mut wire = connect(at);
+        wire.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n")).unwrap();
+        assert_eq!(wire.response().unwrap().status, 431);
+    }
+    let statuses: Vec<u16> = (0..6).map(|_| get(at, "/slow").status).collect();
+    assert!(statuses[..2] == [200, 200] && statuses.contains(&429), "{statuses:?}");
+    assert_eq!(get(at, "/x").status, 200);
+    assert!(backend.seen().iter().all(|seen| seen.body.len() <= 1000));
+}
+
+#[test]
+fn a_flood_of_connections_is_refused_at_the_bound_and_then_forgotten() {
+    let (_backend, node) = node("", "[limits]\nconnections_max = 50\n");
+    let at = node.address("in");
+    let mut kept: Vec<_> = (0..50).map(|_| connect(at)).collect();
+    for wire in &mut kept {
+        assert_eq!(wire.get("/x").unwrap().status, 200);
+    }
+    let mut extra: Vec<_> = (0..100).map(|_| connect(at)).collect();
+    assert!(extra.iter_mut().all(|wire| wire.is_closed()));
+    assert_eq!(node.metric("evergate_connections_refused_total"), 100);
+    for wire in &mut kept {
+        assert_eq!(wire.get("/x").unwrap().status, 200);
+    }
+    drop(kept);
+    eventually("room", || (node.metric("evergate_connections") == 0).then_some(()));
+    assert_eq!(get(at, "/x").status, 200);
+}
+
+#[test]
+fn one_source_gets_no_more_than_its_share() {
+    let (_backend, node) = node("limits = { connections_per_source_max = 5 }", "");
+    let at = node.address("in");
+    let mut kept: Vec<_> = (0..5).map(|_| connect(at)).collect();
+    for wire in &mut kept {
+        assert_eq!(wire.get("/x").unwrap().status, 200);
+    }
+    assert!(connect(at).is_closed());
+    kept.pop();
+    eventually("a place of its own again", || connect(at).get("/x").ok());
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_back_nobody_and_little_memory() {
+    let (_backend, node) = node("", "");
+    let at = node.address("in");
+    let before = node.metric("process_resident_memory_bytes");
+    let mut slow: Vec<_> = (0..8).map(|_| connect(at)).collect();
+    for wire in &mut slow {
+        wire.send("GET /bytes/30000000 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        assert!(wire.fill().unwrap());
+    }
+    for _ in 0..200 {
+        assert_eq!(get(at, "/x").text(), "one");
+    }
+    let grown = node.metric("process_resident_memory_bytes").saturating_sub(before);
+    assert!(grown < 64 << 20, "{} MiB for 240 MB that wait", grown >> 20);
+}

@@ -1,0 +1,16 @@
+//! The real binary, real clients and the real kernel: what a user of the switch sees on the wire.
+
+#![allow(missing_docs)]
+
+mod backend;
+mod client;
+mod crowd;
+mod http;
+mod limits;
+mod node;
+mod operations;
+mod pki;
+mod smuggling;
+mod tls;
+mod transfers;
+mod upstream;

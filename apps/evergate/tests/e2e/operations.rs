@@ -1,0 +1,148 @@
+//! Changes and failures while requests run: nobody notices.
+
+use super::backend::{Backend, pattern};
+use super::client::{connect, get};
+use super::node::{Node, eventually, plain};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+/// Client threads that send requests over kept-alive connections until told to stop.
+struct Load {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<Vec<String>>>,
+}
+
+impl Load {
+    fn start(at: SocketAddr) -> Load {
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let client = |_| {
+            let (stop, done) = (stop.clone(), done.clone());
+            std::thread::spawn(move || {
+                let mut failures = Vec::new();
+                let mut wire = connect(at);
+                while !stop.load(Ordering::SeqCst) {
+                    match wire.get("/x") {
+                        Ok(response) if response.status == 200 => {
+                            if response.head.field("connection").is_some_and(|value| value == "close") {
+                                wire = connect(at);
+                            }
+                        }
+                        other => {
+                            failures.push(format!("{other:?}"));
+                            wire = connect(at);
+                        }
+                    }
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+                failures
+            })
+        };
+        let threads = (0..8).map(client).collect();
+        Load { stop, done, threads }
+    }
+
+    /// Waits until so many more requests are done.
+    fn more(&self, count: u64) {
+        let until = self.done.load(Ordering::SeqCst) + count;
+        eventually("requests go on", || (self.done.load(Ordering::SeqCst) >= until).then_some(()));
+    }
+
+    fn finish(self) -> Vec<String> {
+        self.stop.store(true, Ordering::SeqCst);
+        self.threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    }
+}
+
+#[test]
+fn reloads_under_load_fail_no_request() {
+    let (one, two) = (Backend::new("one"), Backend::new("two"));
+    let first = plain(&[one.address()], "", "");
+    let second = plain(&[two.address(), one.address()], "", "");
+    let node = Node::start(&first);
+    let load = Load::start(node.address("in"));
+    for round in 0..20 {
+        let (config, valid) = match round % 3 {
+            0 => (second.as_str(), true),
+            1 => ("[[listeners]]\nname = \"in\"\n", false),
+            _ => (first.as_str(), true),
+        };
+        node.write(config);
+        let (ok, text) = node.cli(&["reload"]);
+        assert_eq!(ok, valid, "{text}");
+        load.more(20);
+    }
+    let failures = load.finish();
+    assert!(failures.is_empty(), "{} failures: {:?}", failures.len(), failures.first());
+    assert!(one.requests() > 0 && two.requests() > 0);
+}
+
+#[test]
+fn a_server_that_dies_under_load_fails_no_get() {
+    let (one, two) = (Backend::new("one"), Backend::new("two"));
+    let node = Node::start(&plain(&[one.address(), two.address()], "", ""));
+    let load = Load::start(node.address("in"));
+    load.more(200);
+    one.die();
+    load.more(500);
+    let failures = load.finish();
+    assert!(failures.is_empty(), "{} failures: {:?}", failures.len(), failures.first());
+}
+
+#[test]
+fn a_post_on_a_dying_server_is_answered_502_and_not_repeated() {
+    let (one, two) = (Backend::new("one"), Backend::new("two"));
+    let node = Node::start(&plain(&[one.address(), two.address()], "", ""));
+    let mut wire = connect(node.address("in"));
+    wire.send("POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc").unwrap();
+    let has_it = eventually("the request arrives", || {
+        [&one, &two].into_iter().find(|backend| !backend.seen().is_empty())
+    });
+    has_it.die();
+    assert_eq!(wire.response().unwrap().status, 502);
+    assert_eq!(one.requests() + two.requests(), 1);
+    assert_eq!(get(node.address("in"), "/x").status, 200);
+}
+
+#[test]
+fn a_terminated_node_finishes_downloads_and_takes_no_more() {
+    const COUNT: usize = 20_000_000;
+    let backend = Backend::new("one");
+    let mut node = Node::start(&plain(&[backend.address()], "", ""));
+    let at = node.address("in");
+    let mut download = connect(at);
+    download.send(format!("GET /bytes/{COUNT} HTTP/1.1\r\nHost: a\r\n\r\n")).unwrap();
+    assert!(download.fill().unwrap());
+    node.signal("TERM");
+    node.line("draining");
+    eventually("connects are refused", || TcpStream::connect(at).is_err().then_some(()));
+    assert!(download.response().unwrap().body == pattern(COUNT));
+    assert!(download.is_closed());
+    assert!(node.wait().success());
+}
+
+#[test]
+fn a_drained_server_gets_no_new_requests_and_finishes_the_old() {
+    let (one, two) = (Backend::new("one"), Backend::new("two"));
+    let node = Node::start(&plain(&[one.address(), two.address()], "", ""));
+    let at = node.address("in");
+    let mut held = connect(at);
+    held.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let on_one = eventually("the request arrives", || match (one.requests(), two.requests()) {
+        (0, 0) => None,
+        (on_one, _) => Some(on_one == 1),
+    });
+    let (drained, other, name) = if on_one { (&one, "two", "web/s0") } else { (&two, "one", "web/s1") };
+    let (ok, text) = node.cli(&["servers", "drain", name]);
+    assert!(ok, "{text}");
+    for _ in 0..50 {
+        assert_eq!(get(at, "/x").text(), other);
+    }
+    drained.open_gate();
+    assert_eq!(held.response().unwrap().status, 200);
+    assert_eq!(drained.requests(), 1);
+    assert!(node.cli(&["servers", "ready", name]).0);
+    eventually("it serves again", || (get(at, "/x").text() != other).then_some(()));
+}

@@ -1,0 +1,199 @@
+//! TLS towards clients: versions, certificates, groups, resumption, client certificates, key updates.
+
+use super::backend::Backend;
+use super::client::connect;
+use super::node::{Folder, Node, web};
+use super::pki::{certificate, client, https, issue, shown, stored, tls};
+use rustls::{HandshakeKind, ProtocolVersion};
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+fn start(folder: Folder, names: &[&str], more: &str) -> (Backend, Node) {
+    let backend = Backend::new("one");
+    let certificates: String = names.iter().map(|name| certificate(name)).collect();
+    let node = Node::start_in(
+        folder,
+        &format!("{}{certificates}{}{more}", https(""), web(&[backend.address()], "")),
+    );
+    (backend, node)
+}
+
+fn s_client(node: &Node, args: &[&str], input: &str) -> String {
+    let mut child = Command::new("timeout")
+        .args(["20", "openssl", "s_client", "-ign_eof", "-connect", &node.address("in").to_string()])
+        .args(args)
+        .current_dir(node.folder.path(""))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+}
+
+const CLOSING: &str = "GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+#[test]
+fn openssl_gets_the_certificate_of_its_sni_in_both_versions() {
+    let folder = Folder::new();
+    for name in ["ecdsa", "rsa", "ed25519"] {
+        issue(&folder, name, name, &format!("{name}.example"), None);
+    }
+    let (_backend, node) = start(folder, &["ecdsa", "rsa", "ed25519"], "");
+    for name in ["ecdsa", "rsa", "ed25519"] {
+        for (version, shows) in [("-tls1_2", "TLSv1.2"), ("-tls1_3", "TLSv1.3")] {
+            let said = s_client(&node, &[version, "-servername", &format!("{name}.example")], CLOSING);
+            assert!(said.contains(&format!("CN = {name}.example")), "{name} {version}: {said}");
+            assert!(said.contains(shows) && said.contains("\r\n\r\none"), "{name} {version}: {said}");
+        }
+    }
+    let said = s_client(&node, &["-noservername"], CLOSING);
+    assert!(said.contains("CN = ecdsa.example"), "the first certificate without SNI: {said}");
+}
+
+#[test]
+fn every_offered_group_completes_a_handshake() {
+    let folder = Folder::new();
+    issue(&folder, "ca", "ecdsa", "", None);
+    issue(&folder, "site", "ecdsa", "site.example", Some("ca"));
+    let (_backend, node) = start(folder, &["site"], "");
+    let provider = evergate_crypto::client_provider();
+    for group in
+        [rustls::NamedGroup::X25519, rustls::NamedGroup::secp256r1, rustls::NamedGroup::X25519MLKEM768]
+    {
+        let mut provider = (*provider).clone();
+        provider.kx_groups.retain(|have| have.name() == group);
+        assert_eq!(provider.kx_groups.len(), 1, "{group:?} in the client");
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(stored(&node.folder, "ca").into()).unwrap();
+        let config = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let mut wire = tls(node.address("in"), &Arc::new(config), "site.example");
+        assert_eq!(wire.get("/x").unwrap().text(), "one", "{group:?}");
+        assert_eq!(wire.stream.conn.negotiated_key_exchange_group().unwrap().name(), group);
+    }
+    // OpenSSL holds the certificate's own curve, too, against the list in TLS 1.2.
+    for (groups, key) in [("X25519:P-256", "X25519"), ("P-256", "prime256v1")] {
+        for version in ["-tls1_2", "-tls1_3"] {
+            let said = s_client(&node, &[version, "-groups", groups], CLOSING);
+            let used = said.lines().find(|line| line.contains("Temp Key")).unwrap_or_default();
+            assert!(used.contains(key) && said.contains("\r\n\r\none"), "{groups} {version}: {said}");
+        }
+    }
+}
+
+#[test]
+fn sessions_resume_in_both_versions() {
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let (_backend, node) = start(folder, &["site"], "");
+    for version in ["-tls1_2", "-tls1_3"] {
+        let first = s_client(&node, &[version, "-sess_out", "session"], CLOSING);
+        assert!(first.contains("New, TLS") && first.contains("\r\n\r\none"), "{version}: {first}");
+        let second = s_client(&node, &[version, "-sess_in", "session"], CLOSING);
+        assert!(second.contains("Reused, TLS") && second.contains("\r\n\r\none"), "{version}: {second}");
+    }
+    let config = Arc::new(client(None));
+    for expected in [HandshakeKind::Full, HandshakeKind::Resumed] {
+        let mut wire = tls(node.address("in"), &config, "site.example");
+        assert_eq!(wire.get("/x").unwrap().text(), "one");
+        assert_eq!(wire.stream.conn.handshake_kind(), Some(expected));
+        assert_eq!(wire.stream.conn.protocol_version(), Some(ProtocolVersion::TLSv1_3));
+    }
+    assert_eq!(node.metric("evergate_handshakes_total"), 6);
+}
+
+const SUBJECT_RULES: &str = "[[rules]]\nname = \"alice\"\nwhen = 'tls.client_subject.contains(\"alice.example\")'\n\
+    deny = 418\n";
+
+fn client_certificates(mode: &str) -> (Backend, Node) {
+    let folder = Folder::new();
+    issue(&folder, "ca", "ecdsa", "", None);
+    issue(&folder, "alice", "ecdsa", "alice.example", Some("ca"));
+    issue(&folder, "bob", "rsa", "bob.example", Some("ca"));
+    issue(&folder, "mallory", "ecdsa", "alice.example", None);
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let backend = Backend::new("one");
+    let config = format!(
+        "{}{}{}[tls.t]\nclient_certificates = \"{mode}\"\nclient_ca = \"ca.pem\"\n{SUBJECT_RULES}",
+        https("tls = \"t\""),
+        certificate("site"),
+        web(&[backend.address()], "")
+    );
+    let node = Node::start_in(folder, &config);
+    (backend, node)
+}
+
+fn status_with(node: &Node, own: Option<&str>) -> Option<u16> {
+    let config = Arc::new(client(own.map(|name| (&node.folder, name))));
+    tls(node.address("in"), &config, "site.example").get("/x").ok().map(|response| response.status)
+}
+
+#[test]
+fn required_client_certificates_are_checked_and_their_subject_decides() {
+    let (backend, node) = client_certificates("required");
+    assert_eq!(status_with(&node, Some("alice")), Some(418));
+    assert_eq!(status_with(&node, Some("bob")), Some(200));
+    assert_eq!(status_with(&node, None), None);
+    assert_eq!(status_with(&node, Some("mallory")), None);
+    assert_eq!(backend.requests(), 1);
+}
+
+#[test]
+fn optional_client_certificates_may_be_missing_but_not_wrong() {
+    let (_backend, node) = client_certificates("optional");
+    assert_eq!(status_with(&node, Some("alice")), Some(418));
+    assert_eq!(status_with(&node, None), Some(200));
+    assert_eq!(status_with(&node, Some("mallory")), None);
+}
+
+#[test]
+fn key_updates_of_the_client_change_nothing_it_sees() {
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let (_backend, node) = start(folder, &["site"], "");
+    let mut wire = tls(node.address("in"), &Arc::new(client(None)), "site.example");
+    for round in 0..20 {
+        let body = format!("round {round}");
+        assert_eq!(wire.post("/echo", body.as_bytes()).unwrap().text(), body);
+        wire.stream.conn.refresh_traffic_keys().unwrap();
+    }
+}
+
+#[test]
+fn plain_http_on_the_tls_port_is_told_so() {
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let (backend, node) = start(folder, &["site"], "");
+    let mut wire = connect(node.address("in"));
+    wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let answer = String::from_utf8_lossy(&wire.until_closed()).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer:?}");
+    assert_eq!(backend.requests(), 0);
+}
+
+#[test]
+fn a_reloaded_certificate_is_for_new_handshakes_only() {
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    issue(&folder, "next", "rsa", "site.example", None);
+    let (_backend, node) = start(folder, &["site"], "");
+    let (old, new) = (stored(&node.folder, "site"), stored(&node.folder, "next"));
+    let mut kept = tls(node.address("in"), &Arc::new(client(None)), "site.example");
+    assert_eq!(kept.get("/x").unwrap().text(), "one");
+    for suffix in ["pem", "key"] {
+        let file = |name: &str| node.folder.path(&format!("{name}.{suffix}"));
+        std::fs::rename(file("next"), file("site")).unwrap();
+    }
+    node.reload();
+    let mut fresh = tls(node.address("in"), &Arc::new(client(None)), "site.example");
+    assert_eq!(fresh.get("/x").unwrap().text(), "one");
+    assert!(shown(&fresh) == new && shown(&kept) == old && new != old);
+    assert_eq!(kept.get("/x").unwrap().text(), "one");
+}

@@ -1,0 +1,81 @@
+//! Large bodies, byte for byte.
+
+use super::backend::{Backend, pattern};
+use super::client::{Wire, connect, tcp};
+use super::node::{Folder, Node, web};
+use super::pki::{certificate, client, https, issue, tls};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener};
+use std::sync::Arc;
+
+const LARGE: usize = 10_000_000;
+
+fn exchange<S: Read + Write>(wire: &mut Wire<S>) {
+    let body = pattern(LARGE);
+    assert!(wire.get(&format!("/bytes/{LARGE}")).unwrap().body == body, "download");
+    assert!(wire.post("/echo", &body).unwrap().body == body, "upload and download");
+    assert_eq!(wire.get("/x").unwrap().text(), "one");
+}
+
+#[test]
+fn ten_megabytes_pass_unchanged_over_tls_and_plain() {
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let backend = Backend::new("one");
+    let plain =
+        "[[listeners]]\nname = \"plain\"\naddress = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"web\"\n";
+    let config = format!("{}{plain}{}{}", https(""), certificate("site"), web(&[backend.address()], ""));
+    let node = Node::start_in(folder, &config);
+    exchange(&mut connect(node.address("plain")));
+    exchange(&mut tls(node.address("in"), &Arc::new(client(None)), "site.example"));
+}
+
+/// The node's last bytes of such a body wait inside the kernel when the client goes on reading.
+#[test]
+fn downloads_that_are_read_in_fits_and_starts_arrive_whole() {
+    let backend = Backend::new("one");
+    let node = Node::start(&super::node::plain(&[backend.address()], "", ""));
+    let at = node.address("in");
+    let download = move |size: usize| {
+        let mut wire = connect(at);
+        wire.send(format!("GET /bytes/{size} HTTP/1.1\r\nHost: a\r\n\r\n")).unwrap();
+        for _ in 0..5 {
+            assert!(wire.fill().unwrap());
+            connect(at).get("/x").unwrap();
+        }
+        assert!(wire.response().unwrap().body == pattern(size), "{size}");
+        assert_eq!(wire.get("/x").unwrap().text(), "one");
+    };
+    let client = |first: usize| {
+        std::thread::spawn(move || (0..16).for_each(|step| download(5_000_000 + (4 * step + first) * 20_011)))
+    };
+    let clients: Vec<_> = (0..4).map(client).collect();
+    for client in clients {
+        client.join().unwrap();
+    }
+}
+
+#[test]
+fn a_raw_tcp_listener_passes_bytes_and_the_end_of_each_direction() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = listener.local_addr().unwrap();
+    // Sends everything back after the client has said that it is done.
+    let echo = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        stream.write_all(&all).unwrap();
+    });
+    let node = Node::start(&format!(
+        "[[listeners]]\nname = \"in\"\naddress = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"web\"\n{}",
+        web(&[server], "")
+    ));
+    let mut stream = tcp(node.address("in"));
+    let body = pattern(LARGE);
+    stream.write_all(&body).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut back = Vec::new();
+    stream.read_to_end(&mut back).unwrap();
+    assert!(back == body, "{} of {} bytes", back.len(), body.len());
+    echo.join().unwrap();
+}

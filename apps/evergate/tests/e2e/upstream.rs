@@ -1,0 +1,63 @@
+//! TLS towards servers.
+
+use super::client::get;
+use super::node::{Folder, Node};
+use super::pki::issue;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+/// A server that answers each connection's first request, over TLS.
+fn secure_backend(folder: &Folder, name: &str) -> SocketAddr {
+    let read = |suffix: &str| std::fs::read(folder.path(&format!("{name}.{suffix}"))).unwrap();
+    let own = evergate_crypto::ClientCertificate::from_pem(&read("pem"), &read("key")).unwrap();
+    let config = ServerConfig::builder_with_provider(evergate_crypto::client_provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(own.chain, own.key)
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut stream = StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), stream);
+            let mut buffer = [0; 4096];
+            if stream.read(&mut buffer).is_ok_and(|count| count > 0) {
+                let _ = stream
+                    .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nsecret");
+                stream.conn.send_close_notify();
+                let _ = stream.flush();
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn a_server_is_believed_only_with_the_expected_name_from_the_expected_authority() {
+    let folder = Folder::new();
+    issue(&folder, "ca", "ecdsa", "", None);
+    issue(&folder, "other", "ecdsa", "", None);
+    issue(&folder, "orders", "ecdsa", "orders.internal", Some("ca"));
+    let address = secure_backend(&folder, "orders");
+    let mut config = String::new();
+    for (name, tls) in [
+        ("right", "server_name = \"orders.internal\", ca = \"ca.pem\""),
+        ("name", "server_name = \"bills.internal\", ca = \"ca.pem\""),
+        ("authority", "server_name = \"orders.internal\", ca = \"other.pem\""),
+        ("unchecked", "verify = false"),
+    ] {
+        config += &format!(
+            "[[listeners]]\nname = \"{name}\"\naddress = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"{name}\"\n\
+             [[pools]]\nname = \"{name}\"\nservers = [{{ address = \"{address}\" }}]\ntls = {{ {tls} }}\n"
+        );
+    }
+    let node = Node::start_in(folder, &config);
+    for (listener, status) in [("right", 200), ("name", 502), ("authority", 502), ("unchecked", 200)] {
+        assert_eq!(get(node.address(listener), "/").status, status, "{listener}");
+    }
+    assert_eq!(get(node.address("right"), "/").text(), "secret");
+}

@@ -1,0 +1,106 @@
+"""What is measured: one value per case, and the aims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from load import Done, Target, Tools
+
+# Loopback `send` runs the receiver's half too, so the cost of an operation depends on how many are under way: these
+# numbers are part of what a row means.
+HANDSHAKE_CLIENTS = 16
+KEEP_ALIVE_CONNECTIONS = 64
+BULK_CONNECTIONS = 8
+
+Load = Callable[[Tools, Target, float], Done]
+
+
+@dataclass(frozen=True)
+class Aim:
+    """Bounds: `ratio` against the better peer, `value` in the row's unit."""
+
+    ratio: float | None = None
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class RelayCase:
+    """A load through ours and through each peer."""
+
+    name: str
+    title: str
+    listener: str
+    path: str
+    load: Load
+    clients: int
+    resumed: bool | None = False
+    """What its handshakes must be; None for plain text."""
+    bulk: bool = False
+    """Whether cost counts per byte instead of per request."""
+    p99: bool = False
+
+
+def fresh(tools: Tools, target: Target, seconds: float) -> Done:
+    return tools.fresh(target, HANDSHAKE_CLIENTS, seconds)
+
+
+def closing(tools: Tools, target: Target, seconds: float) -> Done:
+    return tools.closing(target, HANDSHAKE_CLIENTS, seconds)
+
+
+def keep_alive(tools: Tools, target: Target, seconds: float) -> Done:
+    return tools.keep_alive(target, KEEP_ALIVE_CONNECTIONS, seconds)
+
+
+def bulk(tools: Tools, target: Target, seconds: float) -> Done:
+    return tools.keep_alive(target, BULK_CONNECTIONS, seconds)
+
+
+RELAY_CASES = (
+    RelayCase(
+        "full_ecdsa", "full handshake and 1 KB request, ECDSA P-256", "ecdsa", "/1k", fresh, HANDSHAKE_CLIENTS
+    ),
+    RelayCase(
+        "full_rsa", "full handshake and 1 KB request, RSA-2048", "rsa", "/1k", fresh, HANDSHAKE_CLIENTS
+    ),
+    RelayCase(
+        "resumed", "resumed handshake and 1 KB request", "ecdsa", "/1k", closing, HANDSHAKE_CLIENTS, True
+    ),
+    RelayCase(
+        "https_1k",
+        "1 KB over kept TLS connections",
+        "ecdsa",
+        "/1k",
+        keep_alive,
+        KEEP_ALIVE_CONNECTIONS,
+        p99=True,
+    ),
+    RelayCase("https_10m", "10 MB over TLS, AES-128-GCM", "ecdsa", "/10m", bulk, BULK_CONNECTIONS, bulk=True),
+    RelayCase(
+        "http_1k",
+        "1 KB over kept plain connections",
+        "http",
+        "/1k",
+        keep_alive,
+        KEEP_ALIVE_CONNECTIONS,
+        None,
+        p99=True,
+    ),
+    RelayCase("tcp_10m", "10 MB through a TCP relay", "tcp", "/10m", bulk, BULK_CONNECTIONS, None, bulk=True),
+)
+RULES_CASE = "rules_5000"
+IDLE_CASE = "idle_rss"
+NAMES = tuple(case.name for case in RELAY_CASES) + (RULES_CASE, IDLE_CASE)
+
+AIMS = {
+    "full_ecdsa": Aim(0.55),
+    "full_rsa": Aim(0.75),
+    "resumed": Aim(0.50),
+    "https_1k": Aim(0.70),
+    "https_10m": Aim(0.55),
+    "http_1k": Aim(0.85),
+    "tcp_10m": Aim(0.40),
+    "rules_5000": Aim(1.05),
+    "idle_rss": Aim(0.25, 3.0),
+}

@@ -1,0 +1,270 @@
+"""Configurations of the proxies and of the backend: one worker each, tuned as their own documentation advises.
+
+All proxies serve the same: `ecdsa` and `rsa` (HTTPS), `http`, and `tcp`, in front of the same backend, with the same
+certificates, TLS 1.3 with AES-128-GCM and X25519, tickets, kept upstream connections, and no logs.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LISTENERS = ("ecdsa", "rsa", "http", "tcp")
+CONNECTIONS_MAX = 16_000
+HAPROXY_CONNECTIONS_MAX = 6_000  # each takes two descriptors, and splice pipes come on top
+IDLE_UPSTREAM_MAX = 256
+NGINX_BULK = "proxy_buffer_size 16k; proxy_buffers 16 64k; proxy_busy_buffers_size 256k;"
+NGINX_STREAM = Path("/usr/lib/nginx/modules/ngx_stream_module.so")
+
+
+@dataclass(frozen=True)
+class Material:
+    """Files and ports that every configuration refers to."""
+
+    folder: Path
+    backend: int
+    marked: int
+    """A second port of the backend, whose responses have `X-Pool: marked`: where rules route to."""
+
+    def certificate(self, kind: str) -> Path:
+        return self.folder / f"{kind}.crt"
+
+    def key(self, kind: str) -> Path:
+        return self.folder / f"{kind}.key"
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Where one setting does not suit all cases, each peer gets the one that suits the case."""
+
+    bulk: bool = False
+    """Large buffers: they make 10 MB cheaper and 1 KB dearer."""
+    force_splice: bool = False
+    """HAProxy's `splice-response` in place of `splice-auto`, which leaves it to a heuristic whether to splice."""
+
+
+SMALL_BODIES = Tuning()
+LARGE_BODIES = Tuning(bulk=True)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """One port per listener."""
+
+    by_listener: dict[str, int] = field(default_factory=dict)
+
+    def __getitem__(self, listener: str) -> int:
+        return self.by_listener[listener]
+
+    def __contains__(self, listener: str) -> bool:
+        return listener in self.by_listener
+
+
+def nginx_head(material: Material, name: str) -> str:
+    """What all nginx instances have in common. As root the worker stays root, because the folder is private."""
+    folder = material.folder
+    user = "user root;\n" if os.geteuid() == 0 else ""
+    module = f"load_module {NGINX_STREAM};\n" if NGINX_STREAM.exists() else ""
+    return f"""{module}{user}worker_processes 1;
+daemon off;
+pid {folder}/{name}.pid;
+error_log stderr crit;
+worker_rlimit_nofile {CONNECTIONS_MAX};
+events {{ worker_connections {CONNECTIONS_MAX}; multi_accept on; }}
+"""
+
+
+def nginx_paths(material: Material, name: str) -> str:
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    return "".join(f"    {kind}_temp_path {material.folder}/{name}-{kind};\n" for kind in kinds)
+
+
+def backend_config(material: Material) -> str:
+    """Static files: `/10m` is 10 MB, everything else 1 KB, so that rules may look at any path."""
+    site = f"""
+        root {material.folder};
+        location = /10m {{ rewrite ^ /10m.bin break; }}
+        location / {{ rewrite ^ /1k.bin break; }}"""
+    return f"""{nginx_head(material, "backend")}http {{
+{nginx_paths(material, "backend")}    access_log off;
+    sendfile on;
+    sendfile_max_chunk 1m;
+    tcp_nopush on;
+    open_file_cache max=16 inactive=1h;
+    open_file_cache_valid 1h;
+    keepalive_timeout 1h;
+    keepalive_requests 100000000;
+    keepalive_time 24h;
+    server {{ listen 127.0.0.1:{material.backend} backlog=4096;{site}
+    }}
+    server {{ listen 127.0.0.1:{material.marked} backlog=4096;
+        add_header X-Pool marked;{site}
+    }}
+}}
+"""
+
+
+def nginx_config(material: Material, ports: Ports, tuning: Tuning) -> str:
+    """`server_name` gives requests without a Host (HTTP/1.0) one; the backend refuses an empty Host."""
+    tls = "".join(
+        f"""
+    server {{
+        listen 127.0.0.1:{ports[kind]} ssl backlog=4096;
+        server_name bench.example;
+        ssl_certificate {material.certificate(kind)};
+        ssl_certificate_key {material.key(kind)};
+        location / {{ proxy_pass http://web; }}
+    }}"""
+        for kind in ("ecdsa", "rsa")
+    )
+    stream = ""
+    if "tcp" in ports:
+        stream = f"""stream {{
+    access_log off;
+    server {{
+        listen 127.0.0.1:{ports["tcp"]} backlog=4096;
+        proxy_pass 127.0.0.1:{material.backend};
+        proxy_buffer_size 64k;
+        tcp_nodelay on;
+    }}
+}}
+"""
+    return f"""{nginx_head(material, "nginx")}{stream}http {{
+{nginx_paths(material, "nginx")}    access_log off;
+    tcp_nodelay on;
+    keepalive_timeout 600s;
+    keepalive_requests 100000000;
+    keepalive_time 24h;
+    ssl_protocols TLSv1.3;
+    ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;
+    ssl_ecdh_curve X25519;
+    ssl_session_tickets on;
+    ssl_session_cache off;
+    ssl_buffer_size 16k;
+    proxy_http_version 1.1;
+    proxy_set_header Connection "";
+    proxy_set_header Host $host;
+    proxy_buffering on;
+    {NGINX_BULK if tuning.bulk else "proxy_buffer_size 4k;"}
+    proxy_max_temp_file_size 0;
+    upstream web {{
+        server 127.0.0.1:{material.backend};
+        keepalive {IDLE_UPSTREAM_MAX};
+        keepalive_requests 100000000;
+        keepalive_time 24h;
+        keepalive_timeout 600s;
+    }}{tls}
+    server {{
+        listen 127.0.0.1:{ports["http"]} backlog=4096;
+        server_name bench.example;
+        location / {{ proxy_pass http://web; }}
+    }}
+}}
+"""
+
+
+def haproxy_config(material: Material, ports: Ports, tuning: Tuning, rules: str = "") -> str:
+    tls = "".join(
+        f"""
+frontend {kind}
+    bind 127.0.0.1:{ports[kind]} ssl crt {material.folder}/{kind}.pem alpn http/1.1 backlog 4096
+    default_backend web
+"""
+        for kind in ("ecdsa", "rsa")
+        if kind in ports
+    )
+    tcp = (
+        f"""
+listen tcp
+    mode tcp
+    bind 127.0.0.1:{ports["tcp"]} backlog 4096
+    option {"splice-response" if tuning.force_splice else "splice-auto"}
+    server web 127.0.0.1:{material.backend}
+"""
+        if "tcp" in ports
+        else ""
+    )
+    return f"""global
+    nbthread 1
+    maxconn {HAPROXY_CONNECTIONS_MAX}
+    ssl-default-bind-options ssl-min-ver TLSv1.3
+    ssl-default-bind-ciphersuites TLS_AES_128_GCM_SHA256
+    ssl-default-bind-curves X25519
+    tune.ssl.cachesize 20000
+    tune.ssl.lifetime 300
+    tune.bufsize {65536 if tuning.bulk else 16384}
+    tune.maxpollevents 200
+    tune.pipesize 1048576
+
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 600s
+    timeout server 600s
+    timeout http-keep-alive 600s
+    http-reuse always
+    option splice-auto
+    option http-keep-alive
+{tls}
+frontend http
+    bind 127.0.0.1:{ports["http"]} backlog 4096
+{rules}    default_backend web
+{tcp}
+backend web
+    server web 127.0.0.1:{material.backend} pool-max-conn {IDLE_UPSTREAM_MAX} pool-purge-delay 600s
+
+backend marked
+    server marked 127.0.0.1:{material.marked} pool-max-conn {IDLE_UPSTREAM_MAX} pool-purge-delay 600s
+"""
+
+
+def evergate_config(material: Material, ports: Ports, rules: str = "") -> str:
+    listeners = ""
+    for name in LISTENERS:
+        if name not in ports:
+            continue
+        protocol = "https" if name in ("ecdsa", "rsa") else name
+        listeners += f"""
+[[listeners]]
+name = "{name}"
+address = "127.0.0.1:{ports[name]}"
+protocol = "{protocol}"
+pool = "web"
+"""
+        listeners += f'certificates = ["{name}"]\n' if protocol == "https" else ""
+    certificates = "".join(
+        f"""
+[[certificates]]
+name = "{kind}"
+chain = "{material.certificate(kind)}"
+key = "{material.key(kind)}"
+"""
+        for kind in ("ecdsa", "rsa")
+        if kind in ports
+    )
+    pools = "".join(
+        f"""
+[[pools]]
+name = "{name}"
+keep_alive_idle_max = {IDLE_UPSTREAM_MAX}
+keep_alive_idle_ms = 600_000
+
+[[pools.servers]]
+address = "127.0.0.1:{port}"
+"""
+        for name, port in (("web", material.backend), ("marked", material.marked))
+        if name == "web" or rules
+    )
+    return f"""[node]
+workers = 1
+
+[logs]
+access = "off"
+
+[admin]
+socket = "off"
+
+[timeouts]
+keep_alive_ms = 600_000
+{listeners}{certificates}{pools}{rules}"""

@@ -1,0 +1,209 @@
+"""The load tools, all from Debian packages, and what they say they did.
+
+Each function runs one tool to its end and returns what was completed. A tool that reports an error, an unexpected
+status or a short body fails the measurement: a proxy that answers with errors is fast.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from children import BenchError, Children, pinned
+
+GRACE_S = 20.0
+
+# What every client offers, so that all proxies do the same work. OpenSSL applies it to every tool linked with it.
+OPENSSL_CLIENT = """
+openssl_conf = start
+[start]
+ssl_conf = ssl
+[ssl]
+system_default = client
+[client]
+MinProtocol = TLSv1.3
+Ciphersuites = TLS_AES_128_GCM_SHA256
+Groups = X25519
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a load completed."""
+
+    operations: int
+    body_bytes: int
+    seconds: float
+    latencies_us: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a load goes."""
+
+    port: int
+    path: str = "/1k"
+    tls: bool = True
+    body_bytes: int = 1024
+
+    @property
+    def url(self) -> str:
+        scheme = "https" if self.tls else "http"
+        return f"{scheme}://127.0.0.1:{self.port}{self.path}"
+
+
+class Tools:
+    """Runs load tools on their core."""
+
+    def __init__(self, children: Children, folder: Path, core: int | None) -> None:
+        self.children = children
+        self.folder = folder
+        self.core = core
+        settings = folder / "client.cnf"
+        settings.write_text(OPENSSL_CLIENT)
+        self.environment = {**os.environ, "OPENSSL_CONF": str(settings)}
+
+    def keep_alive(
+        self,
+        target: Target,
+        connections: int,
+        seconds: float,
+        paths: Path | None = None,
+        rate: float | None = None,
+    ) -> Done:
+        """h2load over HTTP/1.1: `connections` that each send one request after the other.
+
+        With `rate` the connections together send that many requests a second, and latencies are recorded.
+        `paths` is a file with URLs to go through instead of the target's.
+        """
+        command = [
+            "h2load",
+            "--h1",
+            "--threads=1",
+            f"--clients={connections}",
+            f"--duration={round(seconds * 1000)}ms",
+        ]
+        log = self.folder / "h2load.tsv"
+        if rate is not None:
+            log.unlink(missing_ok=True)
+            command += [f"--rps={rate / connections:g}", f"--log-file={log}"]
+        command += [f"--input-file={paths}"] if paths is not None else []
+        command += ["--tls13-ciphers=TLS_AES_128_GCM_SHA256", "--groups=X25519"]
+        command += [target.url] if paths is None else [f"--base-uri={target.url}"]
+        output, elapsed = self._run([command], seconds)
+        done = parse_h2load(output[0], target.body_bytes)
+        latencies = read_latencies(log) if rate is not None else ()
+        # With `--duration` connections are set up within the first moments; the load's time is the one asked for.
+        return Done(done.operations, done.body_bytes, done.seconds or elapsed, latencies)
+
+    def closing(self, target: Target, connections: int, seconds: float) -> Done:
+        """wrk with `Connection: close`: a connection per request, resumed with the last ticket."""
+        whole = max(1, math.ceil(seconds))  # wrk takes whole seconds
+        command = ["wrk", "--threads", "1", "--connections", str(connections), "--duration", f"{whole}s"]
+        command += ["--header", "Connection: close", target.url]
+        output, elapsed = self._run([command], whole)
+        return parse_wrk(output[0], elapsed, target.body_bytes)
+
+    def fresh(self, target: Target, clients: int, seconds: float) -> Done:
+        """`clients` processes of `openssl s_time -new`: full handshake, request, response until the server closes."""
+        whole = max(1, math.ceil(seconds))
+        command = ["openssl", "s_time", "-new", "-tls1_3", "-time", str(whole)]
+        command += ["-connect", f"127.0.0.1:{target.port}", "-www", target.path]
+        outputs, elapsed = self._run([command] * clients, whole)
+        connections = sum(parse_s_time(output, target.body_bytes) for output in outputs)
+        return Done(connections, connections * target.body_bytes, elapsed)
+
+    def _run(self, commands: list[list[str]], seconds: float) -> tuple[list[str], float]:
+        started = time.monotonic()
+        deadline = started + seconds + GRACE_S
+        running = []
+        try:
+            for command in commands:
+                process = subprocess.Popen(
+                    pinned(command, self.core),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=self.environment,
+                    start_new_session=True,
+                )
+                running.append(self.children.adopt(command[0], process))
+            outputs = []
+            for child in running:
+                try:
+                    raw, _ = child.process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired as expired:
+                    raise BenchError(f"{child.name} did not end {GRACE_S:.0f} s after its time") from expired
+                text = raw.decode(errors="replace")
+                if child.process.returncode != 0:
+                    status = child.process.returncode
+                    raise BenchError(f"{child.name} ended with status {status}: {text.strip()[-300:]}")
+                outputs.append(text)
+            return outputs, time.monotonic() - started
+        finally:
+            for child in running:
+                self.children.stop(child)
+
+
+def parse_h2load(text: str, body_bytes: int) -> Done:
+    """Reads h2load's summary; any request that failed is an error."""
+    requests = re.search(
+        r"requests: (\d+) total.*?(\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", text
+    )
+    statuses = re.search(r"status codes: (\d+) 2xx, (\d+) 3xx, (\d+) 4xx, (\d+) 5xx", text)
+    data = re.search(r"\((\d+)\) data", text)
+    seconds = re.search(r"finished in ([0-9.]+)(us|ms|s|m)\b", text)
+    if not (requests and statuses and data and seconds):
+        raise BenchError(f"h2load said something unexpected: {text.strip()[-300:]}")
+    succeeded = int(requests[2])
+    problems = [int(requests[group]) for group in (3, 4, 5)] + [int(statuses[group]) for group in (2, 3, 4)]
+    if any(problems) or succeeded == 0:
+        raise BenchError(f"h2load saw requests that failed: {requests[0]}; {statuses[0]}")
+    read = int(data[1])
+    if read < succeeded * body_bytes:
+        raise BenchError(f"h2load read {read} bytes for {succeeded} bodies of {body_bytes}")
+    unit_s = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}[seconds[2]]
+    return Done(succeeded, read, float(seconds[1]) * unit_s)
+
+
+def parse_wrk(text: str, elapsed_s: float, body_bytes: int) -> Done:
+    """Reads wrk's summary; socket errors and other statuses are errors."""
+    total = re.search(r"(\d+) requests in ([0-9.]+)(ms|s|m)", text)
+    if not total or int(total[1]) == 0:
+        raise BenchError(f"wrk completed nothing: {text.strip()[-300:]}")
+    errors = re.search(r"Socket errors:.*|Non-2xx or 3xx responses:.*", text)
+    if errors:
+        raise BenchError(f"wrk: {total[1]} requests, {errors[0].strip()}")
+    requests = int(total[1])
+    seconds = float(total[2]) * {"ms": 1e-3, "s": 1.0, "m": 60.0}[total[3]]
+    return Done(requests, requests * body_bytes, seconds or elapsed_s)
+
+
+def parse_s_time(text: str, body_bytes: int) -> int:
+    """Reads the number of connections from `openssl s_time`; responses must be at least a body long."""
+    total = re.search(r"(\d+) connections in \d+ real seconds, (\d+) bytes read per connection", text)
+    if not total or int(total[1]) == 0:
+        raise BenchError(f"openssl s_time completed nothing: {text.strip()[-300:]}")
+    if int(total[2]) < body_bytes:
+        raise BenchError(
+            f"openssl s_time read {total[2]} bytes per connection, less than the body's {body_bytes}"
+        )
+    return int(total[1])
+
+
+def read_latencies(log: Path) -> tuple[int, ...]:
+    """Latencies of one h2load run in microseconds, sorted. Columns: start, status, latency."""
+    rows = (line.split("\t") for line in log.read_text().splitlines())
+    return tuple(sorted(int(row[2]) for row in rows if row[1] == "200"))
+
+
+def percentile(ordered: tuple[int, ...], share: float) -> int:
+    """The value below which `share` of the sorted values lie (nearest rank)."""
+    if not ordered:
+        raise BenchError("no latencies were recorded")
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

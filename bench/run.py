@@ -1,0 +1,151 @@
+#!/usr/bin/env -S python3 -B
+"""Side by side with nginx and HAProxy: `make bench`, or `bench/run.py --only https_1k`. See docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+
+from cases import IDLE_CASE, NAMES, RELAY_CASES, RULES_CASE
+from children import BenchError, Children
+from configs import CONNECTIONS_MAX
+from report import environment, save, table
+from runners import Record, run_idle, run_relay, run_rules, say
+from stack import Options, Stack
+
+ROOT = Path(__file__).resolve().parent.parent
+OTHER_TITLES = {RULES_CASE: "5,000 rules against 10", IDLE_CASE: "memory of idle TLS connections"}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Compares evergate with nginx and HAProxy on this machine.")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of which medians are taken (default 5)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of one load (default 3)")
+    parser.add_argument("--only", default="", metavar="NAME[,NAME]", help=f"some of: {', '.join(NAMES)}")
+    parser.add_argument(
+        "--quick", action="store_true", help="1 round of 1 s, 500 idle connections: tests the harness"
+    )
+    parser.add_argument(
+        "--idle-connections", type=int, default=5000, help="connections of idle_rss (default 5000)"
+    )
+    parser.add_argument("--proxy-core", type=int, default=0, help="core of the proxies (default 0)")
+    parser.add_argument("--load-core", type=int, default=1, help="core of load tools and backend (default 1)")
+    parser.add_argument("--no-pin", action="store_true", help="leave the placement to the kernel")
+    built = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "evergate"
+    parser.add_argument("--evergate", type=Path, default=built, help="the binary to measure")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "target" / "bench" / "results.json", help="where rows go"
+    )
+    chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.rounds, chosen.seconds, chosen.idle_connections = 1, 1.0, 500
+    chosen.only = [name for name in chosen.only.split(",") if name]
+    unknown = [name for name in chosen.only if name not in NAMES]
+    if unknown:
+        parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    if chosen.rounds < 1 or chosen.seconds <= 0 or chosen.idle_connections < 1:
+        parser.error("--rounds, --seconds and --idle-connections must be positive")
+    return chosen
+
+
+def options(chosen: argparse.Namespace) -> Options:
+    """Checks what the machine allows."""
+    if not chosen.evergate.is_file():
+        raise BenchError(f"{chosen.evergate} is missing: `make build` makes it")
+    cores = os.sched_getaffinity(0)
+    pins = None if chosen.no_pin else (chosen.proxy_core, chosen.load_core)
+    if pins and not cores.issuperset(pins):
+        raise BenchError(f"cores {pins} are not all available ({sorted(cores)}): choose others, or --no-pin")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CONNECTIONS_MAX + 1000
+    if hard < wanted:
+        raise BenchError(
+            f"only {hard} open files are allowed, {wanted} are needed: raise the hard limit (ulimit -Hn)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    proxy_core, load_core = pins or (None, None)
+    return Options(
+        chosen.evergate.resolve(),
+        chosen.rounds,
+        chosen.seconds,
+        chosen.idle_connections,
+        proxy_core,
+        load_core,
+    )
+
+
+def run_all(stack: Stack, names: list[str], record: Record) -> list[str]:
+    """Runs the cases; one that fails does not keep the others from running."""
+    failures = []
+    relays = {case.name: case for case in RELAY_CASES}
+    for position, name in enumerate(names):
+        title = relays[name].title if name in relays else OTHER_TITLES[name]
+        say(f"[{position + 1}/{len(names)}] {name}: {title}")
+        try:
+            if name in relays:
+                run_relay(stack, relays[name], record)
+            elif name == RULES_CASE:
+                run_rules(stack, record)
+            else:
+                run_idle(stack, record)
+        except (BenchError, OSError) as error:
+            failures.append(f"{name}: {error}")
+            say(f"  FAILED  {error}")
+        finally:
+            stack.stop_proxies()
+    return failures
+
+
+def stop(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    chosen = arguments()
+    signal.signal(signal.SIGTERM, stop)
+    started = time.monotonic()
+    record = Record()
+    try:
+        settings = options(chosen)
+        where = environment(settings.evergate)
+        for name, value in where.items():
+            say(f"{name + ':':<24}{value}")
+        if os.getloadavg()[0] > 0.5:
+            record.note("the machine is busy with other work: figures of this run are noisy")
+        names = [name for name in NAMES if not chosen.only or name in chosen.only]
+        with (
+            tempfile.TemporaryDirectory(prefix="evergate-bench-") as folder,
+            Children(Path(folder)) as children,
+        ):
+            failures = run_all(Stack(Path(folder), children, settings), names, record)
+    except BenchError as error:
+        say(f"bench: {error}")
+        return 2
+    except KeyboardInterrupt:
+        say("bench: interrupted; everything it started is ended")
+        return 130
+    shown = {"rounds": chosen.rounds, "seconds": chosen.seconds, "idle_connections": chosen.idle_connections}
+    save(
+        chosen.out,
+        record,
+        where,
+        shown | {"cores": [settings.proxy_core, settings.load_core], "failed": failures},
+    )
+    say("")
+    say(table(record.rows))
+    say("")
+    for failure in failures:
+        say(f"FAILED: {failure}")
+    say(f"{len(record.rows)} rows in {chosen.out} after {time.monotonic() - started:.0f} s")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

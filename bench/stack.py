@@ -1,0 +1,195 @@
+"""The backend, the proxies in front of it, certificates and bodies, all in one temporary folder on free ports."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from children import BenchError, Child, Children, free_ports
+from configs import (
+    LARGE_BODIES,
+    LISTENERS,
+    NGINX_STREAM,
+    SMALL_BODIES,
+    Material,
+    Ports,
+    Tuning,
+    backend_config,
+    evergate_config,
+    haproxy_config,
+    nginx_config,
+)
+from load import Target, Tools
+
+SIZES = {"/1k": 1024, "/10m": 10_000_000}
+# HAProxy told to splice always: rows of its own, so that `haproxy` means the same proxy everywhere.
+FORCED_SPLICE = "haproxy_splice"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asked for."""
+
+    evergate: Path
+    rounds: int
+    seconds: float
+    idle_connections: int
+    proxy_core: int | None
+    load_core: int | None
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A running proxy under a name of the results."""
+
+    label: str
+    child: Child
+    ports: Ports
+
+    def target(self, listener: str, path: str) -> Target:
+        return Target(self.ports[listener], path, listener in ("ecdsa", "rsa"), SIZES.get(path, SIZES["/1k"]))
+
+
+class Stack:
+    """Starts and ends what a case needs."""
+
+    def __init__(self, folder: Path, children: Children, options: Options) -> None:
+        self.folder = folder
+        self.children = children
+        self.options = options
+        self.tools = Tools(children, folder, options.load_core)
+        backend, marked = free_ports(2)
+        self.material = Material(folder, backend, marked)
+        self.hashes = {path: self._make_body(path, size) for path, size in SIZES.items()}
+        make_certificate(folder, "ecdsa", ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"])
+        make_certificate(folder, "rsa", ["-newkey", "rsa:2048"])
+        self.backend = self._start(
+            "backend",
+            ["nginx", "-p", str(folder), "-c"],
+            backend_config(self.material),
+            [backend, marked],
+            True,
+        )
+
+    def _make_body(self, path: str, size: int) -> str:
+        body = os.urandom(size)
+        (self.folder / f"{path[1:]}.bin").write_bytes(body)
+        return hashlib.sha256(body).hexdigest()
+
+    def _start(
+        self, name: str, command: list[str], config: str, ports: list[int], backend: bool = False
+    ) -> Child:
+        path = self.folder / f"{name}.conf"
+        path.write_text(config)
+        core = self.options.load_core if backend else self.options.proxy_core
+        forks = 1 if command[0] == "nginx" else 0
+        return self.children.start(name, [*command, str(path)], core, ports, forks)
+
+    def evergate(
+        self, rules: str = "", label: str = "evergate", listeners: tuple[str, ...] = LISTENERS
+    ) -> Contender:
+        ports = make_ports(listeners)
+        config = evergate_config(self.material, ports, rules)
+        command = [str(self.options.evergate), "run"]
+        child = self._start(label, command, config, list(ports.by_listener.values()))
+        return Contender(label, child, ports)
+
+    def haproxy(
+        self,
+        rules: str = "",
+        label: str = "haproxy",
+        listeners: tuple[str, ...] = LISTENERS,
+        tuning: Tuning = SMALL_BODIES,
+    ) -> Contender:
+        ports = make_ports(listeners)
+        config = haproxy_config(self.material, ports, tuning, rules)
+        child = self._start(label, ["haproxy", "-db", "-f"], config, list(ports.by_listener.values()))
+        return Contender(label, child, ports)
+
+    def nginx(self, tuning: Tuning = SMALL_BODIES) -> Contender:
+        """Without the package of its stream module nginx does not relay TCP, and that row has HAProxy only."""
+        ports = make_ports(tuple(name for name in LISTENERS if name != "tcp" or NGINX_STREAM.exists()))
+        config = nginx_config(self.material, ports, tuning)
+        child = self._start(
+            "nginx", ["nginx", "-p", str(self.folder), "-c"], config, list(ports.by_listener.values())
+        )
+        return Contender("nginx", child, ports)
+
+    def proxies(self, listener: str, bulk: bool) -> list[Contender]:
+        """Ours and its peers, those that have the listener."""
+        tuning = LARGE_BODIES if bulk else SMALL_BODIES
+        found = [self.evergate(), self.nginx(tuning), self.haproxy(tuning=tuning)]
+        if listener == "tcp":
+            forced = Tuning(bulk, force_splice=True)
+            found.append(self.haproxy(label=FORCED_SPLICE, listeners=("http", "tcp"), tuning=forced))
+        return [contender for contender in found if listener in contender.ports]
+
+    def stop_proxies(self) -> None:
+        """Ends everything but the backend."""
+        for child in self.children.live():
+            if child is not self.backend:
+                self.children.stop(child)
+
+    def check_bodies(self, contender: Contender, listener: str, path: str) -> None:
+        """Fetches a body twice over one connection; any byte that differs fails the case."""
+        target = contender.target(listener, path)
+        outputs = [self.folder / f"body-{number}" for number in range(2)]
+        command = ["curl", "--silent", "--show-error", "--fail", "--insecure", "--http1.1", "--noproxy", "*"]
+        command += ["--max-time", "20"]
+        for output in outputs:
+            output.unlink(missing_ok=True)
+            command += ["--output", str(output), target.url]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise BenchError(
+                f"{contender.label}: curl {target.url}: {result.stderr.strip()}{self._state(contender)}"
+            )
+        for output in outputs:
+            body = output.read_bytes()
+            if hashlib.sha256(body).hexdigest() != self.hashes[path]:
+                raise BenchError(
+                    f"{contender.label}: the body of {target.url} differs ({len(body)} bytes came)"
+                )
+
+    def check_route(self, contender: Contender, path: str, marked: bool) -> None:
+        """Asks whether a request goes to the pool that its rule names."""
+        url = contender.target("http", path).url
+        command = ["curl", "--silent", "--show-error", "--fail", "--noproxy", "*", "--max-time", "20"]
+        command += ["--dump-header", "-", "--output", "/dev/null", url]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise BenchError(
+                f"{contender.label}: curl {url}: {result.stderr.strip()}{self._state(contender)}"
+            )
+        if ("x-pool: marked" in result.stdout.lower()) != marked:
+            raise BenchError(f"{contender.label}: {path} should {'' if marked else 'not '}match a rule")
+
+    @staticmethod
+    def _state(contender: Contender) -> str:
+        with suppress(BenchError):
+            contender.child.check()
+            return ""
+        return f" (its process is gone: {contender.child.last_words()})"
+
+
+def make_ports(listeners: tuple[str, ...]) -> Ports:
+    return Ports(dict(zip(listeners, free_ports(len(listeners)))))
+
+
+def make_certificate(folder: Path, name: str, key: list[str]) -> None:
+    """A self-signed certificate as `.crt`, `.key` and, for HAProxy, both in one `.pem`."""
+    certificate, private = folder / f"{name}.crt", folder / f"{name}.key"
+    command = ["openssl", "req", "-x509", *key, "-noenc", "-days", "2", "-subj", "/CN=bench.example"]
+    command += ["-addext", "subjectAltName=DNS:bench.example,IP:127.0.0.1"]
+    command += ["-keyout", str(private), "-out", str(certificate)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise BenchError(f"openssl req failed: {result.stderr.strip()}")
+    private.chmod(0o600)
+    bundle = folder / f"{name}.pem"
+    bundle.write_bytes(certificate.read_bytes() + private.read_bytes())
+    bundle.chmod(0o600)

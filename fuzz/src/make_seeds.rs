@@ -1,0 +1,268 @@
+//! Writes the committed seeds: real conversations and messages, few and small. See docs/fuzzing.md.
+//!
+//! Certificates, secrets and clocks of the fixture are constants, so that the client bytes recorded here lead through
+//! a whole handshake again when a target replays them.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use evergate_fuzz::choices::{join, put_chunk};
+use evergate_fuzz::fixture::{handshake_params, server_configs};
+use evergate_fuzz::worker::World;
+use evergate_mirror::Entry;
+use evergate_tls::{Handshake, Progress};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion};
+
+const GET: &[u8] = b"GET /b/x?y=1 HTTP/1.1\r\nHost: a.test\r\nX-Tag: 1\r\nCookie: eg=b1\r\n\r\n";
+const POST: &[u8] =
+    b"POST /f HTTP/1.1\r\nHost: a.test\r\nContent-Type: application/x-www-form-urlencoded\r\n\
+    Content-Length: 3\r\n\r\np=1";
+const CHUNKED: &[u8] =
+    b"PUT / HTTP/1.1\r\nHost: a.test\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n\
+    Transfer-Encoding: chunked\r\n\r\n9\r\n{\"a\":\"b\"}\r\n0\r\nX-T: 1\r\n\r\n";
+const UPGRADE: &[u8] =
+    b"GET /ws HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nping";
+const OLD: &[u8] =
+    b"HEAD http://a.test/old HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /deny HTTP/1.1\r\nHost: a\r\n\r\n";
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nServer: s\r\nContent-Length: 5\r\n\r\nhello";
+const OK_CHUNKED: &[u8] =
+    b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n\
+    3;x=1\r\nabc\r\n0\r\n\r\n";
+const SWITCHING: &[u8] =
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\npong";
+const UNTIL_CLOSE: &[u8] = b"HTTP/1.0 304\r\nContent-Length: 7\r\nConnection: close\r\n\r\n";
+
+/// A script for the connection target: both peers say all they have in small steps.
+const SCRIPT: [u8; 12] = [0, 40, 0, 200, 3, 30, 0x40, 200, 0x43, 200, 13, 0];
+
+fn main() {
+    let folder = PathBuf::from(std::env::args().nth(1).expect("usage: make_seeds FOLDER"));
+    let put = |target: &str, name: &str, bytes: &[u8]| {
+        let folder = folder.join(target);
+        std::fs::create_dir_all(&folder).expect("a folder can be made");
+        std::fs::write(folder.join(name), bytes).expect("a seed can be written");
+    };
+    for (name, bytes) in
+        [("get", GET), ("post", POST), ("chunked", CHUNKED), ("upgrade", UPGRADE), ("old", OLD)]
+    {
+        put("http_request", name, &join(&[0, 10, 30], bytes));
+    }
+    for (name, bytes) in
+        [("ok", OK), ("chunked", OK_CHUNKED), ("switching", SWITCHING), ("until_close", UNTIL_CLOSE)]
+    {
+        put("http_response", name, &join(&[0, 10, 30], bytes));
+    }
+    let body = b"9;x=\"1\"\r\n{\"a\":\"b\"}\r\n00A\r\n0123456789\r\n0\r\nX-T: 1\r\n\r\n";
+    put("http_body", "chunked", &join(&[0, 1, 9, 3], body));
+    put("http_body", "position", &join(&[6], &[&[3, 6, 0, 0, 0, 0], &b"X-T: 1\r\n\r\n"[..]].concat()));
+    texts(&put);
+    put(
+        "records",
+        "relay",
+        &join(&[1, 0, 5, 0, 9, 1, 0x80, 3, 2, 2, 2, 13, 0, 4, 2, 1, 1, 1, 7, 0], &[1, 0, 7, 9, 9, 9]),
+    );
+    put(
+        "records",
+        "tls12",
+        &join(&[2, 0x10, 5, 0, 9, 1, 0x83, 4, 0, 1, 1, 14, 9], &[0, 0, 0, 0, 22, 3, 3, 0, 4, 1, 2]),
+    );
+    handshakes(&put, &folder);
+    connections(&put);
+}
+
+fn texts(put: &impl Fn(&str, &str, &[u8])) {
+    let rules = "host == \"a.test\" && !(path.path_prefix(\"/a\") || query(\"q\") in [\"1\", \"2\"])\n\
+        header(\"x\").matches(\"^a[0-9]+$\") || cookie(\"c\") != \"v\"\nclient.ip in [\"10.0.0.0/8\"] && body.size > 3\n\
+        json(\"/a/0\") == \"b\"\0/a/b\0q=1&p=2\0a.test\0X: a12\nCookie: c=v\nContent-Type: application/json\0{\"a\":[\"b\"]}";
+    put("rules", "conditions", &join(&[0], rules.as_bytes()));
+    let typed = "tls.sni.ends_with(\".test\") && tls.version == \"TLSv1.3\"\nmethod in [\"GET\", \"PUT\"]\n\
+        xml(\"a/b/@c\") >= 1.5\nform(\"p\").exists()\0/\0\0h\0Content-Type: text/xml\0<a><b c=\"2\"/></a>";
+    put("rules", "typed", &join(&[0x10], typed.as_bytes()));
+    put("bodies", "json", &join(&[0, 9], br#"{"a":[{"b":4.5e1}],"":{"c":null},"d":"\u00e9\ud83d\ude00x"}"#));
+    put("bodies", "json_text", &join(&[0, 4], br#"{"a":"b"}"#));
+    put(
+        "bodies",
+        "xml",
+        &join(&[1, 9], b"<?xml version=\"1.0\"?><a><b c='xx'>c</b><!-- - --><![CDATA[x]]>&amp;</a>"),
+    );
+    put("bodies", "form", &join(&[2, 3], b"p=v&q=%20+&r"));
+    let multipart = b"--b\r\nContent-Disposition: form-data; name=\"p\"\r\n\r\nv\r\n--b\r\n\
+        Content-Disposition: form-data; name=\"q\"; filename=\"f\"\r\n\r\nx\r\n--b--\r\n";
+    put("bodies", "multipart", &join(&[3, 20], multipart));
+}
+
+fn client_config(version: &'static SupportedProtocolVersion, fixture: &Path) -> Arc<ClientConfig> {
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let groups = vec![rustls::crypto::aws_lc_rs::kx_group::X25519];
+    let provider = rustls::crypto::CryptoProvider { kx_groups: groups, ..provider };
+    let mut roots = RootCertStore::empty();
+    let certificate =
+        CertificateDer::from_pem_file(fixture.join("localhost.pem")).expect("the fixture is there");
+    roots.add(certificate).expect("the fixture is a certificate");
+    let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[version])
+        .expect("the provider has suites")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Arc::new(config)
+}
+
+fn client(config: &Arc<ClientConfig>) -> ClientConnection {
+    ClientConnection::new(config.clone(), ServerName::try_from("localhost").expect("a name"))
+        .expect("a client")
+}
+
+fn take(client: &mut ClientConnection) -> Vec<u8> {
+    let mut out = Vec::new();
+    while client.wants_write() {
+        client.write_tls(&mut out).expect("memory takes everything");
+    }
+    out
+}
+
+fn give(client: &mut ClientConnection, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        client.read_tls(&mut bytes).expect("there is room");
+        client.process_new_packets().expect("our server is understood");
+        let _ = client.reader().read(&mut [0; 4096]);
+    }
+}
+
+fn handshakes(put: &impl Fn(&str, &str, &[u8]), folder: &Path) {
+    let fixture = folder.join("../fixture");
+    for (name, choice, version) in
+        [("tls13", 0, &rustls::version::TLS13), ("tls12", 1, &rustls::version::TLS12)]
+    {
+        let config = client_config(version, &fixture);
+        for name in [name.to_owned(), format!("{name}_resumed")] {
+            put("handshake", &name, &join(&[choice, 60, 7, 200], &shake(choice, &mut client(&config))));
+        }
+    }
+    put("handshake", "plain", &join(&[0, 3], GET));
+    put("restore", "tls_hello", &restore_input(0x41, b"", b"", &hello_only(&fixture)));
+}
+
+/// All that a client sends in a handshake, with one record of data.
+fn shake(config: u8, client: &mut ClientConnection) -> Vec<u8> {
+    let mut server =
+        Handshake::new(&server_configs()[usize::from(config)], &handshake_params()).expect("it fits");
+    let mut sent = Vec::new();
+    loop {
+        let (flight, mut answer) = (take(client), Vec::new());
+        sent.extend_from_slice(&flight);
+        let progress = server.handle_input(&flight, &mut answer).expect("a real client");
+        give(client, &answer);
+        if progress == Progress::Done {
+            client.writer().write_all(b"data").expect("there is room");
+            sent.extend_from_slice(&take(client));
+            return sent;
+        }
+    }
+}
+
+/// A restore input: flags, what the peers say afterwards, and entries.
+fn restore_input(flags: u8, client: &[u8], server: &[u8], entries: &[Entry]) -> Vec<u8> {
+    let mut rest = Vec::new();
+    put_chunk(client, &mut rest);
+    put_chunk(server, &mut rest);
+    for entry in entries {
+        put_chunk(&entry.encode().expect("an entry can be written"), &mut rest);
+    }
+    join(&[flags, 20, 30], &rest)
+}
+
+fn hello_only(fixture: &Path) -> Vec<Entry> {
+    let mut world = World::accept(1, true);
+    let flight = take(&mut client(&client_config(&rustls::version::TLS13, fixture)));
+    world.client.inbox.extend_from_slice(&flight);
+    world.pump();
+    std::mem::take(&mut world.entries)
+}
+
+fn connections(put: &impl Fn(&str, &str, &[u8])) {
+    type Parts = &'static [&'static [u8]];
+    let conversations: [(&str, u8, Parts, Parts); 7] = [
+        ("get", 0, &[GET], &[OK]),
+        ("pipelined", 0, &[GET, POST, GET], &[OK, OK, OK]),
+        ("chunked", 0, &[CHUNKED], &[OK_CHUNKED]),
+        ("upgrade", 0, &[UPGRADE], &[SWITCHING]),
+        ("old", 0, &[OLD], &[UNTIL_CLOSE]),
+        ("tcp", 2, &[b"ping"], &[b"pong"]),
+        ("redirect", 4, &[GET, OLD], &[]),
+    ];
+    for (name, listener, requests, responses) in conversations {
+        let (requests, responses) = (requests.concat(), responses.concat());
+        let input = |kind: u8| {
+            let mut streams = Vec::new();
+            put_chunk(&requests, &mut streams);
+            put_chunk(&responses, &mut streams);
+            join(&[&[kind], &SCRIPT[..]].concat(), &streams)
+        };
+        put("connection", name, &input(listener));
+        put("connection", &format!("{name}_mirrored"), &input(listener | 0x10));
+
+        // A backup's view in the middle of it, and what the peers would say again.
+        let mut world = World::accept(u32::from(listener), true);
+        world.client.inbox.extend_from_slice(&requests);
+        world.pump();
+        if let Some(upstream) = &mut world.upstream {
+            upstream.socket.inbox.extend_from_slice(&responses[..responses.len() / 2]);
+        }
+        world.pump();
+        let acked = world.client.written.len() as u64;
+        world.call(|connection, io| connection.handle_client_acked(io, acked));
+        world.call(evergate_connection::Connection::handle_client_stall);
+        world.call(evergate_connection::Connection::handle_server_stall);
+        let entries = std::mem::take(&mut world.entries);
+        put("restore", name, &restore_input(listener, &requests, &responses, &entries));
+        let mut chunks = Vec::new();
+        for entry in &entries {
+            put_chunk(&entry.encode().expect("an entry can be written"), &mut chunks);
+        }
+        put("mirror", name, &chunks);
+    }
+    secure(put);
+}
+
+/// A whole HTTPS conversation, and what a backup holds of it.
+fn secure(put: &impl Fn(&str, &str, &[u8])) {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixture");
+    for (name, mirrored) in [("https", false), ("https_mirrored", true)] {
+        let mut client = client(&client_config(&rustls::version::TLS13, &fixture));
+        let mut world = World::accept(1, mirrored);
+        client.writer().write_all(GET).expect("there is room");
+        let (mut sent, mut given) = (Vec::new(), 0);
+        for _ in 0..4 {
+            let flight = take(&mut client);
+            sent.extend_from_slice(&flight);
+            world.client.inbox.extend_from_slice(&flight);
+            world.pump();
+            if let Some(upstream) = &mut world.upstream {
+                upstream.socket.inbox.extend_from_slice(OK);
+            }
+            world.pump();
+            give(&mut client, &world.client.written[given..]);
+            given = world.client.written.len();
+        }
+        client.send_close_notify();
+        sent.extend_from_slice(&take(&mut client));
+        let mut streams = Vec::new();
+        put_chunk(&sent, &mut streams);
+        put_chunk(OK, &mut streams);
+        put(
+            "connection",
+            name,
+            &join(&[&[1 | if mirrored { 0x10 } else { 0 }], &SCRIPT[..]].concat(), &streams),
+        );
+        if mirrored {
+            put("restore", "https", &restore_input(1, b"", OK, &world.entries));
+            let acked = world.client.written.len() as u64;
+            world.call(|connection, io| connection.handle_client_acked(io, acked));
+            put("restore", "https_idle", &restore_input(1, b"", OK, &world.entries));
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A worker without sockets: performs a connection's effects between a client and a server that a script plays.
+//!
+//! It does what the daemon's worker does, in the same order: bytes first, then effects; one turn flushes what waits,
+//! reads the client, reads the server, until nothing moves. Sockets are vectors with a window.
+
+mod perform;
+mod pump;
+mod socket;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use evergate_base::Micros;
+use evergate_connection::{Connection, Effects, Failure, Io, Node, RequestLog, Scratch, Snapshot};
+use evergate_mirror::{Entry, Mirrored};
+use evergate_rules::RuleId;
+
+use crate::fixture;
+
+pub use socket::Socket;
+
+/// A server connection.
+#[derive(Debug, Default)]
+pub struct Upstream {
+    /// The leg that uses it.
+    pub leg: u32,
+    /// Our end.
+    pub socket: Socket,
+}
+
+/// A leg that the connection asked for and that is neither open nor refused yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Dialing {
+    leg: u32,
+    server: u32,
+}
+
+/// What becomes of a dial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// An idle connection was there.
+    Open,
+    /// It is connecting.
+    Wait,
+    /// Refused.
+    Refused,
+    /// No server is up.
+    Unavailable,
+}
+
+/// The node as the connection sees it.
+#[derive(Debug)]
+pub struct View {
+    /// The newest configuration.
+    pub snapshot: Arc<Snapshot>,
+    /// Whether it drains.
+    pub draining: bool,
+    /// Whether requests pass rate limits.
+    pub allows: bool,
+}
+
+impl Node for View {
+    fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+    fn is_draining(&self) -> bool {
+        self.draining
+    }
+    fn allow(&mut self, _: &Snapshot, _: RuleId, _: IpAddr, _: &[u8]) -> bool {
+        self.allows
+    }
+    fn wants_logs(&self) -> bool {
+        true
+    }
+}
+
+/// One connection, its peers and its node.
+pub struct World {
+    /// The connection.
+    pub connection: Connection,
+    /// The client's socket.
+    pub client: Socket,
+    /// The server leg's socket.
+    pub upstream: Option<Upstream>,
+    /// A leg that is not open yet.
+    pub dialing: Option<Dialing>,
+    /// What becomes of the next dial.
+    pub next_dial: Answer,
+    /// Window of server connections to come.
+    pub server_window: usize,
+    /// The node.
+    pub node: View,
+    /// Now.
+    pub now: Micros,
+    /// Plain bodies go past the connection.
+    pub splices: bool,
+    /// What a backup holds, if there is one.
+    pub backup: Option<Mirrored>,
+    /// Entries that the backup has got.
+    pub entries: Vec<Entry>,
+    /// Entries are acknowledged at once.
+    pub acknowledges: bool,
+    /// Server connections that are over: what we wrote, in order.
+    pub sent_up: Vec<Vec<u8>>,
+    /// Requests that ended.
+    pub logs: Vec<Box<RequestLog>>,
+    /// Turns in which something moved.
+    pub turns: usize,
+    /// The client's socket is closed, and whether by RST.
+    pub closed: Option<bool>,
+    restored: bool,
+    scratch: Scratch,
+    effects: Effects,
+}
+
+impl World {
+    /// A connection that was just accepted on this listener; mirrored to a backup when asked.
+    pub fn accept(listener: u32, mirrored: bool) -> World {
+        let snapshot = fixture::snapshot();
+        let now = Micros::from_ms(1000);
+        let mut connection = Connection::new(snapshot, &fixture::accepted(listener), now);
+        if mirrored {
+            connection.mirror_to_backups();
+        }
+        let mut world = World::around(connection, now);
+        world.backup = mirrored.then(Mirrored::default);
+        world.with(|connection, io| connection.handle_accepted(io));
+        world.perform();
+        world
+    }
+
+    /// A connection from what a backup holds; `None` when it cannot be restored.
+    pub fn restore(state: &Mirrored) -> Option<World> {
+        let now = Micros::from_ms(1000);
+        let (mut scratch, mut effects) = (Scratch::new(), Effects::default());
+        let mut node = View::new();
+        let mut io = Io { now, scratch: &mut scratch, effects: &mut effects, node: &mut node };
+        let fresh = fixture::accepted(0);
+        let (connection, leg) = Connection::restore(fixture::snapshot(), state, &fresh, &mut io).ok()?;
+        let mut world = World { scratch, effects, node, ..World::around(connection, now) };
+        world.backup = Some(state.clone());
+        world.restored = true;
+        if let Some(leg) = leg {
+            let server = leg.route.server.min(fixture::SERVERS - 1);
+            world.dialing = Some(Dialing { leg: leg.route.leg, server });
+        }
+        world.perform();
+        Some(world)
+    }
+
+    fn around(connection: Connection, now: Micros) -> World {
+        World {
+            connection,
+            client: Socket { window: usize::MAX, ..Socket::default() },
+            upstream: None,
+            dialing: None,
+            next_dial: Answer::Open,
+            server_window: usize::MAX,
+            node: View::new(),
+            now,
+            splices: false,
+            backup: None,
+            entries: Vec::new(),
+            restored: false,
+            acknowledges: true,
+            sent_up: Vec::new(),
+            logs: Vec::new(),
+            turns: 0,
+            closed: None,
+            scratch: Scratch::new(),
+            effects: Effects::default(),
+        }
+    }
+
+    /// Calls the connection.
+    pub fn with<R>(&mut self, call: impl FnOnce(&mut Connection, &mut Io<'_>) -> R) -> R {
+        let World { connection, scratch, effects, node, now, .. } = self;
+        call(connection, &mut Io { now: *now, scratch, effects, node })
+    }
+
+    /// Calls the connection and performs what it asks for.
+    pub fn call(&mut self, call: impl FnOnce(&mut Connection, &mut Io<'_>)) {
+        if self.closed.is_none() {
+            self.with(call);
+            self.perform();
+        }
+    }
+
+    /// What was dialled connects.
+    pub fn connect(&mut self) {
+        if let Some(Dialing { leg, server }) = self.dialing.take() {
+            self.open(leg, server);
+        }
+    }
+
+    /// What was dialled is refused.
+    pub fn refuse(&mut self) {
+        if let Some(Dialing { leg, .. }) = self.dialing.take() {
+            self.call(|connection, io| connection.handle_leg_failed(io, leg, Failure::Refused));
+        }
+    }
+
+    /// The backup acknowledges all it has got.
+    pub fn acknowledge(&mut self) {
+        let entries = self.entries.len() as u64;
+        if self.backup.is_some() && entries > self.connection.acknowledged() {
+            self.call(|connection, io| connection.handle_mirror_acked(io, entries));
+        }
+    }
+
+    /// Time passes to the deadline.
+    pub fn expire(&mut self) {
+        let deadline = self.connection.deadline();
+        assert!(deadline < Micros(u64::MAX), "no deadline: {}", self.state());
+        self.now = self.now.max(deadline);
+        self.call(Connection::handle_timeout);
+    }
+
+    /// The connection's state without its configuration, for messages.
+    pub fn state(&self) -> String {
+        let all = format!("{:?}", self.connection);
+        let from = all.rfind(", raw: ").unwrap_or(0);
+        let from = all[..from].rfind(", facts: ").unwrap_or(0);
+        all[from..].chars().take(3000).collect()
+    }
+}
+
+impl View {
+    fn new() -> View {
+        View { snapshot: fixture::snapshot().clone(), draining: false, allows: true }
+    }
+}

@@ -1,0 +1,161 @@
+//! Carrying out what a connection answered: bytes first, then effects, in order.
+
+use evergate_connection::{Effect, Failure, Hint, Source};
+use evergate_mirror::Side;
+
+use super::{Answer, Dialing, Socket, Upstream, World};
+use crate::fixture;
+
+/// The most that may wait for one peer: a batch of 16 records with what is around them, and as much again for heads,
+/// tickets, alerts and answers of our own.
+const WAITING_MAX: usize = 2 * 270_000;
+
+impl World {
+    pub(super) fn perform(&mut self) {
+        self.replicate();
+        self.send_down();
+        self.send_up();
+        for (status, _) in self.effects.answered.drain(..) {
+            assert!(status == 0 || (100..600).contains(&status), "status {status}");
+        }
+        for effect in std::mem::take(&mut self.effects.list) {
+            self.carry_out(effect);
+        }
+        self.send_fins();
+        let waiting = (self.connection.down().len(), self.connection.up().len());
+        assert!(waiting.0 <= WAITING_MAX && waiting.1 <= WAITING_MAX, "{waiting:?} bytes wait");
+        if self.acknowledges {
+            self.acknowledge();
+        }
+    }
+
+    fn replicate(&mut self) {
+        let entries = self.connection.drain_entries();
+        let Some(backup) = &mut self.backup else { return assert!(entries.is_empty()) };
+        for entry in entries {
+            backup.apply(&entry);
+            self.entries.push(entry);
+        }
+    }
+
+    fn send_down(&mut self) {
+        if self.scratch.down.is_empty() {
+            return;
+        }
+        let after = self.connection.newest_entry();
+        let free = after <= self.connection.acknowledged() && self.connection.down().is_empty();
+        let (first, second) = self.scratch.down.ready();
+        let ready = [first, second].concat();
+        let written = if free { ready.len().min(self.client.window) } else { 0 };
+        self.client.take(&ready[..written]);
+        if written < ready.len() {
+            if written == 0 && second.is_empty() {
+                // The worker gives the buffer away with large rests; here with those it can give away whole.
+                let (buffer, range) = self.scratch.down.take_memory(Vec::new());
+                self.connection.down().push_buffer(buffer, range, after);
+            } else {
+                self.connection.down().push(ready[written..].to_vec(), after);
+            }
+            self.connection.handle_blocked(self.now);
+        }
+        self.scratch.down.clear();
+    }
+
+    fn send_up(&mut self) {
+        let after = self.connection.newest_entry();
+        let mut free = after <= self.connection.acknowledged() && self.connection.up().is_empty();
+        let mut blocked = false;
+        for piece in self.effects.up.drain(..) {
+            let bytes = match piece.source {
+                Source::Input => &self.scratch.input[piece.range],
+                Source::Up => &self.scratch.up[piece.range],
+            };
+            let mut written = 0;
+            if let Some(upstream) = self.upstream.as_mut().filter(|_| free) {
+                written = bytes.len().min(upstream.socket.window);
+                upstream.socket.take(&bytes[..written]);
+            }
+            if written < bytes.len() {
+                (free, blocked) = (false, true);
+                self.connection.up().push(bytes[written..].to_vec(), after);
+            }
+        }
+        if blocked {
+            self.connection.handle_blocked(self.now);
+        }
+        self.scratch.up.clear();
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Dial { leg, pool, hint, tried, .. } => self.dial(leg, pool, hint, &tried),
+            Effect::Release { leg, .. } => self.release(leg),
+            Effect::ShutdownServer { leg } => {
+                if let Some(upstream) = self.upstream.as_mut().filter(|upstream| upstream.leg == leg) {
+                    upstream.socket.fin_waits = true;
+                }
+            }
+            Effect::ShutdownClient => self.client.fin_waits = true,
+            Effect::CloseClient { abort } => {
+                assert!(self.connection.is_closed());
+                self.closed = Some(abort);
+                if let Some(upstream) = self.upstream.take() {
+                    self.sent_up.push(upstream.socket.written);
+                }
+            }
+            Effect::Matched(_) => {}
+            Effect::Logged(log) => self.logs.push(log),
+            Effect::Acknowledge { side: Side::Client, position } => {
+                let read = self.client.read;
+                assert!(position <= read || self.restored, "{position} of {read} client bytes acknowledged");
+            }
+            Effect::Acknowledge { .. } => {}
+        }
+    }
+
+    fn dial(&mut self, leg: u32, pool: u32, hint: Hint, tried: &[u32]) {
+        assert!(self.dialing.is_none() && self.upstream.is_none(), "dialled twice");
+        assert!((pool as usize) < self.connection.snapshot().pools.len(), "pool {pool}");
+        let server = match hint {
+            Hint::Server(server) if !tried.contains(&server) => server,
+            _ => leg % fixture::SERVERS,
+        };
+        match self.next_dial {
+            Answer::Open => self.open(leg, server),
+            Answer::Wait => self.dialing = Some(Dialing { leg, server }),
+            Answer::Refused => {
+                self.call(|connection, io| connection.handle_leg_failed(io, leg, Failure::Refused));
+            }
+            Answer::Unavailable => {
+                self.call(|connection, io| connection.handle_unavailable(io, leg, "pool_down"));
+            }
+        }
+    }
+
+    pub(super) fn open(&mut self, leg: u32, server: u32) {
+        let socket = Socket { window: self.server_window, ..Socket::default() };
+        self.upstream = Some(Upstream { leg, socket });
+        self.call(|connection, io| connection.handle_leg_open(io, leg, server, None));
+    }
+
+    fn release(&mut self, leg: u32) {
+        if self.dialing.is_some_and(|dialing| dialing.leg == leg) {
+            self.dialing = None;
+        }
+        if let Some(upstream) = self.upstream.take_if(|upstream| upstream.leg == leg) {
+            self.sent_up.push(upstream.socket.written);
+        }
+    }
+
+    fn send_fins(&mut self) {
+        if self.client.fin_waits && self.connection.down().is_empty() {
+            (self.client.fin_waits, self.client.fin) = (false, true);
+        }
+        let all_sent = self.connection.up().is_empty();
+        if let Some(upstream) =
+            self.upstream.as_mut().filter(|upstream| upstream.socket.fin_waits && all_sent)
+        {
+            (upstream.socket.fin_waits, upstream.socket.fin) = (false, true);
+        }
+    }
+}

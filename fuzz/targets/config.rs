@@ -1,0 +1,56 @@
+//! Any text is a configuration or a list of problems: with a place inside the text, a remedy, and an error among them.
+//! What is accepted is accepted again in its written-out form, and that form is a fixed point.
+
+#![no_main]
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use evergate::config::{Severity, World, parse_with};
+use libfuzzer_sys::fuzz_target;
+
+/// A machine where every host name is known and no file exists.
+struct Machine;
+
+impl World for Machine {
+    fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn is_readable_by_all(&self, _: &Path) -> bool {
+        false
+    }
+
+    fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        match host.len() {
+            0 => Err(io::ErrorKind::NotFound.into()),
+            _ => Ok(vec![([192, 0, 2, 1], port).into()]),
+        }
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let base = Path::new("/base");
+    match parse_with(text, "any.toml", base, &Machine) {
+        Ok(loaded) => {
+            assert!(loaded.warnings.iter().all(|problem| problem.severity == Severity::Warning));
+            let effective = loaded.effective_toml();
+            let again = parse_with(&effective, "effective.toml", base, &Machine);
+            let again = again.unwrap_or_else(|problems| panic!("{problems:?} in\n{effective}"));
+            assert_eq!(again.effective_toml(), effective);
+        }
+        Err(problems) => {
+            assert!(
+                problems.iter().any(|problem| problem.severity == Severity::Error),
+                "refused without an error"
+            );
+            let lines = text.lines().count() + 1;
+            for problem in &problems {
+                assert!(!problem.to_string().is_empty() && !problem.remedy.is_empty(), "{problem:?}");
+                assert!(problem.line <= lines, "{problem:?}");
+            }
+        }
+    }
+});

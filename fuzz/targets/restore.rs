@@ -1,0 +1,56 @@
+//! Taking a connection over from entries that another node wrote, whatever they say: it is refused or restored, and a
+//! restored one serves whatever its peers say next without panic, without going round in circles, and to its end.
+
+#![no_main]
+
+use evergate_fuzz::choices::{chunks, split};
+use evergate_fuzz::fixture::LISTENERS;
+use evergate_fuzz::worker::World;
+use evergate_mirror::{Entry, Mirrored};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let (mut choices, rest) = split(data);
+    let flags = choices.byte();
+    let mut rest = chunks(rest);
+    let (client, server) = (rest.next().unwrap_or_default(), rest.next().unwrap_or_default());
+    let mut state = Mirrored::default();
+    if flags & 0x80 != 0 {
+        let Some(Ok(whole)) = rest.next().map(Mirrored::decode) else { return };
+        state = whole;
+    }
+    for entry in rest.filter_map(|chunk| Entry::decode(chunk).ok()) {
+        state.apply(&entry);
+    }
+    if let Some(open) = &mut state.open
+        && flags & 0x40 != 0
+    {
+        // A name that exists, so that mutation need not find it letter by letter.
+        open.listener = LISTENERS[usize::from(flags & 7) % LISTENERS.len()].to_owned();
+    }
+    let Some(mut world) = World::restore(&state) else { return };
+    world.connect();
+    for (piece, from_server) in choices.pieces(client).into_iter().zip([false, true].into_iter().cycle()) {
+        world.client.inbox.extend_from_slice(piece);
+        if from_server && let Some(upstream) = &mut world.upstream {
+            upstream.socket.inbox.extend_from_slice(server);
+        }
+        world.pump();
+        world.acknowledge();
+    }
+    world.client.ended = true;
+    for _ in 0..16 {
+        if let Some(upstream) = &mut world.upstream {
+            upstream.socket.inbox.extend_from_slice(server);
+            upstream.socket.ended = true;
+        }
+        world.pump();
+        world.acknowledge();
+        world.connect();
+        if world.closed.is_some() {
+            return;
+        }
+        world.expire();
+    }
+    assert!(world.closed.is_some(), "the connection does not end: {}", world.state());
+});

@@ -1,0 +1,97 @@
+//! Certificates with their keys and the names they are good for.
+
+use std::sync::Arc;
+
+use rustls::sign::CertifiedKey;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+use crate::error::KeyError;
+use crate::{pem, sign};
+
+/// A certificate chain, its key, and what is worth knowing about it.
+#[derive(Clone, Debug)]
+pub struct CertifiedName {
+    /// Host names it is good for, in lower case, wildcards as `*.example.org`: the subject alternative names of type
+    /// DNS, or the common name when there are none.
+    pub names: Vec<String>,
+    /// Chain and key, as the handshake takes them.
+    pub key: Arc<CertifiedKey>,
+    /// Subject, as text.
+    pub subject: String,
+    /// Issuer, as text.
+    pub issuer: String,
+    /// Serial number in hexadecimal.
+    pub serial: String,
+    /// Start of validity, in seconds since 1970.
+    pub not_before_unix_s: i64,
+    /// End of validity, in seconds since 1970.
+    pub not_after_unix_s: i64,
+}
+
+/// Loads a chain and its key from PEM and checks that they belong together.
+///
+/// Validity in time is not checked: a node must come up with an expired certificate, too; see `not_after_unix_s`.
+pub fn load_certificate(chain_pem: &[u8], key_pem: &[u8]) -> Result<CertifiedName, KeyError> {
+    let chain = pem::chain(chain_pem)?;
+    let key = sign::signing_key(pem::private_key(key_pem)?)?;
+    let Some(first) = chain.first().cloned() else { return Err(KeyError::Chain("empty".into())) };
+    let (_, parsed) =
+        X509Certificate::from_der(&first).map_err(|error| KeyError::Certificate(error.to_string()))?;
+    let subject = parsed.subject().to_string();
+    let key = CertifiedKey::new(chain, key);
+    if key.keys_match().is_err() {
+        return Err(KeyError::Mismatch { subject });
+    }
+    let names = names(&parsed);
+    if names.is_empty() {
+        return Err(KeyError::NoName { subject });
+    }
+    Ok(CertifiedName {
+        names,
+        key: Arc::new(key),
+        subject,
+        issuer: parsed.issuer().to_string(),
+        serial: parsed.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect(),
+        not_before_unix_s: parsed.validity().not_before.timestamp(),
+        not_after_unix_s: parsed.validity().not_after.timestamp(),
+    })
+}
+
+fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    if let Ok(Some(extension)) = certificate.subject_alternative_name() {
+        for name in &extension.value.general_names {
+            match name {
+                GeneralName::DNSName(name) => names.push(name.to_ascii_lowercase()),
+                // No client sends an address as server name; it is listed so that the certificate has a name.
+                GeneralName::IPAddress(octets) => names.extend(address(octets)),
+                _ => {}
+            }
+        }
+    }
+    if names.is_empty() {
+        let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+        names.extend(common.map(str::to_ascii_lowercase));
+    }
+    names
+}
+
+fn address(octets: &[u8]) -> Option<String> {
+    let v4 = <[u8; 4]>::try_from(octets).map(std::net::IpAddr::from);
+    let v6 = <[u8; 16]>::try_from(octets).map(std::net::IpAddr::from);
+    v4.or(v6).ok().map(|address| address.to_string())
+}
+
+/// Makes a self-signed ECDSA P-256 certificate: certificate and key in PEM. For a first start and for tests.
+pub fn self_signed(names: &[String]) -> Result<(String, String), KeyError> {
+    let failed =
+        |error: rcgen::Error| KeyError::SelfSigned { names: names.join(", "), reason: error.to_string() };
+    let mut params = rcgen::CertificateParams::new(names).map_err(failed)?;
+    if let Some(name) = names.first() {
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name.as_str());
+    }
+    let key = rcgen::KeyPair::generate().map_err(failed)?;
+    let certificate = params.self_signed(&key).map_err(failed)?;
+    Ok((certificate.pem(), key.serialize_pem()))
+}

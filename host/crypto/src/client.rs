@@ -1,0 +1,134 @@
+//! Client configurations, for TLS to upstream servers.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+
+use crate::error::ConfigError;
+use crate::provider::client_provider;
+use crate::random::CaptureLog;
+use crate::server::root_store;
+use crate::{KeyError, pem};
+
+/// Where systems keep the roots they trust, as one PEM file.
+const SYSTEM_ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// How an upstream server's certificate is checked.
+#[derive(Clone, Debug, Default)]
+pub enum Verify {
+    /// It must lead to one of these roots.
+    Roots(Vec<CertificateDer<'static>>),
+    /// It must lead to a root that this system trusts.
+    #[default]
+    System,
+    /// Not at all: anyone between us and the server can read and change everything.
+    InsecureNone,
+}
+
+/// The certificate we show to upstream servers.
+#[derive(Debug)]
+pub struct ClientCertificate {
+    /// Our certificate first.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// Its key.
+    pub key: PrivateKeyDer<'static>,
+}
+
+impl ClientCertificate {
+    /// Reads chain and key from PEM.
+    pub fn from_pem(chain_pem: &[u8], key_pem: &[u8]) -> Result<ClientCertificate, KeyError> {
+        Ok(ClientCertificate { chain: pem::chain(chain_pem)?, key: pem::private_key(key_pem)? })
+    }
+}
+
+/// What a pool's TLS is made of.
+#[derive(Debug, Default)]
+pub struct ClientSettings {
+    /// How servers are checked.
+    pub verify: Verify,
+    /// Application protocols, the preferred one first.
+    pub alpn: Vec<Vec<u8>>,
+    /// What we show when asked.
+    pub certificate: Option<ClientCertificate>,
+}
+
+/// Makes the configuration that [`evergate_tls::ClientHandshake`] takes. Sessions are resumed within it.
+pub fn client_config(settings: ClientSettings) -> Result<Arc<ClientConfig>, ConfigError> {
+    if let Some(name) = settings.alpn.iter().find(|name| !(1..=255).contains(&name.len())) {
+        return Err(ConfigError::Alpn(name.len()));
+    }
+    let provider = client_provider();
+    let builder =
+        ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let builder = match settings.verify {
+        Verify::Roots(roots) => builder.with_root_certificates(root_store(&roots)?),
+        Verify::System => builder.with_root_certificates(system_roots()?),
+        Verify::InsecureNone => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(NoVerifier(provider)))
+        }
+    };
+    let mut config = match settings.certificate {
+        Some(ClientCertificate { chain, key }) => builder.with_client_auth_cert(chain, key)?,
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = settings.alpn;
+    config.enable_secret_extraction = true;
+    config.key_log = Arc::new(CaptureLog);
+    Ok(Arc::new(config))
+}
+
+/// The system's roots; single ones that `rustls` cannot use are left out, as everyone does.
+fn system_roots() -> Result<Arc<rustls::RootCertStore>, ConfigError> {
+    let missing = || ConfigError::NoSystemRoots(SYSTEM_ROOTS.join(", "));
+    let bytes = SYSTEM_ROOTS.iter().find_map(|path| std::fs::read(path).ok()).ok_or_else(missing)?;
+    let mut store = rustls::RootCertStore::empty();
+    let (added, _) = store.add_parsable_certificates(pem::chain(&bytes).map_err(|_| missing())?);
+    if added == 0 { Err(missing()) } else { Ok(Arc::new(store)) }
+}
+
+/// Accepts every certificate, but still checks that the server has its key.
+#[derive(Debug)]
+struct NoVerifier(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for NoVerifier {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

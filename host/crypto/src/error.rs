@@ -1,0 +1,108 @@
+//! Errors: all come from configuration or the machine, none from a peer. Each says what to do about it.
+
+/// Why a certificate or private key cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The file holds no certificate, or a broken one.
+    #[error("certificate chain: {0}; expected PEM blocks `BEGIN CERTIFICATE`, the server's own first")]
+    Chain(String),
+    /// The certificate itself cannot be read.
+    #[error("certificate: cannot parse it: {0}")]
+    Certificate(String),
+    /// The file holds no private key, or a broken one.
+    #[error("private key: {0}; expected one unencrypted PEM block (PKCS#8, SEC1 or PKCS#1)")]
+    Key(String),
+    /// The key is protected by a passphrase.
+    #[error("private key is encrypted; decrypt it first: openssl pkey -in key.pem -out plain.pem")]
+    Encrypted,
+    /// The key is of a kind that cannot sign reproducibly here.
+    #[error(
+        "private key: {0} is not supported; use ECDSA P-256 or P-384, RSA of 2048 to 4096 bits, or Ed25519"
+    )]
+    Unsupported(String),
+    /// Certificate and key do not belong together.
+    #[error(
+        "private key does not belong to certificate {subject}; check that both files are from one issuance"
+    )]
+    Mismatch {
+        /// Subject of the certificate.
+        subject: String,
+    },
+    /// The certificate names no host.
+    #[error(
+        "certificate {subject} names no host: it has neither subject alternative names nor a common name"
+    )]
+    NoName {
+        /// Subject of the certificate.
+        subject: String,
+    },
+    /// A self-signed certificate could not be made.
+    #[error("cannot make a self-signed certificate for {names}: {reason}")]
+    SelfSigned {
+        /// The names asked for.
+        names: String,
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+/// Why ticket keys cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TicketKeyError {
+    /// Nothing in it.
+    #[error("ticket key file holds no key; write one with: openssl rand -base64 -A 64")]
+    Empty,
+    /// A text line that is no key.
+    #[error(
+        "ticket key file, line {line}: {reason}; expected 64 bytes in base64, then optionally a unix time"
+    )]
+    Line {
+        /// Which line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A binary file of a wrong size.
+    #[error("ticket key file of {0} bytes is neither text nor a row of 64-byte keys")]
+    Length(usize),
+    /// More keys than are kept.
+    #[error("ticket key file holds {0} keys; keep the newest 3, newest first")]
+    TooMany(usize),
+    /// One key twice.
+    #[error("ticket key file holds key {0} twice")]
+    Duplicate(usize),
+}
+
+/// Why a TLS configuration cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// No certificate at all.
+    #[error("no certificate configured; a tls listener needs at least one")]
+    NoCertificate,
+    /// The version range is empty.
+    #[error("minimum tls version is above the maximum")]
+    Versions,
+    /// An ALPN name that cannot be sent.
+    #[error("application protocol of {0} bytes; a name has 1 to 255")]
+    Alpn(usize),
+    /// Client authentication without a root to trust.
+    #[error("client certificates are asked for, but no root certificate is given to check them against")]
+    NoRoots,
+    /// A root certificate that cannot be used.
+    #[error("root certificate {index}: {reason}")]
+    Root {
+        /// Its place in the list, from 0.
+        index: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The system's roots are not where systems keep them.
+    #[error("no system root certificates found at {0}; install ca-certificates or name the roots")]
+    NoSystemRoots(String),
+    /// `rustls` refused.
+    #[error("tls library refused the configuration: {0}")]
+    Tls(#[from] rustls::Error),
+}

@@ -1,0 +1,324 @@
+//! Session tickets that any node of the cluster accepts: AES-256-GCM-SIV under keys that the cluster shares.
+//!
+//! Invariants: tickets are encrypted with the newest key that was active when the connection was accepted (not when
+//! the code runs: a node that takes a handshake over after a rotation must write the same ticket); a ticket is bound
+//! to a policy, so that a session made without client authentication opens nothing that asks for it; nonces are drawn
+//! per ticket, so that clients stay unlinkable. Ticket keys are separate from everything else.
+//!
+//! A ticket is: key name (16) | nonce (12) | encrypted (time of issue (8) | session) | tag (16).
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::hmac;
+use evergate_base::seed::with_current;
+use rustls::server::ProducesTickets;
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::base64;
+use crate::error::TicketKeyError;
+use crate::random::{draw, random_bytes};
+
+/// How long a ticket is good for, if its key is still there.
+pub const TICKET_LIFETIME_S: u32 = 12 * 3600;
+/// The newest and the previous two.
+const KEYS_MAX: usize = 3;
+/// Bytes of a key as files hold it.
+const MATERIAL: usize = 64;
+const NAME: usize = 16;
+const NONCE: usize = 12;
+const TIME: usize = 8;
+const TAG: usize = 16;
+/// Clocks of nodes may differ by this much before a ticket counts as coming from the future.
+const CLOCK_SKEW_S: u64 = 300;
+
+struct Key {
+    material: Zeroizing<[u8; MATERIAL]>,
+    name: [u8; NAME],
+    cipher: LessSafeKey,
+    active_from_unix_s: u64,
+}
+
+impl Key {
+    #[allow(clippy::expect_used)]
+    fn new(material: Zeroizing<[u8; MATERIAL]>, active_from_unix_s: u64) -> Key {
+        let master = hmac::Key::new(hmac::HMAC_SHA256, &material[..]);
+        let derive = |label: &[u8]| hmac::sign(&master, label);
+        let mut name = [0; NAME];
+        name.iter_mut().zip(derive(b"evergate ticket name 1").as_ref()).for_each(|(to, from)| *to = *from);
+        let cipher = UnboundKey::new(&AES_256_GCM_SIV, derive(b"evergate ticket key 1").as_ref())
+            .expect("an HMAC-SHA256 tag is as long as an AES-256 key");
+        Key { material, name, cipher: LessSafeKey::new(cipher), active_from_unix_s }
+    }
+
+    fn copy(&self) -> Key {
+        Key::new(self.material.clone(), self.active_from_unix_s)
+    }
+}
+
+/// The ticket keys of a cluster at one time.
+pub struct TicketKeys {
+    /// Newest first, never empty.
+    keys: Vec<Key>,
+}
+
+impl std::fmt::Debug for TicketKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TicketKeys({})", self.keys.len())
+    }
+}
+
+impl TicketKeys {
+    /// One fresh key, active from `now_unix_s`.
+    pub fn random(now_unix_s: u64) -> TicketKeys {
+        TicketKeys { keys: vec![Key::new(Zeroizing::new(random_bytes()), now_unix_s)] }
+    }
+
+    /// Reads a key file, newest key first: either 64-byte keys in a row, or a line for each key with 64 bytes in
+    /// base64 and optionally the unix time from which it encrypts (`#` starts a comment).
+    pub fn from_file_bytes(bytes: &[u8]) -> Result<TicketKeys, TicketKeyError> {
+        let keys = match std::str::from_utf8(bytes) {
+            Ok(text) => from_text(text)?,
+            Err(_) => from_row(bytes)?,
+        };
+        if keys.is_empty() {
+            return Err(TicketKeyError::Empty);
+        }
+        if keys.len() > KEYS_MAX {
+            return Err(TicketKeyError::TooMany(keys.len()));
+        }
+        for (index, key) in keys.iter().enumerate() {
+            if keys[..index].iter().any(|other| other.name == key.name) {
+                return Err(TicketKeyError::Duplicate(index + 1));
+            }
+        }
+        Ok(TicketKeys { keys })
+    }
+
+    /// The keys in the form that [`from_file_bytes`](Self::from_file_bytes) reads; what nodes give one another.
+    pub fn to_file_bytes(&self) -> Zeroizing<Vec<u8>> {
+        let mut out = Zeroizing::new(Vec::new());
+        for key in &self.keys {
+            let line =
+                Zeroizing::new(format!("{} {}\n", base64::encode(&key.material[..]), key.active_from_unix_s));
+            out.extend_from_slice(line.as_bytes());
+        }
+        out
+    }
+
+    /// The same keys after a fresh one, which encrypts for connections accepted from `now_unix_s` on; the oldest
+    /// beyond three is dropped. Where several nodes share the keys, choose a time by which all of them have got it.
+    pub fn rotated(&self, now_unix_s: u64) -> TicketKeys {
+        let mut keys = vec![Key::new(Zeroizing::new(random_bytes()), now_unix_s)];
+        keys.extend(self.keys.iter().take(KEYS_MAX - 1).map(Key::copy));
+        TicketKeys { keys }
+    }
+
+    fn encrypt(&self, plain: &[u8], policy: &[u8; 32]) -> Option<Vec<u8>> {
+        let now = with_current(|seed| seed.unix_s)?;
+        let newest_active = self.keys.iter().find(|key| key.active_from_unix_s <= now);
+        let key = newest_active.or(self.keys.last())?;
+        let mut nonce = [0; NONCE];
+        draw(b"ticket nonce", plain, &mut nonce).ok()?;
+        let mut ticket = Vec::with_capacity(NAME + NONCE + TIME + plain.len() + TAG);
+        ticket.extend_from_slice(&key.name);
+        ticket.extend_from_slice(&nonce);
+        ticket.extend_from_slice(&now.to_be_bytes());
+        ticket.extend_from_slice(plain);
+        let (_, body) = ticket.split_at_mut_checked(NAME + NONCE)?;
+        let tag = key
+            .cipher
+            .seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), aad(&key.name, policy), body)
+            .ok()?;
+        ticket.extend_from_slice(tag.as_ref());
+        Some(ticket)
+    }
+
+    fn decrypt(&self, ticket: &[u8], policy: &[u8; 32]) -> Option<Vec<u8>> {
+        let now = with_current(|seed| seed.unix_s)?;
+        let (name, rest) = ticket.split_first_chunk::<NAME>()?;
+        let (nonce, sealed) = rest.split_first_chunk::<NONCE>()?;
+        let key = self.keys.iter().find(|key| key.name == *name)?;
+        let mut body = Zeroizing::new(sealed.to_vec());
+        let plain = key
+            .cipher
+            .open_in_place(Nonce::assume_unique_for_key(*nonce), aad(name, policy), &mut body)
+            .ok()?;
+        let (issued, session) = plain.split_first_chunk::<TIME>()?;
+        let issued = u64::from_be_bytes(*issued);
+        let fresh = issued <= now.saturating_add(CLOCK_SKEW_S)
+            && now.saturating_sub(issued) <= u64::from(TICKET_LIFETIME_S);
+        fresh.then(|| session.to_vec())
+    }
+}
+
+fn aad(name: &[u8; NAME], policy: &[u8; 32]) -> Aad<[u8; NAME + 32]> {
+    let mut aad = [0; NAME + 32];
+    aad[..NAME].copy_from_slice(name);
+    aad[NAME..].copy_from_slice(policy);
+    Aad::from(aad)
+}
+
+fn from_row(bytes: &[u8]) -> Result<Vec<Key>, TicketKeyError> {
+    let (keys, []) = bytes.as_chunks::<MATERIAL>() else {
+        return Err(TicketKeyError::Length(bytes.len()));
+    };
+    Ok(keys.iter().map(|&material| Key::new(Zeroizing::new(material), 0)).collect())
+}
+
+fn from_text(text: &str) -> Result<Vec<Key>, TicketKeyError> {
+    let mut keys = Vec::new();
+    for (line, content) in (1..).zip(text.lines()) {
+        let wrong = |reason| TicketKeyError::Line { line, reason };
+        let content = content.split('#').next().unwrap_or_default();
+        let mut words = content.split_whitespace();
+        let Some(word) = words.next() else { continue };
+        let mut bytes = Zeroizing::new(base64::decode(word).ok_or(wrong("not base64"))?);
+        let material = bytes.as_slice().try_into().map_err(|_| wrong("not 64 bytes"))?;
+        bytes.zeroize();
+        let active_from = match words.next() {
+            None => 0,
+            Some(word) => word.parse().map_err(|_| wrong("not a unix time after the key"))?,
+        };
+        if words.next().is_some() {
+            return Err(wrong("more than a key and a time"));
+        }
+        keys.push(Key::new(Zeroizing::new(material), active_from));
+    }
+    Ok(keys)
+}
+
+/// The keys in use, exchanged while connections run. Clones share them.
+#[derive(Clone, Debug)]
+pub struct TicketHandle(Arc<RwLock<Arc<TicketKeys>>>);
+
+impl TicketHandle {
+    /// A handle that starts with `keys`.
+    pub fn new(keys: TicketKeys) -> TicketHandle {
+        TicketHandle(Arc::new(RwLock::new(Arc::new(keys))))
+    }
+
+    /// The keys of now.
+    pub fn current(&self) -> Arc<TicketKeys> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts `keys` in the place of those in use.
+    pub fn replace(&self, keys: TicketKeys) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+    }
+}
+
+/// What `rustls` asks for tickets: the cluster's keys and one configuration's policy.
+#[derive(Debug)]
+pub(crate) struct PolicyTickets {
+    pub(crate) handle: TicketHandle,
+    pub(crate) policy: [u8; 32],
+}
+
+impl ProducesTickets for PolicyTickets {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        TICKET_LIFETIME_S
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        self.handle.current().encrypt(plain, &self.policy)
+    }
+
+    fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        self.handle.current().decrypt(ticket, &self.policy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evergate_base::seed::{Seed, scoped};
+
+    fn at<R>(unix_s: u64, step: impl FnOnce() -> R) -> R {
+        scoped(&mut Some(Seed::new([5; 32], unix_s)), step)
+    }
+
+    #[test]
+    fn a_ticket_opens_under_its_policy_within_its_lifetime_only() {
+        let keys = TicketKeys::random(0);
+        let ticket = at(1000, || keys.encrypt(b"session", &[1; 32])).unwrap();
+        let lifetime = u64::from(TICKET_LIFETIME_S);
+        for (unix_s, policy, opens) in [
+            (1000, 1, true),
+            (1000 + lifetime, 1, true),
+            (1001 + lifetime, 1, false),
+            (1000 - CLOCK_SKEW_S, 1, true),
+            (999 - CLOCK_SKEW_S, 1, false),
+            (1000, 2, false),
+        ] {
+            let opened = at(unix_s, || keys.decrypt(&ticket, &[policy; 32]));
+            assert_eq!(opened.is_some_and(|session| session == b"session"), opens, "{unix_s} {policy}");
+        }
+        assert_eq!(keys.encrypt(b"session", &[1; 32]), None, "outside a seeded scope");
+        for index in 0..ticket.len() {
+            let mut changed = ticket.clone();
+            changed[index] ^= 1;
+            assert_eq!(at(1000, || keys.decrypt(&changed, &[1; 32])), None);
+            assert_eq!(at(1000, || keys.decrypt(&ticket[..index], &[1; 32])), None);
+        }
+    }
+
+    #[test]
+    fn rotation_keeps_two_old_keys_and_the_accept_time_picks_the_encrypting_one() {
+        let first = TicketKeys::random(0);
+        let old = at(99, || first.encrypt(b"x", &[0; 32])).unwrap();
+        let second = first.rotated(100);
+        assert_eq!(
+            at(99, || second.encrypt(b"x", &[0; 32])).as_ref(),
+            Some(&old),
+            "accepted before the rotation"
+        );
+        assert_ne!(at(100, || second.encrypt(b"x", &[0; 32])).as_ref(), Some(&old));
+        let third = second.rotated(200);
+        let fourth = third.rotated(300);
+        assert!(at(201, || third.decrypt(&old, &[0; 32])).is_some());
+        assert!(at(301, || fourth.decrypt(&old, &[0; 32])).is_none());
+    }
+
+    #[test]
+    fn two_tickets_of_one_connection_share_no_nonce() {
+        let keys = TicketKeys::random(0);
+        let both = at(1, || (keys.encrypt(b"x", &[0; 32]).unwrap(), keys.encrypt(b"x", &[0; 32]).unwrap()));
+        assert_ne!(both.0[NAME..NAME + NONCE], both.1[NAME..NAME + NONCE]);
+    }
+
+    #[test]
+    fn key_files_are_read_in_both_forms_and_wrong_ones_say_why() {
+        let keys = TicketKeys::random(7).rotated(70).rotated(700);
+        let file = keys.to_file_bytes();
+        let read = TicketKeys::from_file_bytes(&file).unwrap();
+        assert_eq!(*read.to_file_bytes(), *file);
+        let ticket = at(70, || keys.encrypt(b"x", &[0; 32])).unwrap();
+        assert!(at(70, || read.decrypt(&ticket, &[0; 32])).is_some());
+
+        let row: Vec<u8> = (0..128).map(|i| if i < 64 { 0xff } else { 0xfe }).collect();
+        assert_eq!(TicketKeys::from_file_bytes(&row).unwrap().keys.len(), 2);
+        let key = base64::encode(&[1; 64]);
+        for (file, error) in [
+            (b"".to_vec(), TicketKeyError::Empty),
+            (b"# nothing\n".to_vec(), TicketKeyError::Empty),
+            (vec![0xff; 63], TicketKeyError::Length(63)),
+            (vec![0xff; 128], TicketKeyError::Duplicate(2)),
+            (format!("{key}\n?").into_bytes(), TicketKeyError::Line { line: 2, reason: "not base64" }),
+            (b"Zm9v".to_vec(), TicketKeyError::Line { line: 1, reason: "not 64 bytes" }),
+            (
+                format!("{key} soon").into_bytes(),
+                TicketKeyError::Line { line: 1, reason: "not a unix time after the key" },
+            ),
+        ] {
+            assert_eq!(TicketKeys::from_file_bytes(&file).unwrap_err(), error);
+        }
+        let many: String = (0..4).map(|i| base64::encode(&[i; 64]) + "\n").collect();
+        assert_eq!(TicketKeys::from_file_bytes(many.as_bytes()).unwrap_err(), TicketKeyError::TooMany(4));
+    }
+}

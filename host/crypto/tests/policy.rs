@@ -1,0 +1,289 @@
+//! Certificates by name, client certificates, and tickets that open only what they were made for.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use evergate_crypto::{
+    ClientAuth, ClientCertificate, ClientSettings, ConfigError, KeyError, ServerSettings, TicketHandle,
+    TicketKeys, Verify, client_config, load_certificate, self_signed, server_config,
+};
+use evergate_tls::Blame;
+use rustls::pki_types::CertificateDer;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, SignatureScheme};
+
+/// A root and a client certificate that it signed.
+struct Clients {
+    root: CertificateDer<'static>,
+    chain: String,
+    key: String,
+}
+
+fn clients() -> Clients {
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let root = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["someone".to_owned()]).unwrap();
+    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2040, 1, 1);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let leaf = params.signed_by(&key, &root).unwrap();
+    Clients { root: root.der().clone(), chain: leaf.pem(), key: key.serialize_pem() }
+}
+
+/// A client of `version` that shows the certificate or none.
+fn showing(
+    clients: Option<&Clients>,
+    version: &'static rustls::SupportedProtocolVersion,
+) -> Arc<ClientConfig> {
+    let provider = ClientKind::default().provider();
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(trust::Everyone(provider)));
+    let config = match clients {
+        None => builder.with_no_client_auth(),
+        Some(clients) => {
+            let certificate =
+                ClientCertificate::from_pem(clients.chain.as_bytes(), clients.key.as_bytes()).unwrap();
+            builder.with_client_auth_cert(certificate.chain, certificate.key).unwrap()
+        }
+    };
+    Arc::new(config)
+}
+
+fn asking(auth: ClientAuth, policy: &str) -> Arc<rustls::ServerConfig> {
+    node_with(&PEMS.p256, |settings| {
+        settings.client_auth = auth;
+        settings.policy = policy.to_owned();
+        settings.alpn = Vec::new();
+    })
+}
+
+#[test]
+fn client_certificates_are_none_optional_or_required_and_flights_stay_identical() {
+    let (ours, strangers) = (clients(), clients());
+    let roots = || vec![ours.root.clone()];
+    for version in [&TLS13, &TLS12] {
+        for (auth, client, accepted, shown) in [
+            (ClientAuth::None, Some(&ours), true, false),
+            (ClientAuth::Optional(roots()), None, true, false),
+            (ClientAuth::Optional(roots()), Some(&ours), true, true),
+            (ClientAuth::Optional(roots()), Some(&strangers), false, false),
+            (ClientAuth::Required(roots()), None, false, false),
+            (ClientAuth::Required(roots()), Some(&ours), true, true),
+            (ClientAuth::Required(roots()), Some(&strangers), false, false),
+        ] {
+            let what = format!("{:?} {auth:?} {}", version.version, client.is_some());
+            match connect(&asking(auth.clone(), ""), &showing(client, version), &params(1)) {
+                Ok(connected) => {
+                    assert!(accepted, "{what}");
+                    assert_eq!(!connected.server.facts.client_certificates.is_empty(), shown, "{what}");
+                    let replay = replay(&asking(auth, ""), &params(1), &connected.c2s, 5);
+                    assert_eq!(replay.out, connected.s2c, "{what}");
+                }
+                Err((error, out)) => {
+                    assert!(!accepted, "{what}: {error}");
+                    assert_eq!(error.blame(), Blame::Peer, "{what}: {error}");
+                    assert!(!out.is_empty(), "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn client_certificates_are_judged_at_the_mirrored_accept_time() {
+    let ours = clients();
+    for (unix_s, accepted) in [(NOW, true), (1_500_000_000, false), (2_300_000_000, false)] {
+        let mut params = params(1);
+        params.accepted_unix_s = unix_s;
+        let server = asking(ClientAuth::Required(vec![ours.root.clone()]), "");
+        let outcome = connect(&server, &showing(Some(&ours), &TLS13), &params);
+        assert_eq!(outcome.is_ok(), accepted, "{unix_s}");
+    }
+}
+
+/// Full handshake at `first`, then whether the session resumes at `second`.
+fn resumes(
+    first: &Arc<rustls::ServerConfig>,
+    second: &Arc<rustls::ServerConfig>,
+    client: &Arc<ClientConfig>,
+    names: [&str; 2],
+    later_s: u64,
+) -> Option<bool> {
+    let one = connect_to(names[0], first, client, &params(1)).map_err(|(error, _)| error).unwrap();
+    assert!(!one.server.facts.resumed);
+    let mut params = params(2);
+    params.accepted_unix_s += later_s;
+    connect_to(names[1], second, client, &params).ok().map(|two| two.server.facts.resumed)
+}
+
+#[test]
+fn a_ticket_resumes_only_under_its_policy_its_client_authentication_and_its_name() {
+    let ours = clients();
+    let others = clients();
+    let roots = |clients: &Clients| vec![clients.root.clone()];
+    for version in [&TLS13, &TLS12] {
+        let client = || showing(Some(&ours), version);
+        let same = ["localhost", "localhost"];
+        let open = || asking(ClientAuth::None, "a");
+        let strict = || asking(ClientAuth::Required(roots(&ours)), "a");
+        assert_eq!(resumes(&open(), &open(), &client(), same, 0), Some(true));
+        assert_eq!(resumes(&strict(), &strict(), &client(), same, 0), Some(true));
+        assert_eq!(resumes(&open(), &asking(ClientAuth::None, "b"), &client(), same, 0), Some(false));
+        assert_eq!(resumes(&open(), &strict(), &client(), same, 0), Some(false));
+        assert_eq!(resumes(&strict(), &open(), &client(), same, 0), Some(false));
+        let optional = asking(ClientAuth::Optional(roots(&ours)), "a");
+        assert_eq!(resumes(&optional, &strict(), &client(), same, 0), Some(false));
+        // Other roots: the ticket is not taken, and the certificate is not accepted either.
+        let elsewhere = asking(ClientAuth::Required(roots(&others)), "a");
+        assert_eq!(resumes(&strict(), &elsewhere, &client(), same, 0), None);
+        assert_eq!(resumes(&open(), &open(), &client(), ["localhost", "other.example"], 0), Some(false));
+        assert_eq!(resumes(&open(), &open(), &client(), same, 13 * 3600), Some(false), "too old");
+    }
+}
+
+#[test]
+fn a_resumed_session_still_shows_its_client_certificate() {
+    let ours = clients();
+    let server = asking(ClientAuth::Required(vec![ours.root.clone()]), "");
+    for version in [&TLS13, &TLS12] {
+        let client = showing(Some(&ours), version);
+        let first = connect(&server, &client, &params(1)).map_err(|(error, _)| error).unwrap();
+        let second = connect(&server, &client, &params(2)).map_err(|(error, _)| error).unwrap();
+        assert!(second.server.facts.resumed && !second.server.facts.client_certificates.is_empty());
+        assert_eq!(second.server.facts.client_certificates, first.server.facts.client_certificates);
+    }
+}
+
+#[test]
+fn tickets_survive_two_rotations_and_a_node_that_has_rotated_writes_the_same_flight() {
+    let client = Arc::new(ClientKind::default().config());
+    let handle = TicketHandle::new(TicketKeys::random(0));
+    let server = node_with(&PEMS.p256, |settings| settings.tickets = Some(handle.clone()));
+    let first = connect(&server, &client, &params(1)).map_err(|(error, _)| error).unwrap();
+    handle.replace(handle.current().rotated(NOW + 1));
+    let replayed = replay(&server, &params(1), &first.c2s, 100);
+    assert_eq!(replayed.out, first.s2c, "accepted before the rotation, replayed after it");
+    handle.replace(handle.current().rotated(NOW + 2));
+    let mut later = params(2);
+    later.accepted_unix_s += 10;
+    let second = connect(&server, &client, &later).map_err(|(error, _)| error).unwrap();
+    assert!(second.server.facts.resumed);
+    for step in 3..6 {
+        handle.replace(handle.current().rotated(NOW + step));
+    }
+    let third = connect(&server, &client, &later).map_err(|(error, _)| error).unwrap();
+    assert!(!third.server.facts.resumed);
+}
+
+#[test]
+fn without_ticket_keys_nothing_is_resumed() {
+    for version in [&TLS13, &TLS12] {
+        let server = node_with(&PEMS.p256, |settings| settings.tickets = None);
+        let client = Arc::new(ClientKind { version, ..ClientKind::default() }.config());
+        assert_eq!(resumes(&server, &server, &client, ["localhost", "localhost"], 0), Some(false));
+    }
+}
+
+#[test]
+fn the_certificate_is_chosen_by_name_then_wildcard_then_default_and_by_algorithm() {
+    let ec = |names: &[&str]| common::self_signed(names, &rcgen::KeyPair::generate().unwrap());
+    let rsa_key =
+        rcgen::KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048).unwrap();
+    let pems = [
+        ec(&["default.example"]),
+        common::self_signed(&["both.example"], &rsa_key),
+        ec(&["both.example", "Exact.Wild.example"]),
+        ec(&["*.wild.example"]),
+    ];
+    let certificates: Vec<_> = pems.iter().map(load).collect();
+    let server = server_config(ServerSettings { certificates, ..ServerSettings::default() }).unwrap();
+    let chosen = |name: &str, version| {
+        let kind = ClientKind { version, ..ClientKind::default() };
+        let mut config = kind.config();
+        config.alpn_protocols.clear();
+        let connected =
+            connect_to(name, &server, &Arc::new(config), &params(1)).map_err(|(error, _)| error).unwrap();
+        let shown = connected.client.peer_certificates().unwrap()[0].clone();
+        pems.iter().position(|pems| load(pems).key.cert[0] == shown).unwrap()
+    };
+    for version in [&TLS13, &TLS12] {
+        for (name, expected) in [
+            ("default.example", 0),
+            ("both.example", 2),
+            ("exact.wild.example", 2),
+            ("a.wild.example", 3),
+            ("A.WILD.example", 3),
+            ("a.b.wild.example", 0),
+            ("wild.example", 0),
+            ("unknown.example", 0),
+            ("192.0.2.1", 0),
+        ] {
+            assert_eq!(chosen(name, version), expected, "{name}");
+        }
+    }
+    // A client that verifies RSA only.
+    let mut algorithms = rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms;
+    let rsa_only: Vec<_> = algorithms
+        .mapping
+        .iter()
+        .copied()
+        .filter(|(scheme, _)| {
+            matches!(scheme, SignatureScheme::RSA_PSS_SHA256 | SignatureScheme::RSA_PSS_SHA512)
+        })
+        .collect();
+    algorithms.mapping = Box::leak(rsa_only.into_boxed_slice());
+    let provider = Arc::new(rustls::crypto::CryptoProvider {
+        signature_verification_algorithms: algorithms,
+        ..rustls::crypto::aws_lc_rs::default_provider()
+    });
+    let config = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(trust::Everyone(provider)))
+        .with_no_client_auth();
+    let connected =
+        connect_to("both.example", &server, &Arc::new(config), &params(1)).map_err(|(error, _)| error);
+    let shown = connected.unwrap().client.peer_certificates().unwrap()[0].clone();
+    assert_eq!(shown, load(&pems[1]).key.cert[0]);
+}
+
+#[test]
+fn certificates_are_described_and_wrong_files_say_what_is_wrong() {
+    let names = ["*.Example.org".to_owned(), "example.org".to_owned()];
+    let (chain, key) = self_signed(&names).unwrap();
+    let loaded = load_certificate(chain.as_bytes(), key.as_bytes()).unwrap();
+    assert_eq!(loaded.names, ["*.example.org", "example.org"]);
+    assert!(loaded.subject.contains("CN=*.Example.org") && loaded.subject == loaded.issuer);
+    assert!(loaded.not_before_unix_s < loaded.not_after_unix_s && !loaded.serial.is_empty());
+
+    let (other_chain, other_key) = self_signed(&names).unwrap();
+    let load = |chain: &str, key: &str| load_certificate(chain.as_bytes(), key.as_bytes()).unwrap_err();
+    assert!(matches!(load(&chain, &other_key), KeyError::Mismatch { .. }));
+    assert!(matches!(load(&other_chain, &key), KeyError::Mismatch { .. }));
+    assert!(matches!(load("", &key), KeyError::Chain(_)));
+    assert!(load(&key, &key).to_string().contains("the file holds a private key"));
+    assert!(load(&chain, &chain).to_string().contains("the file holds a certificate"));
+    let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    assert!(matches!(load(&chain, encrypted), KeyError::Encrypted));
+    let broken = key.replacen("BEGIN PRIVATE KEY-----\nM", "BEGIN PRIVATE KEY-----\nN", 1);
+    assert!(matches!(load(&chain, &broken), KeyError::Key(_)));
+
+    let none = server_config(ServerSettings::default()).unwrap_err();
+    assert!(matches!(none, ConfigError::NoCertificate));
+    let settings = ClientSettings { verify: Verify::Roots(Vec::new()), ..ClientSettings::default() };
+    assert!(matches!(client_config(settings).unwrap_err(), ConfigError::NoRoots));
+    let settings = ServerSettings {
+        certificates: vec![loaded],
+        client_auth: ClientAuth::Required(vec![CertificateDer::from(vec![1, 2, 3])]),
+        ..ServerSettings::default()
+    };
+    assert!(matches!(server_config(settings).unwrap_err(), ConfigError::Root { index: 0, .. }));
+}

@@ -1,0 +1,245 @@
+//! Data through the record layer against real clients, take-over in mid-stream, and our own client.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use evergate_crypto::{ClientSettings, Verify, client_config};
+use evergate_tls::{
+    Blame, ClientHandshake, Finished, Handshake, HandshakeError, Opened, Progress, Records, RecordsState,
+    alert,
+};
+use rustls::ClientConfig;
+use rustls::crypto::aws_lc_rs::cipher_suite as suite;
+use rustls::pki_types::ServerName;
+use rustls::version::{TLS12, TLS13};
+
+fn kinds() -> Vec<ClientKind> {
+    let one = |version, suite| ClientKind { version, suites: vec![suite], ..ClientKind::default() };
+    vec![
+        one(&TLS13, suite::TLS13_AES_128_GCM_SHA256),
+        one(&TLS13, suite::TLS13_AES_256_GCM_SHA384),
+        one(&TLS13, suite::TLS13_CHACHA20_POLY1305_SHA256),
+        one(&TLS12, suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+        one(&TLS12, suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+        one(&TLS12, suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+    ]
+}
+
+fn connected(kind: &ClientKind) -> Connected {
+    connect(&node(&PEMS.p256), &Arc::new(kind.config()), &params(1)).map_err(|(error, _)| error).unwrap()
+}
+
+fn moved(records: &Records) -> Records {
+    let mut bytes = Vec::new();
+    records.export().encode(&mut bytes);
+    Records::import(&RecordsState::decode(&bytes).unwrap()).unwrap()
+}
+
+#[test]
+fn data_flows_both_ways_across_key_updates_and_moves_to_another_node() {
+    for kind in kinds() {
+        let tls13 = kind.version.version == TLS13.version;
+        let Connected { mut client, server, .. } = connected(&kind);
+        let mut records = server.records;
+        for step in 0..40_usize {
+            let payload: Vec<u8> = (0..step * 331).map(|i| (i * step) as u8).collect();
+            let up = send(&mut client, &payload);
+            let (data, _) = open_all(&mut records, &up);
+            assert_eq!(data, payload);
+            let down = seal(&mut records, &payload);
+            assert_eq!(feed(&mut client, &down).unwrap(), payload);
+            if tls13 && step % 5 == 1 {
+                client.refresh_traffic_keys().unwrap();
+                let (_, events) = open_all(&mut records, &take(&mut client));
+                assert_eq!(events, [Opened::KeyUpdate { requested: true }]);
+                let mut out = Vec::new();
+                records.seal_key_update(false, &mut out);
+                feed(&mut client, &out).unwrap();
+            }
+            if tls13 && step % 5 == 2 {
+                let mut out = Vec::new();
+                records.seal_key_update(true, &mut out);
+                feed(&mut client, &out).unwrap();
+                // The client answers before its next data.
+                let (data, events) = open_all(&mut records, &send(&mut client, b"after"));
+                assert_eq!((data, events), (b"after".to_vec(), vec![Opened::KeyUpdate { requested: false }]));
+            }
+            if step % 4 == 3 {
+                records = moved(&records);
+            }
+        }
+        if tls13 {
+            assert_eq!((records.tx().generation, records.rx().generation), (16, 16));
+        }
+        client.send_close_notify();
+        let (_, events) = open_all(&mut records, &take(&mut client));
+        assert_eq!(events, [Opened::Alert { fatal: false, description: alert::CLOSE_NOTIFY }]);
+        let mut out = Vec::new();
+        records.seal_alert(alert::CLOSE_NOTIFY, &mut out);
+        client.read_tls(&mut &out[..]).unwrap();
+        assert!(client.process_new_packets().unwrap().peer_has_closed());
+    }
+}
+
+#[test]
+fn data_in_the_segment_of_the_last_handshake_record_is_left_over() {
+    for kind in kinds() {
+        let Connected { mut client, c2s, s2c, .. } = connected(&kind);
+        let early = send(&mut client, b"hello");
+        let mut handshake = Handshake::new(&node(&PEMS.p256), &params(1)).unwrap();
+        let mut out = Vec::new();
+        let together = [&c2s[..], &early[..]].concat();
+        assert_eq!(handshake.handle_input(&together, &mut out).unwrap(), Progress::Done);
+        assert_eq!(handshake.consumed(), c2s.len() as u64);
+        assert_eq!(handshake.handle_input(&early[..3], &mut out).unwrap(), Progress::Done);
+        assert_eq!(out, s2c);
+        let Finished { leftover, mut records, consumed, .. } = handshake.finish().unwrap();
+        assert_eq!(leftover, [&early[..], &early[..3]].concat());
+        assert_eq!(consumed, c2s.len() as u64);
+        assert_eq!(open_all(&mut records, &early).0, b"hello");
+    }
+}
+
+#[test]
+fn a_handshake_taken_over_at_any_record_goes_on_with_the_same_bytes() {
+    for kind in [ClientKind::default(), ClientKind { version: &TLS12, ..ClientKind::default() }] {
+        let Connected { mut client, c2s, s2c, .. } = connected(&kind);
+        // The first node dies after any byte; the second gets what was mirrored, then the rest.
+        for cut in (0..c2s.len()).step_by(13) {
+            let mut second = Handshake::new(&node(&PEMS.p256), &params(1)).unwrap();
+            let mut out = Vec::new();
+            second.handle_input(&c2s[..cut], &mut out).unwrap();
+            assert!(s2c.starts_with(&out));
+            second.handle_input(&c2s[cut..], &mut out).unwrap();
+            assert_eq!(out, s2c);
+            let mut records = second.finish().unwrap().records;
+            if cut == 0 {
+                let up = send(&mut client, b"still here");
+                assert_eq!(open_all(&mut records, &up).0, b"still here");
+                assert_eq!(feed(&mut client, &seal(&mut records, b"so am I")).unwrap(), b"so am I");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_handshake_is_refused_with_its_name() {
+    let refused = |bytes: &[u8]| {
+        let mut handshake = Handshake::new(&node(&PEMS.p256), &params(1)).unwrap();
+        let mut out = Vec::new();
+        let error = handshake.handle_input(bytes, &mut out).unwrap_err();
+        assert!(matches!(handshake.handle_input(b"x", &mut out), Err(HandshakeError::State(_))));
+        assert!(handshake.finish().is_err());
+        (error, out)
+    };
+    let (error, out) = refused(b"GET / HTTP/1.1\r\n\r\n");
+    assert!(matches!(error, HandshakeError::PlainHttp) && out.is_empty());
+    let (error, out) = refused(b"\x16\x03\x01\x00\x05\x02");
+    assert!(matches!(error, HandshakeError::NotTls) && out == [21, 3, 3, 0, 2, 2, 10]);
+    let (error, out) = refused(&[22, 3, 1, 0, 4, 1, 0xff, 0, 0]);
+    assert!(matches!(error, HandshakeError::HelloTooLong { .. }) && out == [21, 3, 3, 0, 2, 2, 50]);
+    // A hello that rustls refuses: its alert is sent, once.
+    let (error, out) = refused(&[22, 3, 1, 0, 5, 1, 0, 0, 1, 9]);
+    assert!(matches!(error, HandshakeError::Tls(_)) && error.blame() == Blame::Peer);
+    assert_eq!((out.len(), out[0]), (7, 21));
+}
+
+#[test]
+fn a_client_without_a_version_or_protocol_of_ours_gets_one_alert() {
+    let only13 = node_with(&PEMS.p256, |settings| settings.version_min = evergate_tls::Version::Tls13);
+    let old = ClientKind { version: &TLS12, ..ClientKind::default() };
+    let (error, out) = connect(&only13, &Arc::new(old.config()), &params(1)).map(|_| ()).unwrap_err();
+    assert_eq!((error.blame(), &out[..]), (Blame::Peer, &[21, 3, 3, 0, 2, 2, 70][..]));
+    let mut other = ClientKind::default().config();
+    other.alpn_protocols = vec![b"gopher".to_vec()];
+    let (error, out) = connect(&node(&PEMS.p256), &Arc::new(other), &params(1)).map(|_| ()).unwrap_err();
+    // Known only after the ServerHello, so the alert is encrypted: 2 bytes, a type and a tag.
+    assert!(error.blame() == Blame::Peer && error.to_string().contains("known protocol"), "{error}");
+    assert_eq!(out[out.len() - 24..out.len() - 19], [23, 3, 3, 0, 19]);
+}
+
+/// Our client with our server, `chunk` bytes at a time.
+fn upstream(client: &Arc<ClientConfig>, secret: u8, chunk: usize) -> (Finished, Finished, Vec<u8>) {
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut client = ClientHandshake::new(client, name).unwrap();
+    let mut server = Handshake::new(&node(&PEMS.p256), &params(secret)).unwrap();
+    let (mut up, mut down) = (Vec::new(), Vec::new());
+    client.start(&mut up).unwrap();
+    loop {
+        let flight = std::mem::take(&mut up);
+        let mut progress = Progress::NeedInput;
+        for piece in flight.chunks(chunk) {
+            progress = server.handle_input(piece, &mut down).unwrap();
+        }
+        let flight = std::mem::take(&mut down);
+        for piece in flight.chunks(chunk) {
+            client.handle_input(piece, &mut up).unwrap();
+        }
+        if progress == Progress::Done && up.is_empty() {
+            let (client, server) = (client.finish().unwrap(), server.finish().unwrap());
+            let tickets = client.leftover.clone();
+            return (client, server, tickets);
+        }
+    }
+}
+
+#[test]
+fn our_client_and_our_server_talk_and_the_client_resumes_with_the_tickets_it_got() {
+    let settings = || ClientSettings {
+        verify: Verify::Roots(load(&PEMS.p256).key.cert.clone()),
+        alpn: vec![b"http/1.1".to_vec()],
+        certificate: None,
+    };
+    for chunk in [1, 100, 1 << 20] {
+        let config = client_config(settings()).unwrap();
+        for resumed in [false, true] {
+            let (mut client, mut server, tickets) = upstream(&config, 1, chunk);
+            for facts in [&client.facts, &server.facts] {
+                assert_eq!(facts.resumed, resumed);
+                assert_eq!(facts.sni.as_deref(), Some("localhost"));
+                assert_eq!(facts.alpn.as_deref(), Some(&b"http/1.1"[..]));
+                assert_eq!(facts.group, Some("X25519"));
+            }
+            assert_eq!(client.facts.client_certificates, load(&PEMS.p256).key.cert);
+            let (_, events) = open_all(&mut client.records, &tickets);
+            assert!(!events.is_empty() && events.iter().all(|event| *event == Opened::Ignored));
+            for _ in 0..3 {
+                let record = seal(&mut client.records, b"request");
+                assert_eq!(open_all(&mut server.records, &record).0, b"request");
+                let record = seal(&mut server.records, b"response");
+                assert_eq!(open_all(&mut client.records, &record).0, b"response");
+                let mut update = Vec::new();
+                client.records.seal_key_update(true, &mut update);
+                assert_eq!(open_all(&mut server.records, &update).1, [Opened::KeyUpdate { requested: true }]);
+                client.records = moved(&client.records);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_upstream_that_cannot_be_verified_is_refused_unless_told_otherwise() {
+    let other = self_signed(&["localhost"], &rcgen::KeyPair::generate().unwrap());
+    for (verify, accepted) in [
+        (Verify::Roots(load(&PEMS.p256).key.cert.clone()), true),
+        (Verify::Roots(load(&other).key.cert.clone()), false),
+        (Verify::InsecureNone, true),
+    ] {
+        let config = client_config(ClientSettings { verify, ..ClientSettings::default() }).unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut client = ClientHandshake::new(&config, name).unwrap();
+        let mut server = Handshake::new(&node(&PEMS.p256), &params(1)).unwrap();
+        let (mut up, mut down) = (Vec::new(), Vec::new());
+        client.start(&mut up).unwrap();
+        server.handle_input(&std::mem::take(&mut up), &mut down).unwrap();
+        let outcome = client.handle_input(&down, &mut up);
+        assert_eq!(outcome.is_ok(), accepted);
+        if let Err(error) = outcome {
+            assert_eq!(error.blame(), Blame::Peer);
+            let error = server.handle_input(&up, &mut down).unwrap_err();
+            assert!(error.to_string().contains("received fatal alert"), "{error}");
+        }
+    }
+}

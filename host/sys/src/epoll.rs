@@ -1,0 +1,131 @@
+//! Edge-triggered readiness: one registration per socket for its whole life, never modified.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Readiness of one registered descriptor.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// What was given at registration.
+    pub token: u64,
+    /// Bytes, a connection or an end can be read.
+    pub readable: bool,
+    /// There is room to write.
+    pub writable: bool,
+    /// The peer has ended its stream: reads must go on to the end.
+    pub ended: bool,
+    /// Both directions are over: reset or error.
+    pub broken: bool,
+}
+
+/// An epoll instance.
+#[derive(Debug)]
+pub struct Epoll {
+    fd: OwnedFd,
+    events: Vec<libc::epoll_event>,
+}
+
+impl Epoll {
+    /// A new instance that reports up to `batch` events at once.
+    pub fn new(batch: usize) -> io::Result<Epoll> {
+        // SAFETY: no pointers are passed.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Epoll { fd, events: vec![libc::epoll_event { events: 0, u64: 0 }; batch] })
+    }
+
+    /// Registers `fd` for both directions, edge-triggered, until it is closed.
+    pub fn add(&self, fd: RawFd, token: u64) -> io::Result<()> {
+        let interest = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
+        self.register(fd, token, interest as u32)
+    }
+
+    /// Registers a listener or waker: level-triggered input.
+    pub fn add_input(&self, fd: RawFd, token: u64) -> io::Result<()> {
+        self.register(fd, token, libc::EPOLLIN as u32)
+    }
+
+    fn register(&self, fd: RawFd, token: u64, events: u32) -> io::Result<()> {
+        let mut event = libc::epoll_event { events, u64: token };
+        // SAFETY: `event` lives across the call, which copies it.
+        let result = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Removes `fd`, which stays open.
+    pub fn remove(&self, fd: RawFd) -> io::Result<()> {
+        // SAFETY: the event pointer may be null for EPOLL_CTL_DEL.
+        let result =
+            unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Waits up to `timeout_ms` (forever when negative) and returns how many events [`Epoll::event`] can read.
+    pub fn wait(&mut self, timeout_ms: i32) -> io::Result<usize> {
+        let capacity = self.events.len() as i32;
+        // SAFETY: the kernel writes at most `capacity` events into the vector of that length.
+        let count =
+            unsafe { libc::epoll_wait(self.fd.as_raw_fd(), self.events.as_mut_ptr(), capacity, timeout_ms) };
+        if count >= 0 {
+            return Ok(count as usize);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) }
+    }
+
+    /// One of the events of the last wait.
+    pub fn event(&self, index: usize) -> Event {
+        let raw = self.events[index];
+        let bits = raw.events as i32;
+        let over = bits & (libc::EPOLLHUP | libc::EPOLLERR) != 0;
+        Event {
+            token: raw.u64,
+            readable: over || bits & (libc::EPOLLIN | libc::EPOLLRDHUP) != 0,
+            writable: over || bits & libc::EPOLLOUT != 0,
+            ended: over || bits & libc::EPOLLRDHUP != 0,
+            broken: over,
+        }
+    }
+}
+
+/// Wakes a worker out of its wait, from any thread.
+#[derive(Debug)]
+pub struct Waker {
+    fd: OwnedFd,
+}
+
+impl Waker {
+    /// A new waker; register [`Waker::fd`] with [`Epoll::add_input`].
+    pub fn new() -> io::Result<Waker> {
+        // SAFETY: no pointers are passed.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+        Ok(Waker { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// The descriptor to register.
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Ends the worker's wait.
+    pub fn wake(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: the pointer and length describe `one`.
+        unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Takes the wake-ups back; called by the worker.
+    pub fn drain(&self) {
+        let mut count = [0u8; 8];
+        // SAFETY: the pointer and length describe `count`.
+        unsafe { libc::read(self.fd(), count.as_mut_ptr().cast(), count.len()) };
+    }
+}

@@ -1,0 +1,23 @@
+//! Sockets, epoll and splice: the kernel side of the worker loop.
+//!
+//! Thin, checked wrappers over system calls. Each unsafe block makes one call and says why its arguments hold; scattered
+//! reads take offsets and check them against the buffer, so that a wrong layout is a panic-free error instead of a write
+//! past the end. Nothing here decides anything.
+
+#![allow(unsafe_code)]
+
+mod address;
+mod epoll;
+mod process;
+mod socket;
+mod splice;
+
+pub use epoll::{Epoll, Event, Waker};
+pub use process::{
+    drop_privileges, pin_to_core, raise_file_limit, resident_bytes, thread_cpu_ns, wall_clock_s,
+};
+pub use socket::{
+    Transfer, accept, acknowledge_now, connect, connect_error, listen, local_address, read, read_scattered,
+    reset_on_close, shutdown_write, write, write_gathered,
+};
+pub use splice::Pipe;

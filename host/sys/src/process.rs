@@ -1,0 +1,78 @@
+//! The process: privileges, limits, clocks.
+
+use std::ffi::CString;
+use std::io;
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Becomes `user` (and `group`, or the user's own) for good. Does nothing but fail when not root.
+pub fn drop_privileges(user: &str, group: Option<&str>) -> io::Result<()> {
+    let invalid = |what: &str| io::Error::new(io::ErrorKind::NotFound, format!("no such {what}"));
+    let name = CString::new(user).map_err(|_| invalid("user"))?;
+    // SAFETY: the name is a terminated string; the result is read at once, before any other call.
+    let entry = unsafe { libc::getpwnam(name.as_ptr()) };
+    if entry.is_null() {
+        return Err(invalid("user"));
+    }
+    // SAFETY: getpwnam returned a valid entry.
+    let (uid, mut gid) = unsafe { ((*entry).pw_uid, (*entry).pw_gid) };
+    if let Some(group) = group {
+        let name = CString::new(group).map_err(|_| invalid("group"))?;
+        // SAFETY: the name is a terminated string; the result is read at once.
+        let entry = unsafe { libc::getgrnam(name.as_ptr()) };
+        if entry.is_null() {
+            return Err(invalid("group"));
+        }
+        // SAFETY: getgrnam returned a valid entry.
+        gid = unsafe { (*entry).gr_gid };
+    }
+    // SAFETY: no pointers but the list of one group, whose length is given. Groups first: later we may not.
+    unsafe {
+        check(libc::setgroups(1, &raw const gid))?;
+        check(libc::setresgid(gid, gid, gid))?;
+        check(libc::setresuid(uid, uid, uid))
+    }
+}
+
+/// Raises the limit of open files to the hard limit; the limit now in force.
+pub fn raise_file_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one rlimit.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the pointer describes an initialised rlimit.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
+    Ok(limit.rlim_cur)
+}
+
+/// Keeps the calling thread on one core.
+pub fn pin_to_core(core: usize) -> io::Result<()> {
+    // SAFETY: cpu_set_t is plain data for which all zero bytes are a valid value.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `core` is reduced to the set's size.
+    unsafe { libc::CPU_SET(core % libc::CPU_SETSIZE as usize, &mut set) };
+    // SAFETY: pointer and length describe the set.
+    check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) })
+}
+
+/// CPU time of the calling thread in nanoseconds.
+pub fn thread_cpu_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Wall clock in seconds since 1970.
+pub fn wall_clock_s() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Resident memory of this process in bytes; 0 when it cannot be read.
+pub fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = text.split(' ').nth(1).and_then(|field| field.parse().ok()).unwrap_or(0);
+    pages * 4096
+}

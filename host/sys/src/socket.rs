@@ -1,0 +1,197 @@
+//! Non-blocking TCP sockets.
+
+use crate::address::Raw;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// What became of a read or write.
+#[derive(Debug)]
+pub enum Transfer {
+    /// So many bytes moved; at least one.
+    Moved(usize),
+    /// The peer's stream has ended (reads only).
+    End,
+    /// Nothing moves now; readiness will be reported.
+    Blocked,
+    /// The connection is broken.
+    Broken(io::Error),
+}
+
+fn outcome(result: isize) -> Transfer {
+    match result {
+        0 => Transfer::End,
+        moved if moved > 0 => Transfer::Moved(moved as usize),
+        _ => {
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EAGAIN) => Transfer::Blocked,
+                Some(libc::EINTR) => Transfer::Blocked,
+                _ => Transfer::Broken(error),
+            }
+        }
+    }
+}
+
+fn owned(fd: i32) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn set(fd: RawFd, level: i32, option: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the pointer and length describe `value`, which lives across the call.
+    check(unsafe {
+        libc::setsockopt(fd, level, option, (&raw const value).cast(), size_of::<i32>() as libc::socklen_t)
+    })
+}
+
+fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: no pointers are passed.
+    owned(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) })
+}
+
+/// A listener that shares its port with those of other workers. Accepted sockets inherit TCP_NODELAY.
+pub fn listen(address: SocketAddr, backlog: i32) -> io::Result<OwnedFd> {
+    let socket = stream_socket(address)?;
+    let fd = socket.as_raw_fd();
+    set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+    if let SocketAddr::V6(v6) = address {
+        // "[::]" takes IPv4 clients too; a particular address takes only its own family.
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, i32::from(!v6.ip().is_unspecified()))?;
+    }
+    let raw = Raw::new(address);
+    // SAFETY: pointer and length describe an initialised socket address.
+    check(unsafe { libc::bind(fd, raw.pointer(), raw.length()) })?;
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::listen(fd, backlog) })?;
+    Ok(socket)
+}
+
+/// Takes one connection; `None` when none waits.
+pub fn accept(listener: RawFd) -> io::Result<Option<(OwnedFd, SocketAddr)>> {
+    let mut raw = Raw::empty();
+    let (address, length) = raw.pointer_mut();
+    // SAFETY: the kernel writes at most `length` bytes of address into the storage behind the pointer.
+    let fd = unsafe { libc::accept4(listener, address, length, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) };
+    match owned(fd) {
+        Ok(socket) => Ok(Some((socket, raw.address()))),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ECONNABORTED | libc::EINTR | libc::EPROTO) => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// The local address of a socket.
+pub fn local_address(fd: RawFd) -> io::Result<SocketAddr> {
+    let mut raw = Raw::empty();
+    let (address, length) = raw.pointer_mut();
+    // SAFETY: the kernel writes at most `length` bytes of address into the storage behind the pointer.
+    check(unsafe { libc::getsockname(fd, address, length) })?;
+    Ok(raw.address())
+}
+
+/// Starts connecting; the socket becomes writable when connected, see [`connect_error`].
+pub fn connect(address: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = stream_socket(address)?;
+    let fd = socket.as_raw_fd();
+    set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+    let raw = Raw::new(address);
+    // SAFETY: pointer and length describe an initialised socket address.
+    match check(unsafe { libc::connect(fd, raw.pointer(), raw.length()) }) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket),
+    }
+}
+
+/// Why connecting failed, once the socket reports readiness; `Ok` when it is connected.
+pub fn connect_error(fd: RawFd) -> io::Result<()> {
+    let mut error = 0i32;
+    let mut length = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the kernel writes one int into `error`, whose size is in `length`.
+    check(unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut length)
+    })?;
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
+/// Reads into `buffer`, which must not be empty.
+pub fn read(fd: RawFd, buffer: &mut [u8]) -> Transfer {
+    // SAFETY: pointer and length describe `buffer`.
+    outcome(unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), 0) })
+}
+
+/// Most pieces of one scattered read or gathered write.
+const PIECES_MAX: usize = 64;
+
+/// Reads into the regions (offset, length) of `memory`, in order. Regions outside the memory are an error.
+pub fn read_scattered(fd: RawFd, memory: &mut [u8], regions: &[(usize, usize)]) -> Transfer {
+    let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
+    let count = regions.len().min(PIECES_MAX);
+    for (vector, (offset, length)) in vectors.iter_mut().zip(regions) {
+        let Some(region) = offset.checked_add(*length).and_then(|end| memory.get_mut(*offset..end)) else {
+            return Transfer::Broken(io::Error::from_raw_os_error(libc::EFAULT));
+        };
+        *vector = libc::iovec { iov_base: region.as_mut_ptr().cast(), iov_len: region.len() };
+    }
+    // SAFETY: each vector describes a checked region of `memory`, which is borrowed across the call.
+    outcome(unsafe { libc::readv(fd, vectors.as_ptr(), count as i32) })
+}
+
+/// Writes from `bytes`, which must not be empty; a closed peer is an error, not a signal.
+pub fn write(fd: RawFd, bytes: &[u8]) -> Transfer {
+    // SAFETY: pointer and length describe `bytes`.
+    outcome(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) })
+}
+
+/// Writes the pieces in order; at most 64 of them.
+pub fn write_gathered(fd: RawFd, pieces: &[&[u8]]) -> Transfer {
+    let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
+    let count = pieces.len().min(PIECES_MAX);
+    for (vector, piece) in vectors.iter_mut().zip(pieces) {
+        *vector = libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
+    }
+    // SAFETY: msghdr is plain data for which all zero bytes are a valid value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vectors.as_mut_ptr();
+    message.msg_iovlen = count;
+    // SAFETY: each vector describes a piece that is borrowed across the call, which only reads them.
+    outcome(unsafe { libc::sendmsg(fd, &raw const message, libc::MSG_NOSIGNAL) })
+}
+
+/// Sends a delayed ACK now.
+pub fn acknowledge_now(fd: RawFd) {
+    // An error means that the connection is gone already.
+    let _ = set(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1);
+}
+
+/// Sends FIN after what is queued.
+pub fn shutdown_write(fd: RawFd) {
+    // SAFETY: no pointers are passed. An error means that the connection is gone already.
+    unsafe { libc::shutdown(fd, libc::SHUT_WR) };
+}
+
+/// Closing the socket will send RST and drop what is queued.
+pub fn reset_on_close(fd: RawFd) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: pointer and length describe `linger`, which lives across the call.
+    unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of::<libc::linger>() as libc::socklen_t,
+        )
+    };
+}

@@ -1,0 +1,6 @@
+//! Types that several crates share. A type enters only when two crates need it.
+
+pub mod seed;
+mod time;
+
+pub use time::{Micros, Unix};

@@ -1,0 +1,109 @@
+//! The scoped seed: the only source of randomness and time while a handshake step runs.
+//!
+//! `rustls` asks its provider for random bytes through `&'static` objects and always synchronously, inside the call
+//! that processes input. So the handshake driver installs the connection's [`Seed`] on this thread for exactly that
+//! call, and the provider (in `host/crypto`) draws from it. Two nodes with the same seed and the same client bytes
+//! therefore write the same flight (law 0).
+//!
+//! Invariants: outside [`scoped`] there is no seed, and a draw fails instead of falling back to other randomness;
+//! a draw never repeats a counter value. This module does no cryptography: the provider turns (key, counter, label)
+//! into bytes.
+
+use std::cell::RefCell;
+
+/// What one handshake's randomness and time are derived from.
+#[derive(Clone)]
+pub struct Seed {
+    /// Key of the pseudo-random function, bound to connection, configuration and ClientHello.
+    pub key: [u8; 32],
+    /// Number of draws so far; part of each draw's input.
+    pub counter: u64,
+    /// The accept time, in seconds since 1970: what `rustls` takes for "now".
+    pub unix_s: u64,
+    /// Secrets that the provider's key log hands back to the driver, in the order logged.
+    pub captured: Vec<Captured>,
+}
+
+impl std::fmt::Debug for Seed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seed")
+            .field("counter", &self.counter)
+            .field("unix_s", &self.unix_s)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One secret of the key log, kept because a record layer needs it for KeyUpdate.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Captured {
+    /// Which secret.
+    pub kind: SecretKind,
+    /// The secret, of the hash's length: 32 or 48 bytes.
+    pub secret: Vec<u8>,
+}
+
+impl std::fmt::Debug for Captured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Captured").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+/// The secrets that are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecretKind {
+    /// `CLIENT_TRAFFIC_SECRET_0` of RFC 8446 section 7.1.
+    ClientTraffic,
+    /// `SERVER_TRAFFIC_SECRET_0`.
+    ServerTraffic,
+    /// `EXPORTER_SECRET`.
+    Exporter,
+}
+
+impl Seed {
+    /// A seed with nothing drawn yet.
+    pub fn new(key: [u8; 32], unix_s: u64) -> Seed {
+        Seed { key, counter: 0, unix_s, captured: Vec::new() }
+    }
+}
+
+thread_local!(static CURRENT: RefCell<Option<Seed>> = const { RefCell::new(None) });
+
+/// Runs `step` with `seed` installed on this thread, and takes it back afterwards, also when `step` panics.
+pub fn scoped<R>(seed: &mut Option<Seed>, step: impl FnOnce() -> R) -> R {
+    struct Restore<'a>(&'a mut Option<Seed>);
+    impl Drop for Restore<'_> {
+        fn drop(&mut self) {
+            CURRENT.with(|current| std::mem::swap(&mut *current.borrow_mut(), self.0));
+        }
+    }
+    CURRENT.with(|current| std::mem::swap(&mut *current.borrow_mut(), seed));
+    let _restore = Restore(seed);
+    step()
+}
+
+/// Gives `draw` the installed seed; `None` outside [`scoped`].
+pub fn with_current<R>(draw: impl FnOnce(&mut Seed) -> R) -> Option<R> {
+    CURRENT.with(|current| current.borrow_mut().as_mut().map(draw))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_visible_only_inside_its_scope_and_keeps_its_counter() {
+        let mut seed = Some(Seed::new([7; 32], 1));
+        assert!(with_current(|_| ()).is_none());
+        scoped(&mut seed, || with_current(|s| s.counter += 1));
+        assert!(with_current(|_| ()).is_none());
+        assert_eq!(seed.unwrap().counter, 1);
+    }
+
+    #[test]
+    fn a_panicking_step_gives_the_seed_back() {
+        let mut seed = Some(Seed::new([7; 32], 1));
+        let outcome =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| scoped(&mut seed, || panic!("step"))));
+        assert!(outcome.is_err() && seed.is_some() && with_current(|_| ()).is_none());
+    }
+}

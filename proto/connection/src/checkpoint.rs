@@ -1,0 +1,333 @@
+//! Checkpoints: places from which a restored connection can go on, and the entries that make them known.
+//!
+//! A client checkpoint may be queued when its server has acknowledged what the bytes before it became; a server
+//! checkpoint when the client has acknowledged whole records. Both name the input that may then be acknowledged.
+
+use crate::Io;
+use crate::connection::{Answering, ClientTls, Connection, Receiving};
+use crate::leg::ServerLeg;
+use crate::remote::{Remote, position};
+use crate::routing::encode_body;
+use evergate_mirror::{ClientCheckpoint, Entry, Phase, RecordPosition, ServerCheckpoint, Side};
+
+/// Candidates kept at most; beyond it the newest replaces the one before.
+const POINTS_MAX: usize = 256;
+
+/// A place in the server's stream from which a restored connection can parse again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServerPoint {
+    pub(crate) leg: u32,
+    pub(crate) input: u64,
+    pub(crate) plain: u64,
+    pub(crate) request: u32,
+    pub(crate) phase: Phase,
+}
+
+/// The end of a record: what the client may acknowledge.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RecordEnd {
+    pub(crate) output: u64,
+    pub(crate) tx: RecordPosition,
+    pub(crate) plain: u64,
+    /// The client's key generation that is answered up to here.
+    pub(crate) answered: u32,
+}
+
+impl Remote {
+    /// A request may go to another server only while the client still holds all of it.
+    pub(crate) fn may_reroute(&self, request: u32) -> bool {
+        self.checkpointed.as_ref().is_none_or(|point| {
+            point.request < request || (point.request == request && point.phase == Phase::Head)
+        })
+    }
+
+    pub(crate) fn push_client_point(&mut self, point: ClientCheckpoint) {
+        let newest = self.client_points.back().or(self.checkpointed.as_ref());
+        if newest == Some(&point) {
+            return; // nothing new to say
+        }
+        if self.client_points.len() >= POINTS_MAX {
+            self.client_points.pop_back();
+        }
+        self.client_points.push_back(point);
+    }
+
+    /// Queues the newest client checkpoint whose bytes have reached their server.
+    pub(crate) fn checkpoint_client(&mut self) {
+        let (acked_leg, acked) = self.server_acked;
+        let mut best = None;
+        while let Some(point) = self.client_points.front() {
+            let reached = point.leg <= self.legs_done || (point.leg == acked_leg && point.output <= acked);
+            if !reached {
+                break;
+            }
+            best = self.client_points.pop_front();
+        }
+        let Some(mut point) = best else { return };
+        if point.leg <= self.legs_done {
+            (point.leg, point.output) = (0, 0);
+        }
+        if self.checkpointed.as_ref() == Some(&point) {
+            return;
+        }
+        let input = point.input;
+        self.retained_client.drop_before(input);
+        self.checkpointed = Some(point.clone());
+        self.log.push(Entry::Client(point));
+        self.release(Side::Client, input);
+    }
+
+    /// The request goes to another leg: what the old one acknowledged does not count.
+    pub(crate) fn forget_points_of(&mut self, leg: u32) {
+        self.client_points.retain(|point| point.leg != leg);
+    }
+
+    fn push_server_point(&mut self, point: ServerPoint) {
+        if self.server_points.back().or(self.last_point.as_ref()) == Some(&point) {
+            return;
+        }
+        if self.server_points.len() >= POINTS_MAX {
+            self.server_points.pop_back();
+        }
+        self.server_points.push_back(point);
+    }
+
+    fn push_record_end(&mut self, end: RecordEnd) {
+        if self.record_ends.len() >= POINTS_MAX {
+            self.record_ends.pop_back();
+        }
+        self.record_ends.push_back(end);
+    }
+
+    /// Queues a server checkpoint when the client has acknowledged further records.
+    fn checkpoint_server(&mut self) {
+        let mut newest = None;
+        while self.record_ends.front().is_some_and(|end| end.output <= self.client_acked) {
+            newest = self.record_ends.pop_front();
+        }
+        if newest.is_none() && self.leg_waits(self.last_end.plain) {
+            newest = Some(self.last_end); // a message ended without a further byte
+        }
+        let Some(end) = newest else { return };
+        self.last_end = end;
+        self.flush_run();
+        let mut point = None;
+        while self.server_points.front().is_some_and(|point| point.plain <= end.plain) {
+            point = self.server_points.pop_front();
+        }
+        let base = ServerPoint { leg: 0, input: 0, plain: 0, request: 0, phase: Phase::Head };
+        let point = point.or_else(|| self.last_point.take()).unwrap_or(base);
+        self.last_point = Some(point.clone());
+        if point.leg != 0 && point.leg == self.retained_leg {
+            self.retained_server.drop_before(point.input);
+        }
+        self.log.push(Entry::Server(ServerCheckpoint {
+            output: end.output,
+            tx: end.tx,
+            plain: end.plain,
+            leg: point.leg,
+            input: point.input,
+            point_plain: point.plain,
+            request: point.request,
+            phase: point.phase,
+            answered: end.answered,
+        }));
+        if point.leg != 0 {
+            self.release(Side::Server(point.leg), point.input);
+        }
+        if self.message_end.is_some_and(|plain| plain <= end.plain) {
+            self.message_end = None;
+        }
+        self.free_legs(end.plain);
+    }
+}
+
+impl Connection {
+    /// Where the client's stream would be taken up again.
+    fn client_point(&self, remote: &Remote) -> ClientCheckpoint {
+        let mut point = ClientCheckpoint {
+            input: self.in_pos,
+            request: self.request,
+            phase: phase_of_receiving(self.receiving),
+            owed: remote.owed,
+            ..ClientCheckpoint::default()
+        };
+        if let Some(leg) = &self.leg {
+            point.leg = leg.id;
+            point.output = if leg.is_open() { leg.out_pos } else { leg.out_pos + leg.sent.len() as u64 };
+        } else if let Some((leg, sent)) = remote.parting() {
+            // What is passed over was never sent here: it counts only when the leg does not matter any more.
+            point.leg = leg;
+            point.output = if matches!(self.receiving, Receiving::Skip(_)) { u64::MAX } else { sent };
+        }
+        match (&self.tls, remote.spans.front()) {
+            (ClientTls::Open(_), Some(span)) => {
+                point.input = span.input;
+                point.rx = span.rx;
+                point.used = remote.used as u32;
+            }
+            (ClientTls::Open(records), None) => {
+                point.rx = position(records.rx());
+                point.used = remote.skip_input as u32; // a restored connection that waits for this record
+            }
+            _ => point.input -= self.plain.len() as u64,
+        }
+        point
+    }
+
+    /// Notes a place from which a restored connection can receive again.
+    pub(crate) fn note_client_point(&mut self) {
+        let Some(remote) = self.remote.as_ref().filter(|_| !self.is_handshaking()) else { return };
+        let point = self.client_point(remote);
+        if let Some(remote) = &mut self.remote {
+            remote.push_client_point(point);
+            remote.checkpoint_client();
+        }
+    }
+
+    /// The server acknowledged our output on this leg up to `output`.
+    pub fn handle_server_acked(&mut self, io: &mut Io<'_>, leg: u32, output: u64) {
+        if let Some(remote) = &mut self.remote {
+            let (known, acked) = remote.server_acked;
+            if leg > known {
+                remote.server_acked = (leg, output);
+            } else if leg == known {
+                remote.server_acked.1 = acked.max(output);
+            }
+        }
+        self.finish_call(io);
+    }
+
+    /// The client acknowledged our output up to `output`. With backups the next request waits for this, so tell it
+    /// before the bytes that came with the acknowledgement.
+    pub fn handle_client_acked(&mut self, io: &mut Io<'_>, output: u64) {
+        if let Some(remote) = &mut self.remote {
+            remote.client_acked = remote.client_acked.max(output);
+        }
+        self.finish_call(io);
+    }
+
+    pub(crate) fn checkpoint_server(&mut self) {
+        if let Some(remote) = &mut self.remote {
+            remote.checkpoint_server();
+        }
+    }
+
+    /// All backups hold the entries up to `index`: what waited for them may leave.
+    pub fn handle_mirror_acked(&mut self, io: &mut Io<'_>, index: u64) {
+        if let Some(remote) = &mut self.remote {
+            remote.log.handle_acknowledged(index);
+        }
+        self.finish_call(io);
+    }
+
+    /// A stall: the client's input has waited unacknowledged for so long that it must be stashed with the backups.
+    pub fn handle_client_stall(&mut self, io: &mut Io<'_>) {
+        let received = self.in_pos + self.raw.len() as u64;
+        if let Some(remote) = &mut self.remote {
+            remote.stash(Side::Client, received);
+        }
+        self.finish_call(io);
+    }
+
+    /// A stall: the server's input has waited unacknowledged for too long.
+    pub fn handle_server_stall(&mut self, io: &mut Io<'_>) {
+        if let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) {
+            remote.stash(Side::Server(leg.id), u64::MAX);
+        }
+        self.finish_call(io);
+    }
+
+    /// Entries to send to the backups, oldest first.
+    pub fn drain_entries(&mut self) -> Vec<Entry> {
+        self.remote.as_mut().map(|remote| remote.log.drain().collect()).unwrap_or_default()
+    }
+
+    /// Index of the newest entry: what is sent now waits for it. 0 without backups.
+    pub fn newest_entry(&self) -> u64 {
+        self.remote.as_ref().map_or(0, |remote| remote.log.last())
+    }
+
+    /// Index up to which the backups have acknowledged; everything without backups.
+    pub fn acknowledged(&self) -> u64 {
+        self.remote.as_ref().map_or(u64::MAX, |remote| remote.log.acknowledged())
+    }
+
+    pub(crate) fn release_acknowledgements(&mut self, io: &mut Io<'_>) {
+        if let Some(remote) = &mut self.remote {
+            remote.perform_released(io.effects);
+        }
+    }
+
+    /// Server bytes at `range` of the slots are kept until they are acknowledged.
+    pub(crate) fn retain_server(&mut self, io: &mut Io<'_>, range: std::ops::Range<usize>) {
+        if let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) {
+            remote.retain_server(leg.id, io.scratch.down.at(range));
+        }
+    }
+
+    /// The client may acknowledge what was sent so far.
+    pub(crate) fn note_record_end(&mut self) {
+        let tx = match &self.tls {
+            ClientTls::Open(records) => position(records.tx()),
+            _ => RecordPosition::default(),
+        };
+        let (output, plain, answered) = (self.out_pos, self.plain_pos, self.answered);
+        if let Some(remote) = &mut self.remote {
+            remote.push_record_end(RecordEnd { output, tx, plain, answered });
+        }
+    }
+
+    /// Plaintext position after everything generated, framed or not.
+    pub(crate) fn generated_plain(&self) -> u64 {
+        self.remote.as_ref().map_or(self.plain_pos, |remote| {
+            self.plain_pos.saturating_sub(remote.skip) + remote.hold.len() as u64
+        })
+    }
+
+    /// Notes a place from which a restored connection can parse the server's stream again.
+    pub(crate) fn note_server_point(&mut self) {
+        let plain = self.generated_plain();
+        let begun = |leg: &ServerLeg| leg.answered || self.answering == Answering::Ended;
+        let Some(leg) = self.leg.as_ref().filter(|leg| begun(leg) && leg.held.is_empty()) else { return };
+        let (request, phase) = (self.response, phase_of_answering(self.answering));
+        let point = ServerPoint { leg: leg.id, input: leg.in_pos, plain, request, phase };
+        if let Some(remote) = &mut self.remote {
+            remote.push_server_point(point);
+        }
+    }
+
+    /// Between two responses no leg matters.
+    pub(crate) fn note_message_end(&mut self) {
+        let plain = self.generated_plain();
+        let point = ServerPoint { leg: 0, input: 0, plain, request: self.response, phase: Phase::Head };
+        if let Some(remote) = &mut self.remote {
+            remote.message_end = Some(plain);
+            remote.push_server_point(point);
+        }
+    }
+
+    pub(crate) fn mirror_server_end(&mut self) {
+        if let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) {
+            remote.log.push(Entry::ServerEnd { leg: leg.id, position: leg.in_pos });
+        }
+    }
+}
+
+fn phase_of_receiving(receiving: Receiving) -> Phase {
+    match receiving {
+        Receiving::Head | Receiving::Prefix => Phase::Head,
+        Receiving::Body(body) | Receiving::Skip(body) => Phase::Body(encode_body(body)),
+        Receiving::Tunnel => Phase::Tunnel,
+        Receiving::Ended => Phase::Ended,
+    }
+}
+
+fn phase_of_answering(answering: Answering) -> Phase {
+    match answering {
+        Answering::Head => Phase::Head,
+        Answering::Body(body) => Phase::Body(encode_body(body)),
+        Answering::Tunnel => Phase::Tunnel,
+        Answering::Ended => Phase::Ended,
+    }
+}

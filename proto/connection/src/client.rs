@@ -1,0 +1,276 @@
+//! The client leg's input: hello, handshake, records, and the plaintext they carry.
+
+use crate::Io;
+use crate::connection::{ClientTls, Connection, Receiving, Timer};
+use evergate_mirror::RecordKind;
+use evergate_tls::{Opened, record_len};
+
+/// Where plaintext lies: in the worker's input buffer at an offset, or in memory of our own that must be copied.
+#[derive(Clone, Copy)]
+pub(crate) enum Place {
+    Input(usize),
+    Elsewhere,
+}
+
+impl Connection {
+    /// The client's bytes: `scratch.input[..n]`, of which the first were put there by `begin_client_read`.
+    pub fn handle_client_data(&mut self, io: &mut Io<'_>, n: usize) {
+        let held = self.raw.len();
+        if let Some(remote) = &mut self.remote {
+            remote.retain_client(self.in_pos + held as u64, &io.scratch.input[held..n]);
+        }
+        self.raw.clear();
+        let mut input = std::mem::take(&mut io.scratch.input);
+        let used = self.take_client(io, &mut input[..n]);
+        self.keep_raw(&input[used..n]);
+        io.scratch.input = input;
+        self.finish_call(io);
+    }
+
+    fn keep_raw(&mut self, rest: &[u8]) {
+        if rest.is_empty() {
+            if self.raw.is_empty() && self.raw.capacity() > 0 {
+                self.raw = Vec::new(); // an idle connection holds no buffer
+            }
+        } else {
+            self.raw.extend_from_slice(rest);
+        }
+    }
+
+    /// Goes on with input that was kept because it had nowhere to go.
+    pub(crate) fn resume_client(&mut self, io: &mut Io<'_>) {
+        if !self.plain.is_empty() {
+            self.consume_held(io);
+        }
+        if !self.plain_blocks() && !self.raw.is_empty() && matches!(self.tls, ClientTls::Open(_)) {
+            self.take_leftover(io);
+        }
+    }
+
+    /// Held plaintext that could not be consumed keeps further records from being decrypted, unless it grows towards a
+    /// complete head or a body prefix.
+    fn plain_blocks(&self) -> bool {
+        let grows = matches!(self.receiving, Receiving::Head | Receiving::Prefix) && self.takes_input();
+        !self.plain.is_empty() && !grows
+    }
+
+    /// Consumes as much of `input` as the state allows; returns the bytes used.
+    fn take_client(&mut self, io: &mut Io<'_>, input: &mut [u8]) -> usize {
+        let mut at = 0;
+        loop {
+            if self.closed || self.deaf {
+                self.in_pos += (input.len() - at) as u64;
+                return input.len();
+            }
+            let step = match &self.tls {
+                ClientTls::Plain => {
+                    let used = self.take_plaintext(io, &input[at..], Place::Input(at));
+                    self.in_pos += (input.len() - at) as u64;
+                    debug_assert!(used <= input.len() - at);
+                    return input.len();
+                }
+                ClientTls::Hello(_) => self.take_hello(io, &input[at..]),
+                ClientTls::Shaking(_) => self.take_handshake(io, &input[at..]),
+                ClientTls::Open(_) => self.take_record(io, input, at),
+            };
+            match step {
+                Some(0) | None => return at,
+                Some(used) => at += used,
+            }
+            if at == input.len() {
+                return at;
+            }
+        }
+    }
+
+    /// Bytes that came with the handshake's end; the input buffer is on loan, so they are handled where they lie.
+    pub(crate) fn take_leftover(&mut self, io: &mut Io<'_>) {
+        let mut raw = std::mem::take(&mut self.raw);
+        let mut at = 0;
+        while let Some(used) = self.take_record_from(io, &mut raw, at, false) {
+            if used == 0 {
+                break;
+            }
+            at += used;
+        }
+        raw.drain(..at);
+        self.raw = raw;
+    }
+
+    fn take_record(&mut self, io: &mut Io<'_>, input: &mut [u8], at: usize) -> Option<usize> {
+        self.take_record_from(io, input, at, true)
+    }
+
+    /// Opens and consumes the record at `at`; `None` when it is incomplete or must wait.
+    fn take_record_from(
+        &mut self,
+        io: &mut Io<'_>,
+        input: &mut [u8],
+        at: usize,
+        shared: bool,
+    ) -> Option<usize> {
+        if !self.closing && (self.plain_blocks() || !self.takes_input() || self.request_waits()) {
+            return None;
+        }
+        let head: &[u8; 5] = input.get(at..at + 5)?.try_into().ok()?;
+        let len = match record_len(head) {
+            Ok(len) => len,
+            Err(_) => {
+                self.fail_records(io, evergate_tls::alert::RECORD_OVERFLOW);
+                return None;
+            }
+        };
+        let record = input.get_mut(at..at + len)?;
+        let ClientTls::Open(records) = &mut self.tls else { return None };
+        let (rx, position) = (records.rx(), self.in_pos);
+        match records.open(record) {
+            Ok(Opened::Data(range)) => {
+                self.in_pos += len as u64;
+                let (mut start, end) = (at + range.start, at + range.end);
+                if let Some(remote) = &mut self.remote {
+                    remote.note_record(position, rx, end - start);
+                    start += remote.skip_used(end - start);
+                }
+                let place = if shared { Place::Input(start) } else { Place::Elsewhere };
+                self.take_plaintext(io, &input[start..end], place);
+            }
+            Ok(Opened::KeyUpdate { requested }) => {
+                self.in_pos += len as u64;
+                let generation = records.rx().generation;
+                if requested {
+                    self.owe_key_update(io, generation);
+                }
+            }
+            Ok(Opened::Alert { fatal, description }) => {
+                self.in_pos += len as u64;
+                self.handle_client_alert(io, fatal, description);
+            }
+            Ok(Opened::Ignored) => self.in_pos += len as u64,
+            Err(error) => {
+                self.fail_records(io, error.alert());
+                return None;
+            }
+        }
+        Some(len)
+    }
+
+    /// A next request may not even be decrypted while the previous response is under way.
+    fn request_waits(&self) -> bool {
+        self.receiving == Receiving::Head && !self.head_is_due()
+    }
+
+    fn handle_client_alert(&mut self, io: &mut Io<'_>, fatal: bool, description: u8) {
+        if !fatal && description != 0 {
+            return; // user_canceled: close_notify follows (RFC 8446 section 6.1)
+        }
+        if fatal {
+            self.end_abruptly(io, "client_alert");
+        } else {
+            self.end_of_client(io);
+        }
+    }
+
+    /// The client's FIN (or RST, which the worker reports as an end too), after all bytes before it: call it where a
+    /// read that [`Connection::wants_client`] asked for found the end.
+    pub fn handle_client_end(&mut self, io: &mut Io<'_>) {
+        if !self.client_ended {
+            self.client_ended = true;
+            self.end_of_client(io);
+        }
+        self.finish_call(io);
+    }
+
+    /// The client says that no more comes: by close_notify, or by FIN where there is no TLS.
+    fn end_of_client(&mut self, io: &mut Io<'_>) {
+        if self.closing {
+            return;
+        }
+        match self.receiving {
+            Receiving::Tunnel if self.leg.is_some() && !self.is_handshaking() => {
+                self.receiving = Receiving::Ended;
+                self.shutdown_server(io);
+            }
+            Receiving::Head if self.leg.is_some() || self.request != self.response => {
+                // The request is complete: the client may only have closed its sending side.
+                self.receiving = Receiving::Ended;
+                self.last_response = true;
+            }
+            Receiving::Ended if self.leg.is_some() => self.last_response = true,
+            Receiving::Head if self.plain.is_empty() && !self.is_handshaking() => self.end_orderly(io, ""),
+            _ => self.end_abruptly(io, "client_gone"),
+        }
+    }
+
+    /// Plaintext in order: first what is held, then `data`.
+    pub(crate) fn take_plaintext(&mut self, io: &mut Io<'_>, data: &[u8], place: Place) -> usize {
+        if self.receiving == Receiving::Ended {
+            self.consumed_plain(data.len());
+            return data.len();
+        }
+        if let Some(log) = &mut self.log {
+            log.bytes_in += data.len() as u64;
+        }
+        if self.plain.is_empty() {
+            let used = self.consume(io, data, place);
+            self.consumed_plain(used);
+            if used < data.len() {
+                self.plain.extend_from_slice(&data[used..]);
+            }
+        } else {
+            self.plain.extend_from_slice(data);
+            self.consume_held(io);
+        }
+        if self.plain.is_empty() {
+            if self.plain.capacity() > 0 {
+                self.plain = Vec::new();
+            }
+        } else if self.receiving == Receiving::Head && self.timer == Timer::KeepAlive {
+            self.arm(Timer::RequestHead, io.now);
+        }
+        data.len()
+    }
+
+    fn consume_held(&mut self, io: &mut Io<'_>) {
+        let mut plain = std::mem::take(&mut self.plain);
+        let used = self.consume(io, &plain, Place::Elsewhere);
+        self.consumed_plain(used);
+        if used > 0 {
+            plain.drain(..used);
+        }
+        if !plain.is_empty() && self.receiving != Receiving::Ended {
+            self.plain = plain;
+        }
+    }
+
+    fn consumed_plain(&mut self, bytes: usize) {
+        if let Some(remote) = &mut self.remote {
+            remote.consumed(bytes as u64);
+        }
+    }
+
+    pub(crate) fn owe_key_update(&mut self, io: &mut Io<'_>, generation: u32) {
+        if generation <= self.answered || self.closing || self.down_ended {
+            return;
+        }
+        match self.remote.as_mut().filter(|remote| remote.replays()) {
+            Some(remote) => remote.owed = generation,
+            None => self.send_key_update(io, generation),
+        }
+    }
+
+    pub(crate) fn send_key_update(&mut self, io: &mut Io<'_>, answers: u32) {
+        self.answered = self.answered.max(answers);
+        let ClientTls::Open(records) = &mut self.tls else { return };
+        let first = records.tx();
+        let mut out = Vec::new();
+        records.seal_key_update(false, &mut out);
+        if out.is_empty() {
+            return; // TLS 1.2, or all generations are used up
+        }
+        let tag = crate::framing::tag_of(&out);
+        if let Some(remote) = &mut self.remote {
+            remote.note_sealed(first, RecordKind::KeyUpdate(answers), 0, tag);
+        }
+        self.send_sealed(io, &out);
+    }
+}

@@ -1,0 +1,415 @@
+//! The connection itself: its parts, what it asks for, and the events that fit no other room.
+
+use crate::facts::Facts;
+use crate::leg::ServerLeg;
+use crate::remote::Remote;
+use crate::{FIRST_READ, Io, Outlet, Protocol, RequestLog, SLOTS, Slots, Snapshot};
+use evergate_base::Micros;
+use evergate_http::Body;
+use evergate_mirror::{ConnectionId, Entry, Kind, Open};
+use evergate_tls::{Handshake, Layout, PAYLOAD_MAX, Records};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Facts of an accepted connection; `secret` and `id` come from the node's random source.
+#[derive(Clone, Debug)]
+pub struct Accepted {
+    /// Random, names the connection.
+    pub id: ConnectionId,
+    /// Index of the listener in the snapshot.
+    pub listener: u32,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// Our address.
+    pub local: SocketAddr,
+    /// Wall clock at accept, seconds since 1970.
+    pub unix_s: u64,
+    /// 32 fresh random bytes: what the handshake's randomness derives from.
+    pub secret: [u8; 32],
+}
+
+/// The client leg's cryptographic state.
+pub(crate) enum ClientTls {
+    /// No TLS: plaintext is the wire.
+    Plain,
+    /// Waiting for a whole ClientHello.
+    Hello(Box<([u8; 32], u64)>),
+    /// Handshake under way.
+    Shaking(Box<Handshake>),
+    /// Records.
+    Open(Box<Records>),
+}
+
+impl std::fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            ClientTls::Plain => "Plain",
+            ClientTls::Hello(_) => "Hello",
+            ClientTls::Shaking(_) => "Shaking",
+            ClientTls::Open(_) => "Open",
+        })
+    }
+}
+
+/// Where the client's stream stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receiving {
+    /// Before or inside a request head (what there is of it lies in `plain`).
+    Head,
+    /// Holding a head until the rules have seen enough of the body.
+    Prefix,
+    /// Inside a request body that goes to the leg.
+    Body(Body),
+    /// Inside a request body that nobody wants: it is read and dropped so that the connection can go on.
+    Skip(Body),
+    /// Opaque bytes to the leg.
+    Tunnel,
+    /// Nothing more is taken from the client.
+    Ended,
+}
+
+/// Where the server's stream stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answering {
+    /// Before or inside a response head.
+    Head,
+    /// Inside a response body.
+    Body(Body),
+    /// Opaque bytes to the client.
+    Tunnel,
+    /// Nothing more is taken from a server.
+    Ended,
+}
+
+/// What the connection's deadline means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timer {
+    /// No deadline.
+    None,
+    /// TLS handshake.
+    Handshake,
+    /// Request head.
+    RequestHead,
+    /// Request body without progress, or slower than the floor.
+    RequestBody,
+    /// Idle between requests.
+    KeepAlive,
+    /// Connecting to a server.
+    Connect,
+    /// Waiting for the server's response, or for more of it.
+    Response,
+    /// Tunnel or raw relay without a byte.
+    Tunnel,
+    /// A peer takes none of our bytes.
+    WriteStall,
+    /// Waiting for the client's end after ours.
+    Linger,
+}
+
+/// How the worker should read from the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadPlan {
+    /// Not now.
+    Nothing,
+    /// Into slot 0's payload after `held` bytes that the connection put there, at most `room` bytes.
+    Head {
+        /// Layout of the slots.
+        layout: Layout,
+        /// Bytes put before.
+        held: usize,
+        /// How many to read at most.
+        room: usize,
+    },
+    /// Scattered into the payloads of all slots.
+    Body {
+        /// Layout of the slots.
+        layout: Layout,
+    },
+    /// Into the input buffer from `held` on: a TLS server leg.
+    Records {
+        /// Bytes that the connection put there.
+        held: usize,
+    },
+}
+
+/// The least that is read of a response head's continuation, in bytes.
+const FIRST_READ_MIN: usize = 1024;
+
+/// One client connection and the server leg it uses at the moment.
+#[derive(Debug)]
+pub struct Connection {
+    pub(crate) id: ConnectionId,
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) listener: u32,
+    pub(crate) client: SocketAddr,
+    pub(crate) local: SocketAddr,
+    pub(crate) tls: ClientTls,
+    pub(crate) facts: Option<Box<Facts>>,
+    /// Client bytes as received, not decrypted yet.
+    pub(crate) raw: Vec<u8>,
+    /// Plaintext not consumed yet: a partial head, or input that waits for the server leg or the previous response.
+    pub(crate) plain: Vec<u8>,
+    /// Bytes of `plain` already searched for the end of a head.
+    pub(crate) scanned: usize,
+    pub(crate) receiving: Receiving,
+    pub(crate) answering: Answering,
+    /// Index of the request being received.
+    pub(crate) request: u32,
+    /// Index of the response being sent.
+    pub(crate) response: u32,
+    pub(crate) leg: Option<Box<ServerLeg>>,
+    pub(crate) next_leg: u32,
+    /// Session tickets, held back to leave with the first response.
+    pub(crate) tickets: Vec<u8>,
+    pub(crate) down: Outlet,
+    pub(crate) up: Outlet,
+    /// Raw input position after everything decrypted.
+    pub(crate) in_pos: u64,
+    /// Cipher output position after everything sealed.
+    pub(crate) out_pos: u64,
+    /// Plaintext position after everything sealed.
+    pub(crate) plain_pos: u64,
+    /// The client's key generation whose KeyUpdate request is answered.
+    pub(crate) answered: u32,
+    pub(crate) client_ended: bool,
+    /// The response under way is the connection's last.
+    pub(crate) last_response: bool,
+    /// We have sent our end; input is dropped.
+    pub(crate) closing: bool,
+    /// The client's records make no sense any more: its bytes are dropped unread.
+    pub(crate) deaf: bool,
+    /// The client has been told that no more comes.
+    pub(crate) down_ended: bool,
+    /// We told the client to go on with its body (100) although no server has been asked yet.
+    pub(crate) continued: bool,
+    /// Nothing of this connection is left to do.
+    pub(crate) closed: bool,
+    pub(crate) timer: Timer,
+    pub(crate) deadline: Micros,
+    /// Bytes moved since the deadline was last extended, for the rate floor.
+    pub(crate) moved: u64,
+    pub(crate) remote: Option<Box<Remote>>,
+    pub(crate) log: Option<Box<RequestLog>>,
+    /// Status of the response under way, and why it is ours.
+    pub(crate) status: (u16, &'static str),
+}
+
+impl Connection {
+    /// A connection that was just accepted.
+    pub fn new(snapshot: &Arc<Snapshot>, accepted: &Accepted, now: Micros) -> Connection {
+        let listener = &snapshot.listeners[accepted.listener as usize];
+        let tls = match listener.protocol.is_tls() {
+            true => ClientTls::Hello(Box::new((accepted.secret, accepted.unix_s))),
+            false => ClientTls::Plain,
+        };
+        let http = listener.protocol.is_http();
+        let mut connection = Connection {
+            id: accepted.id,
+            snapshot: snapshot.clone(),
+            listener: accepted.listener,
+            client: accepted.client,
+            local: accepted.local,
+            tls,
+            facts: None,
+            raw: Vec::new(),
+            plain: Vec::new(),
+            scanned: 0,
+            receiving: if http { Receiving::Head } else { Receiving::Tunnel },
+            answering: if http { Answering::Head } else { Answering::Tunnel },
+            request: 0,
+            response: 0,
+            leg: None,
+            next_leg: 1,
+            tickets: Vec::new(),
+            down: Outlet::default(),
+            up: Outlet::default(),
+            in_pos: 0,
+            out_pos: 0,
+            plain_pos: 0,
+            answered: 0,
+            client_ended: false,
+            last_response: false,
+            closing: false,
+            deaf: false,
+            down_ended: false,
+            continued: false,
+            closed: false,
+            timer: Timer::None,
+            deadline: Micros(u64::MAX),
+            moved: 0,
+            remote: None,
+            log: None,
+            status: (0, ""),
+        };
+        let first = if listener.protocol.is_tls() { Timer::Handshake } else { Timer::RequestHead };
+        connection.arm(if listener.protocol == Protocol::Tcp { Timer::Tunnel } else { first }, now);
+        connection
+    }
+
+    /// Starts mirroring; only directly after [`Connection::new`].
+    pub fn mirror_to_backups(&mut self) {
+        let listener = self.listener();
+        let open = Open {
+            id: self.id,
+            generation: self.snapshot.generation,
+            listener: listener.name.clone(),
+            client: self.client,
+            local: self.local,
+            kind: if listener.protocol.is_http() { Kind::Http } else { Kind::Raw },
+            tls: listener.protocol.is_tls(),
+        };
+        let mut remote = Remote::default();
+        remote.log.push(Entry::Open(open));
+        self.remote = Some(Box::new(remote));
+    }
+
+    /// A raw TCP connection dials at once; call after [`Connection::new`].
+    pub fn handle_accepted(&mut self, io: &mut Io<'_>) {
+        if self.receiving == Receiving::Tunnel && matches!(self.tls, ClientTls::Plain) {
+            self.open_tunnel(io);
+        }
+    }
+
+    /// Its name.
+    pub fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    /// The client's address.
+    pub fn client_address(&self) -> SocketAddr {
+        self.client
+    }
+
+    /// The configuration that the current request runs under.
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+
+    /// Whether the TLS session was resumed; `None` before the handshake's end and without TLS.
+    pub fn session_resumed(&self) -> Option<bool> {
+        if self.is_handshaking() { None } else { self.facts.as_ref().map(|facts| facts.resumed) }
+    }
+
+    /// TLS version, cipher suite and server name of the session.
+    pub fn session(&self) -> Option<(&'static str, &str, Option<&str>)> {
+        self.facts.as_ref().map(|facts| (facts.version, facts.suite.as_str(), facts.sni.as_deref()))
+    }
+
+    /// Name of the listener that accepted it.
+    pub fn listener_name(&self) -> &str {
+        &self.listener().name
+    }
+
+    pub(crate) fn listener(&self) -> &crate::Listener {
+        &self.snapshot.listeners[self.listener as usize]
+    }
+
+    /// Whether the next client bytes may cost an asymmetric operation.
+    pub fn is_handshaking(&self) -> bool {
+        matches!(self.tls, ClientTls::Hello(_) | ClientTls::Shaking(_))
+    }
+
+    /// Whether a request is under way, or a tunnel is open.
+    pub fn is_busy(&self) -> bool {
+        self.leg.is_some() || !self.plain.is_empty() || !self.raw.is_empty() || self.request != self.response
+    }
+
+    /// Everything is done and flushed: the worker drops it after performing the effects.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Client-bound bytes that wait.
+    pub fn down(&mut self) -> &mut Outlet {
+        &mut self.down
+    }
+
+    /// Server-bound bytes that wait.
+    pub fn up(&mut self) -> &mut Outlet {
+        &mut self.up
+    }
+
+    /// Whether the worker should read from the client.
+    pub fn wants_client(&self) -> bool {
+        if self.closed || self.client_ended {
+            return false;
+        }
+        if self.closing {
+            return true;
+        }
+        let full = self.remote.as_ref().is_some_and(|remote| remote.log.is_full());
+        !full && self.up.is_empty() && self.takes_input()
+    }
+
+    /// Whether decrypted client bytes have somewhere to go.
+    pub(crate) fn takes_input(&self) -> bool {
+        match self.receiving {
+            Receiving::Head => self.is_handshaking() || self.head_is_due(),
+            Receiving::Prefix => self.head_is_due(),
+            Receiving::Body(_) | Receiving::Tunnel => {
+                self.is_handshaking() || self.leg.as_ref().is_some_and(|leg| leg.is_open())
+            }
+            Receiving::Skip(_) => true,
+            Receiving::Ended => self.closing,
+        }
+    }
+
+    /// Layout of client-bound records.
+    pub(crate) fn layout(&self) -> Layout {
+        match &self.tls {
+            ClientTls::Open(records) => records.layout(),
+            _ => Layout { header: 0, trailer: 0 },
+        }
+    }
+
+    /// Copies client bytes kept so far to the front of the input buffer; the worker reads behind them.
+    pub fn begin_client_read(&mut self, input: &mut [u8]) -> usize {
+        let held = self.raw.len();
+        input[..held].copy_from_slice(&self.raw);
+        held
+    }
+
+    /// How to read from the server now; puts held bytes in place.
+    pub fn begin_server_read(&mut self, scratch: &mut crate::Scratch) -> ReadPlan {
+        let layout = self.layout();
+        let slow = self.must_copy_down() || self.unframes();
+        let Some(leg) = &mut self.leg else { return ReadPlan::Nothing };
+        let full = self.remote.as_ref().is_some_and(|remote| remote.log.is_full());
+        if full || !self.down.is_empty() || self.closing || self.answering == Answering::Ended || leg.ended {
+            return ReadPlan::Nothing;
+        }
+        if leg.is_tls() {
+            let held = leg.raw.len();
+            scratch.input[..held].copy_from_slice(&leg.raw);
+            return ReadPlan::Records { held };
+        }
+        if !leg.is_open() {
+            return ReadPlan::Nothing;
+        }
+        match self.answering {
+            Answering::Head => {
+                let held = leg.held.len();
+                let place = Slots::payload(layout, 0).start;
+                scratch.down.memory()[place..place + held].copy_from_slice(&leg.held);
+                // A head longer than a usual first read still has to grow; the parser refuses it before the slot is full.
+                let room =
+                    FIRST_READ.saturating_sub(held).max(FIRST_READ_MIN).min(PAYLOAD_MAX.saturating_sub(held));
+                ReadPlan::Head { layout, held, room }
+            }
+            _ if slow => ReadPlan::Head { layout, held: 0, room: FIRST_READ },
+            _ => ReadPlan::Body { layout },
+        }
+    }
+
+    /// The deadline, for the worker's timer wheel.
+    pub fn deadline(&self) -> Micros {
+        self.deadline
+    }
+
+    /// What the deadline means.
+    pub fn timer(&self) -> Timer {
+        self.timer
+    }
+}
+
+const _: () = assert!(SLOTS * PAYLOAD_MAX == 262_144);

@@ -1,0 +1,224 @@
+//! What a connection asks of the world, and the buffers it shares with it.
+
+use crate::{Slots, Snapshot};
+use evergate_base::Micros;
+use evergate_rules::RuleId;
+use evergate_tls::Records;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Where the bytes of a server-bound piece lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The worker's input buffer.
+    Input,
+    /// The worker's server-bound buffer.
+    Up,
+}
+
+/// Bytes for the current server leg.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The buffer.
+    pub source: Source,
+    /// The bytes in it.
+    pub range: Range<usize>,
+}
+
+/// How to choose a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// By the pool's policy.
+    Policy,
+    /// This server if it is eligible, else by policy.
+    Server(u32),
+    /// By the client's address.
+    Source(IpAddr),
+}
+
+/// What the worker must do. Bytes are not among them: they are in [`Effects::up`] and [`Scratch::down`].
+#[derive(Debug)]
+pub enum Effect {
+    /// Choose a server of the pool and connect, or take an idle connection; answer with `handle_leg_open`,
+    /// `handle_leg_failed` or `handle_unavailable`.
+    Dial {
+        /// The leg to be.
+        leg: u32,
+        /// Pool, as an index of the connection's snapshot.
+        pool: u32,
+        /// How to choose.
+        hint: Hint,
+        /// Servers that were tried already, as indexes of the pool.
+        tried: Vec<u32>,
+        /// Whether an idle connection may be used.
+        reuse: bool,
+    },
+    /// The leg is no longer ours: keep its socket for others when it is clean, else close it. With backups it comes when
+    /// no take-over can need the leg any more, and always before the next [`Effect::Dial`].
+    Release {
+        /// The leg.
+        leg: u32,
+        /// The socket may serve other requests.
+        clean: bool,
+        /// Record layer of a TLS leg, which goes with the socket.
+        records: Option<Box<Records>>,
+    },
+    /// Send FIN to the server after what is queued.
+    ShutdownServer {
+        /// The leg.
+        leg: u32,
+    },
+    /// Send FIN to the client after what is queued.
+    ShutdownClient,
+    /// Close the client's socket: at once and with RST when `abort`.
+    CloseClient {
+        /// Whether queued output is dropped.
+        abort: bool,
+    },
+    /// These rules matched one request.
+    Matched(Vec<RuleId>),
+    /// A request ended.
+    Logged(Box<RequestLog>),
+    /// All input of this leg up to `position` is safe with the backups: the gate may acknowledge it. `u64::MAX` for a
+    /// leg that is not carried over, whose input need not wait.
+    Acknowledge {
+        /// Which leg's input: the client's, or a server's.
+        side: evergate_mirror::Side,
+        /// Absolute raw input position.
+        position: u64,
+    },
+}
+
+/// One line of the access log.
+#[derive(Clone, Debug, Default)]
+pub struct RequestLog {
+    /// Request id as sent to the server.
+    pub id: String,
+    /// Method, or `-`.
+    pub method: String,
+    /// Host as the rules saw it.
+    pub host: String,
+    /// Path and query as the client sent them.
+    pub target: String,
+    /// Status sent to the client; 0 when none was.
+    pub status: u16,
+    /// Why it failed or was answered by us; empty when a server answered it.
+    pub reason: &'static str,
+    /// The rule that decided, if any.
+    pub rule: Option<RuleId>,
+    /// Generation that `rule`, `pool` and `server` are indexes of.
+    pub snapshot: Option<Arc<Snapshot>>,
+    /// Pool, as an index.
+    pub pool: Option<u32>,
+    /// Server, as an index of the pool.
+    pub server: Option<u32>,
+    /// How often it was sent to another server.
+    pub retries: u32,
+    /// First byte of the head to here.
+    pub started: Micros,
+    /// From the start to the first byte of the response.
+    pub first_byte: Micros,
+    /// From the start to the end.
+    pub total: Micros,
+    /// Plaintext bytes received from the client.
+    pub bytes_in: u64,
+    /// Plaintext bytes sent to the client.
+    pub bytes_out: u64,
+    /// A rule asked for this request to be recorded.
+    pub audit: bool,
+}
+
+/// Effects of one call, in order.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// Bytes for the server leg.
+    pub up: Vec<Piece>,
+    /// Everything else.
+    pub list: Vec<Effect>,
+    /// Requests that ended: status (0 when the client got none) and why we answered it ourselves, or broke off.
+    pub answered: Vec<(u16, &'static str)>,
+}
+
+impl Effects {
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.up.clear();
+        self.list.clear();
+        self.answered.clear();
+    }
+
+    pub(crate) fn push(&mut self, effect: Effect) {
+        self.list.push(effect);
+    }
+}
+
+/// Size of a worker's input buffer in bytes: a batch and one partial record before it.
+pub const INPUT_BYTES: usize = 65_536 + 32_768;
+
+/// A worker's buffers; every connection of the worker uses them in turn and keeps nothing in them.
+#[derive(Debug)]
+pub struct Scratch {
+    /// Client input, or input of a TLS server leg.
+    pub input: Vec<u8>,
+    /// Client-bound bytes.
+    pub down: Slots,
+    /// Server-bound bytes that do not lie in `input`.
+    pub up: Vec<u8>,
+    pub(crate) head: Vec<u8>,
+    pub(crate) path: Vec<u8>,
+    pub(crate) rules: evergate_rules::Scratch,
+    pub(crate) slots: Option<Box<evergate_http::HeaderSlots>>,
+}
+
+impl Default for Scratch {
+    fn default() -> Scratch {
+        Scratch::new()
+    }
+}
+
+impl Scratch {
+    /// Fresh buffers.
+    pub fn new() -> Scratch {
+        Scratch {
+            input: vec![0; INPUT_BYTES],
+            down: Slots::new(),
+            up: Vec::with_capacity(32_768),
+            head: Vec::with_capacity(4096),
+            path: Vec::with_capacity(1024),
+            rules: evergate_rules::Scratch::default(),
+            slots: Some(Box::new(evergate_http::HeaderSlots::new())),
+        }
+    }
+}
+
+/// What a connection may ask of its node synchronously.
+pub trait Node {
+    /// The newest configuration.
+    fn snapshot(&self) -> &Arc<Snapshot>;
+    /// Whether the node is draining: responses then say `Connection: close`.
+    fn is_draining(&self) -> bool {
+        false
+    }
+    /// Whether this request may pass the rate limit of rule `rule`.
+    fn allow(&mut self, snapshot: &Snapshot, rule: RuleId, client: IpAddr, host: &[u8]) -> bool {
+        let _ = (snapshot, rule, client, host);
+        true
+    }
+    /// Whether request logs are wanted.
+    fn wants_logs(&self) -> bool {
+        false
+    }
+}
+
+/// What every call gets: the time, the buffers, where effects go, and the node.
+pub struct Io<'a> {
+    /// Now.
+    pub now: Micros,
+    /// The worker's buffers.
+    pub scratch: &'a mut Scratch,
+    /// Where effects go.
+    pub effects: &'a mut Effects,
+    /// The node.
+    pub node: &'a mut dyn Node,
+}

@@ -1,0 +1,261 @@
+//! Ends: answers of our own, orderly and abrupt closes, timeouts, and what follows every call.
+
+use crate::connection::{Answering, ClientTls, Connection, Receiving, Timer};
+use crate::framing::tag_of;
+use crate::leg::Failure;
+use crate::request::CONTINUE;
+use crate::{Effect, Io};
+use evergate_mirror::{Entry, RecordKind};
+use evergate_tls::alert;
+
+/// How often waiting input is looked at again within one call; more waits for the next.
+const ROUNDS_MAX: usize = 64;
+
+impl Connection {
+    /// Answers with an error and closes; when part of a response has gone out already, the connection just breaks.
+    pub(crate) fn refuse(&mut self, io: &mut Io<'_>, status: u16, reason: &'static str) {
+        if self.log.is_none() {
+            self.begin_log(io, None);
+        }
+        let head = self.leg.as_ref().is_some_and(|leg| leg.route.flags.head);
+        let mut bytes = Vec::new();
+        evergate_http::error_response(&mut bytes, status, reason, true, head, &[]);
+        self.generate(io, status, reason, &bytes, true);
+    }
+
+    /// Sends a response of our own, if no record of this response can have left.
+    pub(crate) fn generate(
+        &mut self,
+        io: &mut Io<'_>,
+        status: u16,
+        reason: &'static str,
+        bytes: &[u8],
+        close: bool,
+    ) {
+        let begun = self.answering != Answering::Head || self.leg.as_ref().is_some_and(|leg| leg.answered);
+        let decided = self.remote.as_ref().is_some_and(|remote| remote.has_begun());
+        if begun || decided || self.closing {
+            return self.end_abruptly(io, reason);
+        }
+        self.status = (status, reason);
+        if let Some(log) = &mut self.log {
+            log.status = status;
+            log.reason = reason;
+        }
+        self.release_leg(io, false);
+        let continued = std::mem::take(&mut self.continued);
+        if let Some(remote) = &mut self.remote {
+            let mut whole = if continued { CONTINUE.to_vec() } else { Vec::new() };
+            whole.extend_from_slice(bytes);
+            remote.log.push(Entry::Generated { request: self.response, bytes: whole, close });
+            remote.forget_legs();
+        }
+        self.emit_generated(io, bytes, close);
+    }
+
+    pub(crate) fn emit_generated(&mut self, io: &mut Io<'_>, bytes: &[u8], close: bool) {
+        if let Some(log) = &mut self.log {
+            log.bytes_out += bytes.len() as u64;
+        }
+        self.frame(io, bytes);
+        self.response += 1;
+        self.log_request(io, "");
+        self.note_message_end();
+        if close {
+            self.end_orderly(io, "");
+        } else if !self.closed {
+            self.arm(Timer::KeepAlive, io.now);
+        }
+    }
+
+    /// Ends our side in order: close_notify where there is TLS, then FIN; then waits for the client's end.
+    pub(crate) fn end_orderly(&mut self, io: &mut Io<'_>, reason: &'static str) {
+        if self.closing || self.closed {
+            return;
+        }
+        self.end_after_replay(io, alert::CLOSE_NOTIFY, reason);
+    }
+
+    /// Ends our side as the next thing after what is decided already.
+    fn end_after_replay(&mut self, io: &mut Io<'_>, description: u8, reason: &'static str) {
+        match self.remote.as_mut().filter(|remote| remote.replays() || !remote.hold.is_empty()) {
+            Some(remote) => remote.end_after_replay = Some((description, reason)),
+            None => self.end_with_alert(io, description, reason),
+        }
+    }
+
+    /// Ends our side with this alert as the last record.
+    pub(crate) fn end_with_alert(&mut self, io: &mut Io<'_>, description: u8, reason: &'static str) {
+        if !self.down_ended {
+            self.send_alert(io, description);
+        }
+        self.end_after_alert(io, reason);
+    }
+
+    pub(crate) fn send_alert(&mut self, io: &mut Io<'_>, description: u8) {
+        let ClientTls::Open(records) = &mut self.tls else { return };
+        let first = records.tx();
+        let mut out = Vec::new();
+        records.seal_alert(description, &mut out);
+        if out.is_empty() {
+            return; // the key is used up
+        }
+        if let Some(remote) = &mut self.remote {
+            remote.note_sealed(first, RecordKind::Alert(description), 2, tag_of(&out));
+        }
+        self.send_sealed(io, &out);
+    }
+
+    /// The tunnel's server has ended: the client is told, and may still send.
+    pub(crate) fn half_close(&mut self, io: &mut Io<'_>) {
+        if !self.down_ended {
+            self.send_alert(io, alert::CLOSE_NOTIFY);
+            self.shutdown_client(io);
+        }
+    }
+
+    /// FIN to the client, once.
+    pub(crate) fn shutdown_client(&mut self, io: &mut Io<'_>) {
+        if !std::mem::replace(&mut self.down_ended, true) {
+            self.when_mirrored(io, Effect::ShutdownClient);
+        }
+    }
+
+    /// FIN to the server: a tunnel's client has ended. Also called when a leg opens too late to be told at that moment.
+    pub(crate) fn shutdown_server(&mut self, io: &mut Io<'_>) {
+        let Some(leg) = self.leg.as_mut().filter(|leg| leg.is_open()) else { return };
+        leg.seal_end(io);
+        let effect = Effect::ShutdownServer { leg: leg.id };
+        self.when_mirrored(io, effect);
+    }
+
+    /// An effect that the outside sees leaves when all backups hold what it depends on.
+    fn when_mirrored(&mut self, io: &mut Io<'_>, effect: Effect) {
+        match &mut self.remote {
+            Some(remote) => remote.defer(effect),
+            None => io.effects.push(effect),
+        }
+    }
+
+    /// Everything of ours is said: FIN follows, input is dropped until the client ends or the time is up.
+    pub(crate) fn end_after_alert(&mut self, io: &mut Io<'_>, reason: &'static str) {
+        self.mirror_close(false);
+        self.log_request(io, reason);
+        self.release_leg(io, false);
+        self.closing = true;
+        self.receiving = Receiving::Ended;
+        self.answering = Answering::Ended;
+        self.forget_plain();
+        self.shutdown_client(io);
+        self.arm(Timer::Linger, io.now);
+    }
+
+    fn forget_plain(&mut self) {
+        let plain = std::mem::take(&mut self.plain);
+        if let Some(remote) = &mut self.remote {
+            remote.consumed(plain.len() as u64);
+        }
+    }
+
+    fn mirror_close(&mut self, abort: bool) {
+        let plain = self.plain_pos;
+        if let Some(remote) = self.remote.as_mut().filter(|remote| abort || !remote.closed) {
+            remote.flush_run();
+            remote.closed = true;
+            remote.log.push(Entry::Close { plain, abort });
+        }
+    }
+
+    /// Breaks the connection: RST, nothing more is sent.
+    pub(crate) fn end_abruptly(&mut self, io: &mut Io<'_>, reason: &'static str) {
+        if self.closed {
+            return;
+        }
+        self.mirror_close(true);
+        if self.log.is_none() && !reason.is_empty() && self.request == self.response && !self.closing {
+            self.begin_log(io, None);
+        }
+        self.log_request(io, reason);
+        self.release_leg(io, false);
+        self.down.clear();
+        self.close(io, true);
+    }
+
+    /// The client's record layer failed: a fatal alert, then the end.
+    pub(crate) fn fail_records(&mut self, io: &mut Io<'_>, description: impl Into<Option<u8>>) {
+        self.deaf = true;
+        match description.into() {
+            _ if self.closing => {} // it has our end already; a reset could destroy what it has not read yet
+            Some(description) => self.end_after_replay(io, description, "tls_record"),
+            None => self.end_abruptly(io, "tls_record"),
+        }
+    }
+
+    /// The deadline has passed.
+    pub fn handle_timeout(&mut self, io: &mut Io<'_>) {
+        if io.now < self.deadline || self.closed {
+            return;
+        }
+        match self.timer {
+            Timer::None => self.deadline = evergate_base::Micros(u64::MAX),
+            Timer::Handshake => self.end_abruptly(io, "handshake_timeout"),
+            Timer::RequestHead if self.plain.is_empty() && self.raw.is_empty() => self.end_orderly(io, ""),
+            Timer::RequestHead => self.refuse(io, 408, "request_head_timeout"),
+            Timer::RequestBody => self.refuse(io, 408, "request_body_timeout"),
+            Timer::KeepAlive => self.end_orderly(io, ""),
+            Timer::Connect => self.leg_failed(io, Failure::TimedOut),
+            Timer::Response => self.give_up(io, 504, "response_timeout"),
+            Timer::Tunnel if self.tunnel_is_over() => self.arm(Timer::WriteStall, io.now),
+            Timer::Tunnel => self.end_orderly(io, "tunnel_idle"),
+            Timer::WriteStall => self.end_abruptly(io, "write_stall"),
+            Timer::Linger if self.is_drained() => self.close(io, false),
+            Timer::Linger => self.arm(Timer::WriteStall, io.now),
+        }
+        self.finish_call(io);
+    }
+
+    /// The node drains: an idle connection ends, a busy one after its response.
+    pub fn handle_drain(&mut self, io: &mut Io<'_>) {
+        if !self.is_busy() && !self.is_handshaking() && self.receiving == Receiving::Head {
+            self.end_orderly(io, "");
+        } else if self.answering != Answering::Tunnel {
+            self.last_response = true;
+        }
+        self.finish_call(io);
+    }
+
+    /// The drain's time is up.
+    pub fn handle_abort(&mut self, io: &mut Io<'_>, reason: &'static str) {
+        self.end_abruptly(io, reason);
+        self.finish_call(io);
+    }
+
+    /// What follows every call: tickets leave with the first output, boundaries are queued, waiting input goes on.
+    pub(crate) fn finish_call(&mut self, io: &mut Io<'_>) {
+        let place = |c: &Connection| {
+            (c.plain.len(), c.raw.len(), c.request, c.response, c.receiving, c.closing, c.may_ask())
+        };
+        for _ in 0..ROUNDS_MAX {
+            let before = place(self);
+            self.checkpoint_server();
+            self.release_acknowledgements(io);
+            self.settle(io);
+            if before == place(self) {
+                break;
+            }
+        }
+        if !self.tickets.is_empty() && !io.scratch.down.is_empty() {
+            let tickets = std::mem::take(&mut self.tickets);
+            self.out_pos += tickets.len() as u64;
+            io.scratch.down.prepend(&tickets);
+        }
+        if let Some(remote) = &mut self.remote {
+            remote.flush_run();
+        }
+        if !self.closed {
+            self.checkpoint_server();
+            self.note_client_point();
+        }
+        self.release_acknowledgements(io);
+    }
+}

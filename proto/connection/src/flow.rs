@@ -1,0 +1,151 @@
+//! Deadlines, blocked outlets, and what goes on when something has moved.
+
+use crate::connection::{Answering, Connection, Receiving, Timer};
+use crate::leg::ServerLeg;
+use crate::{Effect, Io};
+use evergate_base::Micros;
+
+impl Connection {
+    pub(crate) fn arm(&mut self, timer: Timer, now: Micros) {
+        let timeouts = &self.snapshot.timeouts;
+        let pool = |leg: &Option<Box<ServerLeg>>| leg.as_ref().map(|leg| leg.pool as usize);
+        let span = match timer {
+            Timer::None => Micros(u64::MAX),
+            Timer::Handshake => timeouts.handshake,
+            Timer::RequestHead => timeouts.request_head,
+            Timer::RequestBody => timeouts.request_body,
+            Timer::KeepAlive => timeouts.keep_alive,
+            Timer::Connect => pool(&self.leg).map_or(timeouts.handshake, |p| self.snapshot.pools[p].connect),
+            Timer::Response => {
+                pool(&self.leg).map_or(timeouts.handshake, |p| self.snapshot.pools[p].response)
+            }
+            Timer::Tunnel => timeouts.tunnel,
+            Timer::WriteStall => timeouts.write_stall,
+            Timer::Linger => timeouts.linger,
+        };
+        self.timer = timer;
+        self.moved = 0;
+        self.deadline = now + span;
+    }
+
+    /// Notes progress under `timer`: extends its deadline, unless the rate floor asks for more bytes first.
+    pub(crate) fn progress(&mut self, timer: Timer, bytes: usize, now: Micros) {
+        if self.timer != timer {
+            return self.arm(timer, now);
+        }
+        self.moved += bytes as u64;
+        let floor = match timer {
+            Timer::RequestBody => self.snapshot.timeouts.request_body,
+            Timer::WriteStall => self.snapshot.timeouts.write_stall,
+            _ => Micros(0),
+        };
+        let owed = self.listener().limits.rate_min.saturating_mul(floor.0) / 1_000_000;
+        if self.moved >= owed {
+            self.arm(timer, now);
+        }
+    }
+
+    /// The worker could not write everything: a peer takes too little. Bytes wait in the outlets.
+    pub fn handle_blocked(&mut self, now: Micros) {
+        if self.timer != Timer::WriteStall {
+            self.arm(Timer::WriteStall, now);
+        }
+    }
+
+    /// Some waiting bytes left; what waited for an outlet to be empty goes on.
+    pub fn handle_flushed(&mut self, io: &mut Io<'_>, bytes: usize) {
+        if self.timer == Timer::WriteStall {
+            self.progress(Timer::WriteStall, bytes, io.now);
+        }
+        if self.timer == Timer::WriteStall && self.down.is_empty() && self.up.is_empty() {
+            let timer = self.natural_timer();
+            self.arm(timer, io.now);
+        }
+        self.finish_call(io);
+    }
+
+    /// Has the worker call again at once, through the timer: something is left to do when this call's bytes are gone.
+    pub(crate) fn call_again(&mut self, timer: Timer, io: &Io<'_>) {
+        if self.timer != Timer::WriteStall {
+            self.timer = timer;
+            self.deadline = io.now;
+        }
+    }
+
+    /// The timer that fits the state when nobody is blocked.
+    pub(crate) fn natural_timer(&self) -> Timer {
+        if self.closing {
+            return Timer::Linger;
+        }
+        if self.is_handshaking() {
+            return Timer::Handshake;
+        }
+        match (&self.leg, self.receiving) {
+            (Some(leg), _) if !leg.is_open() => Timer::Connect,
+            (Some(_), _) if matches!(self.answering, Answering::Tunnel | Answering::Ended) => Timer::Tunnel,
+            (Some(_), Receiving::Body(_)) => Timer::RequestBody,
+            (Some(_), _) => Timer::Response,
+            (None, Receiving::Skip(_) | Receiving::Prefix) => Timer::RequestBody,
+            (None, Receiving::Tunnel) => Timer::Tunnel,
+            (None, _) if self.plain.is_empty() => Timer::KeepAlive,
+            (None, _) => Timer::RequestHead,
+        }
+    }
+
+    /// Releases ACKs, closes what is finished, and goes on with input that waited.
+    pub(crate) fn settle(&mut self, io: &mut Io<'_>) {
+        if self.closed {
+            return;
+        }
+        if !self.closing
+            && self.takes_input()
+            && self.up.is_empty()
+            && !(self.plain.is_empty() && self.raw.is_empty())
+        {
+            self.resume_client(io);
+        }
+        if self.tunnel_is_over() {
+            match self.up.is_empty() && io.effects.up.is_empty() {
+                true if self.server_has_all() => {
+                    self.note_client_point(); // who knows of the end knows that the server has everything
+                    self.end_orderly(io, "");
+                }
+                true => {} // the server's acknowledgement calls again
+                false => self.call_again(Timer::Tunnel, io),
+            }
+        }
+        if self.closing && self.client_ended && !self.closed {
+            match self.is_drained() && io.scratch.down.is_empty() {
+                true => self.close(io, false),
+                false if self.down.is_empty() => self.call_again(Timer::Linger, io),
+                false => {}
+            }
+        }
+    }
+
+    /// Both directions of a tunnel have ended.
+    pub(crate) fn tunnel_is_over(&self) -> bool {
+        let ended = self.receiving == Receiving::Ended && self.answering == Answering::Ended;
+        ended && self.leg.is_some() && !self.closing
+    }
+
+    /// With backups a leg is left only when its server has acknowledged everything: nobody would send it again.
+    fn server_has_all(&self) -> bool {
+        let (Some(remote), Some(leg)) = (&self.remote, &self.leg) else { return true };
+        leg.out_pos == 0 || (remote.server_acked.0 == leg.id && remote.server_acked.1 >= leg.out_pos)
+    }
+
+    /// Everything of ours has left, and with backups also arrived: nobody needs this connection any more.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.down.is_empty() && self.remote.as_ref().is_none_or(|remote| remote.is_drained(self.out_pos))
+    }
+
+    /// Nothing of this connection is left to do.
+    pub(crate) fn close(&mut self, io: &mut Io<'_>, abort: bool) {
+        self.closed = true;
+        if let Some(remote) = &mut self.remote {
+            remote.release_all(io.effects);
+        }
+        io.effects.push(Effect::CloseClient { abort });
+    }
+}

@@ -1,0 +1,273 @@
+//! Plaintext becomes records: sealed where it lies, or copied when a restored connection must repeat decided records.
+
+use crate::Io;
+use crate::connection::{Answering, ClientTls, Connection};
+use evergate_mirror::{Boundary, RecordKind};
+use evergate_tls::{ContentType, PAYLOAD_MAX, alert};
+use std::ops::Range;
+
+/// What a boundary's digest is folded from: the last eight bytes of a record, which are part of its tag.
+pub(crate) fn tag_of(record: &[u8]) -> u64 {
+    let mut tag = [0u8; 8];
+    if let Some(end) = record.len().checked_sub(8) {
+        tag.copy_from_slice(&record[end..]);
+    }
+    u64::from_le_bytes(tag)
+}
+
+/// Folds one more tag into a digest.
+pub(crate) fn fold(digest: u64, tag: u64) -> u64 {
+    (digest.rotate_left(5) ^ tag).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Connection {
+    /// Wire bytes after everything else: a handshake flight, or what is sealed already.
+    pub(crate) fn send_wire(&mut self, io: &mut Io<'_>, bytes: &[u8]) {
+        self.out_pos += bytes.len() as u64;
+        io.scratch.down.extra().extend_from_slice(bytes);
+    }
+
+    /// Sealed records after everything else.
+    pub(crate) fn send_sealed(&mut self, io: &mut Io<'_>, bytes: &[u8]) {
+        self.send_wire(io, bytes);
+        self.note_record_end();
+    }
+
+    /// Plaintext in order, by copying.
+    pub(crate) fn frame(&mut self, io: &mut Io<'_>, mut data: &[u8]) {
+        if let Some(remote) = &mut self.remote {
+            if remote.skip > 0 {
+                let skip = remote.skip.min(data.len() as u64) as usize;
+                remote.skip -= skip as u64;
+                data = &data[skip..];
+            }
+            if remote.replays() || !remote.hold.is_empty() {
+                remote.hold.extend_from_slice(data);
+                return self.frame_decided(io);
+            }
+        }
+        self.frame_fresh(io, data);
+    }
+
+    fn frame_fresh(&mut self, io: &mut Io<'_>, data: &[u8]) {
+        if matches!(self.tls, ClientTls::Plain) {
+            let end_at = self.remote.as_ref().and_then(|remote| remote.end_at).unwrap_or(u64::MAX);
+            let length = (data.len() as u64).min(end_at.saturating_sub(self.plain_pos));
+            self.plain_pos += length;
+            self.send_wire(io, &data[..length as usize]);
+            if length > 0 {
+                self.note_record_end();
+            }
+            if self.plain_pos == end_at && !self.closing {
+                self.end_after_alert(io, "");
+            }
+            return;
+        }
+        for chunk in data.chunks(PAYLOAD_MAX) {
+            if self.seal_copy(io, chunk).is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Seals one record from a copy; its tag, or `None` when the record layer refuses.
+    fn seal_copy(&mut self, io: &mut Io<'_>, chunk: &[u8]) -> Option<u64> {
+        let ClientTls::Open(records) = &mut self.tls else { return None };
+        let layout = records.layout();
+        let first = records.tx();
+        let out = io.scratch.down.extra();
+        let start = out.len();
+        out.resize(start + layout.header + chunk.len() + layout.trailer, 0);
+        out[start + layout.header..start + layout.header + chunk.len()].copy_from_slice(chunk);
+        if records.seal(ContentType::ApplicationData, &mut out[start..]).is_err() {
+            out.truncate(start);
+            self.end_abruptly(io, "record_layer");
+            return None;
+        }
+        let tag = tag_of(&out[start..]);
+        let sealed = (out.len() - start) as u64;
+        self.sealed(io, first, chunk.len(), sealed, tag);
+        Some(tag)
+    }
+
+    /// Seals the payload at `range` of the slots where it lies and makes it ready.
+    pub(crate) fn seal_in_place(&mut self, io: &mut Io<'_>, range: Range<usize>) {
+        let length = range.len();
+        if length == 0 {
+            return;
+        }
+        match &mut self.tls {
+            ClientTls::Open(records) => {
+                let layout = records.layout();
+                let first = records.tx();
+                let slot = range.start - layout.header..range.end + layout.trailer;
+                if records.seal(ContentType::ApplicationData, io.scratch.down.at_mut(slot.clone())).is_err() {
+                    return self.end_abruptly(io, "record_layer");
+                }
+                let tag = if self.remote.is_some() { tag_of(io.scratch.down.at(slot.clone())) } else { 0 };
+                let sealed = slot.len() as u64;
+                io.scratch.down.publish(slot);
+                self.sealed(io, first, length, sealed, tag);
+            }
+            _ => {
+                io.scratch.down.publish(range);
+                self.out_pos += length as u64;
+                self.plain_pos += length as u64;
+                self.note_record_end();
+            }
+        }
+    }
+
+    fn sealed(
+        &mut self,
+        io: &mut Io<'_>,
+        first: evergate_tls::Position,
+        length: usize,
+        sealed: u64,
+        tag: u64,
+    ) {
+        self.out_pos += sealed;
+        self.plain_pos += length as u64;
+        if let Some(remote) = &mut self.remote {
+            remote.note_sealed(first, RecordKind::Data, length, tag);
+        }
+        self.note_record_end();
+        let wants_update = matches!(&self.tls, ClientTls::Open(records) if records.wants_key_update());
+        if wants_update && !self.remote.as_ref().is_some_and(|remote| remote.replays()) {
+            self.send_key_update(io, 0);
+        }
+    }
+
+    /// A restored connection: records that were decided before come first, exactly as decided.
+    pub(crate) fn frame_decided(&mut self, io: &mut Io<'_>) {
+        loop {
+            let Some(remote) = &mut self.remote else { return };
+            let Some(boundary) = remote.forced.front() else { break };
+            let (first, kind) = (boundary.first, boundary.kind);
+            match kind {
+                RecordKind::Data => {
+                    let Some((length, _)) = boundary.lengths.first().copied() else {
+                        remote.forced.pop_front();
+                        continue;
+                    };
+                    // With a digest the whole run is checked before any of it leaves.
+                    let whole: usize =
+                        boundary.lengths.iter().map(|(n, count)| usize::from(*n) * *count as usize).sum();
+                    let needed = if boundary.digest == 0 { usize::from(length) } else { whole };
+                    if remote.hold.len() < needed {
+                        return;
+                    }
+                    let chunk: Vec<u8> = remote.hold.drain(..usize::from(length)).collect();
+                    if self.next_record() != Some(first) || self.repeat_record(io, &chunk).is_none() {
+                        return self.end_abruptly(io, "replay_differs");
+                    }
+                }
+                RecordKind::KeyUpdate(answers) => {
+                    remote.forced.pop_front();
+                    if self.next_record() != Some(first) {
+                        return self.end_abruptly(io, "replay_differs");
+                    }
+                    self.repeat(|connection| connection.send_key_update(io, answers));
+                }
+                RecordKind::Alert(description) => {
+                    remote.forced.clear();
+                    remote.hold.clear();
+                    return self.repeat_alert(io, description);
+                }
+            }
+            if self.closed {
+                return;
+            }
+        }
+        self.after_replay(io);
+    }
+
+    /// Makes records that the backups know already.
+    fn repeat<R>(&mut self, step: impl FnOnce(&mut Connection) -> R) -> R {
+        if let Some(remote) = &mut self.remote {
+            remote.repeating = true;
+        }
+        let result = step(self);
+        if let Some(remote) = &mut self.remote {
+            remote.repeating = false;
+        }
+        result
+    }
+
+    /// The end that was decided before: of the connection, or of a tunnel's one direction.
+    fn repeat_alert(&mut self, io: &mut Io<'_>, description: u8) {
+        let closed = self.remote.as_ref().is_some_and(|remote| remote.closed);
+        let tunnel = matches!(self.answering, Answering::Tunnel | Answering::Ended);
+        self.repeat(|connection| connection.send_alert(io, description));
+        if description == alert::CLOSE_NOTIFY && tunnel && !closed {
+            self.answering = Answering::Ended;
+            if let Some(remote) = &mut self.remote {
+                remote.skip = 0; // what the client has is all it gets
+            }
+            self.note_server_point();
+            self.shutdown_client(io);
+            self.after_replay(io);
+        } else {
+            self.end_after_alert(io, "");
+        }
+    }
+
+    fn next_record(&self) -> Option<evergate_mirror::RecordPosition> {
+        match &self.tls {
+            ClientTls::Open(records) => Some(crate::remote::position(records.tx())),
+            _ => None,
+        }
+    }
+
+    /// Seals one decided record and checks the run's digest at its end: a peer that sent other bytes the second time
+    /// must not make us use a nonce twice.
+    fn repeat_record(&mut self, io: &mut Io<'_>, chunk: &[u8]) -> Option<()> {
+        let before = io.scratch.down.extra().len();
+        let tag = self.repeat(|connection| connection.seal_copy(io, chunk))?;
+        let remote = self.remote.as_mut()?;
+        remote.digest = fold(remote.digest, tag);
+        let boundary = remote.forced.front_mut()?;
+        boundary.first.sequence += 1;
+        let (_, count) = boundary.lengths.first_mut()?;
+        *count -= 1;
+        if *count == 0 {
+            boundary.lengths.remove(0);
+        }
+        if boundary.lengths.is_empty() {
+            let expected = boundary.digest;
+            let computed = std::mem::take(&mut remote.digest);
+            remote.forced.pop_front();
+            if expected != 0 && expected != computed {
+                io.scratch.down.extra().truncate(before);
+                io.scratch.down.clear();
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    /// Everything that was decided is repeated: what waited for that goes on.
+    pub(crate) fn after_replay(&mut self, io: &mut Io<'_>) {
+        let Some(remote) = &mut self.remote else { return };
+        let owed = std::mem::take(&mut remote.owed);
+        let hold = std::mem::take(&mut remote.hold);
+        let end = remote.end_after_replay.take();
+        if owed > self.answered && !self.down_ended {
+            self.send_key_update(io, owed);
+        }
+        self.frame_fresh(io, &hold);
+        if let Some((description, reason)) = end {
+            self.end_with_alert(io, description, reason);
+        }
+    }
+}
+
+/// Adds one record to a run of boundaries; `None` when it starts another run.
+pub(crate) fn extend(boundary: &mut Boundary, length: usize, tag: u64) {
+    let length = length.min(PAYLOAD_MAX) as u16;
+    match boundary.lengths.last_mut() {
+        Some((last, count)) if *last == length => *count += 1,
+        _ => boundary.lengths.push((length, 1)),
+    }
+    boundary.digest = fold(boundary.digest, tag);
+}

@@ -1,0 +1,139 @@
+//! The client's hello and handshake, mirrored as far as it has come before we answer it.
+
+use crate::Io;
+use crate::connection::{ClientTls, Connection, Receiving, Timer};
+use crate::facts::Facts;
+use crate::remote::Remote;
+use evergate_mirror::{Entry, Established, Side};
+use evergate_tls::{Finished, Handshake, HandshakeParams, HelloStatus, Progress, Version, hello_status};
+
+impl Connection {
+    pub(crate) fn take_hello(&mut self, io: &mut Io<'_>, data: &[u8]) -> Option<usize> {
+        match hello_status(data, self.listener().limits.hello_bytes_max) {
+            HelloStatus::Partial => None,
+            HelloStatus::Complete { len } => {
+                let ClientTls::Hello(fresh) = std::mem::replace(&mut self.tls, ClientTls::Plain) else {
+                    return None;
+                };
+                let (secret, accepted_unix_s) = *fresh;
+                let config = self.listener().tls.clone()?;
+                let params = HandshakeParams {
+                    secret,
+                    accepted_unix_s,
+                    generation: self.snapshot.generation,
+                    client: self.client,
+                    local: self.local,
+                };
+                if let Some(remote) = &mut self.remote {
+                    remote.log.push(Entry::Hello { secret, accepted_unix_s, bytes: data[..len].to_vec() });
+                }
+                match Handshake::new(&config, &params) {
+                    Ok(handshake) => {
+                        self.tls = ClientTls::Shaking(Box::new(handshake));
+                        self.shake(io, &data[..len])
+                    }
+                    Err(_) => {
+                        self.end_abruptly(io, "tls_internal");
+                        None
+                    }
+                }
+            }
+            HelloStatus::PlainHttp => {
+                self.tls = ClientTls::Plain;
+                self.receiving = Receiving::Ended;
+                self.refuse(io, 400, "plain_http_on_tls_port");
+                Some(data.len())
+            }
+            HelloStatus::NotTls | HelloStatus::TooLong => {
+                self.end_abruptly(io, "not_tls");
+                None
+            }
+        }
+    }
+
+    pub(crate) fn take_handshake(&mut self, io: &mut Io<'_>, data: &[u8]) -> Option<usize> {
+        if self.receiving == Receiving::Ended {
+            self.in_pos += data.len() as u64;
+            return Some(data.len());
+        }
+        self.shake(io, data)
+    }
+
+    /// Feeds the handshake; it buffers partial records itself, so all of `data` is used.
+    fn shake(&mut self, io: &mut Io<'_>, data: &[u8]) -> Option<usize> {
+        let ClientTls::Shaking(handshake) = &mut self.tls else { return None };
+        let before = handshake.consumed();
+        let mut flight = Vec::new();
+        let outcome = handshake.handle_input(data, &mut flight);
+        let consumed = handshake.consumed();
+        let had_hello = self.in_pos > 0;
+        if let Some(remote) = &mut self.remote {
+            remote.mirror_handshake_input(before, consumed, had_hello);
+        }
+        match outcome {
+            Ok(Progress::NeedInput) => {
+                self.in_pos += data.len() as u64;
+                self.send_wire(io, &flight);
+                Some(data.len())
+            }
+            Ok(Progress::Done) => {
+                self.in_pos += data.len() as u64;
+                self.finish_handshake(io, flight);
+                Some(data.len())
+            }
+            Err(_) => {
+                self.in_pos += data.len() as u64;
+                self.send_wire(io, &flight);
+                self.end_after_alert(io, "tls_handshake");
+                Some(data.len())
+            }
+        }
+    }
+
+    pub(crate) fn finish_handshake(&mut self, io: &mut Io<'_>, flight: Vec<u8>) {
+        let ClientTls::Shaking(handshake) = std::mem::replace(&mut self.tls, ClientTls::Plain) else {
+            return;
+        };
+        let Ok(Finished { records, leftover, facts, consumed }) = handshake.finish() else {
+            return self.end_abruptly(io, "tls_internal");
+        };
+        let tickets_wait = facts.version == Version::Tls13;
+        self.facts = Some(Box::new(Facts::of(facts)));
+        let sent = self.out_pos + flight.len() as u64;
+        if let Some(remote) = &mut self.remote {
+            let mut state = Vec::new();
+            records.export().encode(&mut state);
+            let facts = self.facts.as_ref().map(|facts| facts.encode()).unwrap_or_default();
+            remote.established(Established { records: state, consumed, sent, facts });
+        }
+        self.tls = ClientTls::Open(Box::new(records));
+        self.in_pos = consumed;
+        if tickets_wait && self.receiving == Receiving::Head && self.remote.is_none() {
+            self.tickets = flight;
+        } else {
+            self.send_wire(io, &flight);
+            self.note_record_end(); // once the client has this, nobody needs the handshake's bytes any more
+        }
+        if self.receiving == Receiving::Tunnel {
+            self.open_tunnel(io);
+        } else {
+            self.arm(Timer::RequestHead, io.now);
+        }
+        self.raw = leftover;
+        if !self.raw.is_empty() {
+            self.take_leftover(io);
+        }
+    }
+}
+
+impl Remote {
+    /// The client's handshake bytes between two positions, from the retained input.
+    fn mirror_handshake_input(&mut self, before: u64, after: u64, had_hello: bool) {
+        if had_hello && after > before {
+            let bytes = self.retained_client.slice(before, after);
+            self.log.push(Entry::Input(bytes));
+        }
+        self.release(Side::Client, after);
+        self.retained_client.drop_before(after);
+    }
+}

@@ -1,0 +1,454 @@
+//! The server leg: one request's (or one tunnel's) use of a server connection.
+
+use crate::connection::{Answering, ClientTls, Connection, Receiving, Timer};
+use crate::{Effect, Hint, Io, Piece, Source};
+use evergate_mirror::{Route, Side};
+use evergate_tls::{ClientHandshake, ContentType, PAYLOAD_MAX, Progress, Records};
+
+/// How many bytes of an idempotent request are kept for another try.
+const RETAINED_MAX: usize = 65_536;
+
+/// Why a server leg is of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The connection was refused, or the address cannot be reached.
+    Refused,
+    /// Connecting took too long.
+    TimedOut,
+    /// It was reset, or ended before the response did.
+    Lost,
+    /// The TLS handshake or record layer failed.
+    Tls,
+}
+
+pub(crate) enum LegState {
+    /// The worker chooses a server and connects.
+    Dialing,
+    /// TLS handshake with the server.
+    Shaking(Box<ClientHandshake>),
+    /// Request bytes may flow.
+    Open,
+}
+
+impl std::fmt::Debug for LegState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            LegState::Dialing => "Dialing",
+            LegState::Shaking(_) => "Shaking",
+            LegState::Open => "Open",
+        })
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct ServerLeg {
+    pub(crate) id: u32,
+    pub(crate) pool: u32,
+    pub(crate) state: LegState,
+    pub(crate) route: Route,
+    pub(crate) hint: Hint,
+    /// The decision is mirrored (or was restored): it stands.
+    pub(crate) decided: bool,
+    /// An idle connection may be used.
+    pub(crate) reuse: bool,
+    pub(crate) tried: Vec<u32>,
+    /// The request may be repeated although it was sent.
+    pub(crate) idempotent: bool,
+    /// What was sent, or is to be sent when the leg opens; kept while the request may be repeated.
+    pub(crate) sent: Vec<u8>,
+    pub(crate) head_bytes: usize,
+    /// Some byte has been handed to the server's socket.
+    pub(crate) written: bool,
+    pub(crate) body_bytes: u64,
+    /// Taken over from another node: never repeated elsewhere, never used by others.
+    pub(crate) restored: bool,
+    /// A restored leg whose request head the client will send again.
+    pub(crate) awaits_head: bool,
+    /// Stashed input of a restored leg.
+    pub(crate) stashed: Vec<u8>,
+    /// A partial response head.
+    pub(crate) held: Vec<u8>,
+    /// Some byte of the response has been passed on.
+    pub(crate) answered: bool,
+    /// The server keeps the connection open after this response.
+    pub(crate) keep_alive: bool,
+    /// The server's stream has ended.
+    pub(crate) ended: bool,
+    /// Input position after everything parsed.
+    pub(crate) in_pos: u64,
+    pub(crate) out_pos: u64,
+    /// Raw bytes of a TLS leg, not decrypted yet.
+    pub(crate) raw: Vec<u8>,
+    /// Bytes of a TLS leg behind the record in hand: after a response they are surplus.
+    pub(crate) behind: usize,
+    pub(crate) records: Option<Box<Records>>,
+}
+
+impl ServerLeg {
+    pub(crate) fn new(route: Route, hint: Hint, idempotent: bool) -> ServerLeg {
+        ServerLeg {
+            id: route.leg,
+            pool: route.pool,
+            state: LegState::Dialing,
+            hint,
+            decided: false,
+            reuse: true,
+            tried: Vec::new(),
+            idempotent,
+            sent: Vec::new(),
+            head_bytes: 0,
+            written: false,
+            body_bytes: 0,
+            restored: false,
+            awaits_head: false,
+            stashed: Vec::new(),
+            held: Vec::new(),
+            answered: false,
+            keep_alive: false,
+            ended: false,
+            in_pos: 0,
+            out_pos: 0,
+            raw: Vec::new(),
+            behind: 0,
+            records: None,
+            route,
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.state, LegState::Open)
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        self.records.is_some() || matches!(self.state, LegState::Shaking(_))
+    }
+
+    /// Keeps what was sent while the request may be repeated.
+    pub(crate) fn retain_sent(&mut self, data: &[u8]) {
+        if !self.idempotent {
+            return;
+        }
+        if self.sent.len() + data.len() > RETAINED_MAX {
+            self.idempotent = false;
+            self.sent = Vec::new();
+        } else {
+            self.sent.extend_from_slice(data);
+        }
+    }
+
+    /// Seals our end of a TLS server's stream.
+    pub(crate) fn seal_end(&mut self, io: &mut Io<'_>) {
+        let mut out = Vec::new();
+        if let Some(records) = &mut self.records {
+            records.seal_alert(evergate_tls::alert::CLOSE_NOTIFY, &mut out);
+        }
+        push_up(io, &out);
+    }
+
+    /// Seals bytes for a TLS server.
+    pub(crate) fn seal_up(&mut self, io: &mut Io<'_>, data: &[u8]) {
+        let Some(records) = &mut self.records else { return };
+        let start = io.scratch.up.len();
+        let layout = records.layout();
+        for chunk in data.chunks(PAYLOAD_MAX) {
+            let slot = io.scratch.up.len();
+            io.scratch.up.resize(slot + layout.header + chunk.len() + layout.trailer, 0);
+            let payload = slot + layout.header;
+            io.scratch.up[payload..payload + chunk.len()].copy_from_slice(chunk);
+            if records.seal(ContentType::ApplicationData, &mut io.scratch.up[slot..]).is_err() {
+                io.scratch.up.truncate(slot);
+                self.ended = true;
+                break;
+            }
+            if records.wants_key_update() {
+                records.seal_key_update(false, &mut io.scratch.up);
+            }
+        }
+        io.effects.up.push(Piece { source: Source::Up, range: start..io.scratch.up.len() });
+    }
+}
+
+impl Connection {
+    /// Number of the server leg, if there is one.
+    pub fn leg_id(&self) -> Option<u32> {
+        self.leg.as_ref().map(|leg| leg.id)
+    }
+
+    /// The leg's pool and server as indexes of the connection's snapshot, once known.
+    pub fn leg_server(&self) -> Option<(u32, u32)> {
+        self.leg.as_ref().filter(|leg| leg.route.server != u32::MAX).map(|leg| (leg.pool, leg.route.server))
+    }
+
+    /// The worker has a socket for the leg: connected just now, or an idle one (then with its record layer).
+    pub fn handle_leg_open(
+        &mut self,
+        io: &mut Io<'_>,
+        leg_id: u32,
+        server: u32,
+        records: Option<Box<Records>>,
+    ) {
+        let snapshot = self.snapshot.clone();
+        let Some(leg) = self.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
+        if !leg.decided {
+            leg.route.server = server;
+            leg.route.flags.set_cookie &= leg.hint != Hint::Server(server);
+        }
+        if let Some(log) = &mut self.log {
+            log.server = Some(server);
+        }
+        match (&snapshot.pools[leg.pool as usize].tls, records) {
+            (Some(_), Some(records)) => {
+                leg.records = Some(records);
+                self.leg_ready(io);
+            }
+            (Some(upstream), None) => {
+                let mut hello = Vec::new();
+                let started = ClientHandshake::new(&upstream.config, upstream.name.clone())
+                    .and_then(|mut handshake| handshake.start(&mut hello).map(|()| handshake));
+                match started {
+                    Ok(handshake) => {
+                        leg.state = LegState::Shaking(Box::new(handshake));
+                        push_up(io, &hello);
+                    }
+                    Err(_) => self.leg_failed(io, Failure::Tls),
+                }
+            }
+            (None, _) => self.leg_ready(io),
+        }
+        self.finish_call(io);
+    }
+
+    /// Request bytes may flow: the decision is mirrored first, then what waits is sent.
+    pub(crate) fn leg_ready(&mut self, io: &mut Io<'_>) {
+        self.mirror_route();
+        let Some(leg) = &mut self.leg else { return };
+        leg.state = LegState::Open;
+        if let Some(remote) = self.remote.as_mut().filter(|_| leg.is_tls()) {
+            remote.release(Side::Server(leg.id), u64::MAX); // not carried over: nothing to wait for
+        }
+        if !leg.sent.is_empty() {
+            leg.written = true;
+            leg.out_pos += leg.sent.len() as u64;
+            let sent = std::mem::take(&mut leg.sent);
+            if leg.is_tls() {
+                leg.seal_up(io, &sent);
+            } else {
+                push_up(io, &sent);
+            }
+            if leg.idempotent && sent.len() <= RETAINED_MAX {
+                leg.sent = sent;
+            }
+        }
+        let stashed = std::mem::take(&mut leg.stashed);
+        let timer = self.natural_timer();
+        self.arm(timer, io.now);
+        if !stashed.is_empty() {
+            self.take_response(io, &stashed);
+        }
+        if self.receiving == Receiving::Tunnel && !self.is_handshaking() {
+            self.arm(Timer::Tunnel, io.now);
+        }
+        if self.receiving == Receiving::Ended
+            && matches!(self.answering, Answering::Tunnel | Answering::Ended)
+        {
+            self.shutdown_server(io);
+        }
+    }
+
+    /// The leg could not be opened, or broke.
+    pub fn handle_leg_failed(&mut self, io: &mut Io<'_>, leg_id: u32, failure: Failure) {
+        if self.leg.as_ref().is_some_and(|leg| leg.id == leg_id) {
+            self.leg_failed(io, failure);
+        }
+        self.finish_call(io);
+    }
+
+    /// No server of the pool takes the request: all are down, or the queue is full or too slow.
+    pub fn handle_unavailable(&mut self, io: &mut Io<'_>, leg_id: u32, reason: &'static str) {
+        if self.leg.as_ref().is_some_and(|leg| leg.id == leg_id) {
+            self.give_up(io, 503, reason);
+        }
+        self.finish_call(io);
+    }
+
+    pub(crate) fn leg_failed(&mut self, io: &mut Io<'_>, failure: Failure) {
+        if self.may_retry() {
+            return self.retry(io);
+        }
+        let (status, reason) = match failure {
+            Failure::Refused => (502, "connect_failed"),
+            Failure::TimedOut => (504, "connect_timeout"),
+            Failure::Lost => (502, "upstream_lost"),
+            Failure::Tls => (502, "upstream_tls"),
+        };
+        self.give_up(io, status, reason);
+    }
+
+    /// Never repeats a request that may have been executed, unless repeating it is harmless (RFC 9110 section 9.2.2).
+    fn may_retry(&self) -> bool {
+        let Some(leg) = &self.leg else { return false };
+        let retries = self.snapshot.pools[leg.pool as usize].retries as usize;
+        let repeatable = !leg.written || (leg.idempotent && !leg.sent.is_empty());
+        let unseen = !leg.answered && self.answering != Answering::Ended && !self.closing;
+        let safe = self.remote.as_ref().is_none_or(|remote| remote.may_reroute(self.response));
+        repeatable && unseen && safe && !leg.restored && leg.tried.len() < retries
+    }
+
+    fn retry(&mut self, io: &mut Io<'_>) {
+        let Some(mut old) = self.leg.take() else { return };
+        io.effects.push(Effect::Release { leg: old.id, clean: false, records: None });
+        io.effects.up.clear(); // bytes of this call for the broken leg
+        self.up.clear();
+        if old.route.server != u32::MAX {
+            old.tried.push(old.route.server);
+        } else {
+            old.tried.push(u32::MAX);
+        }
+        if let Some(remote) = &mut self.remote {
+            remote.forget_points_of(old.id);
+        }
+        let mut route = old.route;
+        route.leg = self.next_leg;
+        route.server = u32::MAX;
+        self.next_leg += 1;
+        let mut leg = ServerLeg::new(route, Hint::Policy, old.idempotent);
+        leg.route.flags.set_cookie = matches!(old.hint, Hint::Server(_)) || leg.route.flags.set_cookie;
+        leg.tried = old.tried;
+        leg.sent = old.sent;
+        leg.head_bytes = old.head_bytes;
+        leg.body_bytes = old.body_bytes;
+        leg.reuse = false; // what failed may have been a stale idle connection
+        self.leg = Some(Box::new(leg));
+        if let Some(log) = &mut self.log {
+            log.retries += 1;
+        }
+        self.dial(io);
+        self.arm(Timer::Connect, io.now);
+    }
+
+    /// Answers in the server's place where that is still possible; else the client's connection breaks.
+    pub(crate) fn give_up(&mut self, io: &mut Io<'_>, status: u16, reason: &'static str) {
+        if self.answering == Answering::Tunnel {
+            return self.end_abruptly(io, reason);
+        }
+        self.refuse(io, status, reason);
+    }
+
+    /// Gives the leg back to the worker.
+    pub(crate) fn release_leg(&mut self, io: &mut Io<'_>, clean: bool) {
+        let plain = self.generated_plain();
+        let Some(mut leg) = self.leg.take() else { return };
+        let quiet = !leg.ended && leg.held.is_empty() && leg.raw.is_empty() && leg.behind == 0;
+        let sent = self.up.is_empty() && io.effects.up.is_empty();
+        let clean = clean && leg.is_open() && !leg.restored && quiet && sent;
+        let records = if clean { leg.records.take() } else { None };
+        if !clean {
+            io.effects.up.clear(); // what has not left for this server must not reach another
+            self.up.clear();
+        }
+        match &mut self.remote {
+            Some(remote) => remote.part(&leg, clean, records, plain),
+            None => io.effects.push(Effect::Release { leg: leg.id, clean, records }),
+        }
+    }
+
+    /// Bytes of a TLS leg: `scratch.input[..n]`.
+    pub(crate) fn take_leg_records(&mut self, io: &mut Io<'_>, n: usize) {
+        let mut input = std::mem::take(&mut io.scratch.input);
+        let mut at = 0;
+        if let Some(leg) = &mut self.leg {
+            leg.raw.clear();
+        }
+        while at < n {
+            let used = self.take_leg_step(io, &mut input[at..n]);
+            if used == 0 {
+                break;
+            }
+            at += used;
+        }
+        if let Some(leg) = &mut self.leg {
+            leg.raw.extend_from_slice(&input[at..n]);
+            leg.behind = 0;
+        }
+        io.scratch.input = input;
+    }
+
+    fn take_leg_step(&mut self, io: &mut Io<'_>, data: &mut [u8]) -> usize {
+        let Some(leg) = &mut self.leg else { return data.len() };
+        if let LegState::Shaking(handshake) = &mut leg.state {
+            let mut flight = Vec::new();
+            let outcome = handshake.handle_input(data, &mut flight);
+            push_up(io, &flight);
+            match outcome {
+                Ok(Progress::NeedInput) => return data.len(),
+                Ok(Progress::Done) => self.finish_leg_handshake(io),
+                Err(_) => self.leg_failed(io, Failure::Tls),
+            }
+            return data.len();
+        }
+        let Some(head) = data.first_chunk::<5>() else { return 0 };
+        let Ok(len) = evergate_tls::record_len(head) else {
+            self.leg_failed(io, Failure::Tls);
+            return data.len();
+        };
+        if data.len() < len {
+            return 0;
+        }
+        leg.behind = data.len() - len;
+        let Some(records) = &mut leg.records else { return data.len() };
+        match records.open(&mut data[..len]) {
+            Ok(evergate_tls::Opened::Data(range)) => self.take_response(io, &data[range]),
+            Ok(evergate_tls::Opened::KeyUpdate { requested: true }) => {
+                let mut out = Vec::new();
+                records.seal_key_update(false, &mut out);
+                push_up(io, &out);
+            }
+            Ok(evergate_tls::Opened::KeyUpdate { .. } | evergate_tls::Opened::Ignored) => {}
+            Ok(evergate_tls::Opened::Alert { fatal: false, description: 0 }) => self.end_of_server(io),
+            Ok(evergate_tls::Opened::Alert { fatal: false, .. }) => {}
+            Ok(evergate_tls::Opened::Alert { .. }) | Err(_) => self.server_broke(io, Failure::Tls),
+        }
+        len
+    }
+
+    fn finish_leg_handshake(&mut self, io: &mut Io<'_>) {
+        let Some(leg) = &mut self.leg else { return };
+        let LegState::Shaking(handshake) = std::mem::replace(&mut leg.state, LegState::Dialing) else {
+            return;
+        };
+        match handshake.finish() {
+            Ok(finished) => {
+                leg.records = Some(Box::new(finished.records));
+                self.leg_ready(io);
+                let mut leftover = finished.leftover;
+                let mut at = 0;
+                while at < leftover.len() {
+                    let used = self.take_leg_step(io, &mut leftover[at..]);
+                    if used == 0 {
+                        break;
+                    }
+                    at += used;
+                }
+                if let Some(leg) = &mut self.leg {
+                    leg.raw.extend_from_slice(&leftover[at..]);
+                }
+            }
+            Err(_) => self.leg_failed(io, Failure::Tls),
+        }
+    }
+
+    /// Whether server bytes must be copied on their way to the client instead of sealed where they lie.
+    pub(crate) fn must_copy_down(&self) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.has_begun() || remote.end_at.is_some())
+            || !matches!(self.tls, ClientTls::Plain | ClientTls::Open(_))
+    }
+}
+
+fn push_up(io: &mut Io<'_>, bytes: &[u8]) {
+    if bytes.is_empty() {
+        return;
+    }
+    let start = io.scratch.up.len();
+    io.scratch.up.extend_from_slice(bytes);
+    io.effects.up.push(Piece { source: Source::Up, range: start..start + bytes.len() });
+}

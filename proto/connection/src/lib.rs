@@ -1,0 +1,52 @@
+//! The composed state machine of one connection: events in, effects out.
+//!
+//! A [`Connection`] has one client leg and at most one server leg at a time. The worker feeds it what sockets and timers
+//! say (`handle_*`), and performs what it answers: bytes in the worker's buffers, and [`Effect`]s. It owns no socket,
+//! clock or thread, so the simulator and the property tests run the very code that serves traffic.
+//!
+//! # A connection is a value
+//! With backups ([`Connection::mirror_to_backups`]) every output that the rule table of the failover design names has
+//! its entry queued first, and waits in an [`Outlet`] until the entry is acknowledged. [`Connection::restore`] builds a
+//! connection from nothing but the fold of those entries; fed with the input that was never acknowledged, it writes the
+//! very same bytes at the very same positions. Without backups nothing is queued and nothing waits: same code.
+//! FINs and [`Effect::Release`] come when all backups hold what they depend on, so the worker performs them at once.
+//! `tests/value` drops and restores connections at every step and compares each byte.
+//!
+//! # Invariants
+//! - Input is consumed in order, each byte once; what cannot be consumed yet stays in `raw` (as received) or `plain`.
+//! - Request `n + 1` starts only when response `n` has ended, and with backups only when they know that the client has
+//!   it: a take-over needs one leg at most. A leg serves one request.
+//! - Output at a position depends on mirrored decisions and peers' bytes only: never on time, segmentation, the node's
+//!   randomness or the interleaving of the two directions.
+//! - No byte of a peer can make it panic or grow without bound: each buffer has a limit and a named answer at it.
+//!
+//! What it does not do: choose servers, keep idle server connections, count, log, or know what a socket is.
+
+mod checkpoint;
+mod client;
+mod connection;
+mod effect;
+mod ending;
+mod facts;
+mod flow;
+mod framing;
+mod handshake;
+mod leg;
+mod outlet;
+mod remote;
+mod request;
+mod response;
+mod restore;
+mod routing;
+mod slots;
+mod snapshot;
+mod splice;
+mod upload;
+
+pub use connection::{Accepted, Connection, ReadPlan, Timer};
+pub use effect::{Effect, Effects, Hint, INPUT_BYTES, Io, Node, Piece, RequestLog, Scratch, Source};
+pub use leg::Failure;
+pub use outlet::Outlet;
+pub use restore::{RestoreError, ResumedLeg};
+pub use slots::{FIRST_READ, HEAD_ROOM, SLOTS, Slots};
+pub use snapshot::{Limits, Listener, Pool, Protocol, Server, Snapshot, Stickiness, Timeouts, UpstreamTls};

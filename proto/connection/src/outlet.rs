@@ -1,0 +1,107 @@
+//! Bytes that could not leave yet: the socket was full, or a backup had not acknowledged what they depend on.
+//!
+//! Bound: a leg whose outlet holds bytes takes no further input, so an outlet holds at most one batch (about 270 KB)
+//! and small control records.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Buffers from this size on are worth giving back, in bytes.
+const REUSED_MIN: usize = 65_536;
+
+/// A queue of bytes in front of one leg's socket.
+#[derive(Debug, Default)]
+pub struct Outlet {
+    chunks: VecDeque<Chunk>,
+    bytes: usize,
+    spent: Option<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    bytes: Vec<u8>,
+    taken: usize,
+    after: u64,
+}
+
+impl Outlet {
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Bytes that wait.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Queues `bytes`, which may leave once the mirror log is acknowledged up to `after`.
+    pub fn push(&mut self, bytes: Vec<u8>, after: u64) {
+        if !bytes.is_empty() {
+            self.bytes += bytes.len();
+            self.chunks.push_back(Chunk { bytes, taken: 0, after });
+        }
+    }
+
+    /// Queues the bytes of `buffer` at `range`; [`Outlet::take_spent`] gives the buffer back when they have left.
+    pub fn push_buffer(&mut self, mut buffer: Vec<u8>, range: Range<usize>, after: u64) {
+        buffer.truncate(range.end);
+        if range.is_empty() {
+            self.spent = Some(buffer);
+        } else {
+            self.bytes += range.len();
+            self.chunks.push_back(Chunk { bytes: buffer, taken: range.start, after });
+        }
+    }
+
+    /// A large buffer whose bytes have left, for use elsewhere.
+    pub fn take_spent(&mut self) -> Option<Vec<u8>> {
+        self.spent.take()
+    }
+
+    /// The next bytes that may leave now that the log is acknowledged up to `acknowledged`; empty when none may.
+    pub fn front(&self, acknowledged: u64) -> &[u8] {
+        match self.chunks.front() {
+            Some(chunk) if chunk.after <= acknowledged => &chunk.bytes[chunk.taken..],
+            _ => &[],
+        }
+    }
+
+    /// Notes that `count` of the bytes from [`Outlet::front`] have left.
+    pub fn advance(&mut self, count: usize) {
+        self.bytes -= count;
+        if let Some(chunk) = self.chunks.front_mut() {
+            chunk.taken += count;
+            if chunk.taken == chunk.bytes.len() {
+                let spent = self.chunks.pop_front().map(|chunk| chunk.bytes);
+                self.spent = spent.filter(|buffer| buffer.capacity() > REUSED_MIN);
+            }
+        }
+        if self.bytes == 0 {
+            self.chunks = VecDeque::new(); // an idle connection holds no buffer
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        *self = Outlet::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_leave_in_order_and_only_after_what_they_depend_on() {
+        let mut outlet = Outlet::default();
+        outlet.push(b"ab".to_vec(), 1);
+        outlet.push(b"c".to_vec(), 2);
+        assert_eq!(outlet.front(0), b"");
+        assert_eq!(outlet.front(1), b"ab");
+        outlet.advance(1);
+        assert_eq!(outlet.front(1), b"b");
+        outlet.advance(1);
+        assert_eq!((outlet.front(1), outlet.front(2), outlet.len()), (&b""[..], &b"c"[..], 1));
+    }
+}

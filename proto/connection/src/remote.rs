@@ -1,0 +1,382 @@
+//! What a connection with backups keeps beside its state: the log, candidates for checkpoints, input that may have to be
+//! stashed, legs that a take-over might still need, and the decisions that a restored connection must repeat.
+//!
+//! Laws kept here: an ACK is released only when the entry that makes it safe is acknowledged; a boundary is queued
+//! before its record leaves; a leg goes only when the client has its response, as far as all backups know.
+//! When checkpoints are made is in `checkpoint`.
+
+use crate::Effect;
+use crate::checkpoint::{RecordEnd, ServerPoint};
+use crate::effect::Effects;
+use crate::framing::extend;
+use crate::leg::ServerLeg;
+use evergate_mirror::{
+    Boundary, ClientCheckpoint, Entry, Established, Log, Mirrored, RecordKind, RecordPosition, Side,
+};
+use evergate_tls::{Position, Records};
+use std::collections::VecDeque;
+
+/// Bytes of one stash entry at most; more becomes several entries.
+const STASH_BYTES: usize = 65_536;
+
+pub(crate) fn position(at: Position) -> RecordPosition {
+    RecordPosition { generation: at.generation, sequence: at.sequence }
+}
+
+/// Input kept because it is not acknowledged yet. Bound: what a peer may send beyond our ACKs.
+#[derive(Debug, Default)]
+pub(crate) struct Retained {
+    pub(crate) start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Retained {
+    pub(crate) fn append(&mut self, at: u64, bytes: &[u8]) {
+        if self.bytes.is_empty() {
+            self.start = at;
+        }
+        if at == self.end() {
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+
+    pub(crate) fn slice(&self, from: u64, to: u64) -> Vec<u8> {
+        let start = from.saturating_sub(self.start) as usize;
+        let end = (to.saturating_sub(self.start)).min(self.bytes.len() as u64) as usize;
+        self.bytes.get(start..end).unwrap_or(b"").to_vec()
+    }
+
+    pub(crate) fn drop_before(&mut self, at: u64) {
+        if at > self.start {
+            let cut = ((at - self.start) as usize).min(self.bytes.len());
+            self.bytes.drain(..cut);
+            self.start = at;
+        }
+        if self.bytes.is_empty() {
+            self.bytes = Vec::new(); // an idle connection holds no buffer
+        }
+    }
+}
+
+/// A record whose plaintext is not all consumed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) input: u64,
+    pub(crate) rx: RecordPosition,
+    pub(crate) length: u64,
+}
+
+/// A leg that is done with, but that a take-over would still need.
+#[derive(Debug)]
+struct Parting {
+    leg: u32,
+    clean: bool,
+    records: Option<Box<Records>>,
+    /// Bytes sent to and parsed from the server.
+    sent: u64,
+    input: u64,
+    /// Plaintext position that the client must have.
+    plain: u64,
+    /// The entry that frees it, once there is one.
+    after: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Remote {
+    pub(crate) log: Log,
+    pub(crate) retained_client: Retained,
+    pub(crate) retained_server: Retained,
+    pub(crate) retained_leg: u32,
+    pub(crate) spans: VecDeque<Span>,
+    /// Plaintext bytes consumed of the first span.
+    pub(crate) used: u64,
+    pub(crate) client_points: VecDeque<ClientCheckpoint>,
+    pub(crate) server_points: VecDeque<ServerPoint>,
+    /// The newest client checkpoint that is queued.
+    pub(crate) checkpointed: Option<ClientCheckpoint>,
+    /// The parser point of the newest queued server checkpoint.
+    pub(crate) last_point: Option<ServerPoint>,
+    pub(crate) record_ends: VecDeque<RecordEnd>,
+    /// What the newest server checkpoint covers.
+    pub(crate) last_end: RecordEnd,
+    /// Where the message under way to the client ends, until a checkpoint covers it.
+    pub(crate) message_end: Option<u64>,
+    /// Output positions that the peers acknowledged: the client, and the server leg.
+    pub(crate) client_acked: u64,
+    pub(crate) server_acked: (u32, u64),
+    pub(crate) legs_done: u32,
+    pub(crate) stashed_client: u64,
+    pub(crate) stashed_server: (u32, u64),
+    partings: Vec<Parting>,
+    releases: VecDeque<(u64, Side, u64)>,
+    /// Effects that the outside sees, each after an entry.
+    deferred: VecDeque<(u64, Effect)>,
+    run: Option<Boundary>,
+    /// The end is mirrored.
+    pub(crate) closed: bool,
+    // What a restored connection repeats.
+    pub(crate) forced: VecDeque<Boundary>,
+    /// The records being made are known to the backups.
+    pub(crate) repeating: bool,
+    pub(crate) digest: u64,
+    pub(crate) hold: Vec<u8>,
+    pub(crate) skip: u64,
+    /// Plaintext bytes of the first record that were used before.
+    pub(crate) skip_input: u64,
+    /// Plaintext position at which a connection without TLS ends.
+    pub(crate) end_at: Option<u64>,
+    /// The client's key generation whose KeyUpdate is answered after the replay; 0 when none.
+    pub(crate) owed: u32,
+    /// How the connection ends after the replay: by this alert, for this reason.
+    pub(crate) end_after_replay: Option<(u8, &'static str)>,
+}
+
+impl Remote {
+    /// What a restored connection starts from.
+    pub(crate) fn of(state: &Mirrored) -> Remote {
+        let server = &state.server;
+        let mut remote = Remote {
+            forced: state.boundaries.clone(),
+            skip: server.plain.saturating_sub(server.point_plain),
+            client_acked: server.output,
+            last_end: RecordEnd {
+                output: server.output,
+                tx: server.tx,
+                plain: server.plain,
+                answered: server.answered,
+            },
+            stashed_client: state.client_frontier(),
+            checkpointed: Some(state.client.clone()),
+            owed: state.client.owed,
+            closed: state.closed.is_some(),
+            last_point: Some(ServerPoint {
+                leg: server.leg,
+                input: server.input,
+                plain: server.point_plain,
+                request: server.request,
+                phase: server.phase.clone(),
+            }),
+            ..Remote::default()
+        };
+        if !state.open.as_ref().is_some_and(|open| open.tls) {
+            remote.end_at = state.closed.map(|(end, _)| end);
+        }
+        if let Some(route) = state.routes.get(&server.request) {
+            remote.retained_leg = route.leg;
+            remote.retained_server.start = if server.leg == route.leg { server.input } else { 0 };
+            if let Some(stash) = state.server_stash.get(&route.leg) {
+                remote.retained_server.append(remote.retained_server.start, &stash.bytes);
+                remote.stashed_server = (route.leg, stash.end());
+            }
+            remote.release(Side::Server(route.leg), remote.retained_server.end());
+        }
+        // All that is mirrored may be acknowledged: it makes the peers go on at once.
+        remote.release(Side::Client, state.client_frontier());
+        remote
+    }
+
+    /// Whether decided records are still to be repeated.
+    pub(crate) fn replays(&self) -> bool {
+        !self.forced.is_empty()
+    }
+
+    /// Whether part of the message under way has been sent by the node before us.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.replays() || !self.hold.is_empty() || self.skip > 0
+    }
+
+    /// Whether all that was sent is known to have arrived, and no leg is left.
+    pub(crate) fn is_between_messages(&self) -> bool {
+        self.message_end.is_none() && self.partings.is_empty()
+    }
+
+    /// Whether everything up to `output` has arrived at the client and nothing waits.
+    pub(crate) fn is_drained(&self, output: u64) -> bool {
+        self.client_acked >= output && self.deferred.is_empty()
+    }
+
+    pub(crate) fn retain_client(&mut self, at: u64, bytes: &[u8]) {
+        self.retained_client.append(at, bytes);
+    }
+
+    /// Server bytes are kept until they are acknowledged.
+    pub(crate) fn retain_server(&mut self, leg: u32, bytes: &[u8]) {
+        if self.retained_leg != leg {
+            self.retained_leg = leg;
+            self.retained_server = Retained::default();
+        }
+        let at = self.retained_server.end();
+        self.retained_server.append(at, bytes);
+    }
+
+    pub(crate) fn note_record(&mut self, input: u64, rx: Position, length: usize) {
+        if length > 0 {
+            self.spans.push_back(Span { input, rx: position(rx), length: length as u64 });
+        }
+    }
+
+    /// How many of the first `length` plaintext bytes after a restore were used before.
+    pub(crate) fn skip_used(&mut self, length: usize) -> usize {
+        let skip = self.skip_input.min(length as u64);
+        self.skip_input -= skip;
+        self.consumed(skip);
+        skip as usize
+    }
+
+    /// Plaintext was consumed.
+    pub(crate) fn consumed(&mut self, bytes: u64) {
+        self.used += bytes;
+        while self.spans.front().is_some_and(|span| span.length <= self.used) {
+            if let Some(span) = self.spans.pop_front() {
+                self.used -= span.length;
+            }
+        }
+        if self.spans.is_empty() {
+            self.used = 0;
+        }
+    }
+
+    pub(crate) fn established(&mut self, established: Established) {
+        self.log.push(Entry::Established(established));
+    }
+
+    /// A record was sealed: it belongs to the run that is queued before the call ends.
+    pub(crate) fn note_sealed(&mut self, first: Position, kind: RecordKind, length: usize, tag: u64) {
+        if self.repeating {
+            return;
+        }
+        let first = position(first);
+        let joins = self.run.as_ref().is_some_and(|run| run.kind == RecordKind::Data && run.end() == first);
+        if !(joins && kind == RecordKind::Data) {
+            self.flush_run();
+            self.run = Some(Boundary { first, kind, lengths: Vec::new(), digest: 0 });
+        }
+        if let Some(run) = &mut self.run {
+            extend(run, length, tag);
+        }
+    }
+
+    /// Queues the run of boundaries.
+    pub(crate) fn flush_run(&mut self) {
+        if let Some(run) = self.run.take() {
+            self.log.push(Entry::Boundary(run));
+        }
+    }
+
+    /// The ACK of this input may be released when the newest entry is acknowledged.
+    pub(crate) fn release(&mut self, side: Side, at: u64) {
+        self.releases.push_back((self.log.last(), side, at));
+    }
+
+    /// The effect may be performed when everything decided so far is acknowledged.
+    pub(crate) fn defer(&mut self, effect: Effect) {
+        self.flush_run();
+        self.deferred.push_back((self.log.last(), effect));
+    }
+
+    /// The leg is done with, but kept until the client has the plaintext up to `plain`.
+    pub(crate) fn part(&mut self, leg: &ServerLeg, clean: bool, records: Option<Box<Records>>, plain: u64) {
+        let (sent, input) = (leg.out_pos, leg.in_pos);
+        self.partings.push(Parting { leg: leg.id, clean, records, sent, input, plain, after: None });
+    }
+
+    /// The newest leg that is kept, and how much was sent on it.
+    pub(crate) fn parting(&self) -> Option<(u32, u64)> {
+        self.partings
+            .last()
+            .filter(|parting| parting.after.is_none())
+            .map(|parting| (parting.leg, parting.sent))
+    }
+
+    /// Whether a leg is kept although the client has everything up to `plain`.
+    pub(crate) fn leg_waits(&self, plain: u64) -> bool {
+        self.partings.iter().any(|parting| parting.after.is_none() && parting.plain <= plain)
+    }
+
+    /// A checkpoint at plaintext position `plain` is queued: legs whose responses end before are free after it.
+    pub(crate) fn free_legs(&mut self, plain: u64) {
+        let entry = self.log.last();
+        let mut done = Vec::new();
+        for parting in self.partings.iter_mut().filter(|p| p.after.is_none() && p.plain <= plain) {
+            parting.after = Some(entry);
+            done.push((parting.leg, parting.input));
+        }
+        for (leg, input) in done {
+            self.legs_done = self.legs_done.max(leg);
+            if input > 0 {
+                self.release(Side::Server(leg), input);
+            }
+        }
+    }
+
+    /// An answer of our own is queued: what its request's leg says does not matter any more.
+    pub(crate) fn forget_legs(&mut self) {
+        self.free_legs(u64::MAX);
+    }
+
+    /// What may happen now that the log is acknowledged so far.
+    pub(crate) fn perform_released(&mut self, effects: &mut Effects) {
+        let acknowledged = self.log.acknowledged();
+        while let Some((index, side, position)) = self.releases.front().copied() {
+            if index > acknowledged {
+                break;
+            }
+            self.releases.pop_front();
+            effects.push(Effect::Acknowledge { side, position });
+        }
+        while self.deferred.front().is_some_and(|(index, _)| *index <= acknowledged) {
+            if let Some((_, effect)) = self.deferred.pop_front() {
+                effects.push(effect);
+            }
+        }
+        let acked = self.server_acked;
+        self.partings.retain_mut(|parting| {
+            let free = parting.after.is_some_and(|after| after <= acknowledged);
+            if free {
+                // A server that has not acknowledged the whole request would see the next one behind a gap.
+                let clean = parting.clean && acked.0 == parting.leg && acked.1 >= parting.sent;
+                let records = if clean { parting.records.take() } else { None };
+                effects.push(Effect::Release { leg: parting.leg, clean, records });
+            }
+            !free
+        });
+    }
+
+    /// The connection is over: nobody will take it over.
+    pub(crate) fn release_all(&mut self, effects: &mut Effects) {
+        for parting in self.partings.drain(..) {
+            effects.push(Effect::Release { leg: parting.leg, clean: false, records: None });
+        }
+        self.deferred.clear();
+    }
+
+    /// Stashes the client's or the server's input up to `to`, so that it can be acknowledged.
+    pub(crate) fn stash(&mut self, side: Side, to: u64) {
+        loop {
+            let (retained, done) = match side {
+                Side::Client => (&self.retained_client, self.stashed_client),
+                Side::Server(leg) if leg == self.retained_leg => (
+                    &self.retained_server,
+                    if self.stashed_server.0 == leg { self.stashed_server.1 } else { 0 },
+                ),
+                Side::Server(_) => return,
+            };
+            let from = done.max(retained.start);
+            let bytes = retained.slice(from, to.min(from.saturating_add(STASH_BYTES as u64)));
+            if bytes.is_empty() {
+                return;
+            }
+            let end = from + bytes.len() as u64;
+            match side {
+                Side::Client => self.stashed_client = end,
+                Side::Server(leg) => self.stashed_server = (leg, end),
+            }
+            self.log.push(Entry::Stash { side, position: from, bytes });
+            self.release(side, end);
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! Client to server: a request head becomes a decision, a leg and the head that the server gets.
+
+use crate::connection::{Answering, Connection, Receiving, Timer};
+use crate::leg::ServerLeg;
+use crate::routing::{self, Plan};
+use crate::{Effect, Io, RequestLog};
+use evergate_http::{
+    Body, Parsed, RequestEdits, RequestFraming, RequestHead, Version, parse_request, write_request_head,
+};
+use evergate_mirror::{Entry, Route, RouteFlags};
+use evergate_rules::{Body as RuleBody, Decision, HeaderEdit, Outcome, Request, RuleId, Terminal, TlsFacts};
+
+/// What tells a client to go on with its body.
+pub(crate) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+impl Connection {
+    /// Takes a request head from the start of `data`, and what the rules need of the body after it. Returns 0 when more
+    /// bytes are needed.
+    pub(crate) fn take_head(&mut self, io: &mut Io<'_>, data: &[u8]) -> usize {
+        if !self.head_is_due() {
+            return 0; // the previous response is still under way
+        }
+        if self.receiving == Receiving::Head && !self.head_may_end(data) {
+            return 0;
+        }
+        if self.timer == Timer::KeepAlive {
+            self.arm(Timer::RequestHead, io.now);
+        }
+        let mut slots = io.scratch.slots.take().unwrap_or_default();
+        let limits = self.listener().limits.http.clone();
+        let used = match parse_request(data, &limits, &mut slots) {
+            Ok(Parsed::Partial) => {
+                self.scanned = data.len();
+                0
+            }
+            Ok(Parsed::Complete(head)) => {
+                self.scanned = 0;
+                self.start_request(io, &head, data)
+            }
+            Err(refusal) => {
+                self.begin_log(io, None);
+                self.refuse(io, refusal.status, refusal.reason);
+                data.len()
+            }
+        };
+        io.scratch.slots = Some(slots);
+        used
+    }
+
+    /// Whether a request may start: the one before is answered. After a restore the response may be further than the
+    /// request, or under way already on a leg that waits for its head.
+    pub(crate) fn head_is_due(&self) -> bool {
+        let due = match (&self.leg, self.request == self.response) {
+            (Some(leg), true) => leg.awaits_head,
+            (None, true) => self.may_ask(),
+            _ => self.request < self.response, // answered before a take-over: it is only passed over
+        };
+        due && self.down.is_empty()
+    }
+
+    /// With backups a leg is left only when the client has the response before, as far as they know: whoever takes
+    /// over then needs one leg at most.
+    pub(crate) fn may_ask(&self) -> bool {
+        self.remote.as_ref().is_none_or(|remote| remote.is_between_messages())
+    }
+
+    /// A head is parsed anew only when its end may have come, so that a slow sender costs no more than a fast one.
+    fn head_may_end(&self, data: &[u8]) -> bool {
+        let from = self.scanned.saturating_sub(3).min(data.len());
+        self.scanned == 0
+            || data.len() > self.listener().limits.http.head_bytes_max
+            || memchr::memmem::find(&data[from..], b"\r\n\r\n").is_some()
+            || memchr::memmem::find(&data[from..], b"\n\n").is_some()
+    }
+
+    fn start_request(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>, data: &[u8]) -> usize {
+        if self.request < self.response {
+            return self.pass_answered(io, head.body(), head.head_len); // answered before a take-over
+        }
+        if let Some(known) = self.replayed_route() {
+            return self.repeat_request(io, head, data, known);
+        }
+        self.adopt_snapshot(io);
+        let limits = &self.listener().limits;
+        let (body_max, prefix_max, http) =
+            (limits.body_bytes_max, limits.body_prefix_bytes, limits.http.clone());
+        if self.receiving == Receiving::Head {
+            self.begin_log(io, Some(head));
+        }
+        if let Some(port) = self.listener().redirect_to_https {
+            let location = routing::https_location(head, port);
+            return self.answer(io, head, 308, "redirect", &[("Location", &location)]);
+        }
+        if matches!(head.framing, RequestFraming::Length(length) if body_max > 0 && length > body_max) {
+            return self.answer(io, head, 413, "body_too_long", &[]);
+        }
+        io.scratch.path.clear();
+        if let Err(refusal) = evergate_http::canonical_path(head.path, &mut io.scratch.path) {
+            return self.answer(io, head, refusal.status, refusal.reason, &[]);
+        }
+        let snapshot = self.snapshot.clone();
+        let prefix = match self.receiving {
+            Receiving::Prefix => {
+                match routing::body_prefix(head, &data[head.head_len..], prefix_max, &http) {
+                    Ok(Some(prefix)) => Some(prefix),
+                    Ok(None) => return 0,
+                    Err(refusal) => return self.answer(io, head, refusal.status, refusal.reason, &[]),
+                }
+            }
+            _ => None,
+        };
+        let plan = if snapshot.rules.is_empty() {
+            Plan::default()
+        } else {
+            let body = match &prefix {
+                Some((bytes, true)) => RuleBody::Complete(bytes),
+                Some((bytes, false)) => RuleBody::Prefix(bytes),
+                None if head.framing == RequestFraming::None => RuleBody::Complete(b""),
+                None => RuleBody::Pending,
+            };
+            let mut rules_scratch = std::mem::take(&mut io.scratch.rules);
+            let path = std::mem::take(&mut io.scratch.path);
+            let plan = self.decide(head, &path, body, &mut rules_scratch);
+            io.scratch.rules = rules_scratch;
+            io.scratch.path = path;
+            match plan {
+                Some(plan) => plan,
+                None => return self.wait_for_body(io, head),
+            }
+        };
+        self.act(io, head, data, plan)
+    }
+
+    /// The rules must see the body: hold the head, and tell a client that waits for it to go on.
+    fn wait_for_body(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>) -> usize {
+        if self.receiving == Receiving::Head {
+            self.receiving = Receiving::Prefix;
+            self.arm(Timer::RequestBody, io.now);
+            if head.expect_continue {
+                self.continued = true;
+                self.frame(io, CONTINUE);
+            }
+        }
+        0
+    }
+
+    /// Asks the rules; `None` when they need the body.
+    fn decide(
+        &self,
+        head: &RequestHead<'_>,
+        path: &[u8],
+        body: RuleBody<'_>,
+        scratch: &mut evergate_rules::Scratch,
+    ) -> Option<Plan> {
+        let listener = self.listener();
+        let mut headers: [(&[u8], &[u8]); 128] = [(b"", b""); 128];
+        let mut count = 0;
+        for (slot, header) in headers.iter_mut().zip(head.headers.iter()) {
+            *slot = (header.name.as_bytes(), header.value);
+            count += 1;
+        }
+        let mut lower = [0u8; 256];
+        let request = Request {
+            listener: &listener.name,
+            method: head.method.as_bytes(),
+            scheme: self.scheme(),
+            host: routing::lower_case(head.host_name(), &mut lower),
+            path,
+            query: head.query.unwrap_or(b""),
+            headers: &headers[..count],
+            client: self.client,
+            local: self.local,
+            tls: self.facts.as_ref().map(|facts| TlsFacts {
+                sni: facts.sni.as_deref(),
+                alpn: facts.alpn.as_deref(),
+                version: facts.version,
+                client_subject: facts.subject.as_deref(),
+            }),
+            body,
+        };
+        match self.snapshot.rules.decide(&request, scratch) {
+            Outcome::NeedBody => None,
+            Outcome::Decided(decision) => Some(plan_of(&decision)),
+        }
+    }
+
+    /// Carries out what was decided.
+    fn act(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>, data: &[u8], plan: Plan) -> usize {
+        let snapshot = self.snapshot.clone();
+        if let Some(log) = &mut self.log {
+            log.rule = plan.rule;
+            log.audit = plan.audit;
+        }
+        if !plan.matched.is_empty() {
+            io.effects.push(Effect::Matched(plan.matched.clone()));
+        }
+        for rule in &plan.limits {
+            if !io.node.allow(&snapshot, *rule, self.client.ip(), head.host_name()) {
+                return self.answer(io, head, 429, "rate_limited", &[("Retry-After", "1")]);
+            }
+        }
+        let (pool, sticky) = match plan.terminal {
+            routing::Action::Deny(status) => return self.answer(io, head, status, "denied_by_rule", &[]),
+            routing::Action::Redirect(status, location) => {
+                return self.answer(io, head, status, "redirected_by_rule", &[("Location", &location)]);
+            }
+            routing::Action::Route(index, sticky) => {
+                (snapshot.rule_pools.get(index as usize).copied(), sticky)
+            }
+            routing::Action::Default => (self.listener().pool, None),
+        };
+        let Some(pool) = pool else {
+            return self.answer(io, head, 404, "no_route", &[]);
+        };
+        self.route(io, head, data, pool, sticky, &plan.matched)
+    }
+
+    /// Opens a leg for the request and hands it the rewritten head.
+    fn route(
+        &mut self,
+        io: &mut Io<'_>,
+        head: &RequestHead<'_>,
+        data: &[u8],
+        pool: u32,
+        sticky: Option<crate::Stickiness>,
+        matched: &[RuleId],
+    ) -> usize {
+        let snapshot = self.snapshot.clone();
+        let stickiness = sticky.unwrap_or(snapshot.pools[pool as usize].stickiness);
+        let (hint, set_cookie) =
+            routing::hint(&snapshot.pools[pool as usize], stickiness, head, self.client.ip());
+        let requests_max = self.listener().limits.requests_max;
+        let spent = requests_max > 0 && self.request + 1 >= requests_max;
+        let flags = RouteFlags {
+            head: head.method == "HEAD",
+            http10: head.version == Version::H10,
+            upgrade: head.upgrade,
+            close: !head.keep_alive || spent || io.node.is_draining(),
+            set_cookie,
+            continued: std::mem::take(&mut self.continued),
+        };
+        let route = Route {
+            request: self.request,
+            leg: self.next_leg,
+            generation: snapshot.generation,
+            pool,
+            server: u32::MAX,
+            rules: matched.iter().map(|rule| rule.0).collect(),
+            flags,
+            head_hash: routing::hash_head(&data[..head.head_len]),
+        };
+        let mut leg = Box::new(ServerLeg::new(route, hint, head.is_idempotent()));
+        self.next_leg += 1;
+        self.write_head(io, head, matched, &mut leg);
+        self.leg = Some(leg);
+        if let Some(log) = &mut self.log {
+            log.pool = Some(pool);
+        }
+        self.dial(io);
+        self.pass_head(io, head);
+        self.arm(Timer::Connect, io.now);
+        head.head_len
+    }
+
+    /// The head is with the leg: what follows it is the body, or the next request.
+    fn pass_head(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>) {
+        let body = head.body();
+        if head.upgrade || body.is_done() {
+            self.end_request(io);
+        } else {
+            self.receiving = Receiving::Body(body);
+        }
+    }
+
+    /// After a take-over the client sends a head again whose leg is known: nothing is decided anew.
+    fn repeat_request(
+        &mut self,
+        io: &mut Io<'_>,
+        head: &RequestHead<'_>,
+        data: &[u8],
+        known: Route,
+    ) -> usize {
+        io.scratch.path.clear();
+        let same = known.head_hash == routing::hash_head(&data[..head.head_len])
+            && evergate_http::canonical_path(head.path, &mut io.scratch.path).is_ok();
+        let Some(mut leg) = self.leg.take().filter(|leg| same && leg.awaits_head) else {
+            self.end_abruptly(io, "head_changed");
+            return data.len();
+        };
+        leg.awaits_head = false;
+        let matched: Vec<RuleId> = known.rules.iter().map(|rule| RuleId(*rule)).collect();
+        self.write_head(io, head, &matched, &mut leg);
+        let open = leg.is_open();
+        self.leg = Some(leg);
+        self.pass_head(io, head);
+        if matches!(self.answering, Answering::Tunnel | Answering::Ended) {
+            self.receiving = Receiving::Tunnel; // the server's 101 came before the head came again
+        }
+        if open {
+            self.leg_ready(io);
+        }
+        head.head_len
+    }
+
+    /// Writes the head that the server gets into the leg.
+    fn write_head(&self, io: &mut Io<'_>, head: &RequestHead<'_>, matched: &[RuleId], leg: &mut ServerLeg) {
+        let snapshot = &self.snapshot;
+        let mut set: Vec<(&str, &str)> = Vec::new();
+        let mut remove: Vec<&str> = Vec::new();
+        for rule in matched {
+            for effect in snapshot.rules.effects_of(*rule) {
+                if let evergate_rules::Effect::Request(edit) = effect {
+                    match edit {
+                        HeaderEdit::Set { name, value } => {
+                            set.retain(|(known, _)| *known != name);
+                            set.push((name, value));
+                        }
+                        HeaderEdit::Remove { name } => remove.push(name),
+                    }
+                }
+            }
+        }
+        let mut address = [0u8; 64];
+        let mut id = [0u8; 24];
+        let local = if head.host.is_empty() { self.local.to_string() } else { String::new() };
+        let edits = RequestEdits {
+            path: &io.scratch.path,
+            default_host: &local,
+            client_ip: routing::ip_text(self.client.ip(), &mut address),
+            scheme: self.scheme(),
+            request_id: routing::request_id(self.id.0, self.request, &mut id),
+            trust_forwarded: self.listener().trust_forwarded,
+            set: &set,
+            remove: &remove,
+            upgrade: head.upgrade,
+        };
+        write_request_head(&mut leg.sent, head, &edits);
+        leg.head_bytes = leg.sent.len();
+    }
+
+    /// A raw connection, or a terminated TLS stream, goes to its pool as one tunnel.
+    pub(crate) fn open_tunnel(&mut self, io: &mut Io<'_>) {
+        self.begin_log(io, None);
+        let Some(pool) = self.listener().pool else { return self.end_abruptly(io, "no_route") };
+        let snapshot = self.snapshot.clone();
+        let hint = match snapshot.pools[pool as usize].stickiness {
+            crate::Stickiness::Source => crate::Hint::Source(self.client.ip()),
+            _ => crate::Hint::Policy,
+        };
+        let route = Route {
+            request: 0,
+            leg: self.next_leg,
+            generation: snapshot.generation,
+            pool,
+            server: u32::MAX,
+            rules: Vec::new(),
+            flags: RouteFlags { close: true, ..RouteFlags::default() },
+            head_hash: 0,
+        };
+        let mut leg = ServerLeg::new(route, hint, false);
+        leg.reuse = false;
+        self.next_leg = leg.id + 1;
+        self.leg = Some(Box::new(leg));
+        if let Some(log) = &mut self.log {
+            log.pool = Some(pool);
+        }
+        self.dial(io);
+        self.arm(Timer::Connect, io.now);
+    }
+
+    /// Asks the worker for a server, unless a restored connection already has its leg.
+    pub(crate) fn dial(&mut self, io: &mut Io<'_>) {
+        let Some(leg) = &mut self.leg else { return };
+        if leg.decided {
+            return; // the worker restored this leg; it says when it is open
+        }
+        io.effects.push(Effect::Dial {
+            leg: leg.id,
+            pool: leg.pool,
+            hint: leg.hint,
+            tried: leg.tried.clone(),
+            reuse: leg.reuse,
+        });
+    }
+
+    /// Queues the decision before the first byte reaches the server.
+    pub(crate) fn mirror_route(&mut self) {
+        let Some(leg) = &mut self.leg else { return };
+        if leg.decided {
+            return;
+        }
+        leg.decided = true;
+        if let Some(remote) = &mut self.remote {
+            remote.log.push(Entry::Route(leg.route.clone()));
+        }
+    }
+
+    /// New requests run under the newest configuration, where their listener still exists.
+    fn adopt_snapshot(&mut self, io: &mut Io<'_>) {
+        let newest = io.node.snapshot();
+        if newest.generation == self.snapshot.generation {
+            return;
+        }
+        let name = &self.snapshot.listeners[self.listener as usize].name;
+        let Some(index) = newest.listener_index(name) else { return };
+        if newest.listeners[index as usize].protocol == self.listener().protocol {
+            self.snapshot = newest.clone();
+            self.listener = index;
+        }
+    }
+
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.listener().protocol.is_tls() { "https" } else { "http" }
+    }
+
+    pub(crate) fn begin_log(&mut self, io: &mut Io<'_>, head: Option<&RequestHead<'_>>) {
+        if !io.node.wants_logs() {
+            return;
+        }
+        let mut id = [0u8; 24];
+        let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(2048)]).into_owned();
+        self.log = Some(Box::new(RequestLog {
+            id: routing::request_id(self.id.0, self.request, &mut id).to_owned(),
+            method: head.map_or("-".to_owned(), |head| head.method.to_owned()),
+            host: head.map_or(String::new(), |head| text(head.host)),
+            target: head.map_or("-".to_owned(), |head| text(head.target)),
+            started: io.now,
+            bytes_in: head.map_or(0, |head| head.head_len as u64),
+            snapshot: Some(self.snapshot.clone()),
+            ..RequestLog::default()
+        }));
+    }
+
+    /// Answers a request ourselves; the connection goes on when the request has no body.
+    fn answer(
+        &mut self,
+        io: &mut Io<'_>,
+        head: &RequestHead<'_>,
+        status: u16,
+        reason: &'static str,
+        extra: &[(&str, &str)],
+    ) -> usize {
+        let body = head.body();
+        let close = !head.keep_alive || !body.is_done() || io.node.is_draining();
+        let mut bytes = Vec::new();
+        evergate_http::error_response(&mut bytes, status, reason, close, head.method == "HEAD", extra);
+        self.generate(io, status, reason, &bytes, close);
+        self.pass_answered(io, body, head.head_len)
+    }
+
+    /// After an answer of ours: forget the request's body, if it has one.
+    fn pass_answered(&mut self, io: &mut Io<'_>, body: Body, head_len: usize) -> usize {
+        if !self.closing {
+            self.receiving = if body.is_done() { Receiving::Head } else { Receiving::Skip(body) };
+            if body.is_done() {
+                self.request += 1;
+            }
+            let timer = self.natural_timer();
+            self.arm(timer, io.now);
+        }
+        head_len
+    }
+
+    fn replayed_route(&self) -> Option<Route> {
+        let leg = self.leg.as_ref().filter(|leg| leg.awaits_head && leg.route.request == self.request)?;
+        Some(leg.route.clone())
+    }
+}
+
+fn plan_of(decision: &Decision<'_>) -> Plan {
+    let action = match &decision.terminal {
+        Terminal::None => routing::Action::Default,
+        Terminal::Route { pool_index, sticky, .. } => {
+            routing::Action::Route(*pool_index, routing::stickiness(*sticky))
+        }
+        Terminal::Deny(status) => routing::Action::Deny(*status),
+        Terminal::Redirect { status, location } => routing::Action::Redirect(*status, location.clone()),
+    };
+    Plan {
+        rule: decision.rule,
+        terminal: action,
+        matched: decision.matched.to_vec(),
+        limits: decision.rate_limits().map(|(rule, _)| rule).collect(),
+        audit: decision.audit(),
+    }
+}

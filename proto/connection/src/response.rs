@@ -1,0 +1,467 @@
+//! Server to client: the response's head is rewritten, its body relayed where it lies.
+
+use crate::connection::{Answering, Connection, ReadPlan, Receiving, Timer};
+use crate::leg::Failure;
+use crate::slots::GROWTH_MAX;
+use crate::{Effect, Io, SLOTS, Slots};
+use evergate_http::{Body, Parsed, ResponseEdits, ResponseHead, parse_response, write_response_head};
+use evergate_rules::{HeaderEdit, RuleId};
+use evergate_tls::PAYLOAD_MAX;
+use std::ops::Range;
+
+/// What a response head asks for.
+struct Turn {
+    /// Bytes of the head.
+    used: usize,
+    /// Whether another head follows.
+    interim: bool,
+    /// Whether what follows cannot be passed on where it lies.
+    copied: bool,
+}
+
+impl Connection {
+    /// The server's bytes: `n` new ones, placed as `plan` said.
+    pub fn handle_server_data(&mut self, io: &mut Io<'_>, plan: ReadPlan, n: usize) {
+        if n > 0 {
+            self.progress_down(io, n);
+        }
+        match plan {
+            ReadPlan::Nothing => {}
+            ReadPlan::Records { held } => self.take_leg_records(io, held + n),
+            ReadPlan::Head { layout, held, .. } => {
+                let start = Slots::payload(layout, 0).start;
+                let range = start..start + held + n;
+                if let Some(leg) = &mut self.leg {
+                    leg.held = Vec::new();
+                }
+                self.retain_server(io, start + held..range.end);
+                if self.must_copy_down() || self.answering != Answering::Head {
+                    let bytes = io.scratch.down.at(range).to_vec();
+                    self.take_response(io, &bytes);
+                } else {
+                    self.take_head_in_place(io, range);
+                }
+            }
+            ReadPlan::Body { layout } => {
+                let mut left = n;
+                for index in 0..SLOTS {
+                    let payload = Slots::payload(layout, index);
+                    let length = left.min(payload.len());
+                    if length == 0 || self.closed {
+                        break;
+                    }
+                    left -= length;
+                    let range = payload.start..payload.start + length;
+                    self.retain_server(io, range.clone());
+                    self.take_body_in_place(io, range, left > 0);
+                }
+            }
+        }
+        self.note_server_point();
+        self.finish_call(io);
+    }
+
+    fn progress_down(&mut self, io: &mut Io<'_>, bytes: usize) {
+        let timer = self.natural_timer();
+        if matches!(timer, Timer::Response | Timer::Tunnel) {
+            self.progress(timer, bytes, io.now);
+        }
+    }
+
+    /// A head (or the start of one) with what follows it, in the first slot. The rewritten head is put directly before
+    /// the body, so that both leave in one record.
+    fn take_head_in_place(&mut self, io: &mut Io<'_>, range: Range<usize>) {
+        let mut slots = io.scratch.slots.take().unwrap_or_default();
+        let mut head_out = std::mem::take(&mut io.scratch.head);
+        head_out.clear();
+        let turn = self.read_head(io.scratch.down.at(range.clone()), &mut slots, &mut head_out);
+        io.scratch.slots = Some(slots);
+        match turn {
+            Ok(None) => {
+                let partial = io.scratch.down.at(range).to_vec();
+                self.hold_head(partial);
+            }
+            Ok(Some(turn)) => {
+                let body = range.start + turn.used..range.end;
+                let start = body.start.checked_sub(head_out.len());
+                let fits =
+                    |start: usize| start + GROWTH_MAX >= range.start && body.end - start <= PAYLOAD_MAX;
+                match start.filter(|start| fits(*start)) {
+                    Some(start) if !turn.copied => {
+                        let taken = self.advance_body(io, body.clone());
+                        io.scratch.down.at_mut(start..body.start).copy_from_slice(&head_out);
+                        self.count_down(io, head_out.len() + taken);
+                        self.seal_in_place(io, start..body.start + taken);
+                        self.passed_down(io, turn.used + taken, body.len() > taken, true);
+                    }
+                    _ => {
+                        let rest = io.scratch.down.at(body).to_vec();
+                        self.count_down(io, head_out.len());
+                        self.frame(io, &head_out);
+                        self.passed_down(io, turn.used, !rest.is_empty(), true);
+                        self.take_response(io, &rest);
+                    }
+                }
+            }
+            Err(refusal) => self.server_refused(io, refusal.reason),
+        }
+        io.scratch.head = head_out;
+    }
+
+    /// Reads a response head and prepares what the client gets; `None` when it is incomplete.
+    fn read_head(
+        &mut self,
+        data: &[u8],
+        slots: &mut evergate_http::HeaderSlots,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Turn>, evergate_http::Refusal> {
+        let Some(leg) = &self.leg else { return Ok(None) };
+        let mut limits = self.listener().limits.http.clone();
+        limits.head_bytes_max = limits.head_bytes_max.min(PAYLOAD_MAX); // a partial head is kept in one slot
+        let flags = leg.route.flags;
+        let Parsed::Complete(head) = parse_response(data, &limits, slots, flags.head)? else {
+            return Ok(None);
+        };
+        let refuse = |reason| Err(evergate_http::Refusal { status: 502, reason });
+        if head.is_upgrade && !flags.upgrade {
+            return refuse("upstream_unasked_upgrade");
+        }
+        let interim = head.is_interim() && !head.is_upgrade;
+        let unframed = flags.http10 && matches!(head.body(), Body::Chunked(_));
+        let turn = Turn { used: head.head_len, interim, copied: interim || unframed };
+        if turn.interim && flags.http10 {
+            return Ok(Some(turn)); // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2)
+        }
+        self.write_response(&head, out);
+        if !turn.interim {
+            self.begin_response(&head);
+        }
+        Ok(Some(turn))
+    }
+
+    fn write_response(&self, head: &ResponseHead<'_>, out: &mut Vec<u8>) {
+        let Some(leg) = &self.leg else { return };
+        let snapshot = &self.snapshot;
+        let mut set: Vec<(&str, &str)> = Vec::new();
+        let mut remove: Vec<&str> = Vec::new();
+        for rule in &leg.route.rules {
+            for effect in snapshot.rules.effects_of(RuleId(*rule)) {
+                if let evergate_rules::Effect::Response(edit) = effect {
+                    match edit {
+                        HeaderEdit::Set { name, value } => {
+                            set.retain(|(known, _)| *known != name);
+                            set.push((name, value));
+                        }
+                        HeaderEdit::Remove { name } => remove.push(name),
+                    }
+                }
+            }
+        }
+        let cookie = self.sticky_cookie(head);
+        let append: &[(&str, &str)] = match &cookie {
+            Some(value) => &[("Set-Cookie", value)],
+            None => &[],
+        };
+        let flags = leg.route.flags;
+        let edits = ResponseEdits {
+            close: flags.close,
+            http10_client: flags.http10,
+            set: &set,
+            remove: &remove,
+            append,
+            upgrade: flags.upgrade,
+        };
+        write_response_head(out, head, &edits);
+    }
+
+    fn sticky_cookie(&self, head: &ResponseHead<'_>) -> Option<String> {
+        let route = &self.leg.as_ref()?.route;
+        if !route.flags.set_cookie || head.is_interim() {
+            return None;
+        }
+        let pool = self.snapshot.pools.get(route.pool as usize)?;
+        let server = pool.servers.get(route.server as usize)?;
+        let secure = if self.listener().protocol.is_tls() { "; Secure" } else { "" };
+        Some(format!("{}={}; Path=/; HttpOnly; SameSite=Lax{secure}", pool.cookie, server.cookie))
+    }
+
+    fn begin_response(&mut self, head: &ResponseHead<'_>) {
+        let Some(leg) = &mut self.leg else { return };
+        leg.sent = Vec::new();
+        leg.keep_alive = head.keep_alive;
+        let until_close = match head.body() {
+            Body::UntilClose => true,
+            Body::Chunked(_) => leg.route.flags.http10, // loses its framing
+            _ => false,
+        };
+        self.last_response |= leg.route.flags.close || until_close;
+        self.answering = if head.is_upgrade { Answering::Tunnel } else { Answering::Body(head.body()) };
+        if head.is_upgrade {
+            leg.keep_alive = false;
+            if self.receiving == Receiving::Head && !leg.awaits_head {
+                self.receiving = Receiving::Tunnel;
+            }
+        }
+        self.status.0 = head.status;
+        if let Some(log) = &mut self.log {
+            log.status = head.status;
+        }
+    }
+
+    fn hold_head(&mut self, partial: Vec<u8>) {
+        if let Some(leg) = &mut self.leg {
+            leg.held = partial;
+        }
+    }
+
+    /// Body bytes in a slot: sealed where they lie.
+    fn take_body_in_place(&mut self, io: &mut Io<'_>, range: Range<usize>, more: bool) {
+        let taken = self.advance_body(io, range.clone());
+        self.count_down(io, taken);
+        self.seal_in_place(io, range.start..range.start + taken);
+        self.passed_down(io, taken, more || taken < range.len(), false);
+    }
+
+    /// How many of these bytes belong to the body (or tunnel) under way.
+    fn advance_body(&mut self, io: &mut Io<'_>, range: Range<usize>) -> usize {
+        let data = io.scratch.down.at(range);
+        match self.advance(data) {
+            Ok(taken) => taken,
+            Err(refusal) => {
+                self.server_refused(io, refusal.reason);
+                0
+            }
+        }
+    }
+
+    fn advance(&mut self, data: &[u8]) -> Result<usize, evergate_http::Refusal> {
+        match self.answering {
+            Answering::Body(mut body) => {
+                let taken = body.advance(data, &self.listener().limits.http)?;
+                self.answering = Answering::Body(body);
+                Ok(taken)
+            }
+            Answering::Tunnel => Ok(data.len()),
+            _ => Ok(0),
+        }
+    }
+
+    /// Notes bytes passed on, and the response's end. `surplus` says that more bytes of the server follow, `head` that a
+    /// head is among those passed on.
+    fn passed_down(&mut self, io: &mut Io<'_>, bytes: usize, surplus: bool, head: bool) {
+        if let Some(leg) = &mut self.leg {
+            leg.in_pos += bytes as u64;
+            leg.answered = true;
+            leg.ended |= surplus && self.answering == Answering::Body(Body::Done);
+        }
+        match self.answering {
+            Answering::Body(Body::Done) => self.end_response(io),
+            Answering::Tunnel if head => {
+                self.arm(Timer::Tunnel, io.now);
+                if self.receiving == Receiving::Ended {
+                    self.shutdown_server(io);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A server's bytes by copying: a TLS server, an interim response, or a restored connection.
+    pub(crate) fn take_response(&mut self, io: &mut Io<'_>, data: &[u8]) {
+        let mut joined = Vec::new();
+        let mut rest = data;
+        if let Some(leg) = self.leg.as_mut().filter(|leg| !leg.held.is_empty()) {
+            joined = std::mem::take(&mut leg.held);
+            joined.extend_from_slice(data);
+        }
+        if !joined.is_empty() {
+            rest = &joined;
+        }
+        while !rest.is_empty() && !self.closed && self.leg.is_some() {
+            let used = match self.answering {
+                Answering::Head => self.take_head_copied(io, rest),
+                Answering::Body(_) | Answering::Tunnel => self.take_body_copied(io, rest),
+                Answering::Ended => return,
+            };
+            if used == 0 {
+                break;
+            }
+            rest = &rest[used..];
+        }
+    }
+
+    fn take_head_copied(&mut self, io: &mut Io<'_>, data: &[u8]) -> usize {
+        let mut slots = io.scratch.slots.take().unwrap_or_default();
+        let mut head_out = Vec::new();
+        let turn = self.read_head(data, &mut slots, &mut head_out);
+        io.scratch.slots = Some(slots);
+        match turn {
+            Ok(None) => {
+                self.hold_head(data.to_vec());
+                0
+            }
+            Ok(Some(turn)) => {
+                self.count_down(io, head_out.len());
+                self.frame(io, &head_out);
+                self.passed_down(io, turn.used, turn.used < data.len(), true);
+                turn.used
+            }
+            Err(refusal) => {
+                self.server_refused(io, refusal.reason);
+                0
+            }
+        }
+    }
+
+    fn take_body_copied(&mut self, io: &mut Io<'_>, data: &[u8]) -> usize {
+        if self.unframes() {
+            return self.take_body_unframed(io, data);
+        }
+        match self.advance(data) {
+            Ok(taken) => {
+                self.count_down(io, taken);
+                self.frame(io, &data[..taken]);
+                self.passed_down(io, taken, taken < data.len(), false);
+                taken
+            }
+            Err(refusal) => {
+                self.server_refused(io, refusal.reason);
+                0
+            }
+        }
+    }
+
+    /// Whether the body under way is chunked and goes to a client of HTTP/1.0, which gets its content only.
+    pub(crate) fn unframes(&self) -> bool {
+        let http10 = self.leg.as_ref().is_some_and(|leg| leg.route.flags.http10);
+        http10 && matches!(self.answering, Answering::Body(Body::Chunked(_)))
+    }
+
+    fn take_body_unframed(&mut self, io: &mut Io<'_>, data: &[u8]) -> usize {
+        let Answering::Body(mut body) = self.answering else { return 0 };
+        let mut content = Vec::with_capacity(data.len());
+        match body.advance_content(data, &self.listener().limits.http, &mut content) {
+            Ok(taken) => {
+                self.answering = Answering::Body(body);
+                self.count_down(io, content.len());
+                self.frame(io, &content);
+                self.passed_down(io, taken, taken < data.len(), false);
+                taken
+            }
+            Err(refusal) => {
+                self.server_refused(io, refusal.reason);
+                0
+            }
+        }
+    }
+
+    fn count_down(&mut self, io: &mut Io<'_>, bytes: usize) {
+        if let Some(log) = &mut self.log {
+            if log.bytes_out == 0 {
+                log.first_byte = io.now.since(log.started);
+            }
+            log.bytes_out += bytes as u64;
+        }
+    }
+
+    /// The server said something that has no single meaning.
+    fn server_refused(&mut self, io: &mut Io<'_>, reason: &'static str) {
+        if let Some(leg) = &mut self.leg {
+            leg.ended = true;
+        }
+        self.give_up(io, 502, reason);
+    }
+
+    /// The response is complete.
+    pub(crate) fn end_response(&mut self, io: &mut Io<'_>) {
+        let clean = self.leg.as_ref().is_some_and(|leg| leg.keep_alive) && self.request > self.response;
+        let mut unfinished = self.request <= self.response;
+        if unfinished && self.leg.as_ref().is_some_and(|leg| leg.restored) {
+            // The node before us may have received all of the request: the rest comes again and is passed over.
+            unfinished = false;
+            if let Receiving::Body(body) = self.receiving {
+                self.receiving = Receiving::Skip(body);
+            }
+        }
+        self.release_leg(io, clean);
+        self.response += 1;
+        self.answering = Answering::Head;
+        self.log_request(io, "");
+        self.note_message_end();
+        if self.last_response || unfinished {
+            return self.end_orderly(io, "");
+        }
+        self.arm(Timer::KeepAlive, io.now);
+    }
+
+    /// The server's FIN.
+    pub fn handle_server_end(&mut self, io: &mut Io<'_>, leg_id: u32) {
+        if self.leg.as_ref().is_some_and(|leg| leg.id == leg_id) {
+            self.end_of_server(io);
+        }
+        self.note_server_point();
+        self.finish_call(io);
+    }
+
+    /// The server's RST, or another end without order.
+    pub fn handle_server_reset(&mut self, io: &mut Io<'_>, leg_id: u32) {
+        if self.leg.as_ref().is_some_and(|leg| leg.id == leg_id) {
+            self.server_broke(io, Failure::Lost);
+        }
+        self.finish_call(io);
+    }
+
+    /// The server says that no more comes: by FIN, or close_notify on a TLS leg.
+    pub(crate) fn end_of_server(&mut self, io: &mut Io<'_>) {
+        let Some(leg) = &mut self.leg else { return };
+        if leg.ended && self.answering == Answering::Ended {
+            return;
+        }
+        leg.ended = true;
+        match self.answering {
+            Answering::Head => self.leg_failed(io, Failure::Lost),
+            Answering::Body(Body::UntilClose) => {
+                self.last_response = true;
+                self.mirror_server_end();
+                self.end_response(io);
+            }
+            Answering::Body(_) => self.end_abruptly(io, "upstream_truncated"),
+            Answering::Tunnel => {
+                self.mirror_server_end();
+                self.answering = Answering::Ended;
+                self.half_close(io);
+            }
+            Answering::Ended => {}
+        }
+    }
+
+    /// The leg broke in the middle.
+    pub(crate) fn server_broke(&mut self, io: &mut Io<'_>, failure: Failure) {
+        if let Some(leg) = &mut self.leg {
+            leg.ended = true;
+        }
+        match self.answering {
+            Answering::Head if self.leg.as_ref().is_some_and(|leg| leg.held.is_empty()) => {
+                self.leg_failed(io, failure)
+            }
+            Answering::Head => self.give_up(io, 502, "upstream_lost"),
+            Answering::Ended => self.end_orderly(io, "upstream_lost"),
+            _ => self.end_abruptly(io, "upstream_lost"),
+        }
+    }
+
+    pub(crate) fn log_request(&mut self, io: &mut Io<'_>, reason: &'static str) {
+        let (status, own) = std::mem::take(&mut self.status);
+        let reason = if own.is_empty() { reason } else { own };
+        if status != 0 || !reason.is_empty() {
+            io.effects.answered.push((status, reason));
+        }
+        if let Some(mut log) = self.log.take() {
+            log.total = io.now.since(log.started);
+            if log.reason.is_empty() {
+                log.reason = reason;
+            }
+            io.effects.push(Effect::Logged(log));
+        }
+    }
+}

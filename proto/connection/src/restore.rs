@@ -1,0 +1,326 @@
+//! A connection from nothing but what a backup holds.
+//!
+//! The restored connection stands at the checkpoints: the client sends again from [`Connection::client_frontier`], each
+//! server from its leg's frontier, and output starts at the positions that the peers last acknowledged to us. What was
+//! decided after that (boundaries, routes, answers of our own) is repeated as decided.
+
+use crate::connection::{Accepted, Answering, ClientTls, Connection, Receiving};
+use crate::facts::Facts;
+use crate::leg::ServerLeg;
+use crate::remote::Remote;
+use crate::request::CONTINUE;
+use crate::{Hint, Io, Snapshot};
+use evergate_http::Body;
+use evergate_mirror::{Mirrored, Open, Phase, RecordKind, RecordPosition, Route};
+use evergate_tls::{Handshake, HandshakeParams, Position, Progress, Records, RecordsState};
+use std::sync::Arc;
+
+/// Why a connection cannot be restored; it must be reset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RestoreError {
+    /// The entries do not begin with an opening.
+    Unknown,
+    /// It had already ended by RST.
+    Aborted,
+    /// Its listener does not exist here.
+    Listener(String),
+    /// A handshake or a request can only be continued under the configuration that it began with: see
+    /// [`Mirrored::generation`].
+    Generation {
+        /// The connection's.
+        theirs: u64,
+        /// Ours.
+        ours: u64,
+    },
+    /// The entries contradict each other; says where.
+    Inconsistent(&'static str),
+}
+
+/// A server leg that must be restored with its connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResumedLeg {
+    /// The decision that made it.
+    pub route: Route,
+    /// Input position from which the server sends again.
+    pub input: u64,
+    /// Output position from which we send again.
+    pub output: u64,
+}
+
+impl Connection {
+    /// Rebuilds a connection. `fresh` is used where nothing of a handshake was mirrored. Performs output of its own:
+    /// collect it from `io` like after any call, then feed the peers' bytes from the frontiers.
+    pub fn restore(
+        snapshot: &Arc<Snapshot>,
+        state: &Mirrored,
+        fresh: &Accepted,
+        io: &mut Io<'_>,
+    ) -> Result<(Connection, Option<ResumedLeg>), RestoreError> {
+        let open = state.open.as_ref().ok_or(RestoreError::Unknown)?;
+        if matches!(state.closed, Some((_, true))) {
+            return Err(RestoreError::Aborted);
+        }
+        let listener = snapshot
+            .listener_index(&open.listener)
+            .ok_or_else(|| RestoreError::Listener(open.listener.clone()))?;
+        let accepted =
+            Accepted { id: open.id, listener, client: open.client, local: open.local, ..fresh.clone() };
+        let mut connection = Connection::new(snapshot, &accepted, io.now);
+        connection.remote = Some(Box::new(Remote::of(state)));
+        connection.next_leg = state.last_leg + 1;
+        let done = open.tls && connection.restore_tls(state, open, io)?;
+        connection.restore_positions(state)?;
+        if done {
+            connection.finish_handshake(io, Vec::new()); // its last flight was sent just now
+        }
+        connection.restore_stash(state);
+        let resumed = match connection.is_handshaking() {
+            true => None,
+            false => {
+                connection.restore_ends(state, io);
+                connection.restore_leg(state, io)?
+            }
+        };
+        if !connection.closing {
+            let timer = connection.natural_timer();
+            connection.arm(timer, io.now);
+        }
+        connection.finish_call(io);
+        Ok((connection, resumed))
+    }
+
+    /// Raw client input from which the client must send again.
+    pub fn client_frontier(&self) -> u64 {
+        self.in_pos + self.raw.len() as u64
+    }
+
+    /// Cipher output position of the next byte that is made.
+    pub fn output_position(&self) -> u64 {
+        self.out_pos
+    }
+
+    /// Puts the record layer or the handshake back; whether the handshake is done but not known to be.
+    fn restore_tls(&mut self, state: &Mirrored, open: &Open, io: &mut Io<'_>) -> Result<bool, RestoreError> {
+        match (&state.hello, &state.established) {
+            (None, None) => {
+                if !state.generated.is_empty() || state.closed.is_some() {
+                    self.tls = ClientTls::Plain; // a client without TLS has been answered in clear
+                    if let Some(remote) = &mut self.remote {
+                        remote.end_at = state.closed.map(|(end, _)| end);
+                    }
+                }
+                Ok(false)
+            }
+            (Some((secret, accepted_unix_s, raw)), established) => {
+                let params = HandshakeParams {
+                    secret: *secret,
+                    accepted_unix_s: *accepted_unix_s,
+                    generation: open.generation,
+                    client: open.client,
+                    local: open.local,
+                };
+                self.check_generation(open.generation)?;
+                let config =
+                    self.listener().tls.clone().ok_or(RestoreError::Inconsistent("no tls configuration"))?;
+                let mut handshake =
+                    Handshake::new(&config, &params).map_err(|_| RestoreError::Inconsistent("handshake"))?;
+                let mut flight = Vec::new();
+                let outcome = handshake.handle_input(raw, &mut flight);
+                self.send_wire(io, &flight);
+                match (outcome, established) {
+                    (Ok(_), Some(_)) => {
+                        let finished =
+                            handshake.finish().map_err(|_| RestoreError::Inconsistent("finish"))?;
+                        self.facts = Some(Box::new(Facts::of(finished.facts)));
+                        self.tls = ClientTls::Open(Box::new(finished.records));
+                        self.note_record_end();
+                        Ok(false)
+                    }
+                    (Ok(progress), None) => {
+                        self.tls = ClientTls::Shaking(Box::new(handshake));
+                        Ok(progress == Progress::Done)
+                    }
+                    (Err(_), _) => {
+                        self.tls = ClientTls::Shaking(Box::new(handshake));
+                        self.end_after_alert(io, "tls_handshake");
+                        Ok(false)
+                    }
+                }
+            }
+            (None, Some(established)) => {
+                let exported = RecordsState::decode(&established.records)
+                    .map_err(|_| RestoreError::Inconsistent("record state"))?;
+                let records =
+                    Records::import(&exported).map_err(|_| RestoreError::Inconsistent("record keys"))?;
+                self.facts = Facts::decode(&established.facts).map(Box::new);
+                self.tls = ClientTls::Open(Box::new(records));
+                self.out_pos = established.sent;
+                Ok(false)
+            }
+        }
+    }
+
+    fn check_generation(&self, theirs: u64) -> Result<(), RestoreError> {
+        let ours = self.snapshot.generation;
+        if theirs == ours { Ok(()) } else { Err(RestoreError::Generation { theirs, ours }) }
+    }
+
+    fn restore_positions(&mut self, state: &Mirrored) -> Result<(), RestoreError> {
+        let (client, server) = (&state.client, &state.server);
+        self.in_pos = client.input;
+        if let ClientTls::Open(records) = &mut self.tls {
+            let (rx, tx) = (at(client.rx), at(server.tx));
+            let far = RestoreError::Inconsistent("record position");
+            if rx > records.rx() {
+                records.seek_rx(rx).map_err(|_| far.clone())?;
+            }
+            if tx > records.tx() {
+                records.seek_tx(tx).map_err(|_| far)?;
+            }
+        }
+        if server.output > self.out_pos {
+            self.out_pos = server.output;
+        }
+        self.plain_pos = server.plain;
+        self.request = client.request;
+        self.response = server.request;
+        self.answered = answered_of(state);
+        if self.is_handshaking() || self.closing {
+            return Ok(());
+        }
+        let http = self.listener().protocol.is_http();
+        self.receiving = receiving_of(&client.phase, http)?;
+        self.answering = answering_of(&server.phase, http)?;
+        if matches!(self.answering, Answering::Tunnel | Answering::Ended)
+            && self.receiving == Receiving::Head
+            && self.request > self.response
+        {
+            self.receiving = Receiving::Tunnel;
+        }
+        if let (true, Receiving::Body(body)) = (self.request < self.response, self.receiving) {
+            self.receiving = Receiving::Skip(body);
+        }
+        Ok(())
+    }
+
+    /// Answers of our own that the client may not have, and ends that were decided.
+    fn restore_ends(&mut self, state: &Mirrored, io: &mut Io<'_>) {
+        while let Some((bytes, close)) = state.generated.get(&self.response).filter(|_| !self.closing) {
+            self.emit_generated(io, bytes, *close);
+        }
+        let end_waits = match self.tls {
+            ClientTls::Plain => state.closed.is_some_and(|(end, _)| self.plain_pos < end),
+            _ => state.boundaries.iter().any(|boundary| matches!(boundary.kind, RecordKind::Alert(_))),
+        };
+        if self.closing || end_waits {
+            return;
+        }
+        if state.closed.is_some() {
+            self.end_after_alert(io, ""); // the client has everything but the FIN
+        } else if self.answering == Answering::Ended {
+            self.shutdown_client(io);
+        }
+    }
+
+    /// The leg that the response under way, or the tunnel, lies on; without one a tunnel is opened.
+    fn restore_leg(&mut self, state: &Mirrored, io: &mut Io<'_>) -> Result<Option<ResumedLeg>, RestoreError> {
+        if self.closing {
+            return Ok(None);
+        }
+        let Some(route) = state.routes.get(&self.response).cloned() else {
+            if self.receiving == Receiving::Tunnel && self.leg.is_none() {
+                self.open_tunnel(io);
+            }
+            self.frame_decided(io);
+            return Ok(None);
+        };
+        self.check_generation(route.generation)?;
+        let http = self.listener().protocol.is_http();
+        let begins = self.request == self.response && self.receiving == Receiving::Head;
+        let begun = state.server.leg == route.leg;
+        let mut leg = ServerLeg::new(route.clone(), Hint::Policy, false);
+        leg.decided = true;
+        leg.restored = true;
+        leg.awaits_head = http && (begins || self.request < self.response);
+        if begun {
+            leg.in_pos = state.server.input;
+            leg.answered = true;
+        }
+        if !leg.awaits_head && state.client.leg == route.leg {
+            leg.out_pos = state.client.output;
+        }
+        if let Some(stash) = state.server_stash.get(&route.leg) {
+            leg.stashed = stash.bytes.clone();
+        }
+        let endless = match self.answering {
+            Answering::Body(Body::UntilClose) => true,
+            Answering::Body(Body::Chunked(_)) => route.flags.http10, // loses its framing
+            _ => false,
+        };
+        self.last_response = route.flags.close || endless || (http && self.receiving == Receiving::Ended);
+        let input = leg.in_pos + leg.stashed.len() as u64;
+        let output = leg.out_pos;
+        let carried = self.snapshot.pools.get(route.pool as usize).is_some_and(|pool| pool.tls.is_none());
+        self.leg = Some(Box::new(leg));
+        if route.flags.continued && !begun {
+            self.frame(io, CONTINUE);
+        }
+        self.frame_decided(io);
+        if !carried {
+            self.give_up(io, 502, "upstream_tls_lost");
+        }
+        Ok(self.leg.as_ref().map(|_| ResumedLeg { route, input, output }))
+    }
+
+    fn restore_stash(&mut self, state: &Mirrored) {
+        let Some(remote) = &mut self.remote else { return };
+        let stash = &state.client_stash.bytes;
+        remote.skip_input = u64::from(state.client.used);
+        remote.retain_client(state.client.input, stash);
+        match self.tls {
+            ClientTls::Plain => {
+                self.in_pos += stash.len() as u64;
+                if self.receiving != Receiving::Ended {
+                    self.plain = stash.clone();
+                }
+            }
+            _ => self.raw = stash.clone(),
+        }
+    }
+}
+
+fn at(position: RecordPosition) -> Position {
+    Position { generation: position.generation, sequence: position.sequence }
+}
+
+fn body_of(code: &[u8]) -> Result<Body, RestoreError> {
+    let mut rest = code;
+    Body::decode(&mut rest).ok_or(RestoreError::Inconsistent("body position"))
+}
+
+fn receiving_of(phase: &Phase, http: bool) -> Result<Receiving, RestoreError> {
+    Ok(match phase {
+        Phase::Head if http => Receiving::Head,
+        Phase::Head | Phase::Tunnel => Receiving::Tunnel,
+        Phase::Body(code) => Receiving::Body(body_of(code)?),
+        Phase::Ended => Receiving::Ended,
+    })
+}
+
+fn answering_of(phase: &Phase, http: bool) -> Result<Answering, RestoreError> {
+    Ok(match phase {
+        Phase::Head if http => Answering::Head,
+        Phase::Head | Phase::Tunnel => Answering::Tunnel,
+        Phase::Body(code) => Answering::Body(body_of(code)?),
+        Phase::Ended => Answering::Ended,
+    })
+}
+
+/// The client's key generation that decided records answer, so that no KeyUpdate is answered twice.
+pub(crate) fn answered_of(state: &Mirrored) -> u32 {
+    let decided = state.boundaries.iter().filter_map(|boundary| match boundary.kind {
+        RecordKind::KeyUpdate(answers) => Some(answers),
+        _ => None,
+    });
+    decided.max().unwrap_or(0).max(state.server.answered)
+}

@@ -1,0 +1,188 @@
+//! The configuration as a connection sees it: one immutable generation, shared by all connections of a worker.
+
+use evergate_base::Micros;
+use evergate_rules::Ruleset;
+use rustls_pki_types::ServerName;
+use std::sync::Arc;
+
+/// What a listener speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1 inside TLS.
+    Https,
+    /// HTTP/1.1 in clear.
+    Http,
+    /// Opaque bytes inside TLS that we terminate.
+    Tls,
+    /// Opaque bytes in clear.
+    Tcp,
+}
+
+impl Protocol {
+    /// Whether a TLS handshake comes first.
+    pub fn is_tls(self) -> bool {
+        matches!(self, Protocol::Https | Protocol::Tls)
+    }
+
+    /// Whether requests are routed one by one.
+    pub fn is_http(self) -> bool {
+        matches!(self, Protocol::Https | Protocol::Http)
+    }
+}
+
+/// One listener of a generation.
+#[derive(Debug)]
+pub struct Listener {
+    /// Its name, stable across generations.
+    pub name: String,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// Handshake configuration when it speaks TLS.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Pool for what no rule routes, as an index into [`Snapshot::pools`].
+    pub pool: Option<u32>,
+    /// Whether X-Forwarded-For of the client is kept and extended.
+    pub trust_forwarded: bool,
+    /// Answer every request with a redirect to https on this port.
+    pub redirect_to_https: Option<u16>,
+    /// Bounds on what clients send.
+    pub limits: Limits,
+}
+
+/// How a pool keeps a client on its server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stickiness {
+    /// Each request is placed on its own.
+    #[default]
+    None,
+    /// A cookie of ours names the server.
+    Cookie,
+    /// The client's address decides.
+    Source,
+}
+
+/// TLS towards the servers of a pool.
+#[derive(Debug, Clone)]
+pub struct UpstreamTls {
+    /// Handshake configuration.
+    pub config: Arc<rustls::ClientConfig>,
+    /// Name to send and to verify.
+    pub name: ServerName<'static>,
+}
+
+/// One server of a pool.
+#[derive(Debug)]
+pub struct Server {
+    /// Its name, stable across generations.
+    pub name: String,
+    /// Value of the stickiness cookie that names it.
+    pub cookie: String,
+}
+
+/// One pool of a generation.
+#[derive(Debug)]
+pub struct Pool {
+    /// Its name, stable across generations.
+    pub name: String,
+    /// Stickiness where the rule says nothing.
+    pub stickiness: Stickiness,
+    /// Name of the stickiness cookie.
+    pub cookie: String,
+    /// TLS towards its servers.
+    pub tls: Option<UpstreamTls>,
+    /// How often a request may be tried again on another server.
+    pub retries: u32,
+    /// Bound on connecting, the TLS handshake included.
+    pub connect: Micros,
+    /// Bound on the wait for the response's head, and on pauses inside it.
+    pub response: Micros,
+    /// The servers.
+    pub servers: Vec<Server>,
+}
+
+/// Bounds in time; each names what it bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// Accept to the end of the TLS handshake.
+    pub handshake: Micros,
+    /// First byte of a request head to its last.
+    pub request_head: Micros,
+    /// A request body without progress.
+    pub request_body: Micros,
+    /// Between requests.
+    pub keep_alive: Micros,
+    /// A tunnel or raw relay without a byte either way.
+    pub tunnel: Micros,
+    /// A peer that takes none of our bytes.
+    pub write_stall: Micros,
+    /// After our close, how long we wait for the peer's.
+    pub linger: Micros,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            handshake: Micros::from_ms(10_000),
+            request_head: Micros::from_ms(15_000),
+            request_body: Micros::from_ms(30_000),
+            keep_alive: Micros::from_ms(75_000),
+            tunnel: Micros::from_ms(4 * 3_600_000),
+            write_stall: Micros::from_ms(30_000),
+            linger: Micros::from_ms(2_000),
+        }
+    }
+}
+
+/// Bounds in size; each has a named answer.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Head, header, target, trailer and chunk-line sizes.
+    pub http: evergate_http::Limits,
+    /// Longest ClientHello in bytes.
+    pub hello_bytes_max: usize,
+    /// Longest request body in bytes; 0 is no bound. Answer: 413.
+    pub body_bytes_max: u64,
+    /// How much of a body the rules may look at, in bytes.
+    pub body_prefix_bytes: usize,
+    /// Requests on one connection; 0 is no bound. The last response says `Connection: close`.
+    pub requests_max: u32,
+    /// Least average rate in bytes per second while a peer sends a body or takes a response; 0 is none.
+    pub rate_min: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            http: evergate_http::Limits::default(),
+            hello_bytes_max: 65_536,
+            body_bytes_max: 0,
+            body_prefix_bytes: 65_536,
+            requests_max: 0,
+            rate_min: 0,
+        }
+    }
+}
+
+/// One generation of the configuration.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Counts up with every reload.
+    pub generation: u64,
+    /// Listeners.
+    pub listeners: Vec<Listener>,
+    /// Pools; rules name them by index of [`Snapshot::rule_pools`].
+    pub pools: Vec<Pool>,
+    /// Content rules; shared between the workers' own copies of a snapshot.
+    pub rules: Arc<Ruleset>,
+    /// Index into `pools` for each index of the ruleset's own pool list.
+    pub rule_pools: Vec<u32>,
+    /// Bounds in time.
+    pub timeouts: Timeouts,
+}
+
+impl Snapshot {
+    /// Index of the listener with this name.
+    pub fn listener_index(&self, name: &str) -> Option<u32> {
+        self.listeners.iter().position(|listener| listener.name == name).map(|index| index as u32)
+    }
+}

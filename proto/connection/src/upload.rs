@@ -1,0 +1,122 @@
+//! Client to server: plaintext becomes request heads, bodies and tunnel bytes.
+
+use crate::client::Place;
+use crate::connection::{Connection, Receiving, Timer};
+use crate::{Io, Piece, Source};
+use evergate_http::Body;
+
+impl Connection {
+    /// Uses as much of `data` as the state allows.
+    pub(crate) fn consume(&mut self, io: &mut Io<'_>, data: &[u8], place: Place) -> usize {
+        let mut at = 0;
+        while at < data.len() {
+            let rest = &data[at..];
+            let place = match place {
+                Place::Input(offset) => Place::Input(offset + at),
+                Place::Elsewhere => Place::Elsewhere,
+            };
+            let used = match self.receiving {
+                Receiving::Head | Receiving::Prefix => self.take_head(io, rest),
+                Receiving::Body(body) => self.take_body(io, rest, place, body),
+                Receiving::Skip(body) => self.skip_body(io, rest, body),
+                Receiving::Tunnel => self.take_tunnel(io, rest, place),
+                Receiving::Ended => rest.len(),
+            };
+            if used == 0 {
+                break;
+            }
+            at += used;
+        }
+        at
+    }
+
+    fn take_body(&mut self, io: &mut Io<'_>, data: &[u8], place: Place, mut body: Body) -> usize {
+        if !self.leg.as_ref().is_some_and(|leg| leg.is_open()) {
+            return 0;
+        }
+        let limits = &self.listener().limits;
+        match body.advance(data, &limits.http) {
+            Ok(used) => {
+                let max = limits.body_bytes_max;
+                self.receiving = Receiving::Body(body);
+                if max > 0 && self.log_body(used) > max {
+                    self.refuse(io, 413, "body_too_long");
+                    return data.len();
+                }
+                self.send_up(io, &data[..used], place);
+                self.progress(Timer::RequestBody, used, io.now);
+                if body.is_done() {
+                    self.end_request(io);
+                }
+                used
+            }
+            Err(refusal) => {
+                self.refuse(io, refusal.status, refusal.reason);
+                data.len()
+            }
+        }
+    }
+
+    fn log_body(&mut self, used: usize) -> u64 {
+        match &mut self.leg {
+            Some(leg) => {
+                leg.body_bytes += used as u64;
+                leg.body_bytes
+            }
+            None => 0,
+        }
+    }
+
+    fn skip_body(&mut self, io: &mut Io<'_>, data: &[u8], mut body: Body) -> usize {
+        match body.advance(data, &self.listener().limits.http) {
+            Ok(used) => {
+                self.receiving = Receiving::Skip(body);
+                self.progress(Timer::RequestBody, used, io.now);
+                if body.is_done() {
+                    self.end_request(io);
+                }
+                used
+            }
+            Err(_) => {
+                self.end_orderly(io, "bad_body");
+                data.len()
+            }
+        }
+    }
+
+    fn take_tunnel(&mut self, io: &mut Io<'_>, data: &[u8], place: Place) -> usize {
+        if !self.leg.as_ref().is_some_and(|leg| leg.is_open()) {
+            return 0;
+        }
+        self.send_up(io, data, place);
+        self.progress(Timer::Tunnel, data.len(), io.now);
+        data.len()
+    }
+
+    /// The request is received as a whole.
+    pub(crate) fn end_request(&mut self, io: &mut Io<'_>) {
+        self.request += 1;
+        self.receiving = if self.client_ended { Receiving::Ended } else { Receiving::Head };
+        let timer = self.natural_timer();
+        self.arm(timer, io.now);
+    }
+
+    /// Hands bytes to the server leg: by reference when they lie in the input buffer, sealed when the leg speaks TLS.
+    pub(crate) fn send_up(&mut self, io: &mut Io<'_>, data: &[u8], place: Place) {
+        let Some(leg) = &mut self.leg else { return };
+        leg.out_pos += data.len() as u64;
+        leg.retain_sent(data);
+        if leg.is_tls() {
+            return leg.seal_up(io, data);
+        }
+        let piece = match place {
+            Place::Input(offset) => Piece { source: Source::Input, range: offset..offset + data.len() },
+            Place::Elsewhere => {
+                let start = io.scratch.up.len();
+                io.scratch.up.extend_from_slice(data);
+                Piece { source: Source::Up, range: start..start + data.len() }
+            }
+        };
+        io.effects.up.push(piece);
+    }
+}

@@ -1,0 +1,137 @@
+//! Configurations that the tests run under.
+
+use evergate_base::Micros;
+use evergate_connection::{
+    Accepted, Limits, Listener, Pool, Protocol, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
+};
+use evergate_crypto::{
+    ClientSettings, ServerSettings, TicketHandle, TicketKeys, Verify, client_config, load_certificate,
+    server_config,
+};
+use evergate_mirror::ConnectionId;
+use evergate_rules::{RuleSpec, Ruleset};
+use rustls::pki_types::{CertificateDer, ServerName};
+use std::sync::{Arc, OnceLock};
+
+/// Index of each listener in [`snapshot`].
+pub(crate) const HTTPS: u32 = 0;
+pub(crate) const HTTP: u32 = 1;
+pub(crate) const TLS: u32 = 2;
+pub(crate) const TCP: u32 = 3;
+
+pub(crate) const CLIENT: &str = "192.0.2.7";
+pub(crate) const ID: u64 = 0x0123_4567_89ab_cdef;
+
+struct Tls {
+    server: Arc<rustls::ServerConfig>,
+    root: CertificateDer<'static>,
+}
+
+fn tls() -> &'static Tls {
+    static TLS: OnceLock<Tls> = OnceLock::new();
+    TLS.get_or_init(|| {
+        // Fixed keys: a run is a function of its seed, down to the lengths of signatures.
+        let certificate =
+            load_certificate(include_bytes!("data/test.pem"), include_bytes!("data/test.key")).unwrap();
+        let root = certificate.key.cert[0].clone();
+        let settings = ServerSettings {
+            certificates: vec![certificate],
+            alpn: vec![b"http/1.1".to_vec()],
+            tickets: Some(TicketHandle::new(TicketKeys::from_file_bytes(&[0xa5; 64]).unwrap())),
+            policy: "test".to_owned(),
+            ..ServerSettings::default()
+        };
+        Tls { server: server_config(settings).unwrap(), root }
+    })
+}
+
+pub(crate) fn server_tls() -> Arc<rustls::ServerConfig> {
+    tls().server.clone()
+}
+
+pub(crate) fn root() -> CertificateDer<'static> {
+    tls().root.clone()
+}
+
+pub(crate) fn key() -> rustls::pki_types::PrivatePkcs8KeyDer<'static> {
+    use rustls::pki_types::pem::PemObject;
+    rustls::pki_types::PrivatePkcs8KeyDer::from_pem_slice(include_bytes!("data/test.key")).unwrap()
+}
+
+/// TLS towards servers that trust our test certificate.
+pub(crate) fn upstream_tls() -> UpstreamTls {
+    let settings = ClientSettings { verify: Verify::Roots(vec![root()]), ..ClientSettings::default() };
+    UpstreamTls {
+        config: client_config(settings).unwrap(),
+        name: ServerName::try_from("test.example").unwrap(),
+    }
+}
+
+pub(crate) fn pool(name: &str) -> Pool {
+    let server = |name: &str| Server { name: name.to_owned(), cookie: format!("c-{name}") };
+    Pool {
+        name: name.to_owned(),
+        stickiness: Stickiness::None,
+        cookie: "EG".to_owned(),
+        tls: None,
+        retries: 2,
+        connect: Micros::from_ms(3_000),
+        response: Micros::from_ms(20_000),
+        servers: ["a", "b", "c"].iter().map(|name| server(name)).collect(),
+    }
+}
+
+/// A configuration with a listener of each kind, all on one pool, as `edit` changes it.
+pub(crate) fn snapshot(edit: impl FnOnce(&mut Snapshot)) -> Arc<Snapshot> {
+    let listener = |name: &str, protocol: Protocol| Listener {
+        name: name.to_owned(),
+        protocol,
+        tls: protocol.is_tls().then(server_tls),
+        pool: Some(0),
+        trust_forwarded: false,
+        redirect_to_https: None,
+        limits: Limits::default(),
+    };
+    let mut snapshot = Snapshot {
+        generation: 1,
+        listeners: vec![
+            listener("https", Protocol::Https),
+            listener("http", Protocol::Http),
+            listener("tls", Protocol::Tls),
+            listener("tcp", Protocol::Tcp),
+        ],
+        pools: vec![pool("main"), pool("other")],
+        rules: Arc::new(Ruleset::empty()),
+        rule_pools: Vec::new(),
+        timeouts: Timeouts::default(),
+    };
+    edit(&mut snapshot);
+    Arc::new(snapshot)
+}
+
+/// Compiles rules into the snapshot; pools of the rules are found by name.
+pub(crate) fn set_rules(snapshot: &mut Snapshot, rules: &[RuleSpec]) {
+    let rules = Ruleset::compile(rules, &evergate_rules::Limits::default()).unwrap();
+    let index = |name: &String| snapshot.pools.iter().position(|pool| pool.name == *name).unwrap() as u32;
+    snapshot.rule_pools = rules.pools().iter().map(index).collect();
+    snapshot.rules = Arc::new(rules);
+}
+
+pub(crate) fn accepted(listener: u32) -> Accepted {
+    Accepted {
+        id: ConnectionId(ID),
+        listener,
+        client: format!("{CLIENT}:40001").parse().unwrap(),
+        local: "203.0.113.1:443".parse().unwrap(),
+        unix_s: 1_700_000_000,
+        secret: [7; 32],
+    }
+}
+
+/// What the server gets of a request with these lines: the rewritten head.
+pub(crate) fn forwarded(lines: &str, scheme: &str, request: u32) -> Vec<u8> {
+    format!(
+        "{lines}X-Forwarded-For: {CLIENT}\r\nX-Forwarded-Proto: {scheme}\r\nX-Request-Id: {ID:016x}{request:08x}\r\n\r\n"
+    )
+    .into_bytes()
+}

@@ -1,0 +1,217 @@
+//! How connections end: clients that go, timers, drain.
+
+use super::harness::peer::Peer;
+use super::harness::rig::Rig;
+use super::harness::setup::{self, snapshot};
+use super::{GET, TLS13, noise, on_each, plain, same, text};
+use evergate_connection::Timer;
+
+#[test]
+fn a_client_may_leave_in_any_phase() {
+    // Idle: an orderly end.
+    on_each(|mut rig, _| {
+        rig.cut_client();
+        assert_eq!((rig.closed, rig.logs.len()), (Some(false), 0));
+    });
+    // Inside a head, inside a body: nobody is left to answer.
+    for start in ["GET /a HT", "PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 10\r\n\r\nabc"] {
+        on_each(|mut rig, _| {
+            rig.send(start.as_bytes());
+            rig.cut_client();
+            assert_eq!(rig.closed, Some(true));
+            assert!(rig.legs.values().all(|leg| leg.released == Some(false)));
+        });
+    }
+    // Half-closed after its request: it gets the answer.
+    on_each(|mut rig, _| {
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab");
+        rig.end_client();
+        rig.serve(1, b"cd");
+        same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabcd");
+        rig.wait(1);
+        assert_eq!((rig.closed, rig.client_fin), (Some(false), true));
+    });
+    // While the server is being dialled: the worker may tell it early.
+    let mut rig = Rig::new_closed(&snapshot(|_| {}), setup::HTTP, Peer::plain());
+    rig.send(format!("{GET}\r\n").as_bytes());
+    rig.call(|conn, io| conn.handle_client_end(io));
+    rig.open_next();
+    rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    rig.wait(1);
+    assert_eq!(rig.closed, Some(false));
+    // During the handshake.
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
+    rig.send(&[22, 3, 1, 2, 0, 1, 0]);
+    rig.cut_client();
+    assert_eq!(rig.closed, Some(true));
+}
+
+#[test]
+fn what_clients_send_after_our_end_is_dropped() {
+    for version in [super::TLS12, TLS13] {
+        let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::rustls(version));
+        rig.send(format!("{GET}Connection: close\r\n\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        assert!(rig.client_fin && rig.peer.saw_close_notify());
+        rig.segment = 100;
+        for _ in 0..10 {
+            rig.send(&noise(1000));
+        }
+        rig.wire(b"garbage that is no record at all");
+        rig.run();
+        assert!(rig.closed.is_none_or(|abort| abort));
+        rig.wait(3000);
+        assert!(rig.closed.is_some());
+        assert_eq!(rig.legs.len(), 1);
+    }
+}
+
+#[test]
+fn every_timer_ends_what_it_bounds() {
+    // Handshake.
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
+    rig.wire(&[22, 3, 1]);
+    rig.run();
+    assert_eq!(rig.conn.timer(), Timer::Handshake);
+    rig.wait(9_999);
+    assert_eq!(rig.closed, None);
+    rig.wait(2);
+    assert_eq!(rig.closed, Some(true));
+    on_each(|mut rig, _| {
+        // Nothing asked at all.
+        assert_eq!(rig.conn.timer(), Timer::RequestHead);
+        rig.wait(15_000);
+        assert!(rig.client_fin && rig.received().is_empty());
+        assert_eq!(rig.conn.timer(), Timer::Linger);
+        rig.wait(2_000);
+        assert_eq!(rig.closed, Some(false));
+    });
+    on_each(|mut rig, _| {
+        // A head that comes drop by drop gets no more time for it.
+        for _ in 0..14 {
+            rig.send(b"G");
+            rig.wait(1_000);
+        }
+        assert!(!rig.client_fin);
+        rig.wait(1_100);
+        assert!(rig.client_fin);
+        assert!(text(&rig.received()).starts_with("HTTP/1.1 408 Request Timeout\r\n"));
+    });
+    on_each(|mut rig, _| {
+        // Keep-alive, then a second head.
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        rig.received();
+        assert_eq!(rig.conn.timer(), Timer::KeepAlive);
+        rig.wait(70_000);
+        rig.send(b"GET");
+        assert_eq!(rig.conn.timer(), Timer::RequestHead);
+        rig.wait(15_000);
+        assert!(text(&rig.received()).starts_with("HTTP/1.1 408 "));
+    });
+    on_each(|mut rig, _| {
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        rig.received();
+        rig.wait(75_000);
+        assert!(rig.client_fin && rig.received().is_empty());
+    });
+    on_each(|mut rig, _| {
+        // A body without progress; progress extends it.
+        rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 10\r\n\r\n");
+        assert_eq!(rig.conn.timer(), Timer::RequestBody);
+        for _ in 0..5 {
+            rig.wait(29_000);
+            rig.send(b"x");
+        }
+        assert!(!rig.client_fin);
+        rig.wait(30_000);
+        assert!(text(&rig.received()).starts_with("HTTP/1.1 408 "));
+        assert_eq!(rig.legs[&1].released, Some(false));
+    });
+    on_each(|mut rig, _| {
+        // A response that does not come, and one that stops in the middle.
+        rig.send(format!("{GET}\r\n").as_bytes());
+        assert_eq!(rig.conn.timer(), Timer::Response);
+        rig.wait(20_000);
+        assert!(text(&rig.received()).starts_with("HTTP/1.1 504 Gateway Timeout\r\n"));
+    });
+    on_each(|mut rig, _| {
+        rig.send(format!("{GET}\r\n").as_bytes());
+        for _ in 0..4 {
+            rig.wait(19_000);
+            rig.serve(1, b"HTTP/1.1 103 Early Hints\r\n\r\n");
+        }
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab");
+        rig.wait(20_000);
+        assert_eq!(rig.closed, Some(true));
+    });
+    on_each(|mut rig, _| {
+        // A client that takes nothing.
+        rig.client_room = 100;
+        rig.client_reads = false;
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(1, &[b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\n", &noise(90_000)[..]].concat());
+        assert_eq!(rig.conn.timer(), Timer::WriteStall);
+        rig.wait(30_000);
+        assert_eq!(rig.closed, Some(true));
+    });
+    let mut rig = Rig::new_closed(&snapshot(|_| {}), setup::HTTP, Peer::plain());
+    rig.send(format!("{GET}\r\n").as_bytes());
+    assert_eq!(rig.conn.timer(), Timer::Connect);
+    rig.wait(3_000);
+    assert_eq!(rig.dials.len(), 1, "another server is tried");
+    rig.wait(3_000);
+    rig.wait(3_000);
+    assert!(text(&rig.received()).starts_with("HTTP/1.1 504 Gateway Timeout\r\n"));
+}
+
+#[test]
+fn a_body_slower_than_the_floor_is_cut_off() {
+    let mut rig = plain(|snapshot| snapshot.listeners[1].limits.rate_min = 100);
+    rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 100000\r\n\r\n");
+    for _ in 0..29 {
+        rig.wait(1_000);
+        rig.send(b"x");
+    }
+    assert!(!rig.client_fin);
+    rig.wait(2_000);
+    assert!(text(&rig.received()).starts_with("HTTP/1.1 408 "));
+}
+
+#[test]
+fn a_draining_node_lets_go_of_its_clients_in_order() {
+    on_each(|mut rig, _| {
+        rig.call(|conn, io| conn.handle_drain(io));
+        assert!(rig.client_fin, "an idle connection ends at once");
+    });
+    on_each(|mut rig, _| {
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.node.draining = true;
+        rig.call(|conn, io| conn.handle_drain(io));
+        assert!(!rig.client_fin);
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        assert!(rig.client_fin);
+    });
+    on_each(|mut rig, _| {
+        rig.node.draining = true;
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+        assert!(rig.client_fin);
+    });
+}
+
+#[test]
+fn the_last_request_allowed_says_so() {
+    let mut rig = plain(|snapshot| snapshot.listeners[1].limits.requests_max = 2);
+    for (leg, close) in [(1, ""), (2, "Connection: close\r\n")] {
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(leg, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        same(&rig.received(), format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{close}\r\n").as_bytes());
+    }
+    assert!(rig.client_fin);
+}

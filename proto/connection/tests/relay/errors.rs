@@ -1,0 +1,174 @@
+//! Answers of our own, and tries on other servers.
+
+use super::harness::peer::Peer;
+use super::harness::rig::Rig;
+use super::harness::setup::{self, forwarded, snapshot};
+use super::{GET, noise, on_each, plain, same, text};
+use evergate_connection::Failure;
+
+fn status_of(bytes: &[u8]) -> u16 {
+    text(bytes).split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn what_cannot_be_understood_is_refused_and_the_connection_ends() {
+    for (bytes, status) in [
+        ("GET /a HTTP/1.1\r\n\r\n", 400),
+        ("GET  /a HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET /a HTTP/3.0\r\nHost: a\r\n\r\n", 505),
+        ("\u{1}\u{2}\u{3}", 400),
+        ("GET /a%00 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        ("CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 501),
+    ] {
+        on_each(|mut rig, _| {
+            rig.send(bytes.as_bytes());
+            let got = rig.received();
+            assert_eq!(status_of(&got), status, "{bytes:?}: {:?}", text(&got));
+            assert_eq!(rig.legs.len(), 0);
+            assert_eq!(rig.logs.len(), 1);
+            assert_eq!(rig.logs[0].status, status);
+        });
+    }
+    on_each(|mut rig, _| {
+        rig.send(format!("GET /a HTTP/1.1\r\nHost: a\r\nX: {}\r\n", "x".repeat(20_000)).as_bytes());
+        assert_eq!(status_of(&rig.received()), 431);
+        assert!(rig.client_fin);
+    });
+    on_each(|mut rig, _| {
+        rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n");
+        assert_eq!(status_of(&rig.received()), 400);
+        assert_eq!((rig.legs[&1].released, rig.client_fin), (Some(false), true));
+    });
+}
+
+#[test]
+fn bodies_beyond_the_limit_are_refused() {
+    let make = || plain(|snapshot| snapshot.listeners[1].limits.body_bytes_max = 1000);
+    let mut rig = make();
+    rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 1001\r\n\r\n");
+    assert_eq!(status_of(&rig.received()), 413);
+    assert_eq!(rig.legs.len(), 0);
+    let mut rig = make();
+    rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nTransfer-Encoding: chunked\r\n\r\n");
+    rig.send(b"300\r\n");
+    rig.send(&noise(768));
+    rig.send(b"\r\n300\r\n");
+    rig.send(&noise(768));
+    assert_eq!(status_of(&rig.received()), 413);
+    assert_eq!(rig.legs[&1].released, Some(false));
+}
+
+#[test]
+fn no_pool_no_server_no_luck() {
+    let mut rig = plain(|snapshot| snapshot.listeners[1].pool = None);
+    rig.send(format!("{GET}\r\n").as_bytes());
+    assert_eq!(status_of(&rig.received()), 404);
+    assert!(!rig.client_fin);
+    let mut rig = Rig::new_closed(&snapshot(|_| {}), setup::HTTP, Peer::plain());
+    rig.send(format!("{GET}\r\n").as_bytes());
+    let leg = rig.dials.pop_front().unwrap().leg;
+    rig.call(|conn, io| conn.handle_unavailable(io, leg, "no_server"));
+    assert_eq!(status_of(&rig.received()), 503);
+    assert_eq!(rig.logs[0].reason, "no_server");
+    let mut rig = plain(|snapshot| snapshot.listeners[1].redirect_to_https = Some(443));
+    rig.send(b"GET /a?b HTTP/1.1\r\nHost: test.example:80\r\n\r\n");
+    let got = rig.received();
+    assert_eq!(status_of(&got), 308);
+    assert!(text(&got).contains("Location: https://test.example/a?b\r\n"));
+}
+
+#[test]
+fn an_idempotent_request_is_tried_again_elsewhere() {
+    on_each(|mut rig, scheme| {
+        rig.send(format!("{GET}\r\n").as_bytes());
+        same(&rig.server_got(1), &forwarded(GET, scheme, 0));
+        rig.end_server(1);
+        assert_eq!((rig.legs[&1].released, rig.legs[&2].server), (Some(false), 1));
+        same(&rig.server_got(2), &forwarded(GET, scheme, 0));
+        rig.serve(2, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        assert_eq!(rig.logs[0].retries, 1);
+    });
+    on_each(|mut rig, _| {
+        // In the middle of its body.
+        rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 6\r\n\r\nabc");
+        rig.reset_server(1);
+        assert!(rig.server_got(2).ends_with(b"\r\n\r\nabc"));
+        rig.send(b"def");
+        same(&rig.server_got(2), b"def");
+    });
+    on_each(|mut rig, _| {
+        // Until the tries are used up.
+        rig.send(format!("{GET}\r\n").as_bytes());
+        for leg in 1..=3 {
+            rig.reset_server(leg);
+        }
+        assert_eq!(rig.legs.len(), 3);
+        assert_eq!(status_of(&rig.received()), 502);
+    });
+}
+
+#[test]
+fn a_request_that_may_have_been_executed_is_never_repeated() {
+    on_each(|mut rig, _| {
+        rig.send(b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 3\r\n\r\nabc");
+        rig.end_server(1);
+        assert_eq!((rig.legs.len(), status_of(&rig.received())), (1, 502));
+    });
+    // Nothing was written: repeating it is safe.
+    let mut rig = Rig::new_closed(&snapshot(|_| {}), setup::HTTP, Peer::plain());
+    rig.send(b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 3\r\n\r\nabc");
+    rig.refuse_next(Failure::Refused);
+    rig.open_next();
+    assert!(rig.server_got(2).ends_with(b"\r\n\r\nabc"));
+    rig.reset_server(2);
+    assert_eq!((rig.dials.len(), status_of(&rig.received())), (0, 502));
+    on_each(|mut rig, _| {
+        // Part of a response was passed on.
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab");
+        rig.reset_server(1);
+        assert_eq!((rig.legs.len(), rig.closed), (1, Some(true)));
+    });
+    on_each(|mut rig, _| {
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Le");
+        rig.reset_server(1);
+        assert_eq!((rig.legs.len(), status_of(&rig.received())), (1, 502));
+    });
+    on_each(|mut rig, _| {
+        // More was sent than is kept for another try.
+        rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 100000\r\n\r\n");
+        rig.send(&noise(70_000));
+        rig.reset_server(1);
+        assert_eq!((rig.legs.len(), status_of(&rig.received())), (1, 502));
+    });
+}
+
+#[test]
+fn servers_that_speak_nonsense_are_answered_for() {
+    for bytes in [
+        "hello\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        "HTTP/1.1 2x0\r\n\r\n",
+    ] {
+        on_each(|mut rig, _| {
+            rig.send(format!("{GET}\r\n").as_bytes());
+            rig.serve(1, bytes.as_bytes());
+            assert_eq!(status_of(&rig.received()), 502);
+            assert_eq!((rig.legs.len(), rig.legs[&1].released), (1, Some(false)));
+        });
+    }
+    on_each(|mut rig, _| {
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz");
+        assert_eq!(rig.closed, Some(true), "a broken body cannot be taken back");
+    });
+    on_each(|mut rig, _| {
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc");
+        rig.end_server(1);
+        assert_eq!(rig.closed, Some(true), "a truncated response must not look complete");
+    });
+}

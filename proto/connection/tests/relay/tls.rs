@@ -1,0 +1,249 @@
+//! What only TLS has: handshakes in pieces, KeyUpdates, clients that speak something else, servers behind TLS.
+
+use super::harness::peer::{Peer, rustls_config};
+use super::harness::rig::Rig;
+use super::harness::setup::{self, forwarded, root, snapshot, upstream_tls};
+use super::{GET, TLS12, TLS13, noise, same, text};
+use rustls::pki_types::ServerName;
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+#[test]
+fn a_handshake_passes_in_any_segmentation_with_the_request_behind_it() {
+    for version in [TLS12, TLS13] {
+        for segment in [1, 5, 100, 1000] {
+            let mut rig = Rig::new_wired(&snapshot(|_| {}), setup::HTTPS, Peer::rustls(version), segment);
+            rig.send(format!("{GET}\r\n").as_bytes());
+            same(&rig.server_got(1), &forwarded(GET, "https", 0));
+            rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            let (name, _, sni) = rig.conn.session().unwrap();
+            assert_eq!(name, if version == TLS12 { "TLSv1.2" } else { "TLSv1.3" });
+            assert_eq!(sni, Some("test.example"));
+        }
+    }
+}
+
+#[test]
+fn data_that_follows_the_handshake_in_one_read_is_not_lost() {
+    for cut in [0, 1, 4, 30, 80] {
+        let (mut peer, hello) = Peer::ours(TLS13, 1);
+        let early = peer.send(format!("{GET}\r\n").as_bytes());
+        assert!(early.is_empty());
+        let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
+        rig.peer = peer;
+        rig.wire(&hello);
+        rig.hold_back(cut);
+        rig.run();
+        rig.hold_back(0);
+        rig.run();
+        same(&rig.server_got(1), &forwarded(GET, "https", 0));
+    }
+}
+
+#[test]
+fn tickets_leave_with_the_first_response_and_resume() {
+    for version in [TLS12, TLS13] {
+        let config = rustls_config(version);
+        for resumed in [false, true, true] {
+            let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::rustls_with(&config));
+            let before = rig.to_client.len();
+            rig.send(format!("{GET}\r\n").as_bytes());
+            assert_eq!(rig.to_client.len(), before, "something was sent before the first response");
+            rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            assert_eq!(rig.conn.session_resumed(), Some(resumed));
+            rig.end_client();
+            assert_eq!(rig.closed, Some(false));
+        }
+    }
+    // A connection without a request ends with its tickets before the alert.
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::rustls(TLS13));
+    rig.end_client();
+    assert!(rig.peer.saw_close_notify());
+}
+
+#[test]
+fn key_updates_of_the_client_are_followed_and_answered_when_asked() {
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::rustls(TLS13));
+    for leg in 1..=3 {
+        rig.peer.as_rustls().refresh_traffic_keys().unwrap();
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(leg, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    }
+    for request in [false, true] {
+        let (peer, hello) = Peer::ours(TLS13, 2);
+        let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
+        rig.peer = peer;
+        rig.wire(&hello);
+        rig.run();
+        for leg in 1..=3 {
+            let mut bytes = rig.peer.as_ours().key_update(request);
+            bytes.extend(rig.peer.send(format!("{GET}\r\n").as_bytes()));
+            rig.wire(&bytes);
+            rig.run();
+            // In the middle of a response too.
+            rig.serve(leg, b"HTTP/1.1 200 OK\r\nContent-Length: 40000\r\n\r\n");
+            let update = rig.peer.as_ours().key_update(request);
+            rig.wire(&update);
+            rig.run();
+            let body = noise(40_000);
+            rig.serve(leg, &body);
+            assert!(rig.received().ends_with(&body));
+        }
+        assert_eq!(rig.peer.as_ours().key_updates, if request { 6 } else { 0 });
+    }
+}
+
+#[test]
+fn plain_http_on_the_tls_port_is_told_so() {
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
+    rig.segment = 3;
+    rig.send(format!("{GET}\r\n").as_bytes());
+    assert!(text(&rig.received()).starts_with("HTTP/1.1 400 Bad Request\r\n"));
+    assert_eq!(rig.logs[0].reason, "plain_http_on_tls_port");
+    rig.send(&noise(1000));
+    rig.cut_client();
+    assert_eq!(rig.closed, Some(false));
+}
+
+#[test]
+fn garbage_ends_the_connection_and_nothing_else() {
+    for bytes in [&b"\x16\x03\x01\x00\x05\x02\x00\x00\x01\x00"[..], b"SSH-2.0-x\r\n", &[0; 64], &[0xff; 64]] {
+        let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
+        rig.wire(bytes);
+        rig.run();
+        assert_eq!(rig.closed, Some(true));
+    }
+    // After the handshake: an alert, then the end.
+    for version in [TLS12, TLS13] {
+        for bytes in [
+            noise(100),
+            vec![23, 3, 3, 0, 40].into_iter().chain(noise(40)).collect(),
+            vec![23, 3, 3, 255, 255],
+        ] {
+            let (peer, hello) = Peer::ours(version, 3);
+            let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
+            rig.peer = peer;
+            rig.wire(&hello);
+            rig.run();
+            rig.wire(&bytes);
+            rig.run();
+            assert!(rig.peer.as_ours().alert.is_some(), "{bytes:?}");
+            assert!(rig.client_fin || rig.closed.is_some());
+            rig.wire(&noise(100));
+            rig.wait(100_000);
+            assert!(rig.closed.is_some());
+        }
+    }
+}
+
+/// A server that speaks TLS, between the rig's leg and a test.
+struct TlsServer(rustls::ServerConnection);
+
+impl TlsServer {
+    fn new() -> TlsServer {
+        // The listener's own configuration would need a seed: this one draws from the system.
+        let key = rustls::pki_types::PrivateKeyDer::from(setup::key());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![root()], key)
+            .unwrap();
+        TlsServer(rustls::ServerConnection::new(Arc::new(config)).unwrap())
+    }
+
+    /// Exchanges bytes with the leg until nothing moves; returns new plaintext.
+    fn turn(&mut self, rig: &mut Rig, leg: u32) -> Vec<u8> {
+        let mut got = Vec::new();
+        loop {
+            let bytes = rig.server_got(leg);
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                self.0.read_tls(&mut rest).unwrap();
+                self.0.process_new_packets().unwrap();
+                let mut chunk = [0; 16_384];
+                while let Ok(n @ 1..) = self.0.reader().read(&mut chunk) {
+                    got.extend_from_slice(&chunk[..n]);
+                }
+            }
+            let mut out = Vec::new();
+            while self.0.wants_write() {
+                self.0.write_tls(&mut out).unwrap();
+            }
+            if bytes.is_empty() && out.is_empty() {
+                return got;
+            }
+            rig.serve(leg, &out);
+        }
+    }
+
+    fn send(&mut self, data: &[u8]) {
+        self.0.set_buffer_limit(None);
+        self.0.writer().write_all(data).unwrap();
+    }
+}
+
+#[test]
+fn servers_behind_tls_get_and_give_the_same_bytes() {
+    let _ = ServerName::try_from("test.example").unwrap();
+    let body = noise(300_000);
+    for segment in [usize::MAX, 1448, 100] {
+        for (listener, peer, scheme) in
+            [(setup::HTTP, Peer::plain(), "http"), (setup::HTTPS, Peer::rustls(TLS13), "https")]
+        {
+            let config = snapshot(|snapshot| snapshot.pools[0].tls = Some(upstream_tls()));
+            let mut rig = Rig::new(&config, listener, peer);
+            rig.segment = segment;
+            rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 300000\r\n\r\n");
+            let mut server = TlsServer::new();
+            let head = "PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 300000\r\n";
+            same(&server.turn(&mut rig, 1), &forwarded(head, scheme, 0));
+            rig.send(&body);
+            same(&server.turn(&mut rig, 1), &body);
+            server.send(&[b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n", &body[..]].concat());
+            server.turn(&mut rig, 1);
+            let got = rig.received();
+            same(&got, &[b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n", &body[..]].concat());
+            assert_eq!(rig.legs[&1].released, Some(true));
+        }
+    }
+}
+
+#[test]
+fn a_server_whose_tls_fails_is_answered_for() {
+    let config = snapshot(|snapshot| {
+        snapshot.pools[0].tls = Some(upstream_tls());
+        snapshot.pools[0].retries = 0;
+    });
+    let mut rig = Rig::new(&config, setup::HTTP, Peer::plain());
+    rig.send(format!("{GET}\r\n").as_bytes());
+    rig.serve(1, b"HTTP/1.1 400 no TLS here\r\n\r\n");
+    assert!(text(&rig.received()).starts_with("HTTP/1.1 502 Bad Gateway\r\n"));
+    assert_eq!(rig.logs[0].reason, "upstream_tls");
+}
+
+#[test]
+fn a_tunnel_through_tls_servers_ends_on_both_sides() {
+    let config = snapshot(|snapshot| snapshot.pools[0].tls = Some(upstream_tls()));
+    let mut rig = Rig::new(&config, setup::TLS, Peer::rustls(TLS13));
+    let mut server = TlsServer::new();
+    server.turn(&mut rig, 1);
+    rig.send(&noise(50_000));
+    same(&server.turn(&mut rig, 1), &noise(50_000));
+    server.send(b"bye");
+    server.0.send_close_notify();
+    server.turn(&mut rig, 1);
+    same(&rig.received(), b"bye");
+    assert!(rig.peer.saw_close_notify());
+    rig.send(b"still here");
+    same(&server.turn(&mut rig, 1), b"still here");
+    rig.end_client();
+    rig.wait(1);
+    server.turn(&mut rig, 1);
+    assert!(server.0.process_new_packets().unwrap().peer_has_closed());
+    assert_eq!((rig.closed, rig.legs[&1].fin), (Some(false), true));
+}

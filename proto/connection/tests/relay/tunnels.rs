@@ -1,0 +1,175 @@
+//! Upgrades, raw streams, and their ends.
+
+use super::harness::peer::Peer;
+use super::harness::rig::Rig;
+use super::harness::setup::{self, snapshot};
+use super::{TLS12, TLS13, noise, on_each, same};
+use evergate_connection::{Failure, Timer};
+
+const UPGRADE: &[u8] =
+    b"GET /ws HTTP/1.1\r\nHost: test.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+const SWITCHED: &[u8] =
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n";
+
+/// A raw stream of each kind.
+fn on_each_raw(test: impl Fn(Rig)) {
+    test(Rig::new(&snapshot(|_| {}), setup::TCP, Peer::plain()));
+    for version in [TLS12, TLS13] {
+        test(Rig::new(&snapshot(|_| {}), setup::TLS, Peer::rustls(version)));
+    }
+}
+
+#[test]
+fn an_upgrade_becomes_a_tunnel_of_opaque_bytes() {
+    let (up, down) = (noise(100_000), noise(150_001));
+    for segment in [usize::MAX, 3000, 11] {
+        on_each(|mut rig, _| {
+            rig.segment = segment;
+            rig.send(UPGRADE);
+            assert!(rig.server_got(1).starts_with(b"GET /ws HTTP/1.1\r\n"));
+            // Bytes of the client that come too early wait for the server's consent.
+            rig.send(b"early");
+            same(&rig.server_got(1), b"");
+            rig.serve(1, SWITCHED);
+            assert_eq!(rig.conn.timer(), Timer::Tunnel);
+            rig.serve(1, b"hello");
+            same(&rig.received(), &[SWITCHED, b"hello"].concat());
+            same(&rig.server_got(1), b"early");
+            rig.send(&up);
+            rig.serve(1, &down);
+            same(&rig.server_got(1), &up);
+            same(&rig.received(), &down);
+            assert_eq!(rig.conn.timer(), Timer::Tunnel);
+        });
+    }
+}
+
+#[test]
+fn a_refused_upgrade_is_an_ordinary_response() {
+    on_each(|mut rig, _| {
+        rig.send(UPGRADE);
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno");
+        same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno");
+        assert_eq!(rig.legs[&1].released, Some(true));
+        rig.send(b"GET / HTTP/1.1\r\nHost: test.example\r\n\r\n");
+        rig.serve(2, SWITCHED);
+        assert!(
+            rig.received().starts_with(b"HTTP/1.1 502 Bad Gateway\r\n"),
+            "an upgrade that nobody asked for"
+        );
+    });
+}
+
+#[test]
+fn each_side_of_a_tunnel_may_end_first() {
+    let start = |rig: &mut Rig| {
+        rig.send(UPGRADE);
+        rig.serve(1, SWITCHED);
+        rig.received();
+        rig.server_got(1);
+    };
+    on_each(|mut rig, _| {
+        start(&mut rig);
+        rig.end_client();
+        assert!(rig.legs[&1].fin && !rig.client_fin);
+        rig.serve(1, b"last words");
+        same(&rig.received(), b"last words");
+        rig.end_server(1);
+        rig.wait(1);
+        assert_eq!((rig.closed, rig.client_fin, rig.legs[&1].released), (Some(false), true, Some(false)));
+        let tls = !matches!(rig.peer, Peer::Plain(_));
+        assert_eq!(rig.peer.saw_close_notify(), tls);
+    });
+    on_each(|mut rig, _| {
+        start(&mut rig);
+        rig.end_server(1);
+        assert!(rig.client_fin && !rig.legs[&1].fin);
+        rig.send(b"last words");
+        same(&rig.server_got(1), b"last words");
+        rig.end_client();
+        rig.wait(1);
+        assert!(rig.legs[&1].fin);
+        assert_eq!((rig.closed, rig.legs[&1].released), (Some(false), Some(false)));
+        let tls = !matches!(rig.peer, Peer::Plain(_));
+        assert_eq!(rig.peer.saw_close_notify(), tls);
+    });
+}
+
+#[test]
+fn the_last_bytes_of_a_tunnel_reach_a_slow_server() {
+    on_each_raw(|mut rig| {
+        rig.end_server(1);
+        rig.server_room = 10;
+        let bytes = [rig.peer.send(&[7; 5000]), rig.peer.close()].concat();
+        rig.wire(&bytes);
+        rig.cut_client();
+        assert_eq!((rig.closed, rig.legs[&1].released), (None, None));
+        for _ in 0..10 {
+            rig.server_room += 1000;
+            rig.wait(10);
+        }
+        same(&rig.server_got(1), &[7; 5000]);
+        assert_eq!((rig.closed, rig.legs[&1].fin), (Some(false), true));
+    });
+}
+
+#[test]
+fn raw_streams_pass_both_ways() {
+    let (up, down) = (noise(400_000), noise(300_001));
+    on_each_raw(|mut rig| {
+        rig.serve(1, b"220 server speaks first\r\n");
+        same(&rig.received(), b"220 server speaks first\r\n");
+        rig.send(&up);
+        rig.serve(1, &down);
+        same(&rig.server_got(1), &up);
+        same(&rig.received(), &down);
+        rig.end_client();
+        rig.end_server(1);
+        rig.wait(1);
+        assert_eq!((rig.closed, rig.legs[&1].fin, rig.client_fin), (Some(false), true, true));
+        assert_eq!(rig.logs.len(), 1);
+    });
+}
+
+#[test]
+fn a_raw_stream_waits_for_its_server_and_tries_others() {
+    on_each_raw(|mut rig| {
+        rig.opens = false;
+        rig.send(b"hello");
+        same(&rig.server_got(1), b"hello");
+        rig.reset_server(1);
+        // Bytes were sent: the stream is never repeated elsewhere.
+        assert_eq!((rig.closed, rig.dials.len()), (Some(true), 0));
+    });
+    let mut rig = Rig::new_closed(&snapshot(|_| {}), setup::TCP, Peer::plain());
+    rig.refuse_next(Failure::Refused);
+    rig.refuse_next(Failure::TimedOut);
+    rig.refuse_next(Failure::Refused);
+    assert_eq!(rig.dials.len(), 0);
+    assert_eq!(rig.closed, Some(true), "all tries are used up");
+    let mut rig = Rig::new_closed(&snapshot(|_| {}), setup::TCP, Peer::plain());
+    rig.wire(b"first");
+    rig.cut_client();
+    assert_eq!(rig.closed, None);
+    rig.refuse_next(Failure::Refused);
+    rig.open_next();
+    rig.run();
+    same(&rig.server_got(2), b"first");
+    assert!(rig.legs[&2].fin);
+}
+
+#[test]
+fn a_tunnel_without_a_byte_ends() {
+    on_each_raw(|mut rig| {
+        for _ in 0..3 {
+            rig.wait(3 * 3_600_000);
+            rig.serve(1, b"x");
+        }
+        assert_eq!(rig.closed, None);
+        rig.wait(3 * 3_600_000);
+        rig.send(b"y");
+        rig.wait(4 * 3_600_000 + 10_000);
+        assert_eq!(rig.closed, Some(false));
+        assert_eq!(rig.logs[0].reason, "tunnel_idle");
+    });
+}

@@ -1,0 +1,183 @@
+//! Small scenarios, each with a take-over at every step.
+
+use crate::random::{run, undisturbed};
+use crate::scenario::{Act, EARLY, FLAKY, SILENT, Scenario, Step, UPGRADE, Wire, config, noise, request};
+use crate::world::{Cut, Mutation, World, reference};
+use evergate_connection::Scratch;
+
+/// A client that sends these requests, the next when the one before is answered.
+pub(crate) fn requests(wire: Wire, kinds: &[(usize, usize)]) -> Scenario {
+    let mut steps = Vec::new();
+    for (kind, size) in kinds {
+        let (first, second) = request(*kind, *size);
+        steps.push(Step { act: Act::Send(first), waits: true });
+        if let Some(second) = second {
+            steps.push(Step { act: Act::Send(second), waits: true });
+        }
+    }
+    steps.push(Step { act: Act::Close, waits: true });
+    Scenario {
+        wire,
+        http: true,
+        misdirected: false,
+        steps,
+        record: 16_384,
+        server_ends_after: None,
+        window: 20_000,
+    }
+}
+
+pub(crate) fn tunnel(wire: Wire, http: bool, server_ends_after: Option<usize>) -> Scenario {
+    let mut scenario = requests(wire, if http { &[(UPGRADE, 0)] } else { &[] });
+    scenario.http = http;
+    scenario.steps.pop();
+    for size in [700, 20] {
+        scenario.steps.push(Step { act: Act::Send(noise(size, 5)), waits: true });
+        scenario.steps.push(Step { act: Act::KeyUpdate(true), waits: false });
+    }
+    scenario.steps.push(Step { act: Act::Close, waits: false });
+    scenario.server_ends_after = server_ends_after;
+    scenario
+}
+
+fn everywhere(scenario: &Scenario) {
+    let config = config();
+    let mut scratch = Scratch::new();
+    let expected = reference(scenario, &config, &mut scratch);
+    for seed in 0..2 {
+        let steps = run(scenario, &config, &expected, seed, &[], Mutation::None, &mut scratch);
+        for step in 1..=steps {
+            for cut in [Cut::Least, Cut::Most] {
+                run(scenario, &config, &expected, seed, &[(step, cut)], Mutation::None, &mut scratch);
+            }
+            let again = [(step, Cut::Random), (step + 3, Cut::Random)];
+            run(scenario, &config, &expected, seed, &again, Mutation::None, &mut scratch);
+        }
+    }
+}
+
+const WIRES: [Wire; 3] = [Wire::Plain, Wire::Tls12, Wire::Tls13];
+
+#[test]
+fn kept_connections_survive_at_every_step() {
+    for wire in WIRES {
+        everywhere(&requests(wire, &[(0, 300), (4, 2000), (2, 0), (6, 0)]));
+    }
+}
+
+#[test]
+fn odd_requests_survive_at_every_step() {
+    for wire in WIRES {
+        everywhere(&requests(wire, &[(5, 1500), (7, 10), (8, 50), (9, 0), (3, 0)]));
+    }
+}
+
+#[test]
+fn last_requests_survive_at_every_step() {
+    for kind in crate::scenario::ENDS {
+        for wire in [Wire::Plain, Wire::Tls13] {
+            everywhere(&requests(wire, &[(kind, 400)]));
+        }
+    }
+}
+
+#[test]
+fn tunnels_survive_at_every_step() {
+    for wire in WIRES {
+        everywhere(&tunnel(wire, true, None));
+        everywhere(&tunnel(wire, false, None));
+        everywhere(&tunnel(wire, false, Some(100)));
+    }
+}
+
+#[test]
+fn losing_patience_survives_at_every_step() {
+    for wire in [Wire::Plain, Wire::Tls13] {
+        let lasts = [
+            None,
+            Some(b"GET /len/3 HTTP/1.1\r\nHo".to_vec()),
+            Some(request(4, 900).0[..300].to_vec()),
+            Some(request(SILENT, 0).0),
+        ];
+        for last in lasts {
+            let mut scenario = requests(wire, &[(0, 100)]);
+            scenario.steps.pop();
+            scenario.steps.extend(last.map(|bytes| Step { act: Act::Send(bytes), waits: true }));
+            scenario.steps.push(Step { act: Act::Silence, waits: false });
+            everywhere(&scenario);
+        }
+        let mut scenario = tunnel(wire, true, None);
+        scenario.steps.pop();
+        scenario.steps.push(Step { act: Act::Silence, waits: true });
+        everywhere(&scenario);
+    }
+}
+
+#[test]
+fn refusals_survive_at_every_step() {
+    let mut scenario = requests(Wire::Plain, &[(0, 100)]);
+    scenario.misdirected = true;
+    everywhere(&scenario);
+    for wire in [Wire::Tls12, Wire::Tls13] {
+        let mut scenario = requests(wire, &[(0, 100)]);
+        scenario.steps.pop();
+        let garbage = [&[23, 3, 3, 0, 30][..], &noise(30, 1)].concat();
+        scenario.steps.push(Step { act: Act::Raw(garbage), waits: true });
+        scenario.steps.push(Step { act: Act::Cut, waits: true });
+        everywhere(&scenario);
+    }
+}
+
+/// Scenarios whose outcome may depend on the moment of the take-over: the stream stays one stream, whichever it is.
+#[test]
+fn what_depends_on_the_moment_stays_consistent() {
+    let config = config();
+    let mut scratch = Scratch::new();
+    for wire in [Wire::Plain, Wire::Tls13] {
+        for kind in [EARLY, FLAKY] {
+            let scenario = requests(wire, &[(kind, 300)]);
+            let (marks, _) = reference(&scenario, &config, &mut scratch);
+            for seed in 0..4 {
+                let steps = undisturbed(&scenario, &config, &marks, seed, &mut scratch);
+                for step in 1..=steps {
+                    for cut in [Cut::Least, Cut::Most] {
+                        let mut world =
+                            World::new(&scenario, &config, Some(&marks), seed, Mutation::None, &mut scratch);
+                        while world.advance() {
+                            if world.step == step {
+                                world.crash(cut);
+                            }
+                        }
+                        let client = world.outcome().client;
+                        let answers: &[&[u8]] = if kind == EARLY { &[b"200"] } else { &[b"200", b"502"] };
+                        assert!(
+                            answers.contains(&&client[9..12]),
+                            "seed {seed}, step {step}, {cut:?}: {:?}",
+                            String::from_utf8_lossy(&client)
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn large_bodies_survive() {
+    let config = config();
+    let mut scratch = Scratch::new();
+    for wire in WIRES {
+        let mut scenario = requests(wire, &[(0, 600_000), (4, 400_000)]);
+        scenario.window = 400_000;
+        let expected = reference(&scenario, &config, &mut scratch);
+        for seed in 0..6 {
+            let steps = run(&scenario, &config, &expected, seed, &[], Mutation::None, &mut scratch);
+            let crashes: Vec<(u64, Cut)> = (1..4)
+                .map(|part| {
+                    (steps * part / 4 + seed, [Cut::Least, Cut::Most, Cut::Random][part as usize % 3])
+                })
+                .collect();
+            run(&scenario, &config, &expected, seed, &crashes, Mutation::None, &mut scratch);
+        }
+    }
+}

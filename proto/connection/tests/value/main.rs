@@ -1,0 +1,17 @@
+//! A connection is a value: restored from what backups hold, it goes on as if nothing had happened.
+//!
+//! Each run drives one connection with backups under a random schedule: segments, delays of the mirror, blocked
+//! sockets, stalls, KeyUpdates. At chosen steps the connection is dropped and restored from nothing but the entries
+//! that its backup has applied so far. Whatever was written to a peer at an absolute position must be written there
+//! again; what was acknowledged must never be needed again; both applications must see what they see in an
+//! undisturbed run. Because a record's sequence number is a function of its position in the stream and the client opens
+//! every record in order, two plaintexts under one nonce would show as two different bytes at one position.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod exhaustive;
+mod mutations;
+mod random;
+mod scenario;
+mod world;

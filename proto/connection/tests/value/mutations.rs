@@ -1,0 +1,36 @@
+//! The checks see what they are there for: each law broken on purpose makes runs fail.
+
+use crate::exhaustive::requests;
+use crate::random::run;
+use crate::scenario::{Wire, config};
+use crate::world::{Cut, Mutation, reference};
+use evergate_connection::Scratch;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// How many of the runs with a take-over somewhere fail.
+fn failures(mutation: Mutation) -> usize {
+    let config = config();
+    let mut scratch = Scratch::new();
+    let scenario = requests(Wire::Tls13, &[(0, 20_000), (4, 3000), (1, 5000)]);
+    let expected = reference(&scenario, &config, &mut scratch);
+    let mut failed = 0;
+    for step in (10..400).step_by(13) {
+        let crashes = [(step, Cut::Least)];
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            run(&scenario, &config, &expected, step, &crashes, mutation, &mut scratch)
+        }));
+        if outcome.is_err() {
+            scratch = Scratch::new();
+            failed += 1;
+        }
+    }
+    failed
+}
+
+#[test]
+fn broken_laws_are_found() {
+    assert_eq!(failures(Mutation::None), 0);
+    for mutation in [Mutation::EarlyAck, Mutation::EarlyOutput, Mutation::LostBoundary, Mutation::LostRoute] {
+        assert!(failures(mutation) > 0, "{mutation:?} goes unnoticed");
+    }
+}

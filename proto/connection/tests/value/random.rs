@@ -1,0 +1,125 @@
+//! Random scenarios under random schedules, with up to three take-overs each.
+
+use crate::scenario::{Rng, Scenario, config, random};
+use crate::world::{Cut, Mutation, Outcome, World, reference};
+use evergate_connection::{Scratch, Snapshot};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// One run; `crash` says at which steps the node dies. Returns the number of steps.
+pub(crate) fn run(
+    scenario: &Scenario,
+    config: &Arc<Snapshot>,
+    expected: &(Vec<usize>, Outcome),
+    seed: u64,
+    crashes: &[(u64, Cut)],
+    mutation: Mutation,
+    scratch: &mut Scratch,
+) -> u64 {
+    let mut world = World::new(scenario, config, Some(&expected.0), seed, mutation, scratch);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let mut crashes = crashes.iter();
+        let mut next = crashes.next();
+        while world.advance() {
+            while let Some((_, cut)) = next.filter(|(step, _)| *step <= world.step) {
+                world.crash(*cut);
+                next = crashes.next();
+            }
+        }
+        assert!(world.is_through(), "stuck: {}", world.describe());
+        compare(&world.outcome(), &expected.1);
+    }));
+    if let Err(panic) = outcome {
+        if mutation == Mutation::None {
+            eprintln!("seed {seed}, step {}, crashes {crashes:?}, {scenario:?}", world.step);
+        }
+        std::panic::resume_unwind(panic);
+    }
+    world.step
+}
+
+/// Number of steps of a run without a take-over.
+pub(crate) fn undisturbed(
+    scenario: &Scenario,
+    config: &Arc<Snapshot>,
+    marks: &[usize],
+    seed: u64,
+    scratch: &mut Scratch,
+) -> u64 {
+    let mut world = World::new(scenario, config, Some(marks), seed, Mutation::None, scratch);
+    while world.advance() {}
+    world.step
+}
+
+fn compare(got: &Outcome, expected: &Outcome) {
+    if got == expected {
+        return;
+    }
+    same("the client", &got.client, &expected.client);
+    let ends = |outcome: &Outcome| (outcome.client_end, outcome.aborted);
+    assert_eq!(ends(got), ends(expected), "the client's end, and whether it was a reset");
+    assert_eq!(got.servers.len(), expected.servers.len(), "number of server legs");
+    for (index, (got, expected)) in got.servers.iter().zip(&expected.servers).enumerate() {
+        same(&format!("server {index}"), &got.0, &expected.0);
+        assert_eq!(got.1, expected.1, "the end that server {index} saw");
+    }
+    panic!("outcomes differ");
+}
+
+fn same(who: &str, got: &[u8], expected: &[u8]) {
+    if got != expected {
+        let at = got.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(got.len().min(expected.len()));
+        let show = |bytes: &[u8]| {
+            String::from_utf8_lossy(&bytes[at.saturating_sub(80).min(bytes.len())..bytes.len().min(at + 80)])
+                .into_owned()
+        };
+        panic!(
+            "{who} saw other bytes at {at} of {} and {}: {:?} instead of {:?}",
+            got.len(),
+            expected.len(),
+            show(got),
+            show(expected)
+        );
+    }
+}
+
+/// Runs with the seeds `from..to`, each undisturbed first and then with take-overs.
+fn seeds(from: u64, to: u64) {
+    let config = config();
+    let mut scratch = Scratch::new();
+    for seed in from..to {
+        let mut rng = Rng(seed.wrapping_mul(0x1234_5677));
+        let scenario = random(&mut rng);
+        let expected = reference(&scenario, &config, &mut scratch);
+        let steps = run(&scenario, &config, &expected, seed, &[], Mutation::None, &mut scratch);
+        for _ in 0..4 {
+            let mut crashes: Vec<(u64, Cut)> = (0..1 + rng.below(3))
+                .map(|_| {
+                    (1 + rng.below(steps as usize) as u64, rng.pick(&[Cut::Least, Cut::Most, Cut::Random]))
+                })
+                .collect();
+            crashes.sort_by_key(|(step, _)| *step);
+            run(&scenario, &config, &expected, seed, &crashes, Mutation::None, &mut scratch);
+        }
+    }
+}
+
+/// `SEEDS=7..9` runs others, `TRACE=1` shows what the backup gets.
+fn seeds_or(from: u64, to: u64) {
+    let given = std::env::var("SEEDS").ok();
+    let given = given.as_deref().and_then(|seeds| seeds.split_once(".."));
+    match given.and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?))) {
+        Some((from, to)) => seeds(from, to),
+        None => seeds(from, to),
+    }
+}
+
+#[test]
+fn a_restored_connection_goes_on_as_if_nothing_had_happened() {
+    seeds_or(0, 200);
+}
+
+#[test]
+fn a_restored_connection_goes_on_as_if_nothing_had_happened_with_other_seeds() {
+    seeds_or(1000, 1200);
+}

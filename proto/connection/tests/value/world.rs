@@ -1,0 +1,452 @@
+//! One connection with a backup, its peers with their TCP, and the checks.
+
+mod acts;
+mod takeover;
+
+pub(crate) use acts::reference;
+
+use crate::harness::peer::Peer;
+use crate::harness::rig::TestNode;
+use crate::harness::setup;
+use crate::scenario::{App, Rng, Scenario, Wire};
+use evergate_base::Micros;
+use evergate_connection::{Connection, Effect, Effects, Hint, Io, Scratch, Snapshot, Source};
+use evergate_mirror::{Entry, Mirrored, Side};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Pool whose servers are all down.
+const DOWN: u32 = 2;
+/// What a backup may hold of an idle connection, in bytes.
+const IDLE_BYTES_MAX: usize = 256;
+/// What a run may take.
+const STEPS_MAX: u64 = 60_000;
+
+/// A law broken on purpose, to show that the checks see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mutation {
+    None,
+    /// The gate acknowledges whatever has been read.
+    EarlyAck,
+    /// Output does not wait for the mirror.
+    EarlyOutput,
+    /// A backup loses the newest record boundary that it acknowledged.
+    LostBoundary,
+    /// A backup loses the routes that it acknowledged.
+    LostRoute,
+}
+
+/// How much of what is on its way arrives when the node dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    Least,
+    Most,
+    Random,
+}
+
+/// What the applications have seen at the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) client: Vec<u8>,
+    pub(crate) client_end: bool,
+    pub(crate) aborted: bool,
+    /// What servers got, in the order of the requests; and whether they saw the end.
+    pub(crate) servers: Vec<(Vec<u8>, bool)>,
+}
+
+struct Client {
+    peer: Peer,
+    next: usize,
+    sent: Vec<u8>,
+    fin: bool,
+    /// Acknowledged by our gate: forgotten.
+    acked: u64,
+    /// Read by the present node.
+    read: u64,
+    end_told: bool,
+}
+
+/// A server's connection.
+struct Leg {
+    app: App,
+    server: u32,
+    open: bool,
+    /// The present node has its socket.
+    held: bool,
+    released: bool,
+    sent: Vec<u8>,
+    acked: u64,
+    read: u64,
+    end_told: bool,
+    /// Everything ever written to it, by position.
+    wire: Vec<u8>,
+    written: u64,
+    delivered: u64,
+    told: u64,
+    fin_waits: bool,
+    fin_at: Option<u64>,
+    fin_seen: bool,
+}
+
+impl Leg {
+    fn react(&mut self, fin: bool, flaked: &mut bool) {
+        if self.app.fin || self.app.reset {
+            return;
+        }
+        self.app.react(&self.wire[..self.delivered as usize], fin, &mut self.sent);
+        if self.app.flaky && !*flaked {
+            *flaked = true;
+            self.app.reset = true;
+            self.sent.clear();
+        }
+    }
+}
+
+pub(crate) struct World<'a> {
+    scenario: &'a Scenario,
+    marks: Option<&'a [usize]>,
+    pub(crate) rng: Rng,
+    pub(crate) step: u64,
+    mutation: Mutation,
+    mirrors: bool,
+    node: TestNode,
+    scratch: &'a mut Scratch,
+    effects: Effects,
+    conn: Connection,
+    mirrored: Mirrored,
+    pending: VecDeque<Vec<u8>>,
+    queued: u64,
+    applied: u64,
+    acked: u64,
+    client: Client,
+    /// Everything ever written to the client, by position.
+    wire: Vec<u8>,
+    written: u64,
+    delivered: u64,
+    told: u64,
+    fin_waits: bool,
+    fin_at: Option<u64>,
+    fin_seen: bool,
+    closed: Option<bool>,
+    legs: BTreeMap<u32, Leg>,
+    dials: Vec<(u32, u32, Hint, bool)>,
+    resumed: Option<u32>,
+    /// The client does nothing more, ever.
+    silent: bool,
+    /// A server has broken off once.
+    flaked: bool,
+    now: Micros,
+    pub(crate) crashes: u32,
+}
+
+impl<'a> World<'a> {
+    pub(crate) fn new(
+        scenario: &'a Scenario,
+        config: &Arc<Snapshot>,
+        marks: Option<&'a [usize]>,
+        seed: u64,
+        mutation: Mutation,
+        scratch: &'a mut Scratch,
+    ) -> World<'a> {
+        let version =
+            if scenario.wire == Wire::Tls12 { &rustls::version::TLS12 } else { &rustls::version::TLS13 };
+        let (peer, hello) = match scenario.wire {
+            Wire::Plain => (Peer::plain(), Vec::new()),
+            _ => Peer::ours(version, seed),
+        };
+        let now = Micros(1_000_000);
+        let mut world = World {
+            scenario,
+            marks,
+            rng: Rng(seed),
+            step: 0,
+            mutation,
+            mirrors: marks.is_some(),
+            node: TestNode { snapshot: config.clone(), draining: false, refuses: false },
+            scratch,
+            effects: Effects::default(),
+            conn: Connection::new(config, &setup::accepted(scenario.listener()), now),
+            mirrored: Mirrored::default(),
+            pending: VecDeque::new(),
+            queued: 0,
+            applied: 0,
+            acked: 0,
+            client: Client { peer, next: 0, sent: hello, fin: false, acked: 0, read: 0, end_told: false },
+            wire: Vec::new(),
+            written: 0,
+            delivered: 0,
+            told: 0,
+            fin_waits: false,
+            fin_at: None,
+            fin_seen: false,
+            closed: None,
+            legs: BTreeMap::new(),
+            dials: Vec::new(),
+            resumed: None,
+            silent: false,
+            flaked: false,
+            now,
+            crashes: 0,
+        };
+        if world.mirrors {
+            world.conn.mirror_to_backups();
+        }
+        world.call(|conn, io| conn.handle_accepted(io));
+        world
+    }
+
+    fn call(&mut self, step: impl FnOnce(&mut Connection, &mut Io<'_>)) {
+        let mut io =
+            Io { now: self.now, scratch: self.scratch, effects: &mut self.effects, node: &mut self.node };
+        step(&mut self.conn, &mut io);
+        self.perform();
+    }
+
+    /// What the worker does after each call.
+    fn perform(&mut self) {
+        for entry in self.conn.drain_entries() {
+            let bytes = entry.encode().unwrap();
+            assert_eq!(Entry::decode(&bytes).unwrap(), entry);
+            self.pending.push_back(bytes);
+            self.queued += 1;
+        }
+        let after = if self.mutation == Mutation::EarlyOutput { 0 } else { self.conn.newest_entry() };
+        let free = after <= self.conn.acknowledged();
+        let (first, second) = self.scratch.down.ready();
+        let bytes = [first, second].concat();
+        self.scratch.down.clear();
+        let taken = match free && self.conn.down().is_empty() && !bytes.is_empty() {
+            true => self.room(bytes.len()),
+            false => 0,
+        };
+        self.write_client(&bytes[..taken]);
+        if taken < bytes.len() {
+            self.conn.down().push(bytes[taken..].to_vec(), after);
+            self.conn.handle_blocked(self.now);
+        }
+        let pieces = std::mem::take(&mut self.effects.up);
+        let mut up = Vec::new();
+        for piece in pieces {
+            up.extend_from_slice(match piece.source {
+                Source::Input => &self.scratch.input[piece.range],
+                Source::Up => &self.scratch.up[piece.range],
+            });
+        }
+        self.scratch.up.clear();
+        let taken = if free && self.conn.up().is_empty() && !up.is_empty() { self.room(up.len()) } else { 0 };
+        self.write_server(&up[..taken]);
+        if taken < up.len() {
+            self.conn.up().push(up[taken..].to_vec(), after);
+            self.conn.handle_blocked(self.now);
+        }
+        for effect in std::mem::take(&mut self.effects.list) {
+            self.carry_out(effect);
+        }
+        self.send_fins();
+        self.check();
+    }
+
+    fn room(&mut self, wanted: usize) -> usize {
+        if self.mirrors && self.rng.chance(25) { self.rng.below(wanted) } else { wanted }
+    }
+
+    fn write_client(&mut self, bytes: &[u8]) {
+        put("the client", &mut self.wire, &mut self.written, self.fin_at, bytes);
+    }
+
+    fn write_server(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let held = self.legs.iter_mut().rev().find(|(_, leg)| leg.held);
+        let (id, leg) = held.expect("bytes without a server");
+        assert!(leg.open && !leg.released, "bytes for a leg that is not ours");
+        put(&format!("server leg {id}"), &mut leg.wire, &mut leg.written, leg.fin_at, bytes);
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        if std::env::var_os("TRACE").is_some() {
+            eprintln!("{}: effect {effect:?}", self.step);
+        }
+        match effect {
+            Effect::Dial { leg, pool, hint, tried, .. } => {
+                assert!(!self.legs.contains_key(&leg) || self.mirrors, "a leg's number is used twice");
+                self.dials.push((leg, pool, hint, tried.is_empty()));
+            }
+            Effect::Release { leg, .. } => {
+                self.dials.retain(|(dialled, ..)| *dialled != leg);
+                if let Some(leg) = self.legs.get_mut(&leg) {
+                    leg.released = true;
+                    leg.held = false;
+                    leg.fin_waits = false;
+                    leg.fin_seen = true; // its socket is closed, one way or another
+                }
+            }
+            Effect::ShutdownServer { leg } => {
+                self.legs.get_mut(&leg).expect("FIN without a server").fin_waits = true
+            }
+            Effect::ShutdownClient => self.fin_waits = true,
+            Effect::CloseClient { abort } => {
+                assert!(abort || self.conn.down().is_empty(), "closed with bytes waiting");
+                assert!(
+                    abort || !self.mirrors || self.delivered == self.written,
+                    "closed with bytes on their way"
+                );
+                self.closed = Some(abort);
+            }
+            Effect::Acknowledge { side, position } => self.acknowledge(side, position),
+            Effect::Matched(_) | Effect::Logged(_) => {}
+        }
+    }
+
+    /// Our gate lets an ACK pass: the peer forgets. The backup must be able to do without.
+    fn acknowledge(&mut self, side: Side, position: u64) {
+        match side {
+            Side::Client => {
+                let position = if self.mutation == Mutation::EarlyAck { self.client.read } else { position };
+                assert!(position <= self.client.read, "ACK of what the client has not sent");
+                self.client.acked = self.client.acked.max(position);
+                if self.mutation == Mutation::None {
+                    let frontier = self.mirrored.client_frontier();
+                    assert!(
+                        frontier >= position,
+                        "ACK {position} to the client, but the backup needs {frontier} on"
+                    );
+                }
+            }
+            Side::Server(id) => {
+                let leg = self.legs.get_mut(&id).expect("ACK to an unknown leg");
+                assert!(position <= leg.read, "ACK of what the server has not sent");
+                leg.acked = leg.acked.max(position);
+                let server = &self.mirrored.server;
+                let over = self.mirrored.closed.is_some_and(|(end, _)| server.plain >= end);
+                let needed = !over && self.mirrored.routes.values().any(|route| route.leg == id);
+                if needed && self.mutation == Mutation::None {
+                    let frontier = self.mirrored.server_frontier(id);
+                    assert!(
+                        frontier >= position,
+                        "ACK {position} to leg {id}, but the backup needs {frontier} on"
+                    );
+                }
+            }
+        }
+    }
+
+    fn send_fins(&mut self) {
+        if self.fin_waits && self.conn.down().is_empty() {
+            self.fin_waits = false;
+            assert!(
+                self.fin_at.is_none_or(|at| at == self.written),
+                "two FINs at different places to the client"
+            );
+            assert_eq!(self.written as usize, self.wire.len(), "FIN before bytes that were sent already");
+            self.fin_at = Some(self.written);
+        }
+        if self.conn.up().is_empty() {
+            for (id, leg) in self.legs.iter_mut().filter(|(_, leg)| leg.fin_waits) {
+                leg.fin_waits = false;
+                assert!(
+                    leg.fin_at.is_none_or(|at| at == leg.written),
+                    "two FINs at different places to leg {id}"
+                );
+                leg.fin_at = Some(leg.written);
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        assert!(
+            self.conn.down().len() < 600_000 && self.conn.up().len() < 300_000,
+            "an outlet without bound"
+        );
+        let held = self.mirrored.client_stash.bytes.len()
+            + self.mirrored.server_stash.values().map(|stash| stash.bytes.len()).sum::<usize>();
+        assert!(held <= 2 * self.scenario.window + 40_000, "{held} bytes stashed");
+        assert!(self.mirrored.boundaries.len() < 4000 && self.queued < 100_000, "a mirror without bound");
+        let state = &self.mirrored;
+        let idle =
+            state.routes.is_empty() && state.boundaries.is_empty() && state.hello.is_none() && held == 0;
+        if idle && state.generated.is_empty() {
+            let bytes = state.encode().unwrap().len();
+            assert!(bytes <= IDLE_BYTES_MAX, "{bytes} bytes for an idle connection");
+        }
+    }
+
+    /// Hands the oldest entries that are on their way to the backup.
+    fn apply(&mut self, count: usize) {
+        for _ in 0..count {
+            let Some(bytes) = self.pending.pop_front() else { return };
+            let entry = Entry::decode(&bytes).unwrap();
+            if std::env::var_os("TRACE").is_some() {
+                eprintln!("{}: {entry:?}", self.step);
+            }
+            self.mirrored.apply(&entry);
+            self.mirrored.check_invariants();
+            self.applied += 1;
+        }
+    }
+
+    pub(crate) fn outcome(&self) -> Outcome {
+        let servers = self.legs.values().filter(|leg| leg.delivered > 0);
+        // Which server answers is each node's own decision: its cookie names one of three.
+        let mut client = self.client.peer.received().to_vec();
+        for at in 0..client.len().saturating_sub(6) {
+            if &client[at..at + 5] == b"EG=c-" {
+                client[at + 5] = b'?';
+            }
+        }
+        let closed = match &self.client.peer {
+            Peer::Ours(ours) => ours.closed,
+            _ => true,
+        };
+        Outcome {
+            client,
+            client_end: self.fin_seen && closed,
+            aborted: self.closed == Some(true),
+            servers: servers.map(|leg| (leg.wire[..leg.delivered as usize].to_vec(), leg.fin_seen)).collect(),
+        }
+    }
+
+    /// The client is through with its script.
+    pub(crate) fn is_through(&self) -> bool {
+        self.client.next == self.scenario.steps.len()
+    }
+
+    pub(crate) fn received(&self) -> usize {
+        self.client.peer.received().len()
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "step {} closed {:?} timer {:?} leg {:?} in {}/{} (acked {}) out {}/{} script {}/{} mirrored {:?}",
+            self.step,
+            self.closed,
+            self.conn.timer(),
+            self.conn.leg_id(),
+            self.client.read,
+            self.client.sent.len(),
+            self.client.acked,
+            self.delivered,
+            self.written,
+            self.client.next,
+            self.scenario.steps.len(),
+            self.mirrored
+        )
+    }
+}
+
+/// Writes at an absolute position: what was written there before must be the same.
+fn put(to: &str, wire: &mut Vec<u8>, written: &mut u64, fin_at: Option<u64>, bytes: &[u8]) {
+    let at = *written as usize;
+    *written += bytes.len() as u64;
+    assert!(
+        bytes.is_empty() || fin_at.is_none_or(|fin| *written <= fin),
+        "bytes at {at} after the FIN to {to}"
+    );
+    let again = bytes.len().min(wire.len() - at);
+    if bytes[..again] != wire[at..at + again] {
+        let differs = bytes.iter().zip(&wire[at..]).position(|(a, b)| a != b).unwrap_or(0);
+        panic!("another byte at position {} to {to}", at + differs);
+    }
+    wire.extend_from_slice(&bytes[again..]);
+}

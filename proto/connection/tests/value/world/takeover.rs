@@ -1,0 +1,132 @@
+//! The node dies, and another one takes over from what the backup holds.
+
+use super::{Cut, Mutation, World};
+use crate::harness::setup;
+use evergate_connection::{Connection, Io};
+use evergate_mirror::Mirrored;
+
+impl World<'_> {
+    fn share(&mut self, cut: Cut, most: usize) -> usize {
+        match cut {
+            Cut::Least => 0,
+            Cut::Most => most,
+            Cut::Random => self.rng.below(most + 1),
+        }
+    }
+
+    /// The node dies, and another takes over.
+    pub(crate) fn crash(&mut self, cut: Cut) {
+        if self.closed.is_some() {
+            return;
+        }
+        self.crashes += 1;
+        let count = self.share(cut, self.pending.len());
+        self.apply(count);
+        let count = self.share(cut, (self.written - self.delivered.min(self.written)) as usize);
+        if count > 0 {
+            self.deliver(count);
+        }
+        for id in self.legs.keys().copied().collect::<Vec<_>>() {
+            let most = self.legs[&id].written.saturating_sub(self.legs[&id].delivered) as usize;
+            let count = self.share(cut, most) as u64;
+            let leg = self.legs.get_mut(&id).unwrap();
+            leg.delivered += count;
+            leg.held = false;
+            leg.open = false;
+            leg.end_told = false;
+            leg.fin_waits = false;
+            if count > 0 {
+                leg.react(false, &mut self.flaked);
+            }
+        }
+        self.mutate();
+        if std::env::var_os("TRACE").is_some() {
+            eprintln!("crash at {}: {}", self.step, self.describe());
+        }
+        self.pending.clear();
+        (self.queued, self.applied, self.acked) = (0, 0, 0);
+        self.dials.clear();
+        self.resumed = None;
+        self.fin_waits = false;
+        self.client.end_told = false;
+        self.effects.clear();
+        self.scratch.down.clear();
+        self.scratch.up.clear();
+        self.restore();
+    }
+
+    fn mutate(&mut self) {
+        match self.mutation {
+            Mutation::LostBoundary => drop(self.mirrored.boundaries.pop_back()),
+            Mutation::LostRoute => self.mirrored.routes.clear(),
+            _ => {}
+        }
+    }
+
+    fn restore(&mut self) {
+        let mut fresh = setup::accepted(self.scenario.listener());
+        fresh.secret = [9; 32];
+        let snapshot = self.node.snapshot.clone();
+        if self.mirrored.open.is_none() {
+            // Nothing of it is known: it is accepted anew.
+            assert_eq!(
+                (self.written, self.client.acked),
+                (0, 0),
+                "something was sent before anything was mirrored"
+            );
+            self.client.read = 0;
+            self.legs.clear();
+            self.conn = Connection::new(&snapshot, &setup::accepted(self.scenario.listener()), self.now);
+            self.conn.mirror_to_backups();
+            return self.call(|conn, io| conn.handle_accepted(io));
+        }
+        let state = Mirrored::decode(&self.mirrored.encode().unwrap()).unwrap();
+        let mut io =
+            Io { now: self.now, scratch: self.scratch, effects: &mut self.effects, node: &mut self.node };
+        let (conn, resumed) = match Connection::restore(&snapshot, &state, &fresh, &mut io) {
+            Ok(restored) => restored,
+            Err(evergate_connection::RestoreError::Aborted) => {
+                self.closed = Some(true);
+                return;
+            }
+            Err(error) => panic!("cannot be restored: {error:?}"),
+        };
+        self.conn = conn;
+        self.client.read = self.conn.client_frontier();
+        assert!(
+            self.client.read >= self.client.acked,
+            "input {} on is needed, but {} is acknowledged",
+            self.client.read,
+            self.client.acked
+        );
+        assert!(self.client.read <= self.client.sent.len() as u64);
+        let start = self.conn.output_position() - self.scratch.down.len() as u64;
+        assert!(start <= self.delivered, "output goes on at {start}, but the client has {}", self.delivered);
+        self.written = start;
+        self.told = start;
+        let kept = resumed.as_ref().map(|resumed| resumed.route.leg);
+        for (_, leg) in self.legs.iter_mut().filter(|(id, leg)| Some(**id) != kept && !leg.released) {
+            leg.released = true; // nobody answers this server any more
+            leg.fin_seen = true;
+        }
+        if let Some(resumed) = resumed {
+            let id = resumed.route.leg;
+            let leg = self.legs.get_mut(&id).expect("a resumed leg that never was");
+            assert!(!leg.released || leg.app.reset, "leg {id} is needed, but it was given back");
+            leg.released = false;
+            assert!(
+                resumed.input >= leg.acked,
+                "leg {id}: {} on is needed, {} is acknowledged",
+                resumed.input,
+                leg.acked
+            );
+            assert!(resumed.input <= leg.sent.len() as u64 && resumed.output <= leg.delivered);
+            assert_eq!(leg.server, resumed.route.server);
+            leg.read = resumed.input;
+            leg.written = resumed.output;
+            leg.told = resumed.output;
+            self.resumed = Some(id);
+        }
+        self.perform();
+    }
+}

@@ -1,0 +1,93 @@
+//! Answers the proxy gives by itself: errors and redirects, with a short text that says why.
+
+use crate::bytes::push_decimal;
+use crate::write::{push_content_length, push_field};
+
+/// Appends a complete response with a small `text/plain` body made of the status and `reason_token`.
+///
+/// `close` adds `Connection: close`; `head_request` leaves the body out but keeps its length; `extra` holds further
+/// fields, such as the Location of a redirect or Retry-After.
+pub fn error_response(
+    out: &mut Vec<u8>,
+    status: u16,
+    reason_token: &str,
+    close: bool,
+    head_request: bool,
+    extra: &[(&str, &str)],
+) {
+    let phrase = reason_phrase(status);
+    let token = reason_token.as_bytes();
+    out.reserve(256);
+    out.extend_from_slice(b"HTTP/1.1 ");
+    push_decimal(out, u64::from(status));
+    out.push(b' ');
+    out.extend_from_slice(phrase.as_bytes());
+    out.extend_from_slice(b"\r\nContent-Type: text/plain; charset=utf-8\r\n");
+    // 204 and 304 have no body and 204 must not announce one.
+    let bodiless = status == 204 || status == 304;
+    let separator = if token.is_empty() { 0 } else { ": ".len() };
+    let body_len = decimal_len(status) + 1 + phrase.len() + separator + token.len() + 1;
+    if !bodiless {
+        push_content_length(out, body_len as u64);
+    }
+    if status >= 400 {
+        out.extend_from_slice(b"Cache-Control: no-store\r\n");
+    }
+    if close {
+        out.extend_from_slice(b"Connection: close\r\n");
+    }
+    for (name, value) in extra {
+        push_field(out, name, value.as_bytes());
+    }
+    out.extend_from_slice(b"\r\n");
+    if head_request || bodiless {
+        return;
+    }
+    push_decimal(out, u64::from(status));
+    out.push(b' ');
+    out.extend_from_slice(phrase.as_bytes());
+    if !token.is_empty() {
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(token);
+    }
+    out.push(b'\n');
+}
+
+fn decimal_len(status: u16) -> usize {
+    status.checked_ilog10().map_or(1, |log| log as usize + 1)
+}
+
+/// The registered phrase of a status, or a general one.
+pub fn reason_phrase(status: u16) -> &'static str {
+    match status {
+        100 => "Continue",
+        200 => "OK",
+        204 => "No Content",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        411 => "Length Required",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        417 => "Expectation Failed",
+        421 => "Misdirected Request",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "Status",
+    }
+}

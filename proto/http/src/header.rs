@@ -1,0 +1,251 @@
+//! Header lines of a head: where they are in the buffer and what the proxy knows about their names.
+
+use crate::bytes::ascii;
+
+const SLOTS: usize = 128;
+
+/// Names that framing, routing or rewriting treats specially. Decided once, while the line is parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    Other,
+    Host,
+    ContentLength,
+    TransferEncoding,
+    Connection,
+    /// `Keep-Alive`, `Proxy-Connection`, `HTTP2-Settings`: never leave this hop.
+    HopByHop,
+    Te,
+    Upgrade,
+    Expect,
+    Cookie,
+    Authorization,
+    XForwardedFor,
+    XForwardedProto,
+    /// `Forwarded`, `X-Real-IP` and the rest of `X-Forwarded-*`: what only a trusted hop may say.
+    Forwarded,
+    XRequestId,
+    /// One of the forwarding names spelt with `_`, which CGI-style servers read as `-`: never forwarded.
+    Disguised,
+}
+
+impl Name {
+    /// Nothing when servers may take the name for one that frames the message.
+    #[inline]
+    pub(crate) fn of(name: &[u8]) -> Option<Name> {
+        let known = Self::exact(name);
+        // The names that may not be disguised have 9 bytes or more.
+        if known != Name::Other || name.len() < 9 || !name.contains(&b'_') {
+            return Some(known);
+        }
+        Self::disguised(name)
+    }
+
+    #[cold]
+    fn disguised(name: &[u8]) -> Option<Name> {
+        // `Content_Length` is another name on the wire and the same name in a CGI-style environment.
+        let mut dashed = [0u8; 32];
+        let Some(dashed) = dashed.get_mut(..name.len()) else { return Some(Name::Other) };
+        for (to, from) in dashed.iter_mut().zip(name) {
+            *to = if *from == b'_' { b'-' } else { *from };
+        }
+        match Self::exact(dashed) {
+            Name::ContentLength | Name::TransferEncoding => None,
+            Name::XForwardedFor | Name::XForwardedProto | Name::Forwarded | Name::XRequestId => {
+                Some(Name::Disguised)
+            }
+            _ => Some(Name::Other),
+        }
+    }
+
+    fn exact(name: &[u8]) -> Name {
+        let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
+        match name.len() {
+            2 if is("te") => Name::Te,
+            4 if is("host") => Name::Host,
+            6 if is("cookie") => Name::Cookie,
+            6 if is("expect") => Name::Expect,
+            7 if is("upgrade") => Name::Upgrade,
+            9 if is("forwarded") || is("x-real-ip") => Name::Forwarded,
+            10 if is("connection") => Name::Connection,
+            10 if is("keep-alive") => Name::HopByHop,
+            12 if is("x-request-id") => Name::XRequestId,
+            13 if is("authorization") => Name::Authorization,
+            14 if is("content-length") => Name::ContentLength,
+            14 if is("http2-settings") => Name::HopByHop,
+            15 if is("x-forwarded-for") => Name::XForwardedFor,
+            16 if is("proxy-connection") => Name::HopByHop,
+            17 if is("transfer-encoding") => Name::TransferEncoding,
+            17 if is("x-forwarded-proto") => Name::XForwardedProto,
+            13.. if name[..12].eq_ignore_ascii_case(b"x-forwarded-") => Name::Forwarded,
+            _ => Name::Other,
+        }
+    }
+}
+
+/// One header line as positions in the head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub(crate) name_start: u32,
+    pub(crate) name_end: u32,
+    pub(crate) value_start: u32,
+    pub(crate) value_end: u32,
+    pub(crate) name: Name,
+}
+
+const EMPTY: Slot = Slot { name_start: 0, name_end: 0, value_start: 0, value_end: 0, name: Name::Other };
+
+/// Room for the header positions of one head. Keep one per worker and reuse it: it borrows nothing between parses.
+#[derive(Clone, Debug)]
+pub struct HeaderSlots([Slot; SLOTS]);
+
+impl HeaderSlots {
+    /// Empty slots for 128 headers (about 2.5 KiB).
+    pub const fn new() -> Self {
+        Self([EMPTY; SLOTS])
+    }
+
+    /// Fills the slot at `index`; false when there is none.
+    #[inline]
+    pub(crate) fn put(&mut self, index: usize, slot: Slot) -> bool {
+        match self.0.get_mut(index) {
+            Some(place) => {
+                *place = slot;
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(crate) fn first(&self, count: usize) -> &[Slot] {
+        self.0.get(..count).unwrap_or(&self.0)
+    }
+}
+
+impl Default for HeaderSlots {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One header line. The name is a token as sent; the value has no whitespace around it and no control bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header<'a> {
+    /// As sent: compare without regard to case.
+    pub name: &'a str,
+    /// Bytes 0x20 to 0xff except 0x7f, and HTAB.
+    pub value: &'a [u8],
+}
+
+/// The header lines of a head, in the order received. Copy it freely: it is two slices.
+#[derive(Clone, Copy)]
+pub struct Headers<'a> {
+    buf: &'a [u8],
+    slots: &'a [Slot],
+}
+
+impl<'a> Headers<'a> {
+    pub(crate) fn new(buf: &'a [u8], slots: &'a [Slot]) -> Self {
+        Self { buf, slots }
+    }
+
+    /// Number of header lines.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// True when the head has no header lines.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The header line at `index`.
+    pub fn at(&self, index: usize) -> Option<Header<'a>> {
+        self.slots.get(index).map(|slot| self.header(slot))
+    }
+
+    /// The value of the first header of that name, without regard to case.
+    pub fn get(&self, name: &str) -> Option<&'a [u8]> {
+        self.all(name).next()
+    }
+
+    /// The values of every header of that name, in the order received.
+    pub fn all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
+        let Headers { buf, slots } = *self;
+        slots
+            .iter()
+            .filter(move |slot| name_bytes(buf, slot).eq_ignore_ascii_case(name.as_bytes()))
+            .map(move |slot| value_bytes(buf, slot))
+    }
+
+    /// Every header line in the order received.
+    pub fn iter(&self) -> HeaderIter<'a> {
+        HeaderIter { buf: self.buf, slots: self.slots.iter() }
+    }
+
+    fn header(&self, slot: &Slot) -> Header<'a> {
+        Header { name: ascii(name_bytes(self.buf, slot)), value: value_bytes(self.buf, slot) }
+    }
+
+    /// Name class, name and value of every line, for the writers.
+    pub(crate) fn classified(&self) -> impl Iterator<Item = (Name, &'a [u8], &'a [u8])> + use<'a> {
+        let buf = self.buf;
+        self.slots.iter().map(move |slot| (slot.name, name_bytes(buf, slot), value_bytes(buf, slot)))
+    }
+
+    /// The values of the lines whose name is of that class.
+    pub(crate) fn of(&self, name: Name) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.classified().filter(move |line| line.0 == name).map(|line| line.2)
+    }
+}
+
+impl std::fmt::Debug for Headers<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl<'a> IntoIterator for Headers<'a> {
+    type Item = Header<'a>;
+    type IntoIter = HeaderIter<'a>;
+    fn into_iter(self) -> HeaderIter<'a> {
+        self.iter()
+    }
+}
+
+impl<'a> IntoIterator for &Headers<'a> {
+    type Item = Header<'a>;
+    type IntoIter = HeaderIter<'a>;
+    fn into_iter(self) -> HeaderIter<'a> {
+        self.iter()
+    }
+}
+
+/// Iterator over the lines of [`Headers`].
+#[derive(Clone)]
+pub struct HeaderIter<'a> {
+    buf: &'a [u8],
+    slots: std::slice::Iter<'a, Slot>,
+}
+
+impl<'a> Iterator for HeaderIter<'a> {
+    type Item = Header<'a>;
+    fn next(&mut self) -> Option<Header<'a>> {
+        let slot = self.slots.next()?;
+        Some(Header { name: ascii(name_bytes(self.buf, slot)), value: value_bytes(self.buf, slot) })
+    }
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.slots.size_hint()
+    }
+}
+
+impl ExactSizeIterator for HeaderIter<'_> {}
+
+#[inline]
+fn name_bytes<'a>(buf: &'a [u8], slot: &Slot) -> &'a [u8] {
+    buf.get(slot.name_start as usize..slot.name_end as usize).unwrap_or_default()
+}
+
+#[inline]
+fn value_bytes<'a>(buf: &'a [u8], slot: &Slot) -> &'a [u8] {
+    buf.get(slot.value_start as usize..slot.value_end as usize).unwrap_or_default()
+}

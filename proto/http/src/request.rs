@@ -1,0 +1,267 @@
+//! Request heads: the request line, Host, framing and what the client wants of the connection.
+
+use crate::authority;
+use crate::body::Body;
+use crate::bytes::{ascii, is_method_byte, trim_ows};
+use crate::fields::{Facts, Side, scan_fields};
+use crate::header::{HeaderSlots, Headers, Name};
+use crate::limits::{Limits, Parsed, Refusal};
+use crate::target;
+use memchr::memchr;
+
+const METHOD_BYTES_MAX: usize = 32;
+
+/// The two versions this crate speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// HTTP/1.0
+    H10,
+    /// HTTP/1.1
+    H11,
+}
+
+/// How the body of a request is delimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestFraming {
+    /// There is no body.
+    None,
+    /// Content-Length, in bytes; may be 0.
+    Length(u64),
+    /// Transfer-Encoding: chunked
+    Chunked,
+}
+
+/// A complete request head, borrowed from the receive buffer and the header slots.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestHead<'a> {
+    /// Bytes of the buffer that the head takes; the body starts there.
+    pub head_len: usize,
+    /// Upper-case letters, digits, `-` and `_`; at most 32 bytes.
+    pub method: &'a str,
+    /// The request target as sent.
+    pub target: &'a [u8],
+    /// The path of an origin-form or absolute-form target, or `*`. Not canonical: see [`crate::canonical_path`].
+    pub path: &'a [u8],
+    /// What follows the first `?`.
+    pub query: Option<&'a [u8]>,
+    /// The authority as sent, in the absolute-form target or the Host header; empty only in HTTP/1.0.
+    pub host: &'a [u8],
+    /// Version of the request line.
+    pub version: Version,
+    /// The header lines.
+    pub headers: Headers<'a>,
+    /// How the body is delimited.
+    pub framing: RequestFraming,
+    /// The client wants to send another request on this connection.
+    pub keep_alive: bool,
+    /// The client waits for 100 (Continue) before it sends the body.
+    pub expect_continue: bool,
+    /// A GET without body that asks for another protocol, and that protocol may be tunnelled.
+    pub upgrade: bool,
+    pub(crate) facts: Facts,
+}
+
+impl<'a> RequestHead<'a> {
+    /// The host without its port; an IPv6 address keeps its brackets.
+    pub fn host_name(&self) -> &'a [u8] {
+        authority::name(self.host)
+    }
+
+    /// The value of the first header of that name, without regard to case.
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        self.headers.get(name)
+    }
+
+    /// The value of the first cookie of that name (case-sensitive), as sent.
+    pub fn cookie(&self, name: &str) -> Option<&'a [u8]> {
+        for line in self.headers.of(Name::Cookie) {
+            for pair in line.split(|&b| b == b';') {
+                let pair = trim_ows(pair);
+                if let Some(rest) = pair.strip_prefix(name.as_bytes())
+                    && let Some(value) = rest.strip_prefix(b"=")
+                {
+                    return Some(value);
+                }
+            }
+        }
+        None
+    }
+
+    /// RFC 9110 section 9.2.2: repeating the request has the effect of sending it once.
+    pub fn is_idempotent(&self) -> bool {
+        matches!(self.method, "GET" | "HEAD" | "OPTIONS" | "PUT" | "DELETE" | "TRACE")
+    }
+
+    /// Where the body stands before its first byte.
+    pub fn body(&self) -> Body {
+        match self.framing {
+            RequestFraming::None => Body::Done,
+            RequestFraming::Length(left) => Body::length(left),
+            RequestFraming::Chunked => Body::chunked(),
+        }
+    }
+}
+
+/// Parses a request head at the start of `buf`.
+///
+/// At most one CRLF before the request line is skipped (RFC 9112 section 2.2) and counted in `head_len`.
+pub fn parse_request<'a>(
+    buf: &'a [u8],
+    limits: &Limits,
+    slots: &'a mut HeaderSlots,
+) -> Result<Parsed<RequestHead<'a>>, Refusal> {
+    let Some(line) = request_line(buf, limits)? else { return Ok(Parsed::Partial) };
+    let facts = match scan_fields(buf, line.next, limits, slots, Side::Request)? {
+        Parsed::Complete(facts) => facts,
+        Parsed::Partial => return Ok(Parsed::Partial),
+    };
+    let host = host(buf, &line, &facts)?;
+    let framing = framing(&line, &facts)?;
+    let h11 = line.version == Version::H11;
+    let has_body = !matches!(framing, RequestFraming::None | RequestFraming::Length(0));
+    let upgrade = h11
+        && facts.upgrade_option
+        && facts.upgrade_lines == 1
+        && !facts.upgrade_refused
+        && line.method == b"GET"
+        && framing == RequestFraming::None;
+    let slots: &'a HeaderSlots = slots;
+    Ok(Parsed::Complete(RequestHead {
+        head_len: facts.end,
+        method: ascii(line.method),
+        target: line.target,
+        path: line.parts.path,
+        query: line.parts.query,
+        host,
+        version: line.version,
+        headers: Headers::new(buf, slots.first(facts.count)),
+        framing,
+        keep_alive: !facts.close && (h11 || facts.keep_alive),
+        // RFC 9110 section 10.1.1: ignored in HTTP/1.0; pointless without content.
+        expect_continue: facts.expect_continue && h11 && has_body,
+        upgrade,
+        facts,
+    }))
+}
+
+struct RequestLine<'a> {
+    method: &'a [u8],
+    target: &'a [u8],
+    parts: target::Target<'a>,
+    version: Version,
+    /// Where the header lines start.
+    next: usize,
+}
+
+fn request_line<'a>(buf: &'a [u8], limits: &Limits) -> Result<Option<RequestLine<'a>>, Refusal> {
+    let Some(start) = line_start(buf)? else { return Ok(None) };
+    let rest = &buf[start..];
+    let Some(method) = method(rest)? else { return Ok(None) };
+
+    // The limits are thresholds on the position of the LF. An incomplete line crosses them at the same byte as a
+    // complete one; the lower threshold names the reason.
+    let lf = memchr(b'\n', rest);
+    let position = start + lf.unwrap_or(rest.len());
+    let line_too_long = start + METHOD_BYTES_MAX + 1 + limits.target_bytes_max + " HTTP/1.1\r".len() + 1;
+    let head_too_long = limits.head_bytes();
+    if position >= line_too_long.min(head_too_long) {
+        return Err(if line_too_long <= head_too_long {
+            Refusal::with(414, "target_too_long")
+        } else {
+            Refusal::with(431, "head_too_large")
+        });
+    }
+    let Some(lf) = lf else { return Ok(None) };
+    let Some(line) = rest[..lf].strip_suffix(b"\r") else { return Err(Refusal::bad("bare_lf")) };
+    if memchr(b'\r', line).is_some() {
+        return Err(Refusal::bad("bare_cr"));
+    }
+
+    let Some(after) = line.get(method.len() + 1..) else {
+        return Err(Refusal::bad("request_line_malformed"));
+    };
+    let (target, version) = match memchr(b' ', after) {
+        // RFC 9112 section 3: whitespace in the request line is not to be guessed around.
+        Some(0) => return Err(Refusal::bad("request_line_spaces")),
+        Some(space) => (&after[..space], &after[space + 1..]),
+        None => return Err(Refusal::bad("version_missing")),
+    };
+    if memchr(b' ', version).is_some() {
+        return Err(Refusal::bad("request_line_spaces"));
+    }
+    let version = match version {
+        b"HTTP/1.1" => Version::H11,
+        b"HTTP/1.0" => Version::H10,
+        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
+            return Err(Refusal::with(505, "version_unsupported"));
+        }
+        _ => return Err(Refusal::bad("version_malformed")),
+    };
+    if target.len() > limits.target_bytes_max {
+        return Err(Refusal::with(414, "target_too_long"));
+    }
+    if method == b"CONNECT" {
+        return Err(Refusal::with(501, "connect_unsupported"));
+    }
+    let parts = target::parse(method, target)?;
+    Ok(Some(RequestLine { method, target, parts, version, next: start + lf + 1 }))
+}
+
+/// Where the request line starts, or nothing when that is not yet known.
+fn line_start(buf: &[u8]) -> Result<Option<usize>, Refusal> {
+    let start = match buf {
+        [b'\r', b'\n', ..] => 2,
+        [b'\r'] => return Ok(None),
+        [b'\r', ..] => return Err(Refusal::bad("bare_cr")),
+        _ => 0,
+    };
+    match buf.get(start) {
+        None => Ok(None),
+        Some(b' ' | b'\t') => Err(Refusal::bad("leading_space")),
+        Some(b'\r' | b'\n') if start > 0 => Err(Refusal::bad("leading_empty_lines")),
+        Some(b'\n') => Err(Refusal::bad("bare_lf")),
+        Some(_) => Ok(Some(start)),
+    }
+}
+
+/// The method at the start of a line. Judged byte by byte, so that what is not HTTP is refused at once.
+fn method(rest: &[u8]) -> Result<Option<&[u8]>, Refusal> {
+    let head = &rest[..rest.len().min(METHOD_BYTES_MAX + 1)];
+    match head.iter().position(|&b| !is_method_byte(b)) {
+        None if head.len() > METHOD_BYTES_MAX => Err(Refusal::with(501, "method_too_long")),
+        None => Ok(None),
+        // A line that ends within the method is for the line checks to name.
+        Some(len) if len > 0 && matches!(head[len], b' ' | b'\r' | b'\n') => Ok(Some(&rest[..len])),
+        Some(_) => Err(Refusal::bad("method_malformed")),
+    }
+}
+
+fn host<'a>(buf: &'a [u8], line: &RequestLine<'a>, facts: &Facts) -> Result<&'a [u8], Refusal> {
+    let sent = facts.host.map(|(start, end)| &buf[start..end]);
+    let h10 = line.version == Version::H10;
+    let header = match sent {
+        None if h10 => None,
+        None => return Err(Refusal::bad("host_missing")),
+        Some([]) if h10 => None,
+        Some(host) => Some((host, authority::parse(host)?)),
+    };
+    match (line.parts.authority, header) {
+        (None, None) => Ok(b""),
+        (None, Some((host, _))) => Ok(host),
+        (Some((name, _, _)), None) => Ok(name),
+        // RFC 9112 section 3.2.2 lets the target win; a server behind us may let the header win.
+        (Some((name, a, port)), Some((_, b))) if authority::same(a, b, port) => Ok(name),
+        (Some(_), Some(_)) => Err(Refusal::bad("host_conflict")),
+    }
+}
+
+fn framing(line: &RequestLine<'_>, facts: &Facts) -> Result<RequestFraming, Refusal> {
+    match (facts.chunked, facts.content_length) {
+        (true, Some(_)) => Err(Refusal::bad("length_and_chunked")),
+        // RFC 9112 section 6.1: the framing of such a message is to be treated as faulty.
+        (true, None) if line.version == Version::H10 => Err(Refusal::bad("transfer_encoding_http10")),
+        (true, None) => Ok(RequestFraming::Chunked),
+        (false, Some(length)) => Ok(RequestFraming::Length(length)),
+        (false, None) => Ok(RequestFraming::None),
+    }
+}

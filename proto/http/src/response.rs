@@ -1,0 +1,155 @@
+//! Response heads, read from a server that is trusted no more than a client.
+
+use crate::body::Body;
+use crate::bytes::has_control;
+use crate::fields::{Facts, Side, line_end, scan_fields};
+use crate::header::{HeaderSlots, Headers};
+use crate::limits::{Limits, Parsed, Refusal};
+use crate::request::Version;
+
+/// How the body of a response is delimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseFraming {
+    /// There is no body, whatever the headers say: 1xx, 204, 304 and answers to HEAD.
+    None,
+    /// Content-Length, in bytes; may be 0.
+    Length(u64),
+    /// Transfer-Encoding: chunked
+    Chunked,
+    /// The body ends when the server closes the connection.
+    UntilClose,
+}
+
+/// A complete response head, borrowed from the receive buffer and the header slots.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseHead<'a> {
+    /// Bytes of the buffer that the head takes; the body starts there.
+    pub head_len: usize,
+    /// 100 to 599.
+    pub status: u16,
+    /// Version of the status line.
+    pub version: Version,
+    /// The reason phrase; empty when it is absent or not UTF-8.
+    pub reason: &'a str,
+    /// The header lines.
+    pub headers: Headers<'a>,
+    /// How the body is delimited.
+    pub framing: ResponseFraming,
+    /// The server will take another request on this connection. An HTTP/1.1 answer to an HTTP/1.0 request may say
+    /// so and close nevertheless: the caller knows which version it asked in.
+    pub keep_alive: bool,
+    /// 101: what follows is another protocol.
+    pub is_upgrade: bool,
+    pub(crate) facts: Facts,
+}
+
+impl<'a> ResponseHead<'a> {
+    /// The value of the first header of that name, without regard to case.
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        self.headers.get(name)
+    }
+
+    /// 1xx other than 101: another head follows.
+    pub fn is_interim(&self) -> bool {
+        self.status < 200 && self.status != 101
+    }
+
+    /// Where the body stands before its first byte.
+    pub fn body(&self) -> Body {
+        match self.framing {
+            ResponseFraming::None => Body::Done,
+            ResponseFraming::Length(left) => Body::length(left),
+            ResponseFraming::Chunked => Body::chunked(),
+            ResponseFraming::UntilClose => Body::UntilClose,
+        }
+    }
+}
+
+/// Parses a response head at the start of `buf`. `request_was_head`: the answer to HEAD has no body.
+pub fn parse_response<'a>(
+    buf: &'a [u8],
+    limits: &Limits,
+    slots: &'a mut HeaderSlots,
+    request_was_head: bool,
+) -> Result<Parsed<ResponseHead<'a>>, Refusal> {
+    parse(buf, limits, slots, request_was_head).map_err(Refusal::for_response)
+}
+
+fn parse<'a>(
+    buf: &'a [u8],
+    limits: &Limits,
+    slots: &'a mut HeaderSlots,
+    request_was_head: bool,
+) -> Result<Parsed<ResponseHead<'a>>, Refusal> {
+    let Some(end) = line_end(buf, 0, limits.head_bytes())? else { return Ok(Parsed::Partial) };
+    let (version, status, reason) = status_line(&buf[..end])?;
+    let facts = match scan_fields(buf, end + 2, limits, slots, Side::Response)? {
+        Parsed::Complete(facts) => facts,
+        Parsed::Partial => return Ok(Parsed::Partial),
+    };
+    let framing = framing(version, status, &facts, request_was_head)?;
+    if status == 101 && facts.upgrade_lines == 0 {
+        return Err(Refusal::bad("upgrade_missing"));
+    }
+    let persistent = !facts.close && (version == Version::H11 || facts.keep_alive);
+    let slots: &'a HeaderSlots = slots;
+    Ok(Parsed::Complete(ResponseHead {
+        head_len: facts.end,
+        status,
+        version,
+        reason: std::str::from_utf8(reason).unwrap_or(""),
+        headers: Headers::new(buf, slots.first(facts.count)),
+        framing,
+        keep_alive: persistent && framing != ResponseFraming::UntilClose,
+        is_upgrade: status == 101,
+        facts,
+    }))
+}
+
+fn status_line(line: &[u8]) -> Result<(Version, u16, &[u8]), Refusal> {
+    if has_control(line) {
+        let cr = memchr::memchr(b'\r', line).is_some();
+        return Err(Refusal::bad(if cr { "bare_cr" } else { "status_line_malformed" }));
+    }
+    let (version, rest) = match line {
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1', rest @ ..] => (Version::H11, rest),
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'0', rest @ ..] => (Version::H10, rest),
+        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9', ..] => {
+            return Err(Refusal::bad("version_unsupported"));
+        }
+        _ => return Err(Refusal::bad("status_line_malformed")),
+    };
+    // A missing space before an empty reason phrase is common and has only one reading.
+    let (digits, reason) = match rest {
+        [b' ', a, b, c] => ([*a, *b, *c], &b""[..]),
+        [b' ', a, b, c, b' ', reason @ ..] => ([*a, *b, *c], reason),
+        _ => return Err(Refusal::bad("status_line_malformed")),
+    };
+    if !digits.iter().all(u8::is_ascii_digit) || !(b'1'..=b'5').contains(&digits[0]) {
+        return Err(Refusal::bad("status_invalid"));
+    }
+    let status = digits.iter().fold(0u16, |n, d| n * 10 + u16::from(d - b'0'));
+    Ok((version, status, reason))
+}
+
+/// RFC 9112 section 6.3.
+fn framing(
+    version: Version,
+    status: u16,
+    facts: &Facts,
+    request_was_head: bool,
+) -> Result<ResponseFraming, Refusal> {
+    match (facts.chunked, facts.content_length) {
+        (true, Some(_)) => return Err(Refusal::bad("length_and_chunked")),
+        (true, None) if version == Version::H10 => return Err(Refusal::bad("transfer_encoding_http10")),
+        _ => {}
+    }
+    if request_was_head || status < 200 || status == 204 || status == 304 {
+        return Ok(ResponseFraming::None);
+    }
+    Ok(match facts.content_length {
+        Some(length) => ResponseFraming::Length(length),
+        None if facts.chunked => ResponseFraming::Chunked,
+        None => ResponseFraming::UntilClose,
+    })
+}

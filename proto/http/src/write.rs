@@ -1,0 +1,281 @@
+//! Heads as they are sent on: hop-by-hop fields dropped, framing written from what was understood rather than
+//! copied, forwarding fields added. Names and values of other fields leave as they came.
+
+use crate::bytes::{is_token, list_members, push_decimal};
+use crate::header::{Headers, Name};
+use crate::request::{RequestFraming, RequestHead, Version};
+use crate::response::{ResponseFraming, ResponseHead};
+
+/// What to change in a request on its way to the server.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestEdits<'a> {
+    /// The path to write: the bytes the rules matched, from [`crate::canonical_path`]. Empty means as sent.
+    pub path: &'a [u8],
+    /// Host for a client of HTTP/1.0 that names none: many servers refuse an empty one.
+    pub default_host: &'a str,
+    /// The client's address as text, without port.
+    pub client_ip: &'a str,
+    /// `http` or `https`: how the client reached us.
+    pub scheme: &'a str,
+    /// Written as X-Request-Id in place of what the client sent; empty writes none.
+    pub request_id: &'a str,
+    /// Append to the X-Forwarded-For that was received and keep its companions; else drop what the client sent.
+    pub trust_forwarded: bool,
+    /// Fields to write in place of those of the same name. `Host` is allowed; framing fields are ignored.
+    pub set: &'a [(&'a str, &'a str)],
+    /// Names of fields to leave out. Framing fields and Host are ignored.
+    pub remove: &'a [&'a str],
+    /// Forward the request for another protocol, if the head asks for one.
+    pub upgrade: bool,
+}
+
+/// What to change in a response on its way to the client.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ResponseEdits<'a> {
+    /// We close the connection after this response. Implied when the body ends with the connection.
+    pub close: bool,
+    /// The client speaks HTTP/1.0: a connection that stays open must say so, and a chunked body loses its framing, so that
+    /// the connection's end is the body's.
+    pub http10_client: bool,
+    /// Fields to write in place of those of the same name; framing fields are ignored.
+    pub set: &'a [(&'a str, &'a str)],
+    /// Names of fields to leave out; framing fields are ignored.
+    pub remove: &'a [&'a str],
+    /// Fields to add, such as Set-Cookie.
+    pub append: &'a [(&'a str, &'a str)],
+    /// Forward a 101 as such.
+    pub upgrade: bool,
+}
+
+/// Appends the request head for the server.
+///
+/// The target is in origin-form and Host comes first. An HTTP/1.0 request becomes one of HTTP/1.1 (RFC 9110 section 2.5), so that
+/// the server connection can be reused; a chunked response to it must lose its framing, see [`ResponseEdits::http10_client`].
+pub fn write_request_head(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &RequestEdits<'_>) {
+    let h11 = head.version == Version::H11;
+    out.reserve(head.head_len + 256);
+    out.extend_from_slice(head.method.as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(if edits.path.is_empty() { head.path } else { edits.path });
+    if let Some(query) = head.query {
+        out.push(b'?');
+        out.extend_from_slice(query);
+    }
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+
+    match edits.set.iter().find(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        Some((_, host)) => push_field(out, "Host", host.as_bytes()),
+        None if head.host.is_empty() => push_field(out, "Host", edits.default_host.as_bytes()),
+        None => push_field(out, "Host", head.host),
+    }
+
+    let upgrade = edits.upgrade && head.upgrade;
+    let te = head.facts.te_trailers && h11;
+    let listed = head.facts.names_listed;
+    for (class, name, value) in head.headers.classified() {
+        let forward = match class {
+            Name::Other | Name::Cookie | Name::Authorization => {
+                forwards(head.headers, name, listed, edits.set, edits.remove)
+            }
+            Name::Forwarded | Name::XForwardedProto => {
+                edits.trust_forwarded && forwards(head.headers, name, listed, edits.set, edits.remove)
+            }
+            Name::Expect => head.expect_continue,
+            Name::Upgrade => upgrade,
+            // Written below, or never.
+            Name::Host
+            | Name::ContentLength
+            | Name::TransferEncoding
+            | Name::Connection
+            | Name::HopByHop
+            | Name::Te
+            | Name::XForwardedFor
+            | Name::XRequestId
+            | Name::Disguised => false,
+        };
+        if forward {
+            push_line(out, name, value);
+        }
+    }
+
+    push_request_framing(out, head.framing);
+    let options: &[u8] = match (upgrade, te) {
+        (true, true) => b"upgrade, TE",
+        (true, false) => b"upgrade",
+        (false, true) => b"TE",
+        (false, false) => b"",
+    };
+    if !options.is_empty() {
+        push_line(out, b"Connection", options);
+    }
+    if te {
+        push_line(out, b"TE", b"trailers");
+    }
+    push_forwarding(out, head, edits);
+    push_set(out, edits.set);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn push_request_framing(out: &mut Vec<u8>, framing: RequestFraming) {
+    match framing {
+        RequestFraming::None => {}
+        RequestFraming::Length(length) => push_content_length(out, length),
+        RequestFraming::Chunked => push_line(out, b"Transfer-Encoding", b"chunked"),
+    }
+}
+
+fn push_forwarding(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &RequestEdits<'_>) {
+    let ours = |name: &str| !overridden(name.as_bytes(), edits.set, edits.remove);
+    if ours("x-forwarded-for") {
+        out.extend_from_slice(b"X-Forwarded-For: ");
+        if edits.trust_forwarded {
+            for value in head.headers.of(Name::XForwardedFor).filter(|value| !value.is_empty()) {
+                out.extend_from_slice(value);
+                out.extend_from_slice(b", ");
+            }
+        }
+        push_value(out, edits.client_ip.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    // A trusted hop in front of us knows how the client reached it; we only know how the hop reached us.
+    let told = edits.trust_forwarded && head.headers.of(Name::XForwardedProto).next().is_some();
+    if !told && ours("x-forwarded-proto") {
+        push_field(out, "X-Forwarded-Proto", edits.scheme.as_bytes());
+    }
+    if !edits.request_id.is_empty() && ours("x-request-id") {
+        push_field(out, "X-Request-Id", edits.request_id.as_bytes());
+    }
+}
+
+/// Appends the response head for the client, always as HTTP/1.1 (RFC 9110 section 2.5).
+pub fn write_response_head(out: &mut Vec<u8>, head: &ResponseHead<'_>, edits: &ResponseEdits<'_>) {
+    out.reserve(head.head_len + 256);
+    out.extend_from_slice(b"HTTP/1.1 ");
+    push_decimal(out, u64::from(head.status));
+    out.push(b' ');
+    out.extend_from_slice(head.reason.as_bytes());
+    out.extend_from_slice(b"\r\n");
+
+    let upgrade = edits.upgrade && head.is_upgrade;
+    let listed = head.facts.names_listed;
+    for (class, name, value) in head.headers.classified() {
+        let forward = match class {
+            Name::ContentLength
+            | Name::TransferEncoding
+            | Name::Connection
+            | Name::HopByHop
+            | Name::Te
+            | Name::Disguised => false,
+            Name::Upgrade => upgrade,
+            _ => forwards(head.headers, name, listed, edits.set, edits.remove),
+        };
+        if forward {
+            push_line(out, name, value);
+        }
+    }
+
+    match head.framing {
+        ResponseFraming::Length(length) => push_content_length(out, length),
+        ResponseFraming::Chunked if edits.http10_client => {}
+        ResponseFraming::Chunked => push_line(out, b"Transfer-Encoding", b"chunked"),
+        // Answers to HEAD and 304 may say how long the content would be; 1xx and 204 must not.
+        ResponseFraming::None if head.status >= 200 && head.status != 204 => {
+            if let Some(length) = head.facts.content_length {
+                push_content_length(out, length);
+            }
+        }
+        ResponseFraming::None | ResponseFraming::UntilClose => {}
+    }
+    if upgrade {
+        push_line(out, b"Connection", b"upgrade");
+    } else if head.status >= 200 {
+        let unframed = edits.http10_client && head.framing == ResponseFraming::Chunked;
+        if edits.close || unframed || head.framing == ResponseFraming::UntilClose {
+            push_line(out, b"Connection", b"close");
+        } else if edits.http10_client {
+            push_line(out, b"Connection", b"keep-alive");
+        }
+    }
+    push_set(out, edits.set);
+    push_set(out, edits.append);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// True when nobody asked to leave that field out: neither the caller nor the message's own Connection lines.
+#[inline]
+fn forwards(headers: Headers<'_>, name: &[u8], listed: bool, set: &[(&str, &str)], remove: &[&str]) -> bool {
+    let left_out = overridden(name, set, remove) || (listed && is_listed(headers, name));
+    !left_out
+}
+
+/// True when the caller replaces or removes fields of that name.
+#[inline]
+fn overridden(name: &[u8], set: &[(&str, &str)], remove: &[&str]) -> bool {
+    set.iter().any(|(other, _)| name.eq_ignore_ascii_case(other.as_bytes()))
+        || remove.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
+}
+
+/// True when the message's own Connection lines name that field.
+#[cold]
+fn is_listed(headers: Headers<'_>, name: &[u8]) -> bool {
+    headers.of(Name::Connection).flat_map(list_members).any(|option| option.eq_ignore_ascii_case(name))
+}
+
+fn push_set(out: &mut Vec<u8>, fields: &[(&str, &str)]) {
+    for (name, value) in fields {
+        let framing = matches!(
+            Name::of(name.as_bytes()),
+            None | Some(
+                Name::Host
+                    | Name::ContentLength
+                    | Name::TransferEncoding
+                    | Name::Connection
+                    | Name::HopByHop
+                    | Name::Te
+                    | Name::Upgrade
+                    | Name::Expect
+            )
+        );
+        if !framing {
+            push_field(out, name, value.as_bytes());
+        }
+    }
+}
+
+/// A field whose value did not come from a parsed head: it may hold what a peer put in a certificate or a cookie,
+/// so it is made harmless here. A field whose name is not a token is not written.
+pub(crate) fn push_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    if !is_token(name.as_bytes()) {
+        return;
+    }
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    push_value(out, value);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn push_value(out: &mut Vec<u8>, value: &[u8]) {
+    let start = out.len();
+    out.extend_from_slice(value);
+    if crate::bytes::has_control(value) {
+        for byte in &mut out[start..] {
+            if (*byte < 0x20 && *byte != b'\t') || *byte == 0x7f {
+                *byte = b' ';
+            }
+        }
+    }
+}
+
+#[inline]
+fn push_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+pub(crate) fn push_content_length(out: &mut Vec<u8>, length: u64) {
+    out.extend_from_slice(b"Content-Length: ");
+    push_decimal(out, length);
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,302 @@
+//! What accepted heads mean: targets, hosts, framing, connection options; examples of RFC 9112; limits.
+
+mod support;
+
+use evergate_http::{
+    Body, HeaderSlots, Limits, Parsed, RequestFraming, RequestHead, ResponseFraming, ResponseHead, Version,
+    error_response, parse_request, parse_response,
+};
+use support::{Verdict, request_verdict_within, response_verdict, stream_verdict_within};
+
+fn request<T>(bytes: &str, look: impl FnOnce(&RequestHead<'_>) -> T) -> T {
+    match parse_request(bytes.as_bytes(), &Limits::default(), &mut HeaderSlots::new()) {
+        Ok(Parsed::Complete(head)) => look(&head),
+        other => panic!("{bytes:?}: {other:?}"),
+    }
+}
+
+fn response<T>(bytes: &str, to_head: bool, look: impl FnOnce(&ResponseHead<'_>) -> T) -> T {
+    match parse_response(bytes.as_bytes(), &Limits::default(), &mut HeaderSlots::new(), to_head) {
+        Ok(Parsed::Complete(head)) => look(&head),
+        other => panic!("{bytes:?}: {other:?}"),
+    }
+}
+
+/// RFC 9112 section 3.2: method, target and Host, and what they mean as path, query, host and host name.
+#[test]
+fn targets_of_the_rfc_are_understood() {
+    for (line, host, path, query, authority, name) in [
+        (
+            "GET /where?q=now",
+            "www.example.org",
+            "/where",
+            Some("q=now"),
+            "www.example.org",
+            "www.example.org",
+        ),
+        (
+            "GET http://www.example.org/pub/WWW/TheProject.html",
+            "www.example.org",
+            "/pub/WWW/TheProject.html",
+            None,
+            "www.example.org",
+            "www.example.org",
+        ),
+        ("OPTIONS *", "www.example.org:8001", "*", None, "www.example.org:8001", "www.example.org"),
+        (
+            "OPTIONS http://www.example.org:8001",
+            "www.example.org:8001",
+            "*",
+            None,
+            "www.example.org:8001",
+            "www.example.org",
+        ),
+        ("GET http://a?x=/", "a", "/", Some("x=/"), "a", "a"),
+        ("GET /?", "a", "/", Some(""), "a", "a"),
+        ("GET /a?b?c", "a", "/a", Some("b?c"), "a", "a"),
+        ("GET //b/c", "a", "//b/c", None, "a", "a"),
+        ("GET /http://b/", "a", "/http://b/", None, "a", "a"),
+        ("GET /", "[::1]:80", "/", None, "[::1]:80", "[::1]"),
+    ] {
+        let bytes = format!("{line} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        request(&bytes, |head| {
+            assert_eq!(head.target, line.split_once(' ').unwrap().1.as_bytes());
+            assert_eq!(head.path, path.as_bytes(), "{line}");
+            assert_eq!(head.query, query.map(str::as_bytes), "{line}");
+            assert_eq!(head.host, authority.as_bytes(), "{line}");
+            assert_eq!(head.host_name(), name.as_bytes(), "{line}");
+        });
+    }
+}
+
+/// RFC 9112 section 9.3, and the options of HTTP/1.0.
+#[test]
+fn persistence_follows_version_and_connection_options() {
+    for (version, connection, keep_alive) in [
+        ("1.1", "", true),
+        ("1.1", "close", false),
+        ("1.1", "x, CLOSE", false),
+        ("1.1", "keep-alive", true),
+        ("1.1", "keep-alive, close", false),
+        ("1.0", "", false),
+        ("1.0", "keep-alive", true),
+        ("1.0", "Keep-Alive,close", false),
+    ] {
+        let bytes = format!("GET / HTTP/{version}\r\nHost: a\r\nConnection: {connection}\r\n\r\n");
+        request(&bytes, |head| assert_eq!(head.keep_alive, keep_alive, "{bytes:?}"));
+        let bytes = format!("HTTP/{version} 200 OK\r\nContent-Length: 1\r\nConnection: {connection}\r\n\r\n");
+        response(&bytes, false, |head| assert_eq!(head.keep_alive, keep_alive, "{bytes:?}"));
+    }
+}
+
+#[test]
+fn request_framing_is_what_the_headers_say() {
+    for (lines, framing, body) in [
+        ("", RequestFraming::None, Body::Done),
+        ("Content-Length: 0\r\n", RequestFraming::Length(0), Body::Done),
+        ("Content-Length: 12\r\n", RequestFraming::Length(12), Body::Length { left: 12 }),
+        ("Transfer-Encoding: Chunked\r\n", RequestFraming::Chunked, Body::chunked()),
+    ] {
+        request(&format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n"), |head| {
+            assert_eq!((head.framing, head.body()), (framing, body));
+        });
+    }
+}
+
+/// RFC 9112 section 6.3.
+#[test]
+fn response_framing_depends_on_the_request_and_the_status() {
+    use ResponseFraming::{Chunked, Length, None as Bodiless, UntilClose};
+    for (status, lines, to_head, framing) in [
+        ("200 OK", "Content-Length: 5\r\n", false, Length(5)),
+        ("200 OK", "Content-Length: 5\r\n", true, Bodiless),
+        ("200 OK", "Transfer-Encoding: chunked\r\n", false, Chunked),
+        ("200 OK", "Transfer-Encoding: chunked\r\n", true, Bodiless),
+        ("200 OK", "", false, UntilClose),
+        ("200 OK", "", true, Bodiless),
+        ("204 No Content", "Content-Length: 5\r\n", false, Bodiless),
+        ("304 Not Modified", "Content-Length: 5\r\n", false, Bodiless),
+        ("100 Continue", "", false, Bodiless),
+        ("103 Early Hints", "Content-Length: 5\r\n", false, Bodiless),
+        ("101 Switching Protocols", "Upgrade: websocket\r\n", false, Bodiless),
+    ] {
+        response(&format!("HTTP/1.1 {status}\r\n{lines}\r\n"), to_head, |head| {
+            assert_eq!(head.framing, framing, "{status} {lines:?} {to_head}");
+            assert_eq!(head.keep_alive, framing != UntilClose);
+            assert_eq!(head.is_upgrade, head.status == 101);
+            assert_eq!(head.is_interim(), matches!(head.status, 100 | 103));
+        });
+    }
+}
+
+#[test]
+fn status_lines_may_lack_a_reason() {
+    for (line, reason) in [("HTTP/1.1 200", ""), ("HTTP/1.1 200 ", ""), ("HTTP/1.0 200 A b\tc", "A b\tc")] {
+        response(&format!("{line}\r\nContent-Length: 0\r\n\r\n"), false, |head| {
+            assert_eq!((head.status, head.reason), (200, reason));
+        });
+    }
+    assert_eq!(response_verdict(b"HTTP/1.1 200 \xff\r\n\r\n", false), Verdict::Complete(18));
+}
+
+#[test]
+fn only_a_bodiless_get_with_a_tunnelled_protocol_upgrades() {
+    let ask =
+        |line: &str, more: &str| request(&format!("{line}\r\nHost: a\r\n{more}\r\n"), |head| head.upgrade);
+    let get = "GET / HTTP/1.1";
+    assert!(ask(get, "Connection: Upgrade\r\nUpgrade: websocket\r\n"));
+    assert!(ask(get, "Connection: keep-alive, upgrade\r\nUpgrade: WebSocket/13\r\n"));
+    for (line, more) in [
+        (get, "Upgrade: websocket\r\n"),
+        (get, "Connection: upgrade\r\n"),
+        (get, "Connection: upgrade\r\nUpgrade:\r\n"),
+        (get, "Connection: upgrade\r\nUpgrade: h2c\r\n"),
+        (get, "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: H2C\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"),
+        (get, "Connection: upgrade\r\nUpgrade: websocket, h2c\r\n"),
+        (get, "Connection: upgrade\r\nUpgrade: websocket\r\nUpgrade: h2c\r\n"),
+        (get, "Connection: upgrade\r\nUpgrade: HTTP/2.0\r\n"),
+        (get, "Connection: upgrade\r\nUpgrade: TLS/1.3\r\n"),
+        (get, "Connection: upgrade\r\nUpgrade: web socket\r\n"),
+        (get, "Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 1\r\n"),
+        (get, "Connection: upgrade\r\nUpgrade: websocket\r\nTransfer-Encoding: chunked\r\n"),
+        ("POST / HTTP/1.1", "Connection: upgrade\r\nUpgrade: websocket\r\n"),
+        ("GET / HTTP/1.0", "Connection: upgrade\r\nUpgrade: websocket\r\n"),
+    ] {
+        assert!(!ask(line, more), "{line} {more:?}");
+    }
+}
+
+#[test]
+fn an_expectation_counts_only_with_a_body_in_http11() {
+    for (version, lines, expected) in [
+        ("1.1", "Content-Length: 5\r\n", true),
+        ("1.1", "Transfer-Encoding: chunked\r\n", true),
+        ("1.1", "Content-Length: 0\r\n", false),
+        ("1.1", "", false),
+        ("1.0", "Content-Length: 5\r\n", false),
+    ] {
+        let bytes = format!("PUT / HTTP/{version}\r\nHost: a\r\nExpect: 100-Continue\r\n{lines}\r\n");
+        request(&bytes, |head| assert_eq!(head.expect_continue, expected, "{bytes:?}"));
+    }
+}
+
+#[test]
+fn headers_and_cookies_are_found_by_name() {
+    let bytes = "GET / HTTP/1.1\r\nHost: a\r\nX-A:  1 \r\nx-a: 2\r\nEmpty:\r\n\
+                 Cookie: sid=a=b; id=1;id=2; SID=x\r\nCookie: late=yes; flag\r\n\r\n";
+    request(bytes, |head| {
+        assert_eq!(head.header("X-a"), Some(&b"1"[..]));
+        assert_eq!(head.header("empty"), Some(&b""[..]));
+        assert_eq!(head.header("nope"), None);
+        assert_eq!(head.headers.all("x-A").collect::<Vec<_>>(), [b"1", b"2"]);
+        assert_eq!(head.headers.len(), 6);
+        assert_eq!(head.headers.at(1).map(|h| h.name), Some("X-A"));
+        assert_eq!(head.headers.iter().map(|h| h.name).last(), Some("Cookie"));
+        assert_eq!(head.cookie("sid"), Some(&b"a=b"[..]));
+        assert_eq!(head.cookie("id"), Some(&b"1"[..]));
+        assert_eq!(head.cookie("SID"), Some(&b"x"[..]));
+        assert_eq!(head.cookie("late"), Some(&b"yes"[..]));
+        assert_eq!((head.cookie("flag"), head.cookie("si"), head.cookie("")), (None, None, None));
+    });
+}
+
+#[test]
+fn idempotent_methods_are_those_of_the_rfc() {
+    for (method, idempotent) in
+        [("GET", true), ("HEAD", true), ("PUT", true), ("DELETE", true), ("POST", false), ("PATCH", false)]
+    {
+        request(&format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n"), |head| {
+            assert_eq!(head.is_idempotent(), idempotent);
+            assert_eq!(head.version, Version::H11);
+        });
+    }
+}
+
+#[test]
+fn every_limit_is_exact_and_met_at_the_same_byte_however_split() {
+    let small = |change: fn(&mut Limits)| {
+        let mut limits = Limits::default();
+        change(&mut limits);
+        limits
+    };
+    let head = "GET /abc HTTP/1.1\r\nHost: a\r\nB: c\r\n\r\n";
+    for delta in 0..=head.len() {
+        let limits = Limits { head_bytes_max: head.len() - delta, ..Limits::default() };
+        let expected =
+            if delta == 0 { Verdict::Complete(head.len()) } else { Verdict::Refused(431, "head_too_large") };
+        assert_eq!(request_verdict_within(head.as_bytes(), &limits), expected);
+    }
+    for (headers_max, expected) in
+        [(2, Verdict::Complete(head.len())), (1, Verdict::Refused(431, "too_many_headers"))]
+    {
+        let limits = Limits { headers_max, ..Limits::default() };
+        assert_eq!(request_verdict_within(head.as_bytes(), &limits), expected);
+    }
+    for (target_bytes_max, expected) in
+        [(4, Verdict::Complete(head.len())), (3, Verdict::Refused(414, "target_too_long"))]
+    {
+        let limits = Limits { target_bytes_max, ..Limits::default() };
+        assert_eq!(request_verdict_within(head.as_bytes(), &limits), expected);
+    }
+    // A target without end is refused without waiting for the end of the head.
+    let endless = format!("GET /{}", "a".repeat(300));
+    let limits = small(|l| l.target_bytes_max = 64);
+    assert_eq!(request_verdict_within(endless.as_bytes(), &limits), Verdict::Refused(414, "target_too_long"));
+    let limits = small(|l| l.head_bytes_max = 64);
+    assert_eq!(request_verdict_within(endless.as_bytes(), &limits), Verdict::Refused(431, "head_too_large"));
+    // More slots than exist are never used.
+    let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "A: b\r\n".repeat(128));
+    let limits = small(|l| l.headers_max = usize::MAX);
+    assert_eq!(request_verdict_within(many.as_bytes(), &limits), Verdict::Refused(431, "too_many_headers"));
+
+    let stream = "5;abc\r\nhello\r\n0\r\nA: b\r\n\r\n";
+    for (chunk_line_bytes_max, trailer_bytes_max, expected) in [
+        (6, 8, Verdict::Complete(stream.len())),
+        (5, 8, Verdict::Refused(400, "chunk_line_too_long")),
+        (6, 7, Verdict::Refused(431, "trailer_too_large")),
+    ] {
+        let limits = Limits { chunk_line_bytes_max, trailer_bytes_max, ..Limits::default() };
+        assert_eq!(stream_verdict_within(stream.as_bytes(), &limits), expected);
+    }
+}
+
+#[test]
+fn slots_are_reused_without_traces_of_the_last_head() {
+    let mut slots = HeaderSlots::new();
+    let limits = Limits::default();
+    for (bytes, count) in [
+        ("GET / HTTP/1.1\r\nHost: a\r\nB: c\r\nD: e\r\n\r\n", 3),
+        ("GET / HTTP/1.1\r\nHost: longer.example\r\n\r\n", 1),
+        ("GET / HTTP/1.0\r\n\r\n", 0),
+    ] {
+        let Ok(Parsed::Complete(head)) = parse_request(bytes.as_bytes(), &limits, &mut slots) else {
+            panic!("{bytes:?}")
+        };
+        assert_eq!(head.headers.len(), count);
+        assert_eq!(head.headers.is_empty(), count == 0);
+    }
+}
+
+#[test]
+fn error_responses_parse_and_their_length_is_right() {
+    let statuses = [301, 302, 307, 308, 400, 403, 404, 408, 411, 413, 414, 417, 429, 431];
+    for status in statuses.into_iter().chain([500, 501, 502, 503, 504, 505, 599]) {
+        for to_head in [false, true] {
+            let mut out = Vec::new();
+            let extra = [("Location", "https://a/\r\nSet-Cookie: x=y"), ("bad name", "x")];
+            error_response(&mut out, status, "some_token", true, to_head, &extra);
+            let mut slots = HeaderSlots::new();
+            let parsed = parse_response(&out, &Limits::default(), &mut slots, to_head);
+            let Ok(Parsed::Complete(head)) = parsed else { panic!("{status}: {parsed:?}") };
+            assert_eq!((head.status, head.keep_alive), (status, false));
+            assert_eq!(head.header("location"), Some(&b"https://a/  Set-Cookie: x=y"[..]));
+            assert_eq!(head.header("set-cookie"), None);
+            let body = &out[head.head_len..];
+            match head.framing {
+                ResponseFraming::None => assert!(to_head && body.is_empty()),
+                framing => assert_eq!(framing, ResponseFraming::Length(body.len() as u64)),
+            }
+            assert_eq!(to_head, !body.ends_with(b": some_token\n"));
+        }
+    }
+}

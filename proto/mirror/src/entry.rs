@@ -1,0 +1,251 @@
+//! The entries: one change each of what a backup holds.
+
+use std::net::SocketAddr;
+
+/// Names a connection in logs, request ids and mirrors; 64 random bits drawn at accept.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+pub struct ConnectionId(pub u64);
+
+/// What kind of traffic a connection carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Kind {
+    /// HTTP/1.1, in clear or inside TLS.
+    Http,
+    /// An opaque byte stream, in clear or inside TLS.
+    Raw,
+}
+
+/// A connection was accepted.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Open {
+    /// The connection.
+    pub id: ConnectionId,
+    /// Configuration generation under which it was accepted.
+    pub generation: u64,
+    /// Name of the listener: indexes differ between configurations.
+    pub listener: String,
+    /// Address of the client's end.
+    pub client: SocketAddr,
+    /// Address of our end.
+    pub local: SocketAddr,
+    /// What it carries.
+    pub kind: Kind,
+    /// Whether a TLS handshake comes first.
+    pub tls: bool,
+}
+
+/// Where a direction of the record layer stands.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+pub struct RecordPosition {
+    /// Key generation: number of KeyUpdates so far.
+    pub generation: u32,
+    /// Sequence number of the next record (RFC 8446 section 5.3).
+    pub sequence: u64,
+}
+
+/// The handshake is done: what the record layer and the rules need of it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Established {
+    /// Encoded record-layer state (secrets, suite, sequence numbers).
+    pub records: Vec<u8>,
+    /// Raw client bytes that belong to the handshake.
+    pub consumed: u64,
+    /// Length of our side of the handshake in bytes, tickets included.
+    pub sent: u64,
+    /// Encoded facts about the session that rules and logs read (SNI, ALPN, client subject).
+    pub facts: Vec<u8>,
+}
+
+/// What the bytes of a body are measured by; `code` is the HTTP crate's encoding of a body position.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Phase {
+    /// Before the first byte of a head.
+    #[default]
+    Head,
+    /// Inside a body, at any byte of it.
+    Body(Vec<u8>),
+    /// Opaque bytes until the end of the connection.
+    Tunnel,
+    /// The direction has ended.
+    Ended,
+}
+
+/// Properties of a request that its response, or a repetition of it, depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RouteFlags {
+    /// HEAD: the response has no body whatever its head says.
+    pub head: bool,
+    /// The client speaks HTTP/1.0.
+    pub http10: bool,
+    /// The client asked for a protocol upgrade.
+    pub upgrade: bool,
+    /// The connection closes after this response.
+    pub close: bool,
+    /// The response sets the stickiness cookie.
+    pub set_cookie: bool,
+    /// We have told the client to go on (100) before the server was asked: the rules had to see the body.
+    pub continued: bool,
+}
+
+/// A request goes to a server.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Route {
+    /// Index of the request on its connection, from 0.
+    pub request: u32,
+    /// The server leg; positions on it start at 0 with this request.
+    pub leg: u32,
+    /// Configuration generation that the decision was made under.
+    pub generation: u64,
+    /// Pool, as an index of that generation.
+    pub pool: u32,
+    /// Server, as an index of the pool.
+    pub server: u32,
+    /// Rules that matched, in order, as indexes of that generation.
+    pub rules: Vec<u32>,
+    /// What the response depends on.
+    pub flags: RouteFlags,
+    /// Hash of the head as the client sent it: a client that retransmits another head is refused.
+    pub head_hash: u64,
+}
+
+/// The client's bytes up to here have reached their server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ClientCheckpoint {
+    /// Raw input position: the start of a record (or any byte of a plain connection).
+    pub input: u64,
+    /// Record layer at `input`.
+    pub rx: RecordPosition,
+    /// Plaintext bytes of the record at `input` that are already used.
+    pub used: u32,
+    /// Index of the request being received.
+    pub request: u32,
+    /// Where in that request.
+    pub phase: Phase,
+    /// The leg it goes to; 0 when none.
+    pub leg: u32,
+    /// Output position on that leg.
+    pub output: u64,
+    /// The client's key generation whose KeyUpdate still has to be answered; 0 when none has.
+    pub owed: u32,
+}
+
+/// The client has received everything up to here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ServerCheckpoint {
+    /// Cipher output position that the client acknowledged: the start of a record.
+    pub output: u64,
+    /// Record layer at `output`.
+    pub tx: RecordPosition,
+    /// Plaintext position at `output`.
+    pub plain: u64,
+    /// The leg that the parser point below lies on; 0 when none.
+    pub leg: u32,
+    /// Input position on that leg of the last restartable parser point.
+    pub input: u64,
+    /// Plaintext position that corresponds to `input`; never after `plain`.
+    pub point_plain: u64,
+    /// Index of the response at the parser point.
+    pub request: u32,
+    /// Where in that response.
+    pub phase: Phase,
+    /// The client's key generation up to which its KeyUpdate requests are answered.
+    pub answered: u32,
+}
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum RecordKind {
+    /// Application data.
+    Data,
+    /// A KeyUpdate message; the record after it has the next generation's keys. The number is the client's key
+    /// generation that it answers, or 0 when we asked for it ourselves.
+    KeyUpdate(u32),
+    /// An alert with this description; 0 is close_notify.
+    Alert(u8),
+}
+
+/// A run of records whose boundaries are decided.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Boundary {
+    /// The first record.
+    pub first: RecordPosition,
+    /// What all of them are.
+    pub kind: RecordKind,
+    /// Plaintext lengths, run-length coded: (length, how many).
+    pub lengths: Vec<(u16, u32)>,
+    /// Fold of the records' authentication tags: another plaintext under the same nonce is found before it leaves.
+    pub digest: u64,
+}
+
+/// Which input a stash belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub enum Side {
+    /// The client leg.
+    Client,
+    /// The server leg with this number.
+    Server(u32),
+}
+
+/// One change of what a backup holds of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Entry {
+    /// First of all entries.
+    Open(Open),
+    /// The ClientHello is complete: raw bytes, and the fresh secret that the handshake's randomness derives from.
+    Hello {
+        /// 32 random bytes, erased when the client has acknowledged the whole handshake.
+        secret: [u8; 32],
+        /// Accept time in seconds since 1970.
+        accepted_unix_s: u64,
+        /// Raw bytes of the records that hold the ClientHello.
+        bytes: Vec<u8>,
+    },
+    /// Further raw bytes of the client's side of the handshake.
+    Input(Vec<u8>),
+    /// The handshake is done.
+    Established(Established),
+    /// A request goes to a server.
+    Route(Route),
+    /// The client's bytes have reached their server.
+    Client(ClientCheckpoint),
+    /// Our bytes have reached the client.
+    Server(ServerCheckpoint),
+    /// Raw input that could not be passed on yet but must be acknowledged.
+    Stash {
+        /// Whose input.
+        side: Side,
+        /// Position of the first byte.
+        position: u64,
+        /// The bytes as received.
+        bytes: Vec<u8>,
+    },
+    /// Record boundaries.
+    Boundary(Boundary),
+    /// A response of our own, byte for byte, and whether the connection closes after it.
+    Generated {
+        /// The request it answers.
+        request: u32,
+        /// The whole response in plaintext.
+        bytes: Vec<u8>,
+        /// The connection closes after it.
+        close: bool,
+    },
+    /// The server's stream on this leg ended after so many bytes.
+    ServerEnd {
+        /// The leg.
+        leg: u32,
+        /// Its input position at the end.
+        position: u64,
+    },
+    /// The connection ends; nothing is sent after what is already decided.
+    Close {
+        /// Plaintext position of the end.
+        plain: u64,
+        /// It ends by RST, and what was not sent by then never is.
+        abort: bool,
+    },
+}

@@ -1,0 +1,23 @@
+//! What a backup holds of a connection, and the entries it is made of.
+//!
+//! A connection is a value that can move: [`Mirrored`] is that value as a backup knows it, [`Entry`] one change of it.
+//! The owner queues entries in a [`Log`]; an output that depends on an entry leaves only after every backup of the
+//! bucket acknowledged it. Which output waits for which entry is the rule table of the failover design; the connection
+//! crate applies it, this crate keeps the state and its laws.
+//!
+//! Invariants: positions are absolute and never move backwards; a record boundary, once queued, is irrevocable; the
+//! fold of a prefix of the log is always a state that a connection can be restored from.
+//! This crate does not decide when to mirror, and it does not send anything.
+
+mod entry;
+mod log;
+mod mirrored;
+mod wire;
+
+pub use entry::{
+    Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Kind, Open, Phase, RecordKind,
+    RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,
+};
+pub use log::{Log, OUTSTANDING_MAX};
+pub use mirrored::{Mirrored, Stash};
+pub use wire::{ENTRY_BYTES_MAX, WireError};

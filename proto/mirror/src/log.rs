@@ -1,0 +1,77 @@
+//! The owner's queue of entries that backups have not acknowledged yet.
+
+use crate::Entry;
+
+/// How many entries one connection may have unacknowledged before it must stop taking input.
+pub const OUTSTANDING_MAX: u64 = 4096;
+
+/// Entries queued for the backups and how far they are acknowledged. Index 0 stands for "nothing": the first entry is 1.
+#[derive(Debug, Default)]
+pub struct Log {
+    queued: Vec<Entry>,
+    last: u64,
+    acknowledged: u64,
+}
+
+impl Log {
+    /// An empty log.
+    pub fn new() -> Log {
+        Log::default()
+    }
+
+    /// Queues `entry`; what depends on it must wait until [`Log::acknowledged`] reaches the index returned.
+    pub fn push(&mut self, entry: Entry) -> u64 {
+        self.last += 1;
+        self.queued.push(entry);
+        self.last
+    }
+
+    /// Index of the newest entry.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Every backup holds all entries up to this index.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// Whether so many entries are unacknowledged that the connection must stop taking input.
+    pub fn is_full(&self) -> bool {
+        self.last - self.acknowledged >= OUTSTANDING_MAX
+    }
+
+    /// Takes the entries queued since the last call, oldest first.
+    pub fn drain(&mut self) -> std::vec::Drain<'_, Entry> {
+        self.queued.drain(..)
+    }
+
+    /// Whether entries wait to be taken.
+    pub fn has_queued(&self) -> bool {
+        !self.queued.is_empty()
+    }
+
+    /// Notes that all backups hold the entries up to `index`; an index never issued or already passed is ignored.
+    pub fn handle_acknowledged(&mut self, index: u64) {
+        if index > self.acknowledged && index <= self.last {
+            self.acknowledged = index;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acknowledgements_are_cumulative_and_never_run_ahead() {
+        let mut log = Log::new();
+        assert_eq!(log.push(Entry::Close { plain: 7, abort: false }), 1);
+        assert_eq!(log.push(Entry::Close { plain: 7, abort: false }), 2);
+        log.handle_acknowledged(3);
+        assert_eq!(log.acknowledged(), 0);
+        log.handle_acknowledged(2);
+        log.handle_acknowledged(1);
+        assert_eq!((log.acknowledged(), log.drain().count(), log.has_queued()), (2, 2, false));
+    }
+}

@@ -1,0 +1,268 @@
+//! Values from a request's body, read in one streaming pass for all fields that the rule set names.
+//!
+//! `Content-Type` decides which parser may run, so that a body is read the way the server will read it. Whatever the
+//! parser cannot settle (malformed, cut off, compressed, too deep) is reported as such and never as "no value".
+
+mod form;
+mod json;
+mod multipart;
+mod trie;
+mod xml;
+
+pub(crate) use form::decode as decode_form;
+pub(crate) use trie::Trie;
+
+use std::collections::HashMap;
+
+use crate::field::{Field, FieldId, Fields, Format};
+use crate::spec::Limits;
+
+/// How far a body could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// To its end.
+    Whole,
+    /// To the end of the prefix; what was found stands, what was not found may follow.
+    Cut,
+    /// The body is malformed or past a cap: nothing found in it counts, since servers differ in how they repair it.
+    Broken,
+}
+
+/// One value of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Value<'v> {
+    Text(&'v [u8]),
+    /// An object, array or file: exists, but is no text.
+    Opaque,
+    /// Longer than the cap: exists, and its text is unknown.
+    Long,
+}
+
+/// Receives values as they are found.
+pub(crate) trait Sink {
+    fn value(&mut self, field: FieldId, value: Value<'_>);
+}
+
+impl<F: FnMut(FieldId, Value<'_>)> Sink for F {
+    fn value(&mut self, field: FieldId, value: Value<'_>) {
+        self(field, value);
+    }
+}
+
+/// What the headers say of the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Media<'a> {
+    /// No parser may run: the fields have no value.
+    Other,
+    Json,
+    Xml,
+    UrlEncoded,
+    Multipart(&'a [u8]),
+    /// Encoded (compressed), or of contradictory types: the fields are undecidable.
+    Opaque,
+}
+
+impl Media<'_> {
+    pub(crate) fn of<'a>(headers: &[(&'a [u8], &'a [u8])]) -> Media<'a> {
+        let mut content_type: Option<&'a [u8]> = None;
+        let mut opaque = false;
+        for &(name, value) in headers {
+            if name.eq_ignore_ascii_case(b"content-type") {
+                opaque |= content_type.is_some_and(|other| other != value);
+                content_type = Some(value);
+            } else if name.eq_ignore_ascii_case(b"content-encoding") {
+                let identity =
+                    value.trim_ascii().is_empty() || value.trim_ascii().eq_ignore_ascii_case(b"identity");
+                opaque |= !identity;
+            }
+        }
+        let Some(value) = content_type else { return Media::Other };
+        if opaque {
+            return Media::Opaque;
+        }
+        let end = value.iter().position(|&byte| byte == b';').unwrap_or(value.len());
+        let (essence, parameters) = (value[..end].trim_ascii(), &value[end..]);
+        let is = |name: &str| essence.eq_ignore_ascii_case(name.as_bytes());
+        let suffix = |name: &str| {
+            essence
+                .len()
+                .checked_sub(name.len())
+                .is_some_and(|at| essence[at..].eq_ignore_ascii_case(name.as_bytes()))
+        };
+        if is("application/json") || is("text/json") || suffix("+json") {
+            Media::Json
+        } else if is("application/xml") || is("text/xml") || suffix("+xml") {
+            Media::Xml
+        } else if is("application/x-www-form-urlencoded") {
+            Media::UrlEncoded
+        } else if is("multipart/form-data") {
+            multipart::boundary(parameters).map_or(Media::Opaque, Media::Multipart)
+        } else {
+            Media::Other
+        }
+    }
+
+    /// Which fields the body can have values of; `None` for none, or for all if [`Media::Opaque`].
+    pub(crate) fn format(self) -> Option<Format> {
+        match self {
+            Media::Json => Some(Format::Json),
+            Media::Xml => Some(Format::Xml),
+            Media::UrlEncoded | Media::Multipart(_) => Some(Format::Form),
+            Media::Other | Media::Opaque => None,
+        }
+    }
+}
+
+/// What a rule set wants to know of bodies.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    form: HashMap<Vec<u8>, FieldId>,
+    json: Trie,
+    xml: Trie,
+}
+
+impl Wanted {
+    pub(crate) fn new(fields: &Fields) -> Wanted {
+        let mut wanted = Wanted::default();
+        for (id, field) in fields.iter() {
+            match field {
+                Field::Form(name) => drop(wanted.form.insert(name.clone().into_bytes(), id)),
+                Field::Json(pointer) => {
+                    let plain = |segment: &str| segment.replace("~1", "/").replace("~0", "~");
+                    wanted.json.insert(pointer.split('/').skip(1).map(plain), id);
+                }
+                Field::Xml(path) => wanted.xml.insert(path.split('/').map(str::to_owned), id),
+                _ => {}
+            }
+        }
+        wanted
+    }
+
+    /// Reads `bytes`; `whole` says whether the body ends with them.
+    pub(crate) fn read(
+        &self,
+        media: Media<'_>,
+        bytes: &[u8],
+        whole: bool,
+        limits: &Limits,
+        sink: &mut dyn Sink,
+    ) -> Reach {
+        if bytes.is_empty() {
+            return if whole { Reach::Whole } else { Reach::Cut };
+        }
+        match media {
+            Media::Json => json::read(&self.json, bytes, whole, limits, sink),
+            Media::Xml => xml::read(&self.xml, bytes, whole, limits, sink),
+            Media::UrlEncoded => form::read(&self.form, bytes, whole, limits, sink),
+            Media::Multipart(boundary) => multipart::read(&self.form, boundary, bytes, whole, limits, sink),
+            Media::Opaque => Reach::Broken,
+            Media::Other => Reach::Whole,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn wanted() -> Wanted {
+        let mut fields = Fields::new();
+        for field in [
+            Field::Form("a".into()),
+            Field::Json("/a/0/b".into()),
+            Field::Json("/a".into()),
+            Field::Xml("a/b".into()),
+            Field::Xml("a/@b".into()),
+        ] {
+            fields.intern(field);
+        }
+        Wanted::new(&fields)
+    }
+
+    #[test]
+    fn the_content_type_decides_which_parser_runs() {
+        let media = |text: &'static str| Media::of(&[(b"Content-Type", text.as_bytes())]);
+        assert_eq!(media("application/json; charset=utf-8"), Media::Json);
+        assert_eq!(media("application/soap+xml"), Media::Xml);
+        assert_eq!(media("Application/X-WWW-Form-Urlencoded"), Media::UrlEncoded);
+        assert_eq!(media("multipart/form-data; boundary=\"x y\""), Media::Multipart(b"x y"));
+        assert_eq!(media("multipart/form-data"), Media::Opaque);
+        assert_eq!(media("text/plain"), Media::Other);
+        assert_eq!(Media::of(&[]), Media::Other);
+    }
+
+    #[test]
+    fn compressed_and_contradictory_bodies_are_opaque() {
+        let json: (&[u8], &[u8]) = (b"content-type", b"application/json");
+        assert_eq!(Media::of(&[json, (b"content-encoding", b"gzip")]), Media::Opaque);
+        assert_eq!(Media::of(&[json, (b"Content-Encoding", b"identity")]), Media::Json);
+        assert_eq!(Media::of(&[json, (b"content-type", b"text/xml")]), Media::Opaque);
+    }
+
+    fn alphabet() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            any::<u8>().prop_map(|byte| vec![byte]),
+            prop::sample::select(vec![
+                "{",
+                "}",
+                "[",
+                "]",
+                ":",
+                ",",
+                "\"a\"",
+                "\"",
+                "\\u12",
+                "\\ud800",
+                "1e",
+                "-",
+                "true",
+                "nul",
+                "<a>",
+                "</a>",
+                "<b c='",
+                "<![CDATA[",
+                "]]>",
+                "&amp;",
+                "&#x0;",
+                "&#",
+                "<!--",
+                "<?",
+                "<!DOCTYPE a [",
+                "a=",
+                "&",
+                "%4",
+                "+",
+                "\r\n",
+                "--x",
+                "Content-Disposition: form-data; name=",
+                "\"",
+                ";",
+            ])
+            .prop_map(|text| text.as_bytes().to_vec()),
+        ];
+        prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+        #[test]
+        fn no_bytes_make_a_parser_panic_and_a_prefix_never_adds_values(bytes in alphabet(), cut in 0usize..200) {
+            let wanted = wanted();
+            for media in [Media::Json, Media::Xml, Media::UrlEncoded, Media::Multipart(b"x")] {
+                let mut values = Vec::new();
+                let mut keep = |field, value: Value<'_>| values.push((field, format!("{value:?}")));
+                let reach = wanted.read(media, &bytes, true, &Limits::default(), &mut keep);
+                let mut early = Vec::new();
+                let mut keep = |field, value: Value<'_>| early.push((field, format!("{value:?}")));
+                let cut = cut.min(bytes.len());
+                let cut_reach = wanted.read(media, &bytes[..cut], false, &Limits::default(), &mut keep);
+                prop_assert_ne!(cut_reach, Reach::Whole);
+                if reach == Reach::Whole && cut < bytes.len() {
+                    prop_assert_eq!(cut_reach, Reach::Cut, "{:?}", media);
+                    prop_assert!(early.iter().all(|value| values.contains(value)), "{:?} {:?} {:?}", media, early, values);
+                }
+            }
+        }
+    }
+}

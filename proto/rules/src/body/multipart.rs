@@ -1,0 +1,176 @@
+//! `multipart/form-data` (RFC 7578): simple fields are values, files exist without a value.
+
+use std::collections::HashMap;
+
+use memchr::memmem;
+
+use super::{Reach, Sink, Value};
+use crate::field::FieldId;
+use crate::spec::Limits;
+
+/// Bytes of one part's header block.
+const PART_HEAD_MAX: usize = 4096;
+
+/// The `boundary` among the parameters of a Content-Type (RFC 2046 section 5.1.1: 1 to 70 characters).
+pub(super) fn boundary(parameters: &[u8]) -> Option<&[u8]> {
+    let value = parameter(parameters, b"boundary")?;
+    (!value.is_empty() && value.len() <= 70).then_some(value)
+}
+
+/// The value of a parameter after `;`. Quoted values with escapes are refused: parsers differ about them.
+fn parameter<'a>(mut rest: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
+    let mut found = None;
+    loop {
+        rest = rest.trim_ascii_start();
+        let Some(after) = rest.strip_prefix(b";") else { return if rest.is_empty() { found } else { None } };
+        rest = after.trim_ascii_start();
+        if rest.is_empty() {
+            return found;
+        }
+        let equals = memchr::memchr(b'=', rest)?;
+        let name = rest[..equals].trim_ascii();
+        rest = &rest[equals + 1..];
+        let value;
+        if let Some(quoted) = rest.strip_prefix(b"\"") {
+            let end = memchr::memchr(b'"', quoted)?;
+            value = &quoted[..end];
+            if value.contains(&b'\\') {
+                return None;
+            }
+            rest = &quoted[end + 1..];
+        } else {
+            let end = memchr::memchr(b';', rest).unwrap_or(rest.len());
+            value = rest[..end].trim_ascii();
+            rest = &rest[end..];
+        }
+        if name.eq_ignore_ascii_case(wanted) {
+            if found.is_some() {
+                return None;
+            }
+            found = Some(value);
+        }
+    }
+}
+
+pub(super) fn read(
+    wanted: &HashMap<Vec<u8>, FieldId>,
+    boundary: &[u8],
+    bytes: &[u8],
+    whole: bool,
+    limits: &Limits,
+    sink: &mut dyn Sink,
+) -> Reach {
+    let ran_out = if whole { Reach::Broken } else { Reach::Cut };
+    let delimiter = [b"\r\n--", boundary].concat();
+    let finder = memmem::Finder::new(&delimiter);
+    // The first delimiter may stand at the very start, without its line end.
+    let mut rest = match bytes.strip_prefix(&delimiter[2..]) {
+        Some(rest) => rest,
+        None => match finder.find(bytes) {
+            Some(at) => &bytes[at + delimiter.len()..],
+            None => return ran_out,
+        },
+    };
+    for _ in 0..limits.body_parts_max {
+        if rest.starts_with(b"--") {
+            // What follows the last delimiter is ignored (RFC 2046 section 5.1).
+            return if whole { Reach::Whole } else { Reach::Cut };
+        }
+        let padding = rest.iter().position(|&byte| byte != b' ' && byte != b'\t').unwrap_or(rest.len());
+        let Some(part) = rest[padding..].strip_prefix(b"\r\n") else {
+            return if rest.len() - padding < 2 { ran_out } else { Reach::Broken };
+        };
+        let Some(head_end) = memmem::find(&part[..part.len().min(PART_HEAD_MAX)], b"\r\n\r\n") else {
+            return if part.len() >= PART_HEAD_MAX { Reach::Broken } else { ran_out };
+        };
+        let Some((name, file)) = head(&part[..head_end]) else { return Reach::Broken };
+        // A delimiter may follow the head directly: its line end is then the head's.
+        let content = &part[head_end + 2..];
+        let Some(end) = finder.find(content) else { return ran_out };
+        let value = content.get(2..end).unwrap_or_default();
+        if let Some(&field) = wanted.get(name) {
+            sink.value(
+                field,
+                match file {
+                    true => Value::Opaque,
+                    false if value.len() > limits.body_value_bytes_max => Value::Long,
+                    false => Value::Text(value),
+                },
+            );
+        }
+        rest = &content[end + delimiter.len()..];
+    }
+    Reach::Broken
+}
+
+/// Name of a part, and whether it is a file. `None` if the head is not understood.
+fn head(head: &[u8]) -> Option<(&[u8], bool)> {
+    let mut found = None;
+    for line in head.split(|&byte| byte == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let colon = memchr::memchr(b':', line)?;
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if name.eq_ignore_ascii_case(b"content-disposition") {
+            let end = memchr::memchr(b';', value)?;
+            if found.is_some() || !value[..end].trim_ascii().eq_ignore_ascii_case(b"form-data") {
+                return None;
+            }
+            let parameters = &value[end..];
+            let lower = parameters.to_ascii_lowercase();
+            let file = memmem::find(&lower, b"filename").is_some();
+            found = Some((parameter(parameters, b"name")?, file));
+        } else if name.eq_ignore_ascii_case(b"content-transfer-encoding") {
+            let plain = [b"7bit".as_slice(), b"8bit", b"binary"];
+            plain.iter().find(|plain| value.eq_ignore_ascii_case(plain))?;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(body: &str, whole: bool) -> (Reach, Vec<String>) {
+        let wanted = HashMap::from([(b"a".to_vec(), 1)]);
+        let mut found = Vec::new();
+        let mut keep = |_, value: Value<'_>| found.push(format!("{value:?}"));
+        let reach = read(&wanted, b"x", body.as_bytes(), whole, &Limits::default(), &mut keep);
+        (reach, found)
+    }
+
+    const BODY: &str = "--x\r\nContent-Disposition: form-data; name=\"b\"\r\n\r\n1\r\n--x\r\n\
+        content-disposition: form-data; name=a\r\nContent-Type: text/plain\r\n\r\nline\r\ntwo\r\n--x\r\n\
+        Content-Disposition: form-data; name=\"a\"; filename=\"f.txt\"\r\n\r\nfile\r\n--x--\r\n";
+
+    #[test]
+    fn fields_are_values_and_files_only_exist() {
+        let text = format!("{:?}", Value::Text(b"line\r\ntwo"));
+        assert_eq!(values(BODY, true), (Reach::Whole, vec![text, "Opaque".into()]));
+    }
+
+    #[test]
+    fn every_cut_is_a_cut_and_never_the_whole() {
+        for cut in 0..BODY.len() - 6 {
+            assert_eq!(values(&BODY[..cut], false).0, Reach::Cut, "at {cut}");
+            assert_eq!(values(&BODY[..cut], true).0, Reach::Broken, "at {cut}");
+        }
+    }
+
+    #[test]
+    fn heads_that_servers_read_differently_are_broken() {
+        for head in [
+            "Content-Disposition: form-data; name=\"a\\\"b\"",
+            "nonsense",
+            "Content-Disposition: attachment; name=a",
+        ] {
+            assert_eq!(values(&format!("--x\r\n{head}\r\n\r\n1\r\n--x--"), true).0, Reach::Broken, "{head}");
+        }
+    }
+
+    #[test]
+    fn an_empty_value_is_a_value() {
+        let body = "--x\r\nContent-Disposition: form-data; name=a\r\n\r\n\r\n--x--";
+        assert_eq!(values(body, true), (Reach::Whole, vec![format!("{:?}", Value::Text(b""))]));
+    }
+}

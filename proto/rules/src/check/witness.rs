@@ -1,0 +1,406 @@
+//! Makes up a request that satisfies a conjunct: a value per field, each tested by the evaluator itself.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use super::automaton::{Alphabet, Constraint, Search, pattern_of, search};
+use super::implies::Prover;
+use super::request::{Witness, WitnessTls};
+use crate::atom::{Net, Num, Test, address_bits};
+use crate::dnf::Literal;
+use crate::eval::{Run, Truth};
+use crate::field::{Field, FieldId, Format, Origin};
+use crate::scratch::Scratch;
+
+/// What a conjunct says of one field.
+#[derive(Default)]
+struct Demand<'r> {
+    positive: Vec<&'r Test>,
+    negative: Vec<&'r Test>,
+}
+
+impl Prover<'_> {
+    /// A request that satisfies the conjunct; verified by evaluating it.
+    pub(super) fn witness(&mut self, conjunct: &[Literal]) -> Option<Witness> {
+        let rules = self.rules;
+        let mut demands: BTreeMap<FieldId, Demand<'_>> = BTreeMap::new();
+        for literal in conjunct {
+            let atom = rules.table.atom(literal.atom());
+            let demand = demands.entry(atom.field).or_default();
+            if literal.negated() { &mut demand.negative } else { &mut demand.positive }.push(&atom.test);
+        }
+        let mut witness = Witness::default();
+        let mut tls = WitnessTls { version: "TLSv1.3".into(), ..WitnessTls::default() };
+        let mut plain = false;
+        let mut query = Vec::new();
+        let mut cookies = Vec::new();
+        let mut body = Vec::new();
+        for (&id, demand) in &demands {
+            let field = rules.table.fields.get(id);
+            if field.optional() && demand.positive.is_empty() {
+                // Absent: every negation holds.
+                plain |= *field == Field::TlsVersion;
+                continue;
+            }
+            if *field == Field::BodySize {
+                continue;
+            }
+            match field {
+                Field::ClientIp => witness.client.set_ip(address(demand, witness.client.ip())?),
+                Field::LocalIp => witness.local.set_ip(address(demand, witness.local.ip())?),
+                Field::ClientPort => witness.client.set_port(port(demand, &witness.client)?),
+                Field::LocalPort => witness.local.set_port(port(demand, &witness.local)?),
+                _ => {
+                    let values = self.values(field, demand)?;
+                    let first = values.first()?.clone();
+                    match field {
+                        Field::Listener => witness.listener = first,
+                        Field::Method => witness.method = first,
+                        Field::Scheme => witness.scheme = first,
+                        Field::Host => witness.host = first,
+                        Field::Path => witness.path = first,
+                        Field::Sni => tls.sni = Some(first),
+                        Field::Alpn => tls.alpn = Some(first),
+                        Field::TlsVersion => tls.version = first,
+                        Field::ClientSubject => tls.client_subject = Some(first),
+                        Field::Query(name) => {
+                            query.extend(values.into_iter().map(|value| (name.clone(), value)))
+                        }
+                        Field::Cookie(name) => {
+                            cookies.extend(values.into_iter().map(|v| format!("{name}={v}")))
+                        }
+                        Field::Header(name) => {
+                            witness.headers.extend(values.into_iter().map(|value| (name.clone(), value)));
+                        }
+                        _ => body.push((field, values)),
+                    }
+                }
+            }
+        }
+        let encode = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+        let pairs: Vec<String> =
+            query.iter().map(|(name, value)| format!("{}={}", encode(name), encode(value))).collect();
+        witness.query = pairs.join("&");
+        if !cookies.is_empty() {
+            witness.headers.push(("cookie".into(), cookies.join("; ")));
+        }
+        let facts = tls.sni.is_some() || tls.alpn.is_some() || tls.client_subject.is_some();
+        if facts || (witness.scheme == "https" && !plain) {
+            witness.tls = Some(tls);
+        }
+        if !body.is_empty() {
+            write_body(&mut witness, &body)?;
+        }
+        if let Some(demand) = demands.get(&crate::field::id::BODY_SIZE) {
+            pad(&mut witness, demand)?;
+        }
+        (self.evaluate(&witness, conjunct) == Truth::True).then_some(witness)
+    }
+
+    /// What a conjunct amounts to on a request.
+    pub(super) fn evaluate(&mut self, witness: &Witness, conjunct: &[Literal]) -> Truth {
+        let rules = self.rules;
+        witness.with(|request| {
+            self.scratch.begin(rules, request);
+            let Scratch { gathered, caches, .. } = &mut self.scratch;
+            Run { rules, request, gathered, caches }.conjunct(conjunct)
+        })
+    }
+
+    /// Values for a text field: one that passes everything, or, where a field may occur often, one per comparison.
+    fn values(&mut self, field: &Field, demand: &Demand<'_>) -> Option<Vec<String>> {
+        let candidates = candidates(field, demand);
+        let printable = |value: &Vec<u8>| value.iter().all(|byte| (b' '..=b'~').contains(byte));
+        let candidates: Vec<Vec<u8>> = candidates.into_iter().filter(printable).collect();
+        let negative =
+            |prover: &mut Self, value: &[u8]| demand.negative.iter().any(|test| prover.holds(test, value));
+        for value in &candidates {
+            if demand.positive.iter().all(|test| self.holds(test, value)) && !negative(self, value) {
+                return Some(vec![String::from_utf8(value.clone()).ok()?]);
+            }
+        }
+        if let Some(value) = searched(field, demand) {
+            return Some(vec![value]);
+        }
+        if field.single() {
+            return None;
+        }
+        let mut values = Vec::new();
+        for test in &demand.positive {
+            let value = candidates.iter().find(|value| self.holds(test, value) && !negative(self, value))?;
+            values.push(String::from_utf8(value.clone()).ok()?);
+        }
+        Some(values)
+    }
+}
+
+/// Values worth trying for a field, simple ones first.
+fn candidates(field: &Field, demand: &Demand<'_>) -> Vec<Vec<u8>> {
+    let mut list: Vec<Vec<u8>> = Vec::new();
+    let mut numbers: Vec<f64> = Vec::new();
+    let (mut starts, mut ends, mut parts) = (vec![Vec::new()], vec![Vec::new()], Vec::new());
+    for test in &demand.positive {
+        match test {
+            Test::OneOf(values) => list.extend(values.iter().take(1000).cloned()),
+            Test::NumberIn(values) => numbers.extend(values.iter().take(1000).map(|number| number.get())),
+            Test::Number(_, bound) => {
+                numbers.extend([0.0, 1.0, -1.0, 0.5, -0.5].map(|step| bound.get() + step))
+            }
+            Test::StartsWith(start) => starts.push(start.clone()),
+            Test::PathPrefix(prefix) => starts.push(prefix.clone()),
+            Test::EndsWith(end) => ends.push(end.clone()),
+            Test::Contains(part) => parts.push(part.clone()),
+            _ => {}
+        }
+    }
+    for pair in numbers.clone().windows(2) {
+        numbers.push((pair[0] + pair[1]) / 2.0);
+    }
+    list.extend(numbers.iter().map(|number| number.to_string().into_bytes()));
+    // Plain pieces in a row satisfy most conditions; the automata find the rest.
+    let start = starts.iter().max_by_key(|start| start.len()).cloned().unwrap_or_default();
+    let end = ends.iter().max_by_key(|end| end.len()).cloned().unwrap_or_default();
+    let slash = if *field == Field::Path && start.is_empty() { b"/".as_slice() } else { b"" };
+    for glue in [b"".as_slice(), b"/", b"x", b"/x"] {
+        let mut value = [slash, &start].concat();
+        if !value.ends_with(&end) || value.is_empty() {
+            for piece in parts.iter().chain([&end]) {
+                if !piece.is_empty() {
+                    value.extend_from_slice(glue);
+                    value.extend_from_slice(piece);
+                }
+            }
+        }
+        list.push(value);
+    }
+    let defaults: &[&str] = match field {
+        Field::Listener => &["listener", "other"],
+        Field::Method => &["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"],
+        Field::Scheme => &["https", "http"],
+        Field::Host => &["host.example", "other.example", "x.test"],
+        Field::Path => &["/", "/x", "/other/x"],
+        Field::Alpn => &["http/1.1", "h2"],
+        Field::TlsVersion => &["TLSv1.3", "TLSv1.2"],
+        Field::ClientSubject => &["CN=client"],
+        _ => &["1", "x", "other", ""],
+    };
+    list.extend(defaults.iter().map(|text| text.as_bytes().to_vec()));
+    // For fields that may occur several times, each pattern is also tried alone.
+    let patterns =
+        demand.positive.iter().filter(|test| matches!(test, Test::Matches { .. }) && !field.single());
+    for test in patterns {
+        let alone = Demand { positive: vec![test], negative: demand.negative.clone() };
+        list.extend(searched(field, &alone).map(String::into_bytes));
+    }
+    list
+}
+
+/// A value found by the automata, shortest first.
+fn searched(field: &Field, demand: &Demand<'_>) -> Option<String> {
+    let tests = demand
+        .positive
+        .iter()
+        .map(|test| (test, true))
+        .chain(demand.negative.iter().map(|test| (test, false)));
+    let constraints: Vec<Constraint> = tests
+        .filter_map(|(test, wanted)| {
+            Some(Constraint { pattern: pattern_of(test)?, ignore_case: field.ignores_case(), wanted })
+        })
+        .chain((*field == Field::Path).then(|| Constraint {
+            pattern: "^/".into(),
+            ignore_case: false,
+            wanted: true,
+        }))
+        .collect();
+    let textual = constraints.len() >= demand.positive.len() + demand.negative.len();
+    let plain = |test: &&Test| matches!(test, Test::OneOf(_) | Test::Exists);
+    if !textual || demand.positive.iter().all(plain) {
+        return None;
+    }
+    match search(&constraints, Alphabet::Printable) {
+        Search::Found(text) => String::from_utf8(text).ok(),
+        Search::None | Search::GaveUp => None,
+    }
+}
+
+fn address(demand: &Demand<'_>, default: IpAddr) -> Option<IpAddr> {
+    let nets = |tests: &[&Test]| -> Vec<Vec<Net>> {
+        let nets = |test: &&Test| if let Test::InNets(nets) = test { Some(nets.clone()) } else { None };
+        tests.iter().filter_map(nets).collect()
+    };
+    let (positive, negative) = (nets(&demand.positive), nets(&demand.negative));
+    let mut tried = vec![default];
+    for net in positive.iter().flatten() {
+        let whole = if net.v6 { 128 } else { 32 };
+        for step in [0, 1, 2, 255] {
+            if net.length < whole || step == 0 {
+                tried.push(Net { bits: net.bits | step, ..*net }.address());
+            }
+        }
+        // The last address of the range, and one in its upper half.
+        if net.length < whole {
+            let span = u128::MAX.checked_shr(128 - u32::from(whole - net.length)).unwrap_or(0);
+            tried.push(Net { bits: net.bits | span, ..*net }.address());
+            tried.push(Net { bits: net.bits | (span / 2 + 1), ..*net }.address());
+        }
+    }
+    tried.extend(
+        ["203.0.113.9", "10.0.0.1", "172.16.0.1", "2001:db8::1", "8.8.8.8"]
+            .iter()
+            .flat_map(|a| a.parse::<IpAddr>()),
+    );
+    tried.into_iter().find(|address| {
+        let bits = address_bits(*address);
+        let inside = |nets: &Vec<Net>| nets.iter().any(|net| net.contains(bits));
+        positive.iter().all(inside) && !negative.iter().any(inside)
+    })
+}
+
+/// A number that passes, out of the literals and their neighbours.
+fn number(demand: &Demand<'_>, defaults: &[f64], largest: f64) -> Option<f64> {
+    let passes = |test: &&Test, value: f64| match test {
+        Test::Number(compare, bound) => compare.holds(value, bound.get()),
+        Test::NumberIn(values) => Num::new(value).is_some_and(|value| values.contains(&value)),
+        _ => false,
+    };
+    let mut tried = defaults.to_vec();
+    for test in demand.positive.iter().chain(&demand.negative) {
+        match test {
+            Test::Number(_, bound) => tried.extend([-1.0, 0.0, 1.0].map(|step| (bound.get() + step).floor())),
+            Test::NumberIn(values) => {
+                tried.extend(values.iter().flat_map(|number| [number.get(), number.get() + 1.0]));
+            }
+            _ => {}
+        }
+    }
+    tried.into_iter().find(|&value| {
+        (0.0..=largest).contains(&value)
+            && value.fract() == 0.0
+            && demand.positive.iter().all(|test| passes(test, value))
+            && !demand.negative.iter().any(|test| passes(test, value))
+    })
+}
+
+fn port(demand: &Demand<'_>, default: &SocketAddr) -> Option<u16> {
+    let defaults = [f64::from(default.port()), 80.0, 443.0, 8080.0, 1.0];
+    number(demand, &defaults, f64::from(u16::MAX)).map(|port| port as u16)
+}
+
+fn write_body(witness: &mut Witness, values: &[(&Field, Vec<String>)]) -> Option<()> {
+    let formats: Vec<Origin> = values.iter().map(|(field, _)| field.origin()).collect();
+    if formats.iter().any(|format| *format != formats[0]) {
+        return None;
+    }
+    let media = match formats[0] {
+        Origin::Body(Format::Json) => {
+            let mut tree = Tree::default();
+            for (field, values) in values {
+                let Field::Json(pointer) = field else { return None };
+                let plain = |segment: &str| segment.replace("~1", "/").replace("~0", "~");
+                tree.at(pointer.split('/').skip(1).map(plain)).values.clone_from(values);
+            }
+            witness.body = tree.json()?.into_bytes();
+            "application/json"
+        }
+        Origin::Body(Format::Xml) => {
+            let mut tree = Tree::default();
+            for (field, values) in values {
+                let Field::Xml(path) = field else { return None };
+                tree.at(path.split('/').map(str::to_owned)).values.clone_from(values);
+            }
+            if tree.children.len() != 1 {
+                return None;
+            }
+            witness.body = tree.xml_children()?.into_bytes();
+            "application/xml"
+        }
+        _ => {
+            let encode = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+            let mut pairs = Vec::new();
+            for (field, values) in values {
+                let Field::Form(name) = field else { return None };
+                pairs.extend(values.iter().map(|value| format!("{}={}", encode(name), encode(value))));
+            }
+            witness.body = pairs.join("&").into_bytes();
+            "application/x-www-form-urlencoded"
+        }
+    };
+    if witness.method == "GET" {
+        // Only for looks: the condition may ask for GET, and then evaluation will say so.
+        witness.method = "POST".into();
+    }
+    if !witness.headers.iter().any(|(name, _)| name == "content-type") {
+        witness.headers.push(("content-type".into(), media.into()));
+    }
+    Some(())
+}
+
+/// A tree-shaped body under construction.
+#[derive(Default)]
+struct Tree {
+    values: Vec<String>,
+    children: BTreeMap<String, Tree>,
+}
+
+impl Tree {
+    fn at(&mut self, path: impl Iterator<Item = String>) -> &mut Tree {
+        path.fold(self, |tree, segment| tree.children.entry(segment).or_default())
+    }
+
+    fn json(&self) -> Option<String> {
+        if self.children.is_empty() {
+            return serde_json::to_string(self.values.first()?).ok();
+        }
+        if !self.values.is_empty() {
+            return None;
+        }
+        let members: Option<Vec<String>> = self
+            .children
+            .iter()
+            .map(|(name, child)| Some(format!("{}:{}", serde_json::to_string(name).ok()?, child.json()?)))
+            .collect();
+        Some(format!("{{{}}}", members?.join(",")))
+    }
+
+    fn xml_children(&self) -> Option<String> {
+        let mut text = String::new();
+        for (name, child) in &self.children {
+            if name.starts_with('@') {
+                continue;
+            }
+            // Several values of an element are several elements; what lies below belongs to the first.
+            for at in 0..child.values.len().max(1) {
+                let first = at == 0;
+                text.push_str(&format!("<{name}"));
+                for (attribute, value) in
+                    child.children.iter().filter(|(key, _)| first && key.starts_with('@'))
+                {
+                    text.push_str(&format!(" {}=\"{}\"", &attribute[1..], escape(value.values.first()?)));
+                }
+                text.push('>');
+                text.push_str(&child.values.get(at).map(|value| escape(value)).unwrap_or_default());
+                if first {
+                    text.push_str(&child.xml_children()?);
+                }
+                text.push_str(&format!("</{name}>"));
+            }
+        }
+        Some(text)
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// Gives the body a size that passes, by adding what its format ignores.
+fn pad(witness: &mut Witness, demand: &Demand<'_>) -> Option<()> {
+    const PADDED_MAX: f64 = 1_048_576.0;
+    let size = number(demand, &[witness.body.len() as f64], PADDED_MAX)? as usize;
+    let form = witness.headers.iter().any(|(_, value)| value == "application/x-www-form-urlencoded");
+    if size < witness.body.len() {
+        return None;
+    }
+    witness.body.resize(size, if form { b'&' } else { b' ' });
+    Some(())
+}

@@ -1,0 +1,350 @@
+//! From specifications to a rule set: parse, type, normalise, order, index.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::atom::{Atom, Table, Test};
+use crate::body::Wanted;
+use crate::dnf::{self, Literal};
+use crate::error::{RuleError, RuleWarning};
+use crate::field::{Field, Origin, id};
+use crate::index;
+use crate::lang;
+use crate::redirect::Template;
+use crate::ruleset::{Action, Conjunct, FieldNames, Rule, RuleEffect, Ruleset};
+use crate::spec::{Limits, RuleSpec};
+
+/// Only tells rule sets apart; no decision depends on it.
+static IDENTITY: AtomicU64 = AtomicU64::new(1);
+
+/// Framing is the connection's own business: a rule that edits these would allow request smuggling.
+const FRAMING: [&str; 9] = [
+    "connection",
+    "content-length",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "expect",
+];
+
+/// Lists of candidates longer than this cost more than the design's microsecond.
+const LIST_WARN: usize = 256;
+
+pub(crate) fn compile(specs: &[RuleSpec], limits: &Limits) -> Result<Ruleset, Vec<RuleError>> {
+    let mut errors = Vec::new();
+    let (mut table, mut pools, mut warnings) = (Table::new(), Vec::new(), Vec::new());
+    let (mut rules, mut forms) = (Vec::new(), Vec::new());
+    if specs.len() > limits.rules_max {
+        let what =
+            format!("{} rules, of which the last is past the limit of {}", specs.len(), limits.rules_max);
+        return Err(vec![Site { name: "", key: "rules" }.error(what, "", "merge rules with in [..]")]);
+    }
+    let mut names = HashSet::new();
+    let mut pool_ids = std::collections::HashMap::new();
+    for (position, spec) in specs.iter().enumerate() {
+        let numbered = format!("#{}", position + 1);
+        let name = if spec.name.is_empty() { &numbered } else { &spec.name };
+        if spec.name.is_empty() {
+            errors.push(Site { name, key: "name" }.error("the name is empty", "", "name the rule"));
+        } else if !names.insert(spec.name.as_str()) {
+            let why = "hit counters and explain could not tell the rules apart";
+            errors.push(Site { name, key: "name" }.error(
+                "another rule has the same name",
+                why,
+                "rename one",
+            ));
+        }
+        match condition(spec, name, &mut table, limits) {
+            Ok(form) => forms.push(form),
+            Err(error) => errors.push(error),
+        }
+        let mut pool = |pool: &str| {
+            *pool_ids.entry(pool.to_owned()).or_insert_with(|| {
+                pools.push(pool.to_owned());
+                pools.len() as u32 - 1
+            })
+        };
+        let action = action(spec, name, &mut pool, &mut errors);
+        let effects = effects(spec, name, &mut errors);
+        if action == Action::Continue && effects.is_empty() {
+            let message = "matches without any effect but a hit counter; give it an action".into();
+            warnings.push(RuleWarning { rule: name.clone(), message });
+        }
+        rules.push(Rule {
+            name: name.clone(),
+            action,
+            unknown: spec.unknown,
+            effects,
+            unconditional: matches!(spec.when.trim(), "" | "true"),
+            conjuncts: 0..0,
+        });
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let mut order: Vec<u32> = (0..rules.len() as u32).collect();
+    order.sort_by_key(|&id| std::cmp::Reverse(specs[id as usize].priority));
+    let mut rules: Vec<(Rule, Vec<dnf::Conjunct>)> = rules.into_iter().zip(forms).collect();
+    let mut conjuncts = Vec::new();
+    for &id in &order {
+        let (rule, form) = &mut rules[id as usize];
+        rule.conjuncts = conjuncts.len()..conjuncts.len() + form.len();
+        conjuncts.extend(std::mem::take(form).into_iter().map(|literals| (id, literals)));
+    }
+    let rules = rules.into_iter().map(|(rule, _)| rule).collect();
+    let mut ruleset = assemble(rules, order, table, conjuncts, pools, limits);
+    ruleset.warnings.splice(0..0, warnings);
+    Ok(ruleset)
+}
+
+/// Builds everything that follows from the parsed rules.
+pub(crate) fn assemble(
+    rules: Vec<Rule>,
+    order: Vec<u32>,
+    table: Table,
+    conjuncts: Vec<(u32, dnf::Conjunct)>,
+    pools: Vec<String>,
+    limits: &Limits,
+) -> Ruleset {
+    let mut literals = Vec::new();
+    let mut flat = Vec::with_capacity(conjuncts.len());
+    for (rule, mut conjunct) in conjuncts {
+        // Cheap and likely to fail first; what needs the body last, so that a false header spares reading it.
+        conjunct.sort_by_key(|literal| weight(&table, *literal));
+        let start = literals.len() as u32;
+        literals.extend(conjunct);
+        flat.push(Conjunct { rule, start, end: literals.len() as u32 });
+    }
+    let slices = flat.iter().map(|conjunct| &literals[conjunct.start as usize..conjunct.end as usize]);
+    let built = index::build(slices, &table);
+    let mut warnings = Vec::new();
+    let name = |conjunct: u32| rules[flat[conjunct as usize].rule as usize].name.as_str();
+    if built.residual.len() >= limits.residual_warn {
+        let message = format!(
+            "{} conditions have nothing to index by and are evaluated on every request, among them \"{}\"; add a \
+             comparison with == , a prefix or a range to each",
+            built.residual.len(),
+            name(built.residual[0])
+        );
+        warnings.push(RuleWarning { rule: String::new(), message });
+    }
+    if built.longest.len() >= LIST_WARN {
+        let message = format!(
+            "{} conditions share their most selective comparison and are evaluated together, among them \"{}\"; add a \
+             more selective one to each",
+            built.longest.len(),
+            name(built.longest[0])
+        );
+        warnings.push(RuleWarning { rule: String::new(), message });
+    }
+    let mut names = FieldNames::default();
+    for (id, field) in table.fields.iter() {
+        match field {
+            Field::Header(name) => names.headers.insert(name.as_bytes(), id),
+            Field::Query(name) => names.query.insert(name.as_bytes(), id),
+            Field::Cookie(name) => names.cookies.insert(name.as_bytes(), id),
+            _ => {}
+        }
+    }
+    Ruleset {
+        identity: IDENTITY.fetch_add(1, Ordering::Relaxed),
+        rules,
+        order,
+        conjuncts: flat,
+        literals,
+        origins: table.fields.iter().map(|(_, field)| field.origin()).collect(),
+        wanted: Wanted::new(&table.fields),
+        names,
+        table,
+        index: built.index,
+        pools,
+        warnings,
+        limits: limits.clone(),
+    }
+}
+
+fn weight(table: &Table, literal: Literal) -> u32 {
+    let atom = table.atom(literal.atom());
+    let source = match table.fields.get(atom.field).origin() {
+        Origin::Single => 0,
+        Origin::Header | Origin::Query | Origin::Cookie => 4,
+        Origin::BodySize => 64,
+        Origin::Body(_) => 128,
+    };
+    let test = match &atom.test {
+        Test::OneOf(values) if values.len() > 4 => 2,
+        Test::Contains(_) => 8,
+        Test::Matches { .. } => 16,
+        _ => 1,
+    };
+    source + test
+}
+
+/// Parses the condition and adds that on the listener.
+fn condition(
+    spec: &RuleSpec,
+    name: &str,
+    table: &mut Table,
+    limits: &Limits,
+) -> Result<Vec<dnf::Conjunct>, RuleError> {
+    let expr = lang::parse(&spec.when, table, limits).map_err(|error| error.in_rule(name, &spec.when))?;
+    let mut form = dnf::normal_form(&expr, table, limits.conjuncts_max).map_err(|dnf::TooMany| {
+        Site { name, key: "when" }.error(
+            format!("more than {} alternatives once && is multiplied out over ||", limits.conjuncts_max),
+            "each alternative is indexed on its own",
+            "use in [..] instead of ||, or split the rule",
+        )
+    })?;
+    if !spec.listeners.is_empty() {
+        let mut listeners: Vec<Vec<u8>> =
+            spec.listeners.iter().map(|name| name.clone().into_bytes()).collect();
+        listeners.sort_unstable();
+        listeners.dedup();
+        let atom = table.intern(Atom { field: id::LISTENER, test: Test::OneOf(listeners) });
+        for conjunct in &mut form {
+            conjunct.push(Literal::new(atom, false));
+            conjunct.sort_unstable();
+        }
+    }
+    Ok(form)
+}
+
+/// Where an error outside a condition is.
+struct Site<'n> {
+    name: &'n str,
+    key: &'static str,
+}
+
+impl Site<'_> {
+    fn error(&self, what: impl Into<String>, why: &str, remedy: &str) -> RuleError {
+        RuleError {
+            rule: self.name.to_owned(),
+            key: self.key,
+            line: 0,
+            column: 0,
+            what: what.into(),
+            why: why.to_owned(),
+            remedy: remedy.to_owned(),
+        }
+    }
+}
+
+fn action(
+    spec: &RuleSpec,
+    name: &str,
+    pool_id: &mut dyn FnMut(&str) -> u32,
+    errors: &mut Vec<RuleError>,
+) -> Action {
+    let mut refuse = |key: &'static str, what: String, why: &str, remedy: &str| {
+        errors.push(Site { name, key }.error(what, why, remedy));
+    };
+    let terminals = [spec.route.is_some(), spec.deny.is_some(), spec.redirect.is_some()];
+    if terminals.iter().filter(|&&given| given).count() > 1 {
+        refuse(
+            "route",
+            "more than one of route, deny and redirect".into(),
+            "a request ends one way",
+            "keep one",
+        );
+    }
+    if spec.sticky.is_some() && spec.route.is_none() {
+        refuse(
+            "sticky",
+            "sticky without route".into(),
+            "there is no server to keep",
+            "add route, or remove sticky",
+        );
+    }
+    if spec.redirect_status.is_some() && spec.redirect.is_none() {
+        refuse(
+            "redirect_status",
+            "redirect_status without redirect".into(),
+            "",
+            "add redirect, or remove it",
+        );
+    }
+    if let Some(pool) = &spec.route {
+        if pool.is_empty() {
+            refuse("route", "the name of the pool is empty".into(), "", "name a pool");
+        }
+        return Action::Route { pool: pool_id(pool), sticky: spec.sticky };
+    }
+    if let Some(status) = spec.deny {
+        if !(400..600).contains(&status) {
+            let what = format!("deny = {status}");
+            refuse("deny", what, "denying takes an error status", "use 400 to 599, for example 403");
+        }
+        return Action::Deny(status);
+    }
+    if let Some(location) = &spec.redirect {
+        let status = spec.redirect_status.unwrap_or(302);
+        if !matches!(status, 301 | 302 | 303 | 307 | 308) {
+            let what = format!("redirect_status = {status}");
+            refuse("redirect_status", what, "that is no redirect", "use 301, 302, 303, 307 or 308");
+        }
+        match Template::parse(location) {
+            Ok(location) => return Action::Redirect { status, location },
+            Err((what, remedy)) => refuse("redirect", what, "", &remedy),
+        }
+    }
+    Action::Continue
+}
+
+fn effects(spec: &RuleSpec, name: &str, errors: &mut Vec<RuleError>) -> Vec<RuleEffect> {
+    let mut header = |key: &'static str, header: &str, value: Option<&str>| -> Option<String> {
+        let site = Site { name, key };
+        let lower = header.to_ascii_lowercase();
+        if header.is_empty() || header.len() > 256 || !header.bytes().all(lang::is_token) {
+            let why = "that is no token (RFC 9110 section 5.6.2)";
+            errors.push(site.error(format!("header name {header:?}"), why, "letters, digits and - only"));
+            return None;
+        }
+        if FRAMING.contains(&lower.as_str()) {
+            let why = "the connection sets framing headers itself";
+            errors.push(site.error(format!("header {header}"), why, "leave it out"));
+            return None;
+        }
+        if lower == "host" && key == "remove_request_headers" {
+            errors.push(site.error("header host", "a request without Host is invalid", "leave it out"));
+            return None;
+        }
+        let printable = |byte: u8| byte == b'\t' || (byte >= b' ' && byte != 0x7f);
+        if value.is_some_and(|value| !value.bytes().all(printable) || value.len() > 8192) {
+            let why = "control characters could end the header";
+            errors.push(site.error(format!("value of header {header}"), why, "use printable characters"));
+            return None;
+        }
+        Some(lower)
+    };
+    let mut effects = Vec::new();
+    for name in &spec.remove_request_headers {
+        effects.extend(header("remove_request_headers", name, None).map(RuleEffect::RemoveRequest));
+    }
+    for (name, value) in &spec.set_request_headers {
+        let name = header("set_request_headers", name, Some(value));
+        effects.extend(name.map(|name| RuleEffect::SetRequest(name, value.clone())));
+    }
+    for name in &spec.remove_response_headers {
+        effects.extend(header("remove_response_headers", name, None).map(RuleEffect::RemoveResponse));
+    }
+    for (name, value) in &spec.set_response_headers {
+        let name = header("set_response_headers", name, Some(value));
+        effects.extend(name.map(|name| RuleEffect::SetResponse(name, value.clone())));
+    }
+    if let Some(limit) = &spec.rate_limit {
+        if limit.requests_per_s == 0 || limit.burst == 0 {
+            let why = "no request would ever pass";
+            let site = Site { name, key: "rate_limit" };
+            errors.push(site.error("a rate or burst of 0", why, "use deny = 429, or a positive number"));
+        }
+        effects.push(RuleEffect::RateLimit(limit.clone()));
+    }
+    if spec.audit {
+        effects.push(RuleEffect::Audit);
+    }
+    effects.extend(spec.class.clone().map(RuleEffect::Class));
+    effects
+}

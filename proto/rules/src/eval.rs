@@ -1,0 +1,222 @@
+//! Evaluation of atoms, conjuncts and rules on one request, in Kleene's logic with a fourth value for "not read yet".
+
+use std::net::SocketAddr;
+
+use crate::atom::{AtomId, Compare, Num, Test, address_bits, under};
+use crate::body::Reach;
+use crate::dnf::Literal;
+use crate::field::{FieldId, Origin, id};
+use crate::request::{Body, Request};
+use crate::ruleset::Ruleset;
+use crate::scratch::{BodyView, Caches, Gathered};
+
+/// What a condition amounts to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Truth {
+    False,
+    True,
+    /// Cannot be decided, whatever is read.
+    Unknown,
+    /// Depends on the body, which was not read.
+    Pending,
+}
+
+impl Truth {
+    pub(crate) fn of(holds: bool) -> Truth {
+        if holds { Truth::True } else { Truth::False }
+    }
+
+    pub(crate) fn not(self) -> Truth {
+        match self {
+            Truth::False => Truth::True,
+            Truth::True => Truth::False,
+            other => other,
+        }
+    }
+
+    /// Of a disjunction so far and one more part.
+    pub(crate) fn or(self, other: Truth) -> Truth {
+        match (self, other) {
+            (Truth::True, _) | (_, Truth::True) => Truth::True,
+            (Truth::Pending, _) | (_, Truth::Pending) => Truth::Pending,
+            (Truth::Unknown, _) | (_, Truth::Unknown) => Truth::Unknown,
+            _ => Truth::False,
+        }
+    }
+}
+
+/// One request under evaluation.
+pub(crate) struct Run<'a, 'q> {
+    pub(crate) rules: &'a Ruleset,
+    pub(crate) request: &'a Request<'q>,
+    pub(crate) gathered: &'a mut Gathered,
+    pub(crate) caches: &'a mut Caches,
+}
+
+impl Run<'_, '_> {
+    pub(crate) fn conjunct(&mut self, literals: &[Literal]) -> Truth {
+        let mut truth = Truth::True;
+        for &literal in literals {
+            truth = match (truth, self.literal(literal)) {
+                (_, Truth::False) => return Truth::False,
+                (truth, Truth::True) => truth,
+                (_, Truth::Pending) | (Truth::Pending, _) => Truth::Pending,
+                (_, Truth::Unknown) => Truth::Unknown,
+            };
+        }
+        truth
+    }
+
+    pub(crate) fn literal(&mut self, literal: Literal) -> Truth {
+        let truth = self.atom(literal.atom());
+        if literal.negated() { truth.not() } else { truth }
+    }
+
+    fn atom(&mut self, id: AtomId) -> Truth {
+        let rules = self.rules;
+        let atom = rules.table.atom(id);
+        let origin = rules.origins[atom.field as usize];
+        match origin {
+            Origin::Single => self.single(atom.field, &atom.test),
+            Origin::BodySize => body_size(self.request, &atom.test),
+            Origin::Query | Origin::Header | Origin::Cookie => {
+                self.gathered.gather(origin, rules, self.request);
+                Truth::of(self.any(atom.field, &atom.test))
+            }
+            Origin::Body(format) => {
+                self.gathered.gather(origin, rules, self.request);
+                match self.gathered.body() {
+                    BodyView::Opaque => Truth::Unknown,
+                    BodyView::Pending(media) if media == format => Truth::Pending,
+                    BodyView::Read(media, Reach::Broken) if media == format => Truth::Unknown,
+                    BodyView::Read(media, reach) if media == format => {
+                        if self.any(atom.field, &atom.test) {
+                            return Truth::True;
+                        }
+                        let long = self.gathered.values(atom.field).any(Gathered::is_long);
+                        if reach == Reach::Cut || long { Truth::Unknown } else { Truth::False }
+                    }
+                    _ => Truth::False,
+                }
+            }
+        }
+    }
+
+    /// Whether any value of the field passes.
+    fn any(&mut self, field: FieldId, test: &Test) -> bool {
+        self.gathered.values(field).any(|found| match self.gathered.bytes(found, self.request) {
+            Some(value) => holds(test, value, self.rules, self.caches),
+            None => *test == Test::Exists,
+        })
+    }
+
+    fn single(&mut self, field: FieldId, test: &Test) -> Truth {
+        if let Some(address) = address(self.request, field) {
+            return Truth::of(match test {
+                Test::InNets(nets) => {
+                    let bits = address_bits(address.ip());
+                    nets.iter().any(|net| net.contains(bits))
+                }
+                _ => number_holds(test, f64::from(address.port())),
+            });
+        }
+        let value = text(self.request, self.gathered, field);
+        Truth::of(value.is_some_and(|value| holds(test, value, self.rules, self.caches)))
+    }
+}
+
+/// The address behind `client.*` and `local.*`.
+pub(crate) fn address(request: &Request<'_>, field: FieldId) -> Option<SocketAddr> {
+    match field {
+        id::CLIENT_IP | id::CLIENT_PORT => Some(request.client),
+        id::LOCAL_IP | id::LOCAL_PORT => Some(request.local),
+        _ => None,
+    }
+}
+
+/// The value of a text field that has at most one.
+pub(crate) fn text<'a>(request: &Request<'a>, gathered: &'a Gathered, field: FieldId) -> Option<&'a [u8]> {
+    match field {
+        id::LISTENER => Some(request.listener.as_bytes()),
+        id::METHOD => Some(request.method),
+        id::SCHEME => Some(request.scheme.as_bytes()),
+        id::HOST => Some(gathered.host(request)),
+        id::PATH => Some(request.path),
+        id::SNI => gathered.sni(request),
+        id::ALPN => Some(request.tls?.alpn?.as_bytes()),
+        id::TLS_VERSION => Some(request.tls?.version.as_bytes()),
+        id::CLIENT_SUBJECT => Some(request.tls?.client_subject?.as_bytes()),
+        _ => None,
+    }
+}
+
+/// Whether one value passes.
+pub(crate) fn holds(test: &Test, value: &[u8], rules: &Ruleset, caches: &mut Caches) -> bool {
+    match test {
+        Test::OneOf(literals) if literals.len() == 1 => literals[0] == value,
+        Test::OneOf(literals) => literals.binary_search_by(|literal| literal.as_slice().cmp(value)).is_ok(),
+        Test::StartsWith(start) => value.starts_with(start),
+        Test::EndsWith(end) => value.ends_with(end),
+        Test::Contains(part) => memchr::memmem::find(value, part).is_some(),
+        Test::PathPrefix(prefix) => under(value, prefix),
+        Test::Matches { regex, .. } => caches.is_match(*regex, &rules.table.regexes[*regex as usize], value),
+        Test::Exists => true,
+        Test::Number(..) | Test::NumberIn(_) => {
+            Num::parse(value).is_some_and(|value| number_holds(test, value.get()))
+        }
+        Test::InNets(_) => false,
+    }
+}
+
+fn number_holds(test: &Test, value: f64) -> bool {
+    match test {
+        Test::Number(compare, literal) => compare.holds(value, literal.get()),
+        Test::NumberIn(literals) => literals.iter().any(|literal| literal.get() == value),
+        _ => false,
+    }
+}
+
+/// `body.size`: from the body if it is at hand, else from Content-Length, else bounded below by the prefix.
+fn body_size(request: &Request<'_>, test: &Test) -> Truth {
+    let bytes = match request.body {
+        Body::Complete(bytes) => return Truth::of(number_holds(test, bytes.len() as f64)),
+        Body::Prefix(bytes) => Some(bytes),
+        Body::Pending => None,
+    };
+    if let Some(length) = content_length(request) {
+        return Truth::of(number_holds(test, length));
+    }
+    // Without Content-Length the size lies anywhere above what was read. A pending body may still turn out short.
+    let Some(bytes) = bytes else { return Truth::Pending };
+    let least = bytes.len() as f64 + 1.0;
+    match test {
+        Test::Number(compare @ (Compare::Greater | Compare::GreaterEqual), literal)
+            if compare.holds(least, literal.get()) =>
+        {
+            Truth::True
+        }
+        Test::Number(compare @ (Compare::Less | Compare::LessEqual), literal)
+            if !compare.holds(least, literal.get()) =>
+        {
+            Truth::False
+        }
+        Test::NumberIn(literals) if literals.iter().all(|literal| literal.get() < least) => Truth::False,
+        _ => Truth::Unknown,
+    }
+}
+
+fn content_length(request: &Request<'_>) -> Option<f64> {
+    let named = |name: &'static [u8]| {
+        request
+            .headers
+            .iter()
+            .filter(move |(other, _)| other.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    };
+    if named(b"transfer-encoding").next().is_some() {
+        return None;
+    }
+    let mut lengths = named(b"content-length");
+    let (first, None) = (lengths.next()?, lengths.next()) else { return None };
+    std::str::from_utf8(first.trim_ascii()).ok()?.parse::<u64>().ok().map(|length| length as f64)
+}

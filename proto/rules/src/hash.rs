@@ -1,0 +1,153 @@
+//! The index's hash: bytes are folded one at a time, so that all prefixes of a path cost one pass.
+//!
+//! Not resistant to chosen collisions, and need not be: only rules are stored, and a request that collides with one
+//! merely makes it a candidate.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const PRIME: u64 = 0x0000_0100_0000_01b3;
+
+/// What a key of the index stands for; part of its hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub(crate) enum Tag {
+    Equal = 1,
+    Starts,
+    Ends,
+    Number,
+    Exists,
+    Net,
+    PathPrefix,
+    HostAndPath,
+    HostAndPrefix,
+}
+
+/// A running hash over bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Fold(u64);
+
+impl Fold {
+    pub(crate) fn new() -> Fold {
+        Fold(OFFSET)
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, byte: u8) {
+        self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(PRIME);
+    }
+
+    pub(crate) fn of(bytes: &[u8]) -> Fold {
+        let mut fold = Fold::new();
+        bytes.iter().for_each(|&byte| fold.push(byte));
+        fold
+    }
+
+    /// Of the bytes from the last to the first: suffixes share one pass.
+    pub(crate) fn of_reversed(bytes: &[u8]) -> Fold {
+        let mut fold = Fold::new();
+        bytes.iter().rev().for_each(|&byte| fold.push(byte));
+        fold
+    }
+
+    /// Ends the hash with what the bytes stand for.
+    #[inline]
+    pub(crate) fn key(self, tag: Tag, field: u32) -> u64 {
+        mix(self.0 ^ mix(u64::from(field) << 8 | tag as u64))
+    }
+
+    /// The key of a host together with a path or prefix.
+    #[inline]
+    pub(crate) fn with_host(self, host: Fold, tag: Tag) -> u64 {
+        mix(self.0 ^ mix(host.0 ^ mix(tag as u64)))
+    }
+}
+
+/// Spreads all bits (the finaliser of SplitMix64).
+#[inline]
+pub(crate) fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// Keys are hashes already.
+#[derive(Default)]
+pub(crate) struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.0 = mix(self.0 ^ u64::from(byte)));
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+}
+
+/// A map from finished keys.
+pub(crate) type KeyMap<V> = HashMap<u64, V, BuildHasherDefault<Identity>>;
+
+impl Default for Fold {
+    fn default() -> Fold {
+        Fold::new()
+    }
+}
+
+impl Hasher for Fold {
+    fn finish(&self) -> u64 {
+        mix(self.0)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.push(byte));
+    }
+
+    fn write_usize(&mut self, length: usize) {
+        self.push(length as u8);
+    }
+}
+
+/// Names of headers, parameters or cookies that a rule set looks at.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    ids: HashMap<Vec<u8>, u32, BuildHasherDefault<Fold>>,
+    /// By the low bits of the first byte, the lengths that occur: most names of a request stop here.
+    lengths: [u64; 32],
+}
+
+impl Names {
+    pub(crate) fn insert(&mut self, name: &[u8], id: u32) {
+        let Some(&first) = name.first() else { return };
+        self.lengths[usize::from(first & 31)] |= 1 << (name.len() & 63);
+        self.ids.insert(name.to_vec(), id);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, name: &[u8]) -> Option<u32> {
+        let first = *name.first()?;
+        if self.lengths[usize::from(first & 31)] & 1 << (name.len() & 63) == 0 {
+            return None;
+        }
+        self.ids.get(name).copied()
+    }
+
+    /// For names stored in lower case. The low five bits of a letter do not depend on its case.
+    #[inline]
+    pub(crate) fn get_ignoring_case(&self, name: &[u8]) -> Option<u32> {
+        let first = *name.first()?;
+        if self.lengths[usize::from(first & 31)] & 1 << (name.len() & 63) == 0 || name.len() > 256 {
+            return None;
+        }
+        let mut lower = [0; 256];
+        let lower = &mut lower[..name.len()];
+        lower.copy_from_slice(name);
+        lower.make_ascii_lowercase();
+        self.ids.get(&*lower).copied()
+    }
+}

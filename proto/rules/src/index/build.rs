@@ -1,0 +1,202 @@
+//! Builds the index: counts how many conjuncts could use each key, then registers each conjunct under the choice with
+//! the smallest expected number of needless candidates.
+
+use std::collections::{BTreeMap, HashMap};
+
+use aho_corasick::{AhoCorasick, MatchKind};
+
+use super::key::{Choice, Key, choices};
+use super::{Index, NONE, Probe};
+use crate::atom::{Table, regex_builder};
+use crate::dnf::Literal;
+use crate::field::{FieldId, Format, Origin};
+use crate::hash::KeyMap;
+
+/// The index, and what is worth a warning.
+#[derive(Debug, Default)]
+pub(crate) struct Built {
+    pub(crate) index: Index,
+    /// Conjuncts that are candidates for every request.
+    pub(crate) residual: Vec<u32>,
+    /// The conjuncts of the longest list, if requests can make them all candidates at once.
+    pub(crate) longest: Vec<u32>,
+}
+
+/// Patterns are combined up to this compiled size; beyond it they become residual.
+const SET_BYTES_MAX: usize = 64 << 20;
+
+pub(crate) fn build<'t>(conjuncts: impl Iterator<Item = &'t [Literal]> + Clone, table: &'t Table) -> Built {
+    let mut counts: KeyMap<u32> = KeyMap::default();
+    let mut format_counts = [0u32; 3];
+    for conjunct in conjuncts.clone() {
+        for choice in choices(conjunct, table) {
+            choice.keys.iter().for_each(|key| *counts.entry(key.hash()).or_default() += 1);
+            if let Some(format) = choice.format {
+                format_counts[format as usize] += 1;
+            }
+        }
+    }
+    let cost = |choice: &Choice<'_>| {
+        let companions: f64 = choice.keys.iter().map(|key| f64::from(counts[&key.hash()])).sum();
+        // While a body is unread, all conjuncts registered under its values are candidates.
+        let pending = choice.format.map_or(0.0, |format| 0.02 * f64::from(format_counts[format as usize]));
+        choice.share * companions + pending
+    };
+    let mut builder = Builder::default();
+    for (conjunct, literals) in (0..).zip(conjuncts) {
+        let choice = choices(literals, table).into_iter().min_by(|a, b| cost(a).total_cmp(&cost(b)));
+        match choice {
+            None => builder.residual.push(conjunct),
+            Some(choice) => {
+                if let Some(format) = choice.format {
+                    builder.bodies[format as usize].push(conjunct);
+                }
+                choice.keys.iter().for_each(|&key| builder.register(key, conjunct));
+            }
+        }
+    }
+    builder.finish(table)
+}
+
+#[derive(Default)]
+struct Builder<'t> {
+    residual: Vec<u32>,
+    bodies: [Vec<u32>; 3],
+    hashed: HashMap<u64, Vec<u32>>,
+    probes: BTreeMap<FieldId, Probe>,
+    contains: BTreeMap<FieldId, BTreeMap<&'t [u8], Vec<u32>>>,
+    regexes: BTreeMap<FieldId, BTreeMap<u32, Vec<u32>>>,
+    index: Index,
+}
+
+impl<'t> Builder<'t> {
+    fn probe(&mut self, field: FieldId) -> &mut Probe {
+        self.probes.entry(field).or_insert_with(|| Probe { field, ..Probe::default() })
+    }
+
+    fn register(&mut self, key: Key<'t>, conjunct: u32) {
+        match key {
+            Key::Equal(field, _) => self.probe(field).equal = true,
+            Key::Starts(field, start) => self.probe(field).starts.push(start.len() as u32),
+            Key::Ends(field, end) => self.probe(field).ends.push(end.len() as u32),
+            Key::Number(field, _) => self.probe(field).number = true,
+            Key::Exists(field) => self.probe(field).exists = true,
+            Key::Net(field, net) => {
+                let probe = self.probe(field);
+                if net.v6 { &mut probe.v6 } else { &mut probe.v4 }.push(net.length);
+            }
+            Key::PathPrefix(prefix) => {
+                self.index.path.prefix = true;
+                self.index.path.prefix_length_max = self.index.path.prefix_length_max.max(prefix.len());
+            }
+            Key::HostAndPath(..) => self.index.path.host_and_path = true,
+            Key::HostAndPrefix(_, prefix) => {
+                self.index.path.host_and_prefix = true;
+                self.index.path.prefix_length_max = self.index.path.prefix_length_max.max(prefix.len());
+            }
+            Key::Contains(field, part) => {
+                self.probe(field);
+                self.contains.entry(field).or_default().entry(part).or_default().push(conjunct);
+                return;
+            }
+            Key::Regex(field, regex) => {
+                self.probe(field);
+                self.regexes.entry(field).or_default().entry(regex).or_default().push(conjunct);
+                return;
+            }
+        }
+        self.hashed.entry(key.hash()).or_default().push(conjunct);
+    }
+
+    /// Adds a list; its conjuncts are ascending already.
+    fn list(index: &mut Index, mut conjuncts: Vec<u32>) -> u32 {
+        conjuncts.dedup();
+        let start = index.postings.len() as u32;
+        index.postings.extend(conjuncts);
+        index.lists.push((start, index.postings.len() as u32));
+        index.lists.len() as u32 - 1
+    }
+
+    fn finish(mut self, table: &Table) -> Built {
+        let mut index = self.index;
+        let mut longest = Vec::new();
+        let mut keep_longest = |list: &Vec<u32>| {
+            if list.len() > longest.len() {
+                longest.clone_from(list);
+            }
+        };
+        for (field, parts) in self.contains {
+            parts.values().for_each(&mut keep_longest);
+            let built = AhoCorasick::builder().match_kind(MatchKind::Standard).build(parts.keys());
+            let probe = self.probes.get_mut(&field);
+            match (built, probe) {
+                (Ok(automaton), Some(probe)) => {
+                    let lists = parts.into_values().map(|list| Self::list(&mut index, list)).collect();
+                    probe.contains = Some((automaton, lists));
+                }
+                _ => self.residual.extend(parts.into_values().flatten()),
+            }
+        }
+        for (cache, (field, patterns)) in self.regexes.into_iter().enumerate() {
+            patterns.values().for_each(&mut keep_longest);
+            let sources: Vec<&str> = patterns.keys().map(|&regex| table.pattern(regex)).collect();
+            let ignore_case = table.fields.get(field).ignores_case();
+            let mut builder = regex_builder(ignore_case, SET_BYTES_MAX);
+            builder.configure(
+                regex_automata::meta::Config::new()
+                    .match_kind(regex_automata::MatchKind::All)
+                    .hybrid_cache_capacity(4 << 20),
+            );
+            match (builder.build_many(&sources), self.probes.get_mut(&field)) {
+                (Ok(set), Some(probe)) => {
+                    let lists = patterns.into_values().map(|list| Self::list(&mut index, list)).collect();
+                    probe.regexes = Some((set, lists, cache));
+                }
+                _ => self.residual.extend(patterns.into_values().flatten()),
+            }
+        }
+        let slots = (self.hashed.len() * 16).next_power_of_two().max(1024);
+        index.filter = vec![0; slots / 64];
+        let mut hashed: Vec<(u64, Vec<u32>)> = self.hashed.into_iter().collect();
+        hashed.sort_unstable_by_key(|(key, _)| *key);
+        for (key, list) in hashed {
+            keep_longest(&list);
+            let bit = key >> 20;
+            let word = (bit >> 6) as usize & (index.filter.len() - 1);
+            index.filter[word] |= 1 << (bit & 63);
+            let list = Self::list(&mut index, list);
+            index.map.insert(key, list);
+        }
+        self.residual.sort_unstable();
+        self.residual.dedup();
+        index.residual = match self.residual.is_empty() {
+            true => NONE,
+            false => Self::list(&mut index, self.residual.clone()),
+        };
+        for (format, list) in [Format::Form, Format::Json, Format::Xml].into_iter().zip(self.bodies) {
+            index.body |= !list.is_empty();
+            index.bodies[format as usize] = if list.is_empty() { NONE } else { Self::list(&mut index, list) };
+        }
+        index.probe_of = vec![NONE; table.fields.len()];
+        for (at, (field, mut probe)) in (0..).zip(self.probes) {
+            probe.starts.sort_unstable();
+            probe.starts.dedup();
+            probe.ends.sort_unstable();
+            probe.ends.dedup();
+            probe.v4.sort_unstable();
+            probe.v4.dedup();
+            probe.v6.sort_unstable();
+            probe.v6.dedup();
+            match table.fields.get(field).origin() {
+                Origin::Single => index.singles.push(at),
+                Origin::Header => index.headers = true,
+                Origin::Query => index.query = true,
+                Origin::Cookie => index.cookies = true,
+                Origin::Body(_) | Origin::BodySize => {}
+            }
+            index.probe_of[field as usize] = at;
+            index.probes.push(probe);
+        }
+        Built { index, residual: self.residual, longest }
+    }
+}

@@ -1,0 +1,268 @@
+//! Literals and names: which of them a field takes.
+
+use std::net::IpAddr;
+
+use crate::atom::{Net, Num, Table, Test, address_bits};
+use crate::error::ConditionError;
+use crate::field::{Field, Kind};
+use crate::spec::Limits;
+
+/// A literal of the language.
+#[derive(Clone, Debug)]
+pub(super) enum Literal {
+    Text(Vec<u8>),
+    Number(Num),
+    Bool(bool),
+}
+
+impl Literal {
+    pub(super) fn show(&self) -> String {
+        match self {
+            Literal::Text(bytes) => format!("the string \"{}\"", bytes.escape_ascii()),
+            Literal::Number(number) => format!("the number {number}"),
+            Literal::Bool(value) => value.to_string(),
+        }
+    }
+}
+
+/// Reads a number token. Integers that `f64` cannot hold are refused, since `==` would then mean "about".
+pub(super) fn number(digits: &str, negative: bool, at: usize) -> Result<Num, ConditionError> {
+    let malformed = || {
+        ConditionError::new(at, format!("{digits} is not a number"))
+            .remedy("write decimal digits, as in 52000 or 0.5; quote addresses and names")
+    };
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number = Num::parse(digits.as_bytes()).filter(|_| plain).ok_or_else(malformed)?;
+    if number.get() >= 9_007_199_254_740_992.0 {
+        return Err(ConditionError::new(at, format!("{digits} is too large"))
+            .why("numbers from 2^53 on are not exact")
+            .remedy("compare it as text, in quotation marks"));
+    }
+    Num::new(if negative { -number.get() } else { number.get() }).ok_or_else(malformed)
+}
+
+/// The test behind `==` and `in`.
+pub(super) fn equality(field: &Field, literals: Vec<(Literal, usize)>) -> Result<Test, ConditionError> {
+    let (mut texts, mut numbers, mut nets) = (Vec::new(), Vec::new(), Vec::new());
+    for (literal, at) in literals {
+        let mismatch = |literal: &Literal, why: &str, remedy: &str| {
+            Err(ConditionError::new(at, format!("{field} compared with {}", literal.show()))
+                .why(why)
+                .remedy(remedy))
+        };
+        match (field.kind(), literal) {
+            (Kind::Text | Kind::TextOrNumber, Literal::Text(bytes)) => texts.push(exact(field, bytes, at)?),
+            (Kind::TextOrNumber | Kind::Number, Literal::Number(number)) => numbers.push(number),
+            (Kind::TextOrNumber, Literal::Bool(value)) if matches!(field, Field::Json(_)) => {
+                texts.push(value.to_string().into_bytes());
+            }
+            (Kind::Address, Literal::Text(bytes)) => nets.push(net(field, &bytes, at)?),
+            (Kind::Text, literal @ Literal::Number(_)) => {
+                return mismatch(&literal, &format!("{field} is text"), "put the literal in quotation marks");
+            }
+            (Kind::Number, literal) => {
+                return mismatch(
+                    &literal,
+                    &format!("{field} is a number"),
+                    "write it without quotation marks",
+                );
+            }
+            (Kind::Address, literal) => {
+                return mismatch(&literal, &format!("{field} is an address"), "write it as in \"10.0.0.1\"");
+            }
+            (_, literal @ Literal::Bool(_)) => {
+                return mismatch(&literal, "only json(..) has true and false", "use ! and .exists()");
+            }
+        }
+        if !texts.is_empty() && !numbers.is_empty() {
+            return Err(ConditionError::new(at, "a list of both text and numbers")
+                .remedy("use two comparisons joined by ||"));
+        }
+    }
+    if !nets.is_empty() {
+        nets.sort_unstable();
+        nets.dedup();
+        return Ok(Test::InNets(nets));
+    }
+    if !numbers.is_empty() {
+        numbers.sort_by(|a, b| a.get().total_cmp(&b.get()));
+        numbers.dedup();
+        return Ok(Test::NumberIn(numbers));
+    }
+    texts.sort_unstable();
+    texts.dedup();
+    Ok(Test::OneOf(texts))
+}
+
+/// The test behind a method with a string.
+pub(super) fn method(
+    field: &Field,
+    name: &str,
+    argument: Vec<u8>,
+    at: usize,
+    argument_at: usize,
+    table: &mut Table,
+    limits: &Limits,
+) -> Result<Test, ConditionError> {
+    if name == "matches" {
+        let pattern = String::from_utf8(argument).map_err(|_| {
+            ConditionError::new(argument_at, "the pattern is not UTF-8").remedy("use (?-u:\\xHH)")
+        })?;
+        let regex = table.regex(&pattern, field.ignores_case(), limits.regex_bytes_max).map_err(|error| {
+            // The library draws the pattern over several lines; the last says what is wrong.
+            let reason = error.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+            ConditionError::new(argument_at, format!("the pattern {pattern:?} does not compile")).why(reason)
+        })?;
+        return Ok(Test::Matches { pattern, regex });
+    }
+    if argument.is_empty() {
+        return Err(
+            ConditionError::new(argument_at, format!("{name}(\"\") always holds")).remedy("leave it out")
+        );
+    }
+    let mut text = argument;
+    if field.ignores_case() {
+        text.make_ascii_lowercase();
+    }
+    if *field == Field::Path && matches!(name, "starts_with" | "path_prefix") && text[0] != b'/' {
+        return Err(ConditionError::new(
+            argument_at,
+            format!("path.{name}(\"{}\") never holds", text.escape_ascii()),
+        )
+        .why("a path begins with /")
+        .remedy(format!("write path.{name}(\"/{}\")", text.escape_ascii())));
+    }
+    Ok(match name {
+        "starts_with" => Test::StartsWith(text),
+        "ends_with" => Test::EndsWith(text),
+        "contains" => Test::Contains(text),
+        _ if *field == Field::Path => {
+            // As in Gateway API, a trailing slash of the prefix is ignored.
+            while text.last() == Some(&b'/') {
+                text.pop();
+            }
+            Test::PathPrefix(text)
+        }
+        _ => {
+            return Err(ConditionError::new(at, format!("{field} has no method {name}"))
+                .why("only path has segments")
+                .remedy(format!("use {field}.starts_with(..)")));
+        }
+    })
+}
+
+fn exact(field: &Field, mut bytes: Vec<u8>, at: usize) -> Result<Vec<u8>, ConditionError> {
+    if field.ignores_case() {
+        bytes.make_ascii_lowercase();
+    }
+    let shown = bytes.escape_ascii().to_string();
+    let never = |why: &str, remedy: String| {
+        Err(ConditionError::new(at, format!("{field} == \"{shown}\" never holds")).why(why).remedy(remedy))
+    };
+    match field {
+        Field::Path if !bytes.starts_with(b"/") && bytes != b"*" => {
+            never("a path begins with /", format!("write \"/{shown}\", or use path.ends_with(\"{shown}\")"))
+        }
+        Field::Host if bytes.contains(&b':') && !bytes.starts_with(b"[") => {
+            never("the host is compared without its port", "leave the port out; use local.port == ..".into())
+        }
+        Field::Scheme if bytes != b"http" && bytes != b"https" => {
+            never("a scheme is http or https", "write \"http\" or \"https\"".into())
+        }
+        Field::Method if bytes.iter().any(u8::is_ascii_lowercase) => never(
+            "methods are case-sensitive and in upper case",
+            format!("write \"{}\"", shown.to_ascii_uppercase()),
+        ),
+        Field::TlsVersion if bytes != b"TLSv1.2" && bytes != b"TLSv1.3" => {
+            never("versions are TLSv1.2 and TLSv1.3", "write \"TLSv1.2\" or \"TLSv1.3\"".into())
+        }
+        _ => Ok(bytes),
+    }
+}
+
+fn net(field: &Field, bytes: &[u8], at: usize) -> Result<Net, ConditionError> {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    let malformed = || {
+        ConditionError::new(at, format!("{field} compared with \"{text}\""))
+            .why("that is neither an address nor a range")
+            .remedy("write \"10.0.0.1\", \"10.0.0.0/8\" or \"2001:db8::/32\"")
+    };
+    let (address, length) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(length.parse::<u8>().map_err(|_| malformed())?)),
+        None => (text.as_str(), None),
+    };
+    let address: IpAddr = address.parse().map_err(|_| malformed())?;
+    let (v6, bits) = address_bits(address);
+    let whole = if v6 { 128 } else { 32 };
+    // ::ffff:10.0.0.0/104 is 10.0.0.0/8.
+    let shift = if address.is_ipv6() && !v6 { 96 } else { 0 };
+    let length = match length {
+        None => whole,
+        Some(length) => length.checked_sub(shift).filter(|&length| length <= whole).ok_or_else(malformed)?,
+    };
+    let masked = Net { v6, bits: Net::mask(v6, bits, length), length };
+    if masked.bits != bits {
+        return Err(ConditionError::new(at, format!("\"{text}\" has bits past its prefix length"))
+            .why("the range would not begin at that address")
+            .remedy(format!("write \"{masked}\" or the single address")));
+    }
+    Ok(masked)
+}
+
+/// `query("..")`, `header("..")`, `cookie("..")`, `form("..")` and `json("..")`.
+pub(super) fn named_field(space: &str, name: Vec<u8>, at: usize) -> Result<Field, ConditionError> {
+    let shown = name.escape_ascii().to_string();
+    let refuse = |why: &str, remedy: &str| {
+        Err(ConditionError::new(at, format!("{space}(\"{shown}\")")).why(why).remedy(remedy))
+    };
+    let Ok(name) = String::from_utf8(name) else { return refuse("the name is not UTF-8", "") };
+    if name.len() > 256 {
+        return refuse("names are at most 256 bytes", "");
+    }
+    match space {
+        "json" if name.is_empty() || is_pointer(&name) => Ok(Field::Json(name)),
+        "json" => refuse("that is no JSON pointer (RFC 6901)", "write it as in json(\"/order/0/total\")"),
+        _ if name.is_empty() => refuse("the name is empty", "write the name of the value"),
+        "header" | "cookie" if !name.bytes().all(is_token) => {
+            refuse("that is no token (RFC 9110 section 5.6.2)", "letters, digits and !#$%&'*+-.^_`|~ only")
+        }
+        "header" => Ok(Field::Header(name.to_ascii_lowercase())),
+        "cookie" => Ok(Field::Cookie(name)),
+        "form" => Ok(Field::Form(name)),
+        _ => Ok(Field::Query(name)),
+    }
+}
+
+/// Whether a byte may stand in a header's name.
+pub(crate) fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+fn is_pointer(text: &str) -> bool {
+    let escaped = |segment: &str| segment.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+    text.starts_with('/') && text.split('/').all(escaped)
+}
+
+/// `xml("a/b/@c")` and `xml.a/b/@c`.
+pub(super) fn xml_path(path: Vec<u8>, at: usize) -> Result<Field, ConditionError> {
+    let text = String::from_utf8_lossy(&path).into_owned();
+    let refuse = |why: &str| {
+        Err(ConditionError::new(at, format!("the XML path \"{text}\""))
+            .why(why)
+            .remedy("write local names from the root, as in xml(\"purchase/totalAmount\")"))
+    };
+    let segments: Vec<&str> = text.trim_start_matches('/').split('/').collect();
+    let name = |text: &str| {
+        text.chars().next().is_some_and(|first| first.is_alphabetic() || first == '_')
+            && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.'))
+    };
+    let (last, parents) = segments.split_last().unwrap_or((&"", &[]));
+    let attribute = !parents.is_empty() && last.strip_prefix('@').is_some_and(name);
+    if text.contains(':') {
+        return refuse("namespace prefixes are not compared");
+    }
+    if text.len() > 256 || !parents.iter().all(|segment| name(segment)) || !(name(last) || attribute) {
+        return refuse("it is not a list of names");
+    }
+    Ok(Field::Xml(segments.join("/")))
+}

@@ -1,0 +1,30 @@
+//! The surface language: text to typed expression.
+//!
+//! ```text
+//! or         = and { "||" and }
+//! and        = unary { "&&" unary }
+//! unary      = "!" unary | "(" or ")" | "true" | "false" | comparison
+//! comparison = field ( op literal | "in" "[" literal { "," literal } "]" | "." method "(" [ string ] ")" )
+//! op         = "==" | "!=" | "<" | "<=" | ">" | ">="
+//! ```
+//! Typing happens while parsing, so each error has the position of the token that is wrong.
+
+mod lexer;
+mod literal;
+mod parser;
+mod suggest;
+
+pub(crate) use literal::is_token;
+pub(crate) use parser::parse;
+
+use crate::atom::AtomId;
+
+/// A typed condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Expr {
+    Constant(bool),
+    Atom(AtomId),
+    Not(Box<Expr>),
+    And(Vec<Expr>),
+    Or(Vec<Expr>),
+}

@@ -1,0 +1,44 @@
+//! Content rules: parse, type, check, compile, decide, explain.
+//!
+//! A [`Ruleset`] is compiled once from [`RuleSpec`]s and shared by all workers; a worker keeps one [`Scratch`] and asks
+//! [`Ruleset::decide`] for each request. Rules are tried by explicit priority (higher first), then in file order, never
+//! by the length of what they match. The first matching *terminal* rule (route, deny or redirect) ends the search;
+//! matching rules before it contribute their edits.
+//!
+//! Invariants:
+//! - The index is only a filter: every candidate is evaluated in full, so a hash collision costs time and never a
+//!   wrong decision. `decide` therefore equals trying the rules one by one (`tests/indexed_equals_naive.rs`).
+//! - A value that the body's prefix cannot settle is *unknown*, never false (Kleene's three-valued logic), and the
+//!   rule says what unknown does.
+//! - A field stands for the set of its values (a header may occur twice). A comparison holds if any value satisfies
+//!   it; `!` and `!=` negate that, so they hold if no value does.
+//!
+//! Not here: reading bodies, rate limiting, counting hits and editing messages, which are the caller's.
+
+mod atom;
+mod body;
+mod check;
+mod compile;
+mod decision;
+mod dnf;
+mod error;
+mod eval;
+mod explain;
+mod field;
+mod hash;
+mod index;
+mod lang;
+mod redirect;
+mod request;
+mod ruleset;
+mod scratch;
+mod spec;
+
+pub use check::{Finding, FindingKind, Severity, Witness, WitnessTls};
+pub use decision::{Decision, Effect, HeaderEdit, Matched, Outcome, RuleId, Terminal};
+pub use error::{RuleError, RuleWarning};
+pub use explain::{Condition, Explanation, RuleExplanation, Verdict};
+pub use request::{Body, Request, TlsFacts};
+pub use ruleset::Ruleset;
+pub use scratch::Scratch;
+pub use spec::{Limits, RateKey, RateLimit, RuleSpec, Sticky, Unknown};

@@ -1,0 +1,54 @@
+//! What a decision is made from: borrowed views of one request.
+
+use std::net::SocketAddr;
+
+/// One request as the rules see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Name of the listener that accepted the connection.
+    pub listener: &'a str,
+    /// Method, as sent (methods are case-sensitive).
+    pub method: &'a [u8],
+    /// `http` or `https`.
+    pub scheme: &'a str,
+    /// Host in lower case, without port.
+    pub host: &'a [u8],
+    /// Canonical path: exactly the bytes that are forwarded.
+    pub path: &'a [u8],
+    /// Query without the `?`; empty if there is none.
+    pub query: &'a [u8],
+    /// Header lines in order; names in any case.
+    pub headers: &'a [(&'a [u8], &'a [u8])],
+    /// The client's address.
+    pub client: SocketAddr,
+    /// The address that the client connected to.
+    pub local: SocketAddr,
+    /// Facts of the client's TLS connection; `None` on a plain one.
+    pub tls: Option<TlsFacts<'a>>,
+    /// What is known of the body.
+    pub body: Body<'a>,
+}
+
+/// Facts of a TLS connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TlsFacts<'a> {
+    /// Server name of the ClientHello.
+    pub sni: Option<&'a str>,
+    /// Negotiated application protocol, for example `http/1.1`.
+    pub alpn: Option<&'a str>,
+    /// Version: `TLSv1.2` or `TLSv1.3`.
+    pub version: &'a str,
+    /// Subject of the verified client certificate.
+    pub client_subject: Option<&'a str>,
+}
+
+/// What is known of a request's body.
+#[derive(Clone, Copy, Debug)]
+pub enum Body<'a> {
+    /// There is one, and nothing of it has been read for the rules.
+    Pending,
+    /// The cap was reached; the body is longer than these bytes.
+    Prefix(&'a [u8]),
+    /// All of it; empty if the request has none.
+    Complete(&'a [u8]),
+}

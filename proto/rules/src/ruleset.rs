@@ -1,0 +1,262 @@
+//! The compiled rule set and the decision.
+
+use crate::atom::Table;
+use crate::body::Wanted;
+use crate::check::{self, Finding, Witness};
+use crate::compile;
+use crate::decision::{Decision, Effect, HeaderEdit, Matched, Outcome, RuleId, Terminal};
+use crate::dnf::Literal;
+use crate::error::{RuleError, RuleWarning};
+use crate::eval::{Run, Truth};
+use crate::explain::{self, Explanation};
+use crate::field::Origin;
+use crate::hash::Names;
+use crate::index::Index;
+use crate::redirect::Template;
+use crate::request::Request;
+use crate::scratch::Scratch;
+use crate::spec::{Limits, RateLimit, RuleSpec, Sticky, Unknown};
+
+/// A compiled set of rules: immutable, shared by all workers.
+#[derive(Debug)]
+pub struct Ruleset {
+    /// Tells rule sets apart, so that a [`Scratch`] notices a reload.
+    pub(crate) identity: u64,
+    /// In the order of the specification: by [`RuleId`].
+    pub(crate) rules: Vec<Rule>,
+    /// Rule ids by precedence.
+    pub(crate) order: Vec<u32>,
+    /// By precedence of their rules; those of a rule follow each other.
+    pub(crate) conjuncts: Vec<Conjunct>,
+    pub(crate) literals: Vec<Literal>,
+    pub(crate) table: Table,
+    /// Per field.
+    pub(crate) origins: Vec<Origin>,
+    pub(crate) names: FieldNames,
+    pub(crate) wanted: Wanted,
+    pub(crate) index: Index,
+    pub(crate) pools: Vec<String>,
+    pub(crate) warnings: Vec<RuleWarning>,
+    pub(crate) limits: Limits,
+}
+
+/// Names of the values that rules look at.
+#[derive(Debug, Default)]
+pub(crate) struct FieldNames {
+    pub(crate) headers: Names,
+    pub(crate) query: Names,
+    pub(crate) cookies: Names,
+}
+
+/// One rule, compiled.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    pub(crate) name: String,
+    pub(crate) action: Action,
+    pub(crate) unknown: Unknown,
+    pub(crate) effects: Vec<RuleEffect>,
+    /// Whether the condition was left out or is the word `true`.
+    pub(crate) unconditional: bool,
+    /// Range in [`Ruleset::conjuncts`].
+    pub(crate) conjuncts: std::ops::Range<usize>,
+}
+
+/// What a rule does at the end of the search.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Not terminal.
+    Continue,
+    Route {
+        pool: u32,
+        sticky: Option<Sticky>,
+    },
+    Deny(u16),
+    Redirect {
+        status: u16,
+        location: Template,
+    },
+}
+
+/// One effect, owned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RuleEffect {
+    SetRequest(String, String),
+    RemoveRequest(String),
+    SetResponse(String, String),
+    RemoveResponse(String),
+    RateLimit(RateLimit),
+    Audit,
+    Class(String),
+}
+
+/// Literals that must all hold for a rule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Conjunct {
+    pub(crate) rule: u32,
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+}
+
+/// Status when a rule denies what it cannot decide, and names no status itself.
+const UNDECIDABLE_STATUS: u16 = 403;
+
+impl Ruleset {
+    /// Compiles rules; reports every rule that is wrong, not only the first.
+    pub fn compile(specs: &[RuleSpec], limits: &Limits) -> Result<Ruleset, Vec<RuleError>> {
+        compile::compile(specs, limits)
+    }
+
+    /// No rules: every decision is [`Terminal::None`].
+    pub fn empty() -> Ruleset {
+        compile::assemble(Vec::new(), Vec::new(), Table::new(), Vec::new(), Vec::new(), &Limits::default())
+    }
+
+    /// Number of rules.
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Whether there are no rules.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// What compiles and is probably not meant, or costs time on each request.
+    pub fn warnings(&self) -> &[RuleWarning] {
+        &self.warnings
+    }
+
+    /// Name of a rule; empty for an id of another rule set.
+    pub fn name(&self, id: RuleId) -> &str {
+        self.rules.get(id.0 as usize).map_or("", |rule| rule.name.as_str())
+    }
+
+    /// Ids of all rules, in the order they are tried.
+    pub fn precedence(&self) -> impl Iterator<Item = RuleId> + '_ {
+        self.order.iter().map(|&id| RuleId(id))
+    }
+
+    /// The pools that rules route to; [`Terminal::Route`] has the index.
+    pub fn pools(&self) -> &[String] {
+        &self.pools
+    }
+
+    /// The names of the pools that rules route to.
+    pub fn pools_used(&self) -> impl Iterator<Item = &str> {
+        self.pools.iter().map(String::as_str)
+    }
+
+    /// Whether any rule looks into bodies.
+    pub fn needs_body(&self) -> bool {
+        let body = |&literal: &Literal| self.table.field_of(literal.atom()).of_body();
+        self.literals.iter().any(body)
+    }
+
+    /// Decides. Allocates only for a redirect's location, more than 16 matching rules, and body parsing.
+    pub fn decide<'r>(&'r self, request: &Request<'_>, scratch: &mut Scratch) -> Outcome<'r> {
+        scratch.begin(self, request);
+        let Scratch { gathered, merge, caches, .. } = scratch;
+        self.index.candidates(self, request, gathered, merge, caches);
+        let mut run = Run { rules: self, request, gathered, caches };
+        let mut matched = Matched::new();
+        let (mut last, mut rule, mut truth) = (u32::MAX, u32::MAX, Truth::False);
+        while let Some(candidate) = merge.next(self.index.postings()) {
+            if candidate == last {
+                continue;
+            }
+            last = candidate;
+            let conjunct = self.conjuncts[candidate as usize];
+            if conjunct.rule != rule {
+                if let Some(outcome) = self.settle(rule, truth, request, &mut matched) {
+                    return outcome;
+                }
+                (rule, truth) = (conjunct.rule, Truth::False);
+            }
+            if truth != Truth::True {
+                let literals = &self.literals[conjunct.start as usize..conjunct.end as usize];
+                truth = truth.or(run.conjunct(literals));
+            }
+        }
+        match self.settle(rule, truth, request, &mut matched) {
+            Some(outcome) => outcome,
+            None => {
+                Outcome::Decided(Decision { rule: None, terminal: Terminal::None, matched, ruleset: self })
+            }
+        }
+    }
+
+    /// Takes note of a rule whose candidates were all evaluated; an outcome if the search ends here.
+    fn settle<'r>(
+        &'r self,
+        id: u32,
+        truth: Truth,
+        request: &Request<'_>,
+        matched: &mut Matched,
+    ) -> Option<Outcome<'r>> {
+        let denied = match truth {
+            Truth::False => return None,
+            Truth::Pending => return Some(Outcome::NeedBody),
+            Truth::True => false,
+            Truth::Unknown => match self.rules[id as usize].unknown {
+                Unknown::NoMatch => return None,
+                Unknown::Match => false,
+                Unknown::Deny => true,
+            },
+        };
+        matched.push(RuleId(id));
+        let terminal = match &self.rules[id as usize].action {
+            Action::Deny(status) => Terminal::Deny(*status),
+            _ if denied => Terminal::Deny(UNDECIDABLE_STATUS),
+            Action::Continue => return None,
+            Action::Route { pool, sticky } => {
+                Terminal::Route { pool: &self.pools[*pool as usize], pool_index: *pool, sticky: *sticky }
+            }
+            Action::Redirect { status, location } => {
+                Terminal::Redirect { status: *status, location: location.fill(request) }
+            }
+        };
+        let matched = std::mem::replace(matched, Matched::new());
+        Some(Outcome::Decided(Decision { rule: Some(RuleId(id)), terminal, matched, ruleset: self }))
+    }
+
+    /// Which rule wins for a request, and for each other rule why not. Slow: evaluates every rule.
+    pub fn explain(&self, request: &Request<'_>) -> Explanation {
+        explain::explain(self, request)
+    }
+
+    /// Looks for rules that cannot be meant: unreachable, contradictory, never or always true.
+    pub fn check(&self) -> Vec<Finding> {
+        check::check(self)
+    }
+
+    /// A request that satisfies a rule's condition, if one could be found. An earlier rule may still win it.
+    pub fn witness(&self, id: RuleId) -> Option<Witness> {
+        check::witness_of(self, id)
+    }
+
+    /// The effects of one rule, in order; none for an id that is not of this set.
+    pub fn effects_of(&self, id: RuleId) -> impl Iterator<Item = Effect<'_>> {
+        self.rules.get(id.0 as usize).into_iter().flat_map(|rule| &rule.effects).map(move |effect| {
+            match effect {
+                RuleEffect::SetRequest(name, value) => Effect::Request(HeaderEdit::Set { name, value }),
+                RuleEffect::RemoveRequest(name) => Effect::Request(HeaderEdit::Remove { name }),
+                RuleEffect::SetResponse(name, value) => Effect::Response(HeaderEdit::Set { name, value }),
+                RuleEffect::RemoveResponse(name) => Effect::Response(HeaderEdit::Remove { name }),
+                RuleEffect::RateLimit(limit) => Effect::RateLimit(id, limit),
+                RuleEffect::Audit => Effect::Audit,
+                RuleEffect::Class(class) => Effect::Class(class),
+            }
+        })
+    }
+
+    /// The literals of a conjunct.
+    pub(crate) fn literals_of(&self, conjunct: usize) -> &[Literal] {
+        let Conjunct { start, end, .. } = self.conjuncts[conjunct];
+        &self.literals[start as usize..end as usize]
+    }
+
+    /// The literals of each conjunct of a rule.
+    pub(crate) fn conditions(&self, id: u32) -> impl Iterator<Item = &[Literal]> {
+        self.rules[id as usize].conjuncts.clone().map(|conjunct| self.literals_of(conjunct))
+    }
+}

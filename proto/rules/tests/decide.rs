@@ -1,0 +1,245 @@
+//! What a decision is: precedence, contributions, undecidable bodies, explanations.
+
+use evergate_rules::{
+    Body, Effect, HeaderEdit, Limits, Outcome, RuleId, RuleSpec, Ruleset, Scratch, Sticky, Terminal, Unknown,
+    Verdict, Witness,
+};
+
+fn rule(name: &str, when: &str) -> RuleSpec {
+    RuleSpec { name: name.into(), when: when.into(), ..RuleSpec::default() }
+}
+
+fn route(name: &str, when: &str) -> RuleSpec {
+    RuleSpec { route: Some(name.into()), ..rule(name, when) }
+}
+
+fn compile(specs: &[RuleSpec]) -> Ruleset {
+    Ruleset::compile(specs, &Limits::default()).unwrap()
+}
+
+fn get(path: &str) -> Witness {
+    Witness { path: path.into(), ..Witness::default() }
+}
+
+fn post(media: &str, body: &str) -> Witness {
+    Witness {
+        method: "POST".into(),
+        headers: vec![("Content-Type".into(), media.into())],
+        body: body.into(),
+        ..Witness::default()
+    }
+}
+
+/// Names of the rules that matched; `None` if the body is needed.
+fn matched(rules: &Ruleset, witness: &Witness, body: impl Fn(&[u8]) -> Body<'_>) -> Option<Vec<String>> {
+    witness.with(|request| {
+        let request = evergate_rules::Request { body: body(&witness.body), ..*request };
+        match rules.decide(&request, &mut Scratch::new()) {
+            Outcome::NeedBody => None,
+            Outcome::Decided(decision) => {
+                Some(decision.matched.iter().map(|&id| rules.name(id).to_owned()).collect())
+            }
+        }
+    })
+}
+
+fn complete(rules: &Ruleset, witness: &Witness) -> Vec<String> {
+    matched(rules, witness, |bytes| Body::Complete(bytes)).unwrap()
+}
+
+#[test]
+fn precedence_is_priority_then_file_order_and_never_length() {
+    let mut specs = vec![route("short", r#"path.path_prefix("/a")"#), route("long", r#"path == "/a/b""#)];
+    assert_eq!(complete(&compile(&specs), &get("/a/b")), ["short"]);
+    specs[1].priority = 1;
+    assert_eq!(complete(&compile(&specs), &get("/a/b")), ["long"]);
+}
+
+#[test]
+fn rules_before_the_terminal_one_contribute_in_order_and_later_ones_do_not() {
+    let mut tag = rule("tag", "");
+    tag.set_request_headers.insert("X-Tag".into(), "1".into());
+    tag.remove_response_headers.push("Server".into());
+    let audit =
+        RuleSpec { audit: true, class: Some("gold".into()), ..rule("audit", r#"path.starts_with("/a")"#) };
+    let late = RuleSpec { class: Some("late".into()), ..rule("late", "") };
+    let rules = compile(&[tag, audit, RuleSpec { sticky: Some(Sticky::Cookie), ..route("pool", "") }, late]);
+    get("/a").with(|request| {
+        let mut scratch = Scratch::new();
+        let Outcome::Decided(decision) = rules.decide(request, &mut scratch) else { panic!() };
+        assert_eq!(decision.rule, Some(RuleId(2)));
+        assert_eq!(
+            decision.terminal,
+            Terminal::Route { pool: "pool", pool_index: 0, sticky: Some(Sticky::Cookie) }
+        );
+        assert_eq!(*decision.matched, [RuleId(0), RuleId(1), RuleId(2)]);
+        let effects: Vec<Effect<'_>> = decision.effects().collect();
+        assert_eq!(
+            effects,
+            [
+                Effect::Request(HeaderEdit::Set { name: "x-tag", value: "1" }),
+                Effect::Response(HeaderEdit::Remove { name: "server" }),
+                Effect::Audit,
+                Effect::Class("gold"),
+            ]
+        );
+        assert!(decision.audit() && decision.class() == Some("gold"));
+    });
+}
+
+#[test]
+fn listeners_limit_a_rule() {
+    let rules = compile(&[
+        RuleSpec { listeners: vec!["edge".into(), "x".into()], ..route("edge", "") },
+        route("all", ""),
+    ]);
+    assert_eq!(complete(&rules, &Witness { listener: "edge".into(), ..get("/") }), ["edge"]);
+    assert_eq!(complete(&rules, &Witness { listener: "other".into(), ..get("/") }), ["all"]);
+}
+
+#[test]
+fn an_undecidable_body_is_never_false() {
+    for (unknown, expected) in [(Unknown::NoMatch, "rest"), (Unknown::Match, "json"), (Unknown::Deny, "json")]
+    {
+        let rules = compile(&[
+            RuleSpec { unknown, ..route("json", r#"json("/a") == "1" && path == "/""#) },
+            route("rest", ""),
+        ]);
+        let cut = post("application/json", r#"{"b":[1,2,3]"#);
+        let prefix = |witness: &Witness| matched(&rules, witness, |bytes| Body::Prefix(bytes)).unwrap();
+        assert_eq!(prefix(&cut), [expected], "past the cap");
+        assert_eq!(complete(&rules, &cut), [expected], "malformed");
+        let mut encoded = post("application/json", "{}");
+        encoded.headers.push(("Content-Encoding".into(), "gzip".into()));
+        assert_eq!(complete(&rules, &encoded), [expected], "encoded");
+        // The negation is undecidable too.
+        let negated =
+            compile(&[RuleSpec { unknown, ..route("json", r#"json("/a") != "1""#) }, route("rest", "")]);
+        assert_eq!(matched(&negated, &cut, |bytes| Body::Prefix(bytes)).unwrap(), [expected]);
+        // Found within the prefix, or decided by another comparison, it is decidable.
+        assert_eq!(prefix(&post("application/json", r#"{"a":"1","b":"#)), ["json"]);
+        assert_eq!(prefix(&Witness { path: "/x".into(), ..cut }), ["rest"]);
+        assert_eq!(complete(&rules, &post("application/json", r#"{"a":2}"#)), ["rest"]);
+    }
+    let deny =
+        compile(&[RuleSpec { unknown: Unknown::Deny, audit: true, ..rule("j", r#"json("/a").exists()"#) }]);
+    post("application/json", "{").with(|request| {
+        let Outcome::Decided(decision) = deny.decide(request, &mut Scratch::new()) else { panic!() };
+        assert_eq!(decision.terminal, Terminal::Deny(403));
+    });
+}
+
+#[test]
+fn the_body_is_needed_only_by_a_rule_that_could_still_win() {
+    let rules = compile(&[
+        route("first", r#"path == "/first""#),
+        route("form", r#"form("a") == "1" && header("x-form").exists()"#),
+        route("rest", ""),
+    ]);
+    assert!(rules.needs_body());
+    let mut request = post("application/x-www-form-urlencoded", "a=1");
+    let pending = |witness: &Witness| matched(&rules, witness, |_| Body::Pending);
+    assert_eq!(pending(&request).unwrap(), ["rest"], "the header is missing");
+    request.headers.push(("X-Form".into(), "1".into()));
+    assert_eq!(pending(&request), None);
+    request.path = "/first".into();
+    assert_eq!(pending(&request).unwrap(), ["first"], "an earlier rule wins");
+    request.path = "/".into();
+    request.headers[0].1 = "image/png".into();
+    assert_eq!(pending(&request).unwrap(), ["rest"], "no form can follow");
+}
+
+#[test]
+fn the_size_is_known_from_the_head_where_it_says_so() {
+    let rules = compile(&[route("large", "body.size > 1000"), route("rest", "")]);
+    let mut request = post("text/plain", "x");
+    assert_eq!(matched(&rules, &request, |_| Body::Pending), None);
+    assert_eq!(matched(&rules, &request, |_| Body::Prefix(&[b'x'; 1000])).unwrap(), ["large"]);
+    request.headers.push(("Content-Length".into(), "5000".into()));
+    assert_eq!(matched(&rules, &request, |_| Body::Pending).unwrap(), ["large"]);
+    request.headers[1].1 = "5".into();
+    assert_eq!(matched(&rules, &request, |_| Body::Pending).unwrap(), ["rest"]);
+}
+
+#[test]
+fn any_of_several_values_counts_and_negation_means_none() {
+    let rules = compile(&[
+        route("any", r#"query("a") == "2""#),
+        route("none", r#"query("a") != "1""#),
+        route("rest", ""),
+    ]);
+    let query = |query: &str| complete(&rules, &Witness { query: query.into(), ..get("/") });
+    assert_eq!(query("a=1&b=3&a=%32"), ["any"]);
+    assert_eq!(query("a=3&a=1"), ["rest"]);
+    assert_eq!(query("b=1"), ["none"]);
+}
+
+#[test]
+fn hosts_and_header_names_ignore_case() {
+    let rules = compile(&[route(
+        "r",
+        r#"host in ["A.Example"] && tls.sni.ends_with(".EXAMPLE") && header("X-Y") == "V""#,
+    )]);
+    let mut request = get("/");
+    request.host = "a.eXample".into();
+    request.headers.push(("x-y".into(), " V ".into()));
+    request.tls = Some(evergate_rules::WitnessTls { sni: Some("b.Example".into()), ..Default::default() });
+    assert_eq!(complete(&rules, &request), ["r"]);
+    request.headers[0].1 = "v".into();
+    assert!(complete(&rules, &request).is_empty());
+}
+
+#[test]
+fn scratch_memory_serves_many_rule_sets_in_turn() {
+    let a = compile(&[route("a", r#"path.matches("^/x")"#), route("b", r#"header("h").contains("v")"#)]);
+    let b = compile(&[route("c", r#"path.contains("x") || cookie("k").matches("1|2")"#)]);
+    let mut scratch = Scratch::new();
+    for _ in 0..3 {
+        for (rules, expected) in [(&a, Some(RuleId(0))), (&b, Some(RuleId(0))), (&Ruleset::empty(), None)] {
+            get("/x").with(|request| {
+                let Outcome::Decided(decision) = rules.decide(request, &mut scratch) else { panic!() };
+                assert_eq!(decision.rule, expected);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_redirect_fills_in_its_location() {
+    let spec = RuleSpec {
+        redirect: Some("https://${host}${path}?${query}".into()),
+        redirect_status: Some(308),
+        ..rule("r", r#"scheme == "http""#)
+    };
+    let rules = compile(&[spec]);
+    let request = Witness { scheme: "http".into(), query: "a=1".into(), ..get("/x") };
+    request.with(|request| {
+        let Outcome::Decided(decision) = rules.decide(request, &mut Scratch::new()) else { panic!() };
+        let location = "https://host.example/x?a=1".to_owned();
+        assert_eq!(decision.terminal, Terminal::Redirect { status: 308, location });
+    });
+}
+
+#[test]
+fn explain_says_which_comparison_stopped_each_rule() {
+    let rules = compile(&[
+        route("amount", r#"xml.purchase/totalAmount > 52000"#),
+        RuleSpec { audit: true, ..rule("seen", r#"client.ip in ["192.0.2.0/24"]"#) },
+        route("picture", r#"path.ends_with("gif") || host == "img.example" && method == "GET""#),
+        route("rest", ""),
+        route("never", r#"method == "POST""#),
+    ]);
+    let explanation =
+        post("text/xml", "<purchase><totalAmount>7</totalAmount></purchase>").with(|r| rules.explain(r));
+    let verdicts: Vec<Verdict> = explanation.rules.iter().map(|rule| rule.verdict).collect();
+    use Verdict::{Contributes, Fails, Shadowed, Wins};
+    assert_eq!(verdicts, [Fails, Contributes, Fails, Wins, Shadowed]);
+    assert_eq!(
+        explanation.to_string(),
+        "rule \"rest\" wins: route to pool rest\n  amount: does not match\n    xml(\"purchase/totalAmount\") > 52000: \"7\"\n  \
+         seen: matches, contributes its edits\n  picture: does not match\n    path.ends_with(\"gif\"): \"/\"\n    \
+         host == \"img.example\": \"host.example\"\n  rest: wins\n  never: would match, but an earlier rule ended the search\n"
+    );
+    let json = serde_json::to_value(&explanation).unwrap();
+    assert_eq!(json["rules"][0]["failed"][0]["value"], "\"7\"");
+}

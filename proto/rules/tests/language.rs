@@ -1,0 +1,184 @@
+//! Errors of the compiler: place, what, why and remedy; and what is accepted.
+
+use evergate_rules::{Limits, RateKey, RateLimit, RuleError, RuleSpec, Ruleset};
+
+fn rule(when: &str) -> RuleSpec {
+    RuleSpec { name: "r".into(), when: when.into(), audit: true, ..RuleSpec::default() }
+}
+
+fn errors(spec: RuleSpec) -> Vec<RuleError> {
+    Ruleset::compile(&[spec], &Limits::default()).err().unwrap_or_default()
+}
+
+fn error(when: &str) -> RuleError {
+    let mut errors = errors(rule(when));
+    assert_eq!(errors.len(), 1, "{when}");
+    errors.remove(0)
+}
+
+#[test]
+fn an_error_says_where_what_why_and_how_to_correct_it() {
+    assert_eq!(
+        error("method == \"GET\"\n  && path > 3").to_string(),
+        "rule \"r\", when 2:11: path > .. compares text by size; path is not a number; use ==, in [..] or a method such \
+         as .starts_with(..)"
+    );
+    assert_eq!(
+        error(r#"path.starts_wth("/a")"#).to_string(),
+        "rule \"r\", when 1:6: unknown method starts_wth; did you mean starts_with?"
+    );
+}
+
+#[test]
+fn every_error_has_its_position_and_remedy() {
+    for (when, column, what, hint) in [
+        (r#"hots == "a""#, 1, "unknown field hots", "did you mean host?"),
+        (r#"client.prt == 1"#, 8, "unknown field client.prt", "did you mean client.port?"),
+        (r#"tls.sn == "a""#, 5, "unknown field tls.sn", "did you mean tls.sni?"),
+        (r#"host == a"#, 9, "'a' where a literal is needed", "quote text"),
+        (r#"host == 5"#, 9, "host compared with the number 5", "quotation marks"),
+        (r#"client.port == "80""#, 16, "client.port compared with the string", "without quotation marks"),
+        (r#"client.ip == "10.0.0.1/8""#, 14, "bits past its prefix length", "10.0.0.0/8"),
+        (r#"client.ip == "ten""#, 14, "client.ip compared with \"ten\"", "2001:db8::/32"),
+        (r#"client.ip.contains("10")"#, 11, "client.ip has no method contains", "in ["),
+        (r#"header("x") > "5""#, 15, "> with the string \"5\"", "without quotation marks"),
+        (r#"path == "gif""#, 9, "never holds", "path.ends_with(\"gif\")"),
+        (r#"path.path_prefix("api")"#, 18, "never holds", "/api"),
+        (r#"host.path_prefix("/a")"#, 6, "host has no method path_prefix", "starts_with"),
+        (r#"host == "a:80""#, 9, "never holds", "local.port"),
+        (r#"method == "get""#, 11, "never holds", "\"GET\""),
+        (r#"path.exists()"#, 1, "always holds", "leave it out"),
+        (r#"path.contains("")"#, 15, "always holds", "leave it out"),
+        (r#"path.contains()"#, 15, "contains without a string", "path.contains(\"..\")"),
+        (r#"path.matches("(")"#, 14, "does not compile", ""),
+        (r#"path.matches("\d")"#, 15, "unknown escape", "raw string"),
+        (r#"host"#, 5, "host is followed by the end", "host.exists()"),
+        (r#""GET" == method"#, 1, "begins with a literal", "on the left"),
+        (r#"host = "a""#, 6, "unexpected character '='", "=="),
+        (r#"host == "a" & true"#, 13, "unexpected character '&'", "&&"),
+        (r#"host == "a"#, 9, "string without an end", "close it"),
+        (r#"host == "a" host == "b""#, 13, "unexpected 'host'", ""),
+        (r#"(host == "a""#, 13, "unexpected the end", ""),
+        (r#"header("a b") == "x""#, 8, "header(\"a b\")", "letters"),
+        (r#"json("a") == 1"#, 6, "json(\"a\")", "/order/0/total"),
+        (r#"xml("a//b") == 1"#, 5, "the XML path \"a//b\"", "local names"),
+        (r#"xml.p:a == 1"#, 5, "the XML path \"p:a\"", "local names"),
+        (r#"query("a") == 1x"#, 15, "1x is not a number", "decimal digits"),
+        (r#"query("a") == 9007199254740993"#, 15, "too large", "as text"),
+        (r#"query("a") in [1, "b"]"#, 19, "both text and numbers", "||"),
+        (r#"query("a") == true"#, 15, "compared with true", "exists"),
+        (r#"tls.version == "1.3""#, 16, "never holds", "TLSv1.3"),
+        (r#"query == "a""#, 7, "unexpected '=='", ""),
+    ] {
+        let error = error(when);
+        assert_eq!((error.line, error.column), (1, column), "{when}: {error}");
+        assert!(error.what.contains(what), "{when}: {error}");
+        assert!(error.remedy.contains(hint), "{when}: {error}");
+    }
+}
+
+#[test]
+fn length_depth_and_number_of_comparisons_are_bounded() {
+    let long = format!("path == \"/{}\"", "x".repeat(5000));
+    assert!(error(&long).what.contains("bytes"));
+    assert!(error(&("(".repeat(40) + "true" + &")".repeat(40))).what.contains("nested deeper than 32"));
+    assert!(error(&("!".repeat(40) + "true")).what.contains("nested deeper than 32"));
+    assert!(error(&vec!["host=='a'"; 260].join("||")).what.contains("more than 256 comparisons"));
+    let pairs: Vec<String> =
+        (0..7).map(|i| format!(r#"(query("a{i}").exists() || query("b{i}").exists())"#)).collect();
+    assert!(error(&pairs.join("&&")).what.contains("more than 64 alternatives"));
+}
+
+#[test]
+fn columns_count_characters() {
+    assert_eq!(error(r#"path == "/é" && hots == "a""#).column, 17);
+}
+
+#[test]
+fn the_whole_language_is_accepted() {
+    for when in [
+        "",
+        " true ",
+        r#"method in ["GET", "HEAD",] && !(scheme == "http")"#,
+        r#"xml.purchase/totalAmount > 52000 || xml('purchase/@id').exists()"#,
+        r#"json("") == -1.5 || json("/a~1b/0") == true"#,
+        r#"client.ip in ["10.0.0.0/8", "2001:db8::/32"] && local.ip == "::1""#,
+        r#"tls.client_subject.matches(r"CN=\w+") && tls.alpn == "h2" && tls.version == "TLSv1.3""#,
+        r#"body.size <= 1000 && form("a").contains("\x00\"\\")"#,
+        r#"path == "*" || host == "[::1]""#,
+    ] {
+        assert_eq!(errors(rule(when)), [], "{when}");
+    }
+}
+
+#[test]
+fn actions_that_contradict_each_other_are_refused() {
+    let base = || rule("");
+    let cases: Vec<(RuleSpec, &str)> = vec![
+        (RuleSpec { route: Some("p".into()), deny: Some(403), ..base() }, "more than one"),
+        (RuleSpec { sticky: Some(evergate_rules::Sticky::Cookie), ..base() }, "sticky without route"),
+        (RuleSpec { redirect_status: Some(301), ..base() }, "redirect_status without redirect"),
+        (
+            RuleSpec { redirect: Some("/x".into()), redirect_status: Some(200), ..base() },
+            "redirect_status = 200",
+        ),
+        (RuleSpec { redirect: Some("/${hots}".into()), ..base() }, "unknown placeholder"),
+        (RuleSpec { deny: Some(200), ..base() }, "deny = 200"),
+        (RuleSpec { route: Some(String::new()), ..base() }, "empty"),
+        (RuleSpec { name: String::new(), ..base() }, "name is empty"),
+        (RuleSpec { set_request_headers: [("a b".into(), "c".into())].into(), ..base() }, "header name"),
+        (
+            RuleSpec { set_response_headers: [("a".into(), "c\r\nx: y".into())].into(), ..base() },
+            "value of header a",
+        ),
+        (
+            RuleSpec { set_request_headers: [("Content-Length".into(), "0".into())].into(), ..base() },
+            "Content-Length",
+        ),
+        (RuleSpec { remove_request_headers: vec!["Host".into()], ..base() }, "host"),
+        (
+            RuleSpec {
+                rate_limit: Some(RateLimit { requests_per_s: 0, burst: 1, key: RateKey::Source }),
+                ..base()
+            },
+            "rate",
+        ),
+    ];
+    for (spec, what) in cases {
+        let found = errors(spec);
+        assert!(found.len() == 1 && found[0].what.contains(what), "{what}: {found:?}");
+    }
+}
+
+#[test]
+fn all_wrong_rules_are_reported_at_once_and_names_are_unique() {
+    let specs = [rule("hots == 1"), rule("true"), RuleSpec { name: "s".into(), ..rule("path > 1") }];
+    let errors = Ruleset::compile(&specs, &Limits::default()).unwrap_err();
+    assert_eq!(errors.len(), 3, "{errors:?}");
+    assert!(errors.iter().any(|error| error.what.contains("same name")));
+}
+
+#[test]
+fn unknown_keys_of_a_rule_are_refused() {
+    assert!(toml::from_str::<RuleSpec>("name = 'a'\nrout = 'x'").is_err());
+    let spec: RuleSpec = toml::from_str(
+        "name = 'a'\nroute = 'x'\nsticky = 'source'\nunknown = 'deny'\nrate_limit = { requests_per_s = 5, burst = 10, key = 'global' }",
+    )
+    .unwrap();
+    assert_eq!(spec.rate_limit, Some(RateLimit { requests_per_s: 5, burst: 10, key: RateKey::Global }));
+}
+
+#[test]
+fn rules_without_an_index_and_rules_without_effect_are_warned_about() {
+    let specs: Vec<RuleSpec> =
+        (0..70).map(|i| RuleSpec { name: format!("r{i}"), ..rule(&format!("path != \"/{i}\"")) }).collect();
+    let rules = Ruleset::compile(&specs, &Limits::default()).unwrap();
+    assert!(
+        rules.warnings()[0].message.contains("70 conditions have nothing to index by"),
+        "{:?}",
+        rules.warnings()
+    );
+    let idle = RuleSpec { audit: false, ..rule("") };
+    let rules = Ruleset::compile(&[idle], &Limits::default()).unwrap();
+    assert!(rules.warnings()[0].to_string().contains("without any effect"));
+}

@@ -1,0 +1,24 @@
+//! Alert descriptions of RFC 8446 section 6 and RFC 5246 section 7.2, by the numbers on the wire.
+
+/// The sender will send no more data.
+pub const CLOSE_NOTIFY: u8 = 0;
+/// A message or record that is not allowed at this point.
+pub const UNEXPECTED_MESSAGE: u8 = 10;
+/// A record that does not decrypt.
+pub const BAD_RECORD_MAC: u8 = 20;
+/// A record longer than the protocol allows.
+pub const RECORD_OVERFLOW: u8 = 22;
+/// A message that cannot be parsed.
+pub const DECODE_ERROR: u8 = 50;
+/// Something went wrong on our side.
+pub const INTERNAL_ERROR: u8 = 80;
+/// The peer gave up for a reason outside the protocol; followed by `CLOSE_NOTIFY`.
+pub const USER_CANCELED: u8 = 90;
+/// TLS 1.2: a second handshake is not wanted.
+pub const NO_RENEGOTIATION: u8 = 100;
+
+/// An alert record in clear, for the time before keys exist.
+pub(crate) fn clear_alert(description: u8) -> [u8; 7] {
+    const FATAL: u8 = 2;
+    [21, 3, 3, 0, 2, FATAL, description]
+}

@@ -1,0 +1,189 @@
+//! Feeds `rustls` one record at a time, so that the segmentation of the peer's bytes cannot reach it.
+//!
+//! Invariants: `rustls` always sees what it has seen and not told us to discard, from the same start, widened by whole
+//! records only (a shorter slice than before makes it panic, and a peer could cause that); what it wants to send is
+//! appended to `out` in its order, also the alert of a failure.
+
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
+use zeroize::Zeroize;
+
+use crate::error::HandshakeError;
+use crate::records::record_len;
+
+/// Most raw bytes a peer's handshake may take: certificate chains included, rejected early data not.
+pub(crate) const HANDSHAKE_BYTES_MAX: u64 = 256 << 10;
+
+/// The two kinds of `rustls` connection, which share their methods in name only.
+pub(crate) trait Engine {
+    type Data;
+    fn process<'c, 'i>(&'c mut self, input: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
+    fn is_handshaking(&self) -> bool;
+    /// Whether something is encoded by the next call already, without looking at the input.
+    fn has_output(&self) -> bool;
+}
+
+impl Engine for UnbufferedServerConnection {
+    type Data = ServerConnectionData;
+    fn process<'c, 'i>(&'c mut self, input: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(input)
+    }
+    fn is_handshaking(&self) -> bool {
+        (**self).is_handshaking()
+    }
+    fn has_output(&self) -> bool {
+        (**self).wants_write()
+    }
+}
+
+impl Engine for UnbufferedClientConnection {
+    type Data = ClientConnectionData;
+    fn process<'c, 'i>(&'c mut self, input: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(input)
+    }
+    fn is_handshaking(&self) -> bool {
+        (**self).is_handshaking()
+    }
+    fn has_output(&self) -> bool {
+        (**self).wants_write()
+    }
+}
+
+/// The peer's bytes on their way into `rustls`.
+#[derive(Default)]
+pub(crate) struct Input {
+    /// `shown` bytes that `rustls` has seen and not discarded, then bytes it has not seen.
+    pub(crate) bytes: Vec<u8>,
+    shown: usize,
+    /// Raw bytes shown to `rustls` so far.
+    pub(crate) consumed: u64,
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        self.bytes.zeroize(); // rustls decrypts in place
+    }
+}
+
+impl Input {
+    /// Feeds all whole records that there are; true when the handshake is done.
+    pub(crate) fn feed<E: Engine>(
+        &mut self,
+        conn: &mut E,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, HandshakeError> {
+        let mut at = 0; // where rustls's view starts
+        let result = self.feed_from(&mut at, conn, out);
+        self.bytes.drain(..at);
+        result
+    }
+
+    fn feed_from<E: Engine>(
+        &mut self,
+        at: &mut usize,
+        conn: &mut E,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, HandshakeError> {
+        loop {
+            let end = *at + self.shown;
+            let Some(header) = self.bytes.get(end..).and_then(|rest| rest.first_chunk()) else {
+                return Ok(false);
+            };
+            let (len, refused) = match record_len(header) {
+                Ok(len) => (len, None),
+                // rustls chooses the alert, for which the header is enough.
+                Err(error) => (header.len(), Some(error)),
+            };
+            if self.bytes.len() - end < len {
+                return Ok(false);
+            }
+            self.shown += len;
+            self.consumed += len as u64;
+            if self.consumed > HANDSHAKE_BYTES_MAX {
+                return Err(HandshakeError::HandshakeTooLong { bytes_max: HANDSHAKE_BYTES_MAX });
+            }
+            if let Err(error) = self.run(at, conn, out) {
+                self.send_alert(at, conn, out);
+                return Err(refused.map_or(error, HandshakeError::Record));
+            }
+            if let Some(error) = refused {
+                return Err(HandshakeError::Record(error));
+            }
+            if !conn.is_handshaking() {
+                return if self.shown == 0 { Ok(true) } else { Err(HandshakeError::TrailingMessages) };
+            }
+        }
+    }
+
+    /// One call of `rustls` on its view.
+    fn process<E: Engine>(
+        &mut self,
+        at: &mut usize,
+        conn: &mut E,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, HandshakeError> {
+        let view = self.bytes.get_mut(*at..*at + self.shown).unwrap_or_default();
+        let UnbufferedStatus { discard, state, .. } = conn.process(view);
+        let outcome = match state {
+            Ok(ConnectionState::EncodeTlsData(data)) => encode(data, out).map(|()| true),
+            Ok(ConnectionState::TransmitTlsData(data)) => {
+                data.done();
+                Ok(true)
+            }
+            // WriteTraffic is also offered before the client's Finished, for 0.5-RTT data that we do not send.
+            Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => Ok(false),
+            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Err(HandshakeError::Closed),
+            Ok(_) => Err(HandshakeError::Internal("rustls reported data that nobody may send yet")),
+            Err(error) => Err(HandshakeError::Tls(error)),
+        };
+        let discard = discard.min(self.shown);
+        self.shown -= discard;
+        *at += discard;
+        outcome
+    }
+
+    fn run<E: Engine>(
+        &mut self,
+        at: &mut usize,
+        conn: &mut E,
+        out: &mut Vec<u8>,
+    ) -> Result<(), HandshakeError> {
+        while self.process(at, conn, out)? {}
+        Ok(())
+    }
+
+    /// Gets out what was queued before or by an error. `rustls` is called only as long as it will not look at the
+    /// input again: a second error would queue a second alert (and trip one of its assertions).
+    fn send_alert<E: Engine>(&mut self, at: &mut usize, conn: &mut E, out: &mut Vec<u8>) {
+        while conn.has_output() {
+            if !matches!(self.process(at, conn, out), Ok(true)) {
+                return;
+            }
+        }
+    }
+
+    /// Runs `rustls` without input: a client's first flight.
+    pub(crate) fn start<E: Engine>(&mut self, conn: &mut E, out: &mut Vec<u8>) -> Result<(), HandshakeError> {
+        self.run(&mut 0, conn, out)
+    }
+}
+
+fn encode<D>(mut data: EncodeTlsData<'_, D>, out: &mut Vec<u8>) -> Result<(), HandshakeError> {
+    let start = out.len();
+    let len = match data.encode(&mut []) {
+        Err(EncodeError::InsufficientSize(size)) => size.required_size,
+        Ok(_) | Err(EncodeError::AlreadyEncoded) => return Ok(()),
+    };
+    out.resize(start + len, 0);
+    match data.encode(&mut out[start..]) {
+        Ok(written) => {
+            out.truncate(start + written);
+            Ok(())
+        }
+        Err(_) => {
+            out.truncate(start);
+            Err(HandshakeError::Internal("rustls did not encode into the room it asked for"))
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Errors, sorted by blame: only the peer's may be caused from outside, and each says which alert it deserves.
+
+use crate::alert;
+
+/// Whose fault an error is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// The other end of the wire: count it, send the alert, close.
+    Peer,
+    /// The code that called us, or the state it handed in.
+    Caller,
+    /// This crate, its libraries, or the configuration.
+    Us,
+}
+
+/// Why a handshake cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// The first bytes are an HTTP request in clear.
+    #[error("peer speaks plain http on a tls port")]
+    PlainHttp,
+    /// The first bytes are no TLS record with a ClientHello.
+    #[error("peer does not speak tls")]
+    NotTls,
+    /// The ClientHello does not end within the limit.
+    #[error("client hello is longer than {bytes_max} bytes")]
+    HelloTooLong {
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// The peer's handshake does not end within the limit.
+    #[error("handshake is longer than {bytes_max} bytes")]
+    HandshakeTooLong {
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// The record that ended the handshake held more than the handshake.
+    #[error("handshake messages after the end of the handshake in the same record")]
+    TrailingMessages,
+    /// A record header that cannot be right.
+    #[error("record during the handshake: {0}")]
+    Record(RecordError),
+    /// The peer closed before the handshake was done.
+    #[error("peer closed during the handshake")]
+    Closed,
+    /// `rustls` refused the handshake.
+    #[error("handshake refused: {0}")]
+    Tls(#[from] rustls::Error),
+    /// The handshake is not in a state for this call: not done, or already failed.
+    #[error("handshake is {0}")]
+    State(&'static str),
+    /// The configuration lacks something that this driver relies on.
+    #[error("tls configuration: {0}")]
+    Config(&'static str),
+    /// `rustls` and our key schedule disagree, or it reported a state it never should.
+    #[error("tls internals: {0}")]
+    Internal(&'static str),
+}
+
+impl HandshakeError {
+    /// Whose fault it is.
+    pub fn blame(&self) -> Blame {
+        use rustls::Error as E;
+        match self {
+            HandshakeError::State(_) => Blame::Caller,
+            HandshakeError::Config(_) | HandshakeError::Internal(_) => Blame::Us,
+            HandshakeError::Tls(
+                E::General(_)
+                | E::EncryptError
+                | E::FailedToGetCurrentTime
+                | E::FailedToGetRandomBytes
+                | E::HandshakeNotComplete
+                | E::BadMaxFragmentSize
+                | E::InconsistentKeys(_)
+                | E::InvalidCertRevocationList(_)
+                | E::Other(_),
+            ) => Blame::Us,
+            _ => Blame::Peer,
+        }
+    }
+
+    /// The alert that this error deserves, as far as it is ours to choose; `None` when `rustls` chose it, when none
+    /// fits (plain HTTP), or when the peer is gone. Informative: whatever can be sent was appended to `out` already.
+    pub fn alert(&self) -> Option<u8> {
+        match self {
+            HandshakeError::HelloTooLong { .. } | HandshakeError::HandshakeTooLong { .. } => {
+                Some(alert::DECODE_ERROR)
+            }
+            HandshakeError::NotTls | HandshakeError::TrailingMessages => Some(alert::UNEXPECTED_MESSAGE),
+            HandshakeError::Record(error) => error.alert(),
+            HandshakeError::Config(_) | HandshakeError::Internal(_) => Some(alert::INTERNAL_ERROR),
+            HandshakeError::PlainHttp
+            | HandshakeError::Closed
+            | HandshakeError::Tls(_)
+            | HandshakeError::State(_) => None,
+        }
+    }
+}
+
+/// Why a record cannot be sealed or opened. Every error is final for its direction.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// A content type or version that has no place here.
+    #[error("record header {0:02x?} is not one of tls")]
+    Header([u8; 5]),
+    /// A record longer than RFC 8446 section 5.2 allows.
+    #[error("record of {0} bytes is too long")]
+    TooLong(usize),
+    /// A record too short to hold what every record holds.
+    #[error("record of {0} bytes is too short")]
+    TooShort(usize),
+    /// The authentication tag is wrong.
+    #[error("record {sequence} of key generation {generation} does not decrypt")]
+    Decrypt {
+        /// Key generation tried.
+        generation: u32,
+        /// Sequence number tried.
+        sequence: u64,
+    },
+    /// Only padding where the inner content type should be.
+    #[error("record without a content type")]
+    NoContentType,
+    /// A content type, alert or handshake message that is not allowed after the handshake.
+    #[error("unexpected {0} after the handshake")]
+    Unexpected(&'static str),
+    /// TLS 1.2: the peer asks for a new handshake inside the connection.
+    #[error("peer asks for renegotiation")]
+    Renegotiation,
+    /// Too many records in a row that carry nothing.
+    #[error("{0} records in a row without application data")]
+    Flood(u32),
+    /// A sequence number or key generation at its end.
+    #[error("{0} used up")]
+    Exhausted(&'static str),
+    /// The buffer handed in does not fit one record.
+    #[error("slot of {len} bytes cannot hold a record: {reason}")]
+    Slot {
+        /// Its length.
+        len: usize,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A position that cannot be reached.
+    #[error("cannot move to key generation {generation}: {reason}")]
+    Seek {
+        /// The generation asked for.
+        generation: u32,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The primitive failed where it never should.
+    #[error("cipher failed: {0}")]
+    Cipher(&'static str),
+}
+
+impl RecordError {
+    /// Whose fault it is.
+    pub fn blame(&self) -> Blame {
+        match self {
+            RecordError::Slot { .. } | RecordError::Seek { .. } => Blame::Caller,
+            RecordError::Exhausted(_) | RecordError::Cipher(_) => Blame::Us,
+            _ => Blame::Peer,
+        }
+    }
+
+    /// The alert to send before closing; `None` for errors of ours that need none.
+    pub fn alert(&self) -> Option<u8> {
+        match self {
+            RecordError::Header(_)
+            | RecordError::NoContentType
+            | RecordError::Unexpected(_)
+            | RecordError::Flood(_) => Some(alert::UNEXPECTED_MESSAGE),
+            RecordError::TooLong(_) => Some(alert::RECORD_OVERFLOW),
+            // RFC 8446 section 5.2: whatever fails to decrypt, also by being too short, is bad_record_mac.
+            RecordError::TooShort(_) | RecordError::Decrypt { .. } => Some(alert::BAD_RECORD_MAC),
+            RecordError::Renegotiation => Some(alert::NO_RENEGOTIATION),
+            RecordError::Exhausted(_) => Some(alert::INTERNAL_ERROR),
+            RecordError::Slot { .. } | RecordError::Seek { .. } | RecordError::Cipher(_) => None,
+        }
+    }
+}
+
+/// Why exported state cannot be read or used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// The bytes end too early or too late.
+    #[error("record state of {0} bytes has the wrong length")]
+    Length(usize),
+    /// A format, version or suite that this build does not know.
+    #[error("record state starts with unknown byte {0:#04x}")]
+    Unknown(u8),
+    /// A position that no connection reaches.
+    #[error("record state names an impossible position")]
+    Position,
+    /// The keys in it are refused.
+    #[error("record state: {0}")]
+    Keys(RecordError),
+}

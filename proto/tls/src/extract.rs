@@ -1,0 +1,131 @@
+//! Leaving `rustls`: traffic secrets become our record layer, and what the session is about is noted.
+
+use evergate_base::seed::{Captured, SecretKind};
+use rustls::client::ClientConnectionData;
+use rustls::kernel::KernelConnection;
+use rustls::pki_types::CertificateDer;
+use rustls::{
+    CipherSuite, CommonState, ConnectionTrafficSecrets, ExtractedSecrets, HandshakeKind, ProtocolVersion,
+};
+
+use crate::error::HandshakeError;
+use crate::keys::{Base, Direction, Role, Suite, Version};
+use crate::records::Records;
+use crate::schedule::{Secret, traffic_iv, traffic_key};
+
+/// What a finished handshake leaves behind.
+#[derive(Debug)]
+pub struct Finished {
+    /// The record layer, positioned after the handshake.
+    pub records: Records,
+    /// Raw bytes that came after the handshake, not yet decrypted.
+    pub leftover: Vec<u8>,
+    /// What the session is about.
+    pub facts: SessionFacts,
+    /// Raw bytes of the peer that belong to the handshake.
+    pub consumed: u64,
+}
+
+/// What rules, logs and upstreams may want to know about a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionFacts {
+    /// Protocol version.
+    pub version: Version,
+    /// Cipher suite by its registered name.
+    pub suite: &'static str,
+    /// The application protocol agreed on.
+    pub alpn: Option<Vec<u8>>,
+    /// The name the client asked for, in lower case.
+    pub sni: Option<String>,
+    /// The peer's certificates, its own first: the client's (checked against the configured roots) or the server's.
+    pub client_certificates: Vec<CertificateDer<'static>>,
+    /// Whether an earlier session was resumed.
+    pub resumed: bool,
+    /// The key exchange group; `None` when a resumption did without.
+    pub group: Option<&'static str>,
+}
+
+impl SessionFacts {
+    /// Reads what `rustls` knows; the name comes from the hello, which `rustls` does not show here.
+    pub(crate) fn read(conn: &CommonState, sni: Option<String>) -> Result<SessionFacts, HandshakeError> {
+        let not_done = HandshakeError::State("not done");
+        let (Some(version), Some(suite)) = (conn.protocol_version(), conn.negotiated_cipher_suite()) else {
+            return Err(not_done);
+        };
+        let version = match version {
+            ProtocolVersion::TLSv1_3 => Version::Tls13,
+            ProtocolVersion::TLSv1_2 => Version::Tls12,
+            _ => return Err(HandshakeError::Config("a version other than tls 1.2 and 1.3 is enabled")),
+        };
+        Ok(SessionFacts {
+            version,
+            suite: suite_name(suite.suite()),
+            alpn: conn.alpn_protocol().map(<[u8]>::to_vec),
+            sni,
+            client_certificates: conn.peer_certificates().map(<[_]>::to_vec).unwrap_or_default(),
+            resumed: conn.handshake_kind() == Some(HandshakeKind::Resumed),
+            group: conn.negotiated_key_exchange_group().and_then(|group| group.name().as_str()),
+        })
+    }
+}
+
+/// Builds the record layer from the extracted keys and, in TLS 1.3, the captured secrets they come from.
+pub(crate) fn records(
+    version: Version,
+    role: Role,
+    secrets: &ExtractedSecrets,
+    captured: &[Captured],
+    kernel: Option<KernelConnection<ClientConnectionData>>,
+) -> Result<Records, HandshakeError> {
+    let (tx_kind, rx_kind) = match role {
+        Role::Server => (SecretKind::ServerTraffic, SecretKind::ClientTraffic),
+        Role::Client => (SecretKind::ClientTraffic, SecretKind::ServerTraffic),
+    };
+    let (suite, tx) = direction(version, &secrets.tx, captured, tx_kind)?;
+    let (_, rx) = direction(version, &secrets.rx, captured, rx_kind)?;
+    Ok(Records::new(version, role, suite, tx, rx, kernel))
+}
+
+fn direction(
+    version: Version,
+    (sequence, traffic): &(u64, ConnectionTrafficSecrets),
+    captured: &[Captured],
+    kind: SecretKind,
+) -> Result<(Suite, Direction), HandshakeError> {
+    let (suite, key, iv) = match traffic {
+        ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (Suite::Aes128Gcm, key, iv),
+        ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (Suite::Aes256Gcm, key, iv),
+        ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (Suite::Chacha20Poly1305, key, iv),
+        _ => return Err(HandshakeError::Config("a cipher that this record layer does not know is enabled")),
+    };
+    let key = Secret::new(key.as_ref()).ok_or(HandshakeError::Internal("cipher key of a strange length"))?;
+    let iv: [u8; 12] =
+        iv.as_ref().try_into().map_err(|_| HandshakeError::Internal("cipher iv of a strange length"))?;
+    let base = match version {
+        Version::Tls12 => Base::Tls12 { key, iv },
+        Version::Tls13 => {
+            let found = captured.iter().find(|captured| captured.kind == kind);
+            let found =
+                found.ok_or(HandshakeError::Config("the key log does not capture traffic secrets"))?;
+            let secret = Secret::new(&found.secret).filter(|s| s.as_slice().len() == suite.secret_len());
+            let secret = secret.ok_or(HandshakeError::Internal("traffic secret of a strange length"))?;
+            // A wrong secret would be found only at the first KeyUpdate or take-over, as lost connections.
+            if traffic_key(suite, &secret) != key || traffic_iv(suite, &secret) != iv {
+                return Err(HandshakeError::Internal("traffic keys do not follow from the captured secret"));
+            }
+            Base::Tls13(secret)
+        }
+    };
+    let direction = Direction::new(suite, base, *sequence).map_err(HandshakeError::Record)?;
+    Ok((suite, direction))
+}
+
+/// The IANA name: `rustls` names the TLS 1.3 suites differently.
+fn suite_name(suite: CipherSuite) -> &'static str {
+    match suite {
+        CipherSuite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",
+        CipherSuite::TLS13_AES_256_GCM_SHA384 => "TLS_AES_256_GCM_SHA384",
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => "TLS_CHACHA20_POLY1305_SHA256",
+        other => other.as_str().unwrap_or("unknown"),
+    }
+}

@@ -1,0 +1,207 @@
+//! What the first bytes of a client are: a ClientHello (whole or in part), plain HTTP, or something else.
+//!
+//! Invariants: the answer depends on the bytes alone, never on their segmentation; a complete hello is whole records
+//! (the handshake's seed is bound to exactly these bytes). It does not check the message itself: `rustls` does.
+
+/// A fragment longer than this is no plaintext record (RFC 8446 section 5.1).
+const FRAGMENT_MAX: usize = 1 << 14;
+/// Requests that start a plain HTTP/1 connection, and the HTTP/2 preface.
+const METHODS: [&[u8]; 10] = [
+    b"GET ",
+    b"HEAD ",
+    b"POST ",
+    b"PUT ",
+    b"DELETE ",
+    b"OPTIONS ",
+    b"PATCH ",
+    b"CONNECT ",
+    b"TRACE ",
+    b"PRI * HTTP/2",
+];
+
+/// What a client's first bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HelloStatus {
+    /// Nothing wrong yet; more bytes are needed.
+    Partial,
+    /// A whole ClientHello.
+    Complete {
+        /// Raw bytes of the records that hold it.
+        len: usize,
+    },
+    /// An HTTP request in clear: answer 400, without TLS.
+    PlainHttp,
+    /// Anything else: close.
+    NotTls,
+    /// The hello does not end within the limit.
+    TooLong,
+}
+
+/// Judges the bytes a client has sent so far; `bytes_max` bounds the raw length of the hello's records.
+pub fn hello_status(raw: &[u8], bytes_max: usize) -> HelloStatus {
+    HelloScan::new(bytes_max).advance(raw)
+}
+
+/// The judgement made step by step as bytes arrive, looking at each record once.
+///
+/// Each verdict is tied to the byte that causes it and earlier bytes are judged first, so that segmentation cannot
+/// change it.
+pub(crate) struct HelloScan {
+    bytes_max: usize,
+    /// Start of the record in view.
+    at: usize,
+    /// Handshake type and 24-bit length, possibly split over records.
+    head: [u8; 4],
+    /// Message bytes in the records before `at`.
+    message: usize,
+}
+
+impl HelloScan {
+    pub(crate) fn new(bytes_max: usize) -> HelloScan {
+        HelloScan { bytes_max, at: 0, head: [0; 4], message: 0 }
+    }
+
+    /// Judges `raw`, which starts with the bytes of the call before.
+    pub(crate) fn advance(&mut self, raw: &[u8]) -> HelloStatus {
+        loop {
+            let record = raw.get(self.at..).unwrap_or_default();
+            // RFC 8446 section 5.1: type handshake(22); legacy_record_version "MUST be ignored for all purposes", but
+            // there is no major version other than 3 to be tolerant about.
+            if record.first().is_some_and(|&byte| byte != 22) || record.get(1).is_some_and(|&byte| byte != 3)
+            {
+                return plain_http(raw);
+            }
+            let Some((&[_, _, _, hi, lo], rest)) = record.split_first_chunk() else {
+                return HelloStatus::Partial;
+            };
+            let len = usize::from(u16::from_be_bytes([hi, lo]));
+            // "Implementations MUST NOT send zero-length fragments of Handshake types".
+            if len == 0 || len > FRAGMENT_MAX {
+                return HelloStatus::NotTls;
+            }
+            let end = self.at + 5 + len;
+            if end > self.bytes_max {
+                return HelloStatus::TooLong;
+            }
+            let body = rest.get(..len).unwrap_or(rest);
+            for (to, from) in self.head.iter_mut().skip(self.message).zip(body) {
+                *to = *from;
+            }
+            if self.message + body.len() > 0 && self.head[0] != 1 {
+                return HelloStatus::NotTls;
+            }
+            if body.len() < len {
+                return HelloStatus::Partial;
+            }
+            self.message += len;
+            self.at = end;
+            if self.message >= self.head.len() {
+                let [_, a, b, c] = self.head;
+                let wanted = self.head.len() + u32::from_be_bytes([0, a, b, c]) as usize;
+                if self.message >= wanted {
+                    return HelloStatus::Complete { len: end };
+                }
+                if end + 5 + (wanted - self.message) > self.bytes_max {
+                    return HelloStatus::TooLong;
+                }
+            }
+        }
+    }
+}
+
+fn plain_http(raw: &[u8]) -> HelloStatus {
+    let mut status = HelloStatus::NotTls;
+    for method in METHODS {
+        if raw.starts_with(method) {
+            return HelloStatus::PlainHttp;
+        }
+        if method.starts_with(raw) {
+            status = HelloStatus::Partial;
+        }
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(body: &[u8], fragment: usize) -> Vec<u8> {
+        let mut message = vec![1, 0, (body.len() >> 8) as u8, body.len() as u8];
+        message.extend_from_slice(body);
+        let mut raw = Vec::new();
+        for part in message.chunks(fragment) {
+            raw.extend_from_slice(&[22, 3, 1, (part.len() >> 8) as u8, part.len() as u8]);
+            raw.extend_from_slice(part);
+        }
+        raw
+    }
+
+    #[test]
+    fn a_hello_is_partial_until_its_last_byte_in_any_fragmentation() {
+        for fragment in [1, 2, 3, 4, 5, 100, 1000] {
+            let mut raw = hello(&[7; 300], fragment);
+            let len = raw.len();
+            for end in 0..len {
+                assert_eq!(hello_status(&raw[..end], 1 << 16), HelloStatus::Partial, "{fragment} {end}");
+            }
+            raw.extend_from_slice(b"more");
+            assert_eq!(hello_status(&raw, 1 << 16), HelloStatus::Complete { len });
+            assert_eq!(hello_status(&raw, len), HelloStatus::Complete { len });
+            assert_eq!(hello_status(&raw, len - 1), HelloStatus::TooLong);
+        }
+    }
+
+    #[test]
+    fn a_verdict_does_not_depend_on_the_segmentation() {
+        let mut seen = [0; 5];
+        for seed in 0..3000_usize {
+            let mut raw = hello(&[7; 60], 1 + seed % 70);
+            let at = seed * 7919 % raw.len();
+            raw[at] = [0, 1, 22, 0x40, 0xff][seed % 5];
+            let whole = hello_status(&raw, 150);
+            let mut scan = HelloScan::new(150);
+            let verdict =
+                (0..=raw.len()).map(|end| scan.advance(&raw[..end])).find(|v| *v != HelloStatus::Partial);
+            assert_eq!(verdict.unwrap_or(HelloStatus::Partial), whole, "{raw:?}");
+            seen[match whole {
+                HelloStatus::Partial => 0,
+                HelloStatus::Complete { .. } => 1,
+                HelloStatus::NotTls => 2,
+                HelloStatus::TooLong => 3,
+                HelloStatus::PlainHttp => 4,
+            }] += 1;
+        }
+        assert!(seen[..4].iter().all(|&count| count > 20), "{seen:?}");
+    }
+
+    #[test]
+    fn a_hello_that_promises_too_much_is_refused_at_once() {
+        let raw = [22, 3, 1, 0, 4, 1, 0, 200, 0];
+        assert_eq!(hello_status(&raw, 16 << 10), HelloStatus::TooLong);
+        assert_eq!(hello_status(&raw, 64 << 10), HelloStatus::Partial);
+        assert_eq!(hello_status(&[22, 3, 1, 4, 0], 1000), HelloStatus::TooLong);
+    }
+
+    #[test]
+    fn plain_http_is_told_from_tls_and_from_noise() {
+        for (raw, status) in [
+            (&b""[..], HelloStatus::Partial),
+            (b"G", HelloStatus::Partial),
+            (b"GET", HelloStatus::Partial),
+            (b"GET / HTTP/1.1\r\n", HelloStatus::PlainHttp),
+            (b"POST /", HelloStatus::PlainHttp),
+            (b"PRI * HTTP/2.0\r\n", HelloStatus::PlainHttp),
+            (b"GETX", HelloStatus::NotTls),
+            (b"SSH-2.0-x", HelloStatus::NotTls),
+            (&[0x80, 0x2e, 1, 0, 2], HelloStatus::NotTls),
+            (&[22, 2], HelloStatus::NotTls),
+            (&[22, 3, 1, 0, 0], HelloStatus::NotTls),
+            (&[22, 3, 1, 0x40, 1], HelloStatus::NotTls),
+            (&[22, 3, 1, 0, 4, 2], HelloStatus::NotTls),
+            (&[21, 3, 1, 0, 2, 2, 40], HelloStatus::NotTls),
+        ] {
+            assert_eq!(hello_status(raw, 1000), status, "{raw:?}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What a ClientHello says, read for logs, for passthrough routing and for the cipher preference.
+//!
+//! Invariant: never trusted for the handshake itself. `rustls` parses the same bytes again and is the only judge.
+
+use crate::hello::{HelloStatus, hello_status};
+
+/// The parts of a ClientHello that are used outside the handshake.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HelloFacts {
+    /// Host name of the server name extension in lower case; `None` when absent or not a plausible DNS name.
+    pub sni: Option<String>,
+    /// Application protocols offered, in the client's order.
+    pub alpn: Vec<Vec<u8>>,
+    /// Protocol versions offered, in the client's order, GREASE left out: 0x0304 is TLS 1.3.
+    pub versions: Vec<u16>,
+    /// Cipher suites offered, in the client's order, GREASE left out.
+    pub suites: Vec<u16>,
+    /// Whether the hello offers to resume a TLS 1.3 session.
+    pub has_psk: bool,
+    /// The clear session id: TLS 1.2 session, or noise in TLS 1.3.
+    pub session_id: Vec<u8>,
+}
+
+impl HelloFacts {
+    /// Whether the client prefers ChaCha20-Poly1305 over AES: what clients without AES instructions say by order.
+    pub fn prefers_chacha(&self) -> bool {
+        // TLS_CHACHA20_POLY1305_SHA256 and the ECDHE suites of RFC 7905.
+        matches!(self.suites.first(), Some(0x1303 | 0xcca8 | 0xcca9))
+    }
+}
+
+/// Reads a whole ClientHello from the records at the start of `raw`; `None` when it is not whole or malformed.
+pub fn read_hello(raw: &[u8]) -> Option<HelloFacts> {
+    let HelloStatus::Complete { len } = hello_status(raw, usize::MAX) else { return None };
+    let mut message = Vec::with_capacity(len);
+    let mut records = raw.get(..len)?;
+    while let [_, _, _, hi, lo, rest @ ..] = records {
+        let (body, next) = rest.split_at_checked(usize::from(u16::from_be_bytes([*hi, *lo])))?;
+        message.extend_from_slice(body);
+        records = next;
+    }
+    let mut message = Reader(&message);
+    message.take(1)?;
+    read_body(Reader(message.vector(3)?))
+}
+
+/// RFC 8446 section 4.1.2.
+fn read_body(mut body: Reader<'_>) -> Option<HelloFacts> {
+    let mut facts = HelloFacts::default();
+    let legacy_version = body.u16()?;
+    body.take(32)?;
+    facts.session_id = body.vector(1)?.to_vec();
+    facts.suites = u16_list(body.vector(2)?)?;
+    body.vector(1)?; // compression methods
+    if body.0.is_empty() {
+        facts.versions.push(legacy_version);
+        return Some(facts);
+    }
+    let mut extensions = Reader(body.vector(2)?);
+    while !extensions.0.is_empty() {
+        let kind = extensions.u16()?;
+        let mut extension = Reader(extensions.vector(2)?);
+        match kind {
+            0 => facts.sni = read_sni(extension),
+            16 => {
+                let mut names = Reader(extension.vector(2)?);
+                while !names.0.is_empty() {
+                    facts.alpn.push(names.vector(1)?.to_vec());
+                }
+            }
+            41 => facts.has_psk = true,
+            43 => facts.versions = u16_list(extension.vector(1)?)?,
+            _ => {}
+        }
+    }
+    if facts.versions.is_empty() {
+        facts.versions.push(legacy_version);
+    }
+    Some(facts)
+}
+
+/// RFC 6066 section 3: the one entry of type host_name.
+fn read_sni(mut extension: Reader<'_>) -> Option<String> {
+    let mut names = Reader(extension.vector(2)?);
+    while !names.0.is_empty() {
+        let kind = names.take(1)?;
+        let name = names.vector(2)?;
+        let plausible = |&byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if kind == [0] && (1..=253).contains(&name.len()) && name.iter().all(plausible) {
+            return String::from_utf8(name.to_ascii_lowercase()).ok();
+        }
+    }
+    None
+}
+
+fn u16_list(bytes: &[u8]) -> Option<Vec<u16>> {
+    let (pairs, []) = bytes.as_chunks::<2>() else { return None };
+    // RFC 8701: values 0x?a?a with equal bytes are reserved to be ignored.
+    let grease = |value: &u16| value & 0x0f0f == 0x0a0a && value >> 8 == value & 0xff;
+    Some(pairs.iter().map(|&pair| u16::from_be_bytes(pair)).filter(|value| !grease(value)).collect())
+}
+
+/// A cursor that never reads past its end.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take(2)?.try_into().ok().map(u16::from_be_bytes)
+    }
+
+    /// A vector whose length is given in `prefix` bytes before it.
+    fn vector(&mut self, prefix: usize) -> Option<&'a [u8]> {
+        let len = self.take(prefix)?.iter().fold(0, |len, &byte| len << 8 | usize::from(byte));
+        self.take(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extension(kind: u8, body: &[u8]) -> Vec<u8> {
+        [&[0, kind, 0, body.len() as u8], body].concat()
+    }
+
+    fn hello(suites: &[u8], extensions: &[u8]) -> Vec<u8> {
+        let body = [
+            &[3, 3][..],
+            &[9; 32],
+            &[2, 0xaa, 0xbb],
+            &[0, suites.len() as u8],
+            suites,
+            &[1, 0],
+            &[0, extensions.len() as u8],
+            extensions,
+        ]
+        .concat();
+        let message = [&[1, 0, 0, body.len() as u8], &body[..]].concat();
+        [&[22, 3, 1, 0, message.len() as u8], &message[..]].concat()
+    }
+
+    fn usual() -> Vec<u8> {
+        let extensions = [
+            extension(0, b"\x00\x0e\x00\x00\x0bExample.org"),
+            extension(16, b"\x00\x0c\x02h2\x08http/1.1"),
+            extension(43, &[6, 0x3a, 0x3a, 3, 4, 3, 3]),
+            extension(41, &[0, 0]),
+        ]
+        .concat();
+        hello(&[0x1a, 0x1a, 0x13, 3, 0x13, 1], &extensions)
+    }
+
+    #[test]
+    fn the_facts_are_read_and_grease_is_left_out() {
+        let facts = read_hello(&usual()).unwrap();
+        assert_eq!(facts.sni.as_deref(), Some("example.org"));
+        assert_eq!(facts.alpn, [b"h2".to_vec(), b"http/1.1".to_vec()]);
+        assert_eq!(
+            (facts.versions.as_slice(), facts.suites.as_slice()),
+            (&[0x304, 0x303][..], &[0x1303, 0x1301][..])
+        );
+        assert!(facts.has_psk && facts.prefers_chacha() && facts.session_id == [0xaa, 0xbb]);
+    }
+
+    #[test]
+    fn an_implausible_name_is_no_name() {
+        let facts = read_hello(&hello(&[0x13, 1], &extension(0, b"\x00\x06\x00\x00\x03a/b"))).unwrap();
+        assert_eq!((facts.sni, facts.versions), (None, vec![0x303]));
+    }
+
+    #[test]
+    fn no_mutation_or_cut_makes_the_reader_panic() {
+        let whole = usual();
+        for at in 0..whole.len() {
+            assert_eq!(read_hello(&whole[..at]), None);
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut raw = whole.clone();
+                raw[at] = value;
+                let _ = read_hello(&raw);
+            }
+        }
+    }
+}

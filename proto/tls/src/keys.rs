@@ -1,0 +1,194 @@
+//! One direction of a connection: its cipher, its key generation and its sequence number.
+//!
+//! Invariants: a nonce is the IV and the sequence number; the sequence number rises by one with each record and goes
+//! back to zero only with a new key. The base secret is kept so that any generation can be reached again: records
+//! that the peer has not acknowledged may belong to a generation older than the newest.
+
+use aws_lc_rs::aead::{self, LessSafeKey, Nonce, UnboundKey};
+use zeroize::Zeroize;
+
+use crate::error::RecordError;
+use crate::schedule::{Secret, next_secret, traffic_iv, traffic_key};
+
+/// Key generations of one connection. Bounds what a peer can make a take-over compute (1,024 HMACs); at one KeyUpdate
+/// per 2^23 full records it is 140 TB of data.
+pub(crate) const GENERATION_MAX: u32 = 1024;
+
+/// Protocol version of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// RFC 5246.
+    Tls12,
+    /// RFC 8446.
+    Tls13,
+}
+
+/// Which end of the connection we are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The client connected to us.
+    Server,
+    /// We connected to an upstream server.
+    Client,
+}
+
+/// The record protection, as far as it matters after the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// AES-128-GCM, with SHA-256 in TLS 1.3.
+    Aes128Gcm,
+    /// AES-256-GCM, with SHA-384 in TLS 1.3.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305, with SHA-256 in TLS 1.3.
+    Chacha20Poly1305,
+}
+
+impl Suite {
+    /// Bytes of a cipher key.
+    pub(crate) fn key_len(self) -> usize {
+        match self {
+            Suite::Aes128Gcm => 16,
+            Suite::Aes256Gcm | Suite::Chacha20Poly1305 => 32,
+        }
+    }
+
+    /// Bytes of a TLS 1.3 traffic secret.
+    pub(crate) fn secret_len(self) -> usize {
+        match self {
+            Suite::Aes256Gcm => 48,
+            Suite::Aes128Gcm | Suite::Chacha20Poly1305 => 32,
+        }
+    }
+
+    /// Records that one key may protect. RFC 8446 section 5.5: 2^24.5 full-size records for AES-GCM; for
+    /// ChaCha20-Poly1305 "the record sequence number would wrap before the safety limit is reached".
+    pub(crate) fn records_max(self) -> u64 {
+        match self {
+            Suite::Aes128Gcm | Suite::Aes256Gcm => 1 << 24,
+            Suite::Chacha20Poly1305 => 1 << 62,
+        }
+    }
+
+    fn cipher(self, key: &Secret) -> Result<LessSafeKey, RecordError> {
+        let algorithm = match self {
+            Suite::Aes128Gcm => &aead::AES_128_GCM,
+            Suite::Aes256Gcm => &aead::AES_256_GCM,
+            Suite::Chacha20Poly1305 => &aead::CHACHA20_POLY1305,
+        };
+        let key =
+            UnboundKey::new(algorithm, key.as_slice()).map_err(|_| RecordError::Cipher("key refused"))?;
+        Ok(LessSafeKey::new(key))
+    }
+}
+
+/// Where a direction stands: the key generation (KeyUpdates so far) and the next record's sequence number in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// KeyUpdates since the handshake; always 0 in TLS 1.2.
+    pub generation: u32,
+    /// Sequence number of the next record under this generation's key.
+    pub sequence: u64,
+}
+
+/// What a direction starts from, and all that has to be exported of it besides its position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Base {
+    /// The first application traffic secret; keys and IVs of all generations follow from it.
+    Tls13(Secret),
+    /// The key and the IV (4 bytes of salt and the explicit part's start for GCM, all 12 for ChaCha20).
+    Tls12 { key: Secret, iv: [u8; 12] },
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        if let Base::Tls12 { iv, .. } = self {
+            iv.zeroize();
+        }
+    }
+}
+
+/// One direction.
+pub(crate) struct Direction {
+    pub(crate) cipher: LessSafeKey,
+    pub(crate) iv: [u8; 12],
+    pub(crate) position: Position,
+    /// The current generation's secret when it is no longer the base: rare, so that it costs idle connections little.
+    secret: Option<Box<Secret>>,
+    base: Base,
+}
+
+impl Drop for Direction {
+    fn drop(&mut self) {
+        self.iv.zeroize(); // the cipher and the secrets erase themselves
+    }
+}
+
+impl Direction {
+    /// The direction at generation 0 and the given sequence number.
+    pub(crate) fn new(suite: Suite, base: Base, sequence: u64) -> Result<Direction, RecordError> {
+        let (key, iv) = match &base {
+            Base::Tls13(secret) => (traffic_key(suite, secret), traffic_iv(suite, secret)),
+            Base::Tls12 { key, iv } => (key.clone(), *iv),
+        };
+        let cipher = suite.cipher(&key)?;
+        Ok(Direction { cipher, iv, position: Position { generation: 0, sequence }, secret: None, base })
+    }
+
+    pub(crate) fn base(&self) -> &Base {
+        &self.base
+    }
+
+    /// Nonce of TLS 1.3 and of ChaCha20 in TLS 1.2 (RFC 7905); also what we send as explicit nonce with GCM.
+    pub(crate) fn nonce(&self) -> [u8; 12] {
+        let mut nonce = self.iv;
+        for (byte, mask) in nonce[4..].iter_mut().zip(self.position.sequence.to_be_bytes()) {
+            *byte ^= mask;
+        }
+        nonce
+    }
+
+    /// Nonce of GCM in TLS 1.2 (RFC 5288): our salt and the part the sender wrote into the record.
+    pub(crate) fn explicit_nonce(&self, explicit: [u8; 8]) -> [u8; 12] {
+        let mut nonce = self.iv;
+        nonce[4..].copy_from_slice(&explicit);
+        nonce
+    }
+
+    /// Moves on to the next generation (RFC 8446 section 7.2).
+    pub(crate) fn update(&mut self, suite: Suite) -> Result<(), RecordError> {
+        let next = Position { generation: self.position.generation + 1, sequence: 0 };
+        self.seek(suite, next)
+    }
+
+    /// Moves to any position, forward or backward.
+    pub(crate) fn seek(&mut self, suite: Suite, to: Position) -> Result<(), RecordError> {
+        if to.generation != self.position.generation {
+            let refused = |reason| RecordError::Seek { generation: to.generation, reason };
+            let Base::Tls13(base) = &self.base else {
+                return Err(refused("tls 1.2 has one generation"));
+            };
+            if to.generation > GENERATION_MAX {
+                return Err(refused("it is beyond the limit"));
+            }
+            let (mut secret, from) = match &self.secret {
+                Some(current) if to.generation > self.position.generation => {
+                    (Secret::clone(current), self.position.generation)
+                }
+                _ => (base.clone(), 0),
+            };
+            for _ in from..to.generation {
+                secret = next_secret(suite, &secret);
+            }
+            self.cipher = suite.cipher(&traffic_key(suite, &secret))?;
+            self.iv = traffic_iv(suite, &secret);
+            self.secret = (to.generation > 0).then(|| Box::new(secret));
+        }
+        self.position = to;
+        Ok(())
+    }
+}
+
+/// The sequence number makes it unique; see the module's invariant.
+pub(crate) fn nonce(bytes: [u8; 12]) -> Nonce {
+    Nonce::assume_unique_for_key(bytes)
+}

@@ -1,0 +1,33 @@
+//! TLS: hello reading, seeded handshake driver, record layer, exportable state.
+//!
+//! `rustls` makes the handshake; this crate decides *what it is fed and when*, so that the server's flight is a pure
+//! function of (connection secret, parameters, client bytes) whatever the segmentation was. After the handshake
+//! `rustls` is left behind: [`Records`] seals and opens in place, and its whole state fits in [`RecordsState`], which
+//! another node can take over.
+//!
+//! Invariants: one nonce seals one plaintext (positions only move forward unless a caller seeks); no byte of a peer
+//! can cause a panic; no operating-system randomness is drawn here. What this crate does not do: sockets, timers,
+//! certificates (see `host/crypto`), and deciding where records begin and end.
+
+pub mod alert;
+mod client;
+mod driver;
+mod error;
+mod extract;
+mod handshake;
+mod hello;
+mod hello_facts;
+mod keys;
+mod records;
+mod schedule;
+mod state;
+
+pub use client::ClientHandshake;
+pub use error::{Blame, HandshakeError, RecordError, StateError};
+pub use extract::{Finished, SessionFacts};
+pub use handshake::{Handshake, HandshakeParams, Progress};
+pub use hello::{HelloStatus, hello_status};
+pub use hello_facts::{HelloFacts, read_hello};
+pub use keys::{Position, Role, Suite, Version};
+pub use records::{ContentType, Layout, Opened, PAYLOAD_MAX, Records, record_len};
+pub use state::RecordsState;

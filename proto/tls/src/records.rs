@@ -1,0 +1,502 @@
+//! The record layer after the handshake: seals and opens in place, one whole record at a time, without allocating.
+//!
+//! Invariants: a sequence number is used for one record; whatever a peer sends is opened, refused with an error that
+//! names the alert to send, or ignored within a bound. It does not find record boundaries (see [`record_len`]) and
+//! does not decide when to send what.
+//!
+//! An idle connection keeps one boxed structure and two cipher contexts, nothing else.
+
+use std::ops::Range;
+
+use aws_lc_rs::aead::Aad;
+use rustls::client::ClientConnectionData;
+use rustls::kernel::KernelConnection;
+
+use crate::alert;
+use crate::error::{RecordError, StateError};
+use crate::keys::{Base, Direction, Position, Role, Suite, Version, nonce};
+use crate::state::RecordsState;
+
+/// Most payload bytes in one record (RFC 8446 section 5.1).
+pub const PAYLOAD_MAX: usize = 16384;
+/// Most bytes after the header: RFC 8446 section 5.2 allows 256 for padding, type and tag. TLS 1.2 would allow 2,048,
+/// but the ciphers we accept add 24.
+const FRAGMENT_MAX: usize = PAYLOAD_MAX + 256;
+const HEADER: usize = 5;
+const TAG: usize = 16;
+const EXPLICIT_NONCE: usize = 8;
+/// Records in a row without application data (empty, warnings, KeyUpdates, tickets) before the peer is cut off.
+const FRUITLESS_MAX: u32 = 32;
+/// Sequence numbers kept back from application data, for the alert or KeyUpdate that must still be possible.
+const SEQUENCE_RESERVE: u64 = 8;
+/// Session tickets that one upstream connection may leave behind.
+const TICKETS_MAX: u8 = 4;
+const KEY_UPDATE: u8 = 24;
+const NEW_SESSION_TICKET: u8 = 4;
+
+/// What a record holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ContentType {
+    /// Two bytes: level and description.
+    Alert = 21,
+    /// After the handshake: KeyUpdate only.
+    Handshake = 22,
+    /// Payload.
+    ApplicationData = 23,
+}
+
+/// Bytes that a record needs around its payload, so that it can be sealed where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Room before the payload.
+    pub header: usize,
+    /// Room behind it.
+    pub trailer: usize,
+}
+
+/// What an opened record was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opened {
+    /// Application data, at this range of the record; never empty.
+    Data(Range<usize>),
+    /// The peer changed its keys, and ours for reading followed.
+    KeyUpdate {
+        /// Whether it wants us to do the same: answer with [`Records::seal_key_update`]`(false, ..)`.
+        requested: bool,
+    },
+    /// The peer ends the connection, or warns.
+    Alert {
+        /// Whether the connection is over without a clean close.
+        fatal: bool,
+        /// The number on the wire; 0 is close_notify.
+        description: u8,
+    },
+    /// Nothing to act on.
+    Ignored,
+}
+
+/// Both directions of one established connection.
+pub struct Records {
+    inner: Box<Inner>,
+}
+
+struct Inner {
+    version: Version,
+    role: Role,
+    suite: Suite,
+    tx: Direction,
+    rx: Direction,
+    fruitless: u32,
+    /// One change_cipher_spec is forgiven at the handshake's end (RFC 8446 appendix D.4).
+    ccs_seen: bool,
+    /// Bytes still to come of a ticket that spans records.
+    ticket_rest: usize,
+    tickets: Option<Box<Tickets>>,
+}
+
+/// With two AEAD contexts of 584 bytes each, an idle connection stays within 1.5 KB.
+const _: () = assert!(size_of::<Inner>() <= 320);
+
+/// Where an upstream connection's session tickets go.
+struct Tickets {
+    kernel: KernelConnection<ClientConnectionData>,
+    left: u8,
+}
+
+impl std::fmt::Debug for Records {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Records")
+            .field("version", &self.inner.version)
+            .field("suite", &self.inner.suite)
+            .field("tx", &self.tx())
+            .field("rx", &self.rx())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Length of the whole record that starts with `header`, header included.
+pub fn record_len(header: &[u8; HEADER]) -> Result<usize, RecordError> {
+    let &[kind, major, minor, hi, lo] = header;
+    if !(20..=23).contains(&kind) || major != 3 || minor > 4 {
+        return Err(RecordError::Header(*header));
+    }
+    let len = HEADER + usize::from(u16::from_be_bytes([hi, lo]));
+    if len > HEADER + FRAGMENT_MAX { Err(RecordError::TooLong(len)) } else { Ok(len) }
+}
+
+impl Records {
+    pub(crate) fn new(
+        version: Version,
+        role: Role,
+        suite: Suite,
+        tx: Direction,
+        rx: Direction,
+        kernel: Option<KernelConnection<ClientConnectionData>>,
+    ) -> Records {
+        let tickets = kernel.map(|kernel| Box::new(Tickets { kernel, left: TICKETS_MAX }));
+        let inner =
+            Inner { version, role, suite, tx, rx, fruitless: 0, ccs_seen: false, ticket_rest: 0, tickets };
+        Records { inner: Box::new(inner) }
+    }
+
+    /// Protocol version.
+    pub fn version(&self) -> Version {
+        self.inner.version
+    }
+
+    /// Record protection.
+    pub fn suite(&self) -> Suite {
+        self.inner.suite
+    }
+
+    /// Room around the payload that [`seal`](Self::seal) needs.
+    pub fn layout(&self) -> Layout {
+        self.inner.layout()
+    }
+
+    /// Seals the payload in the middle of `slot`, which becomes the record.
+    pub fn seal(&mut self, content: ContentType, slot: &mut [u8]) -> Result<(), RecordError> {
+        self.inner.seal(content, slot)
+    }
+
+    /// Opens `record`, exactly one whole raw record with its header, in place. After an error the connection is over.
+    pub fn open(&mut self, record: &mut [u8]) -> Result<Opened, RecordError> {
+        self.inner.open(record)
+    }
+
+    /// Appends a KeyUpdate and moves our sending keys on. Appends nothing in TLS 1.2 or when generations are used up:
+    /// the record limit will end the connection then.
+    pub fn seal_key_update(&mut self, request: bool, out: &mut Vec<u8>) {
+        let inner = &mut *self.inner;
+        let next = Position { generation: inner.tx.position.generation.saturating_add(1), sequence: 0 };
+        if inner.version != Version::Tls13 || next.generation > crate::keys::GENERATION_MAX {
+            return;
+        }
+        let message = [KEY_UPDATE, 0, 0, 1, u8::from(request)];
+        if inner.append(ContentType::Handshake, &message, out) {
+            // The generation was checked above, so this cannot fail; were it to, the limit on records still holds.
+            let _ = inner.tx.update(inner.suite);
+        }
+        if request {
+            inner.fruitless = 0; // the answer that we asked for is no flood
+        }
+    }
+
+    /// Appends an alert; its level follows from its description.
+    pub fn seal_alert(&mut self, description: u8, out: &mut Vec<u8>) {
+        let warning =
+            matches!(description, alert::CLOSE_NOTIFY | alert::USER_CANCELED | alert::NO_RENEGOTIATION);
+        let level = if warning { 1 } else { 2 };
+        self.inner.append(ContentType::Alert, &[level, description], out);
+    }
+
+    /// Whether to send a KeyUpdate now: half of what one AES-GCM key may protect is used.
+    pub fn wants_key_update(&self) -> bool {
+        let inner = &*self.inner;
+        inner.version == Version::Tls13 && inner.tx.position.sequence >= inner.suite.records_max() / 2
+    }
+
+    /// Whether to close soon: TLS 1.2 cannot change keys, and sealing will fail at the limit.
+    pub fn wants_close(&self) -> bool {
+        let inner = &*self.inner;
+        inner.tx.position.sequence >= inner.suite.records_max() / 16 * 15
+    }
+
+    /// Where sending stands.
+    pub fn tx(&self) -> Position {
+        self.inner.tx.position
+    }
+
+    /// Where receiving stands.
+    pub fn rx(&self) -> Position {
+        self.inner.rx.position
+    }
+
+    /// Moves sending to another position. Law 3 is the caller's: what is sealed there must be what was sealed there.
+    pub fn seek_tx(&mut self, to: Position) -> Result<(), RecordError> {
+        self.inner.tx.seek(self.inner.suite, to)
+    }
+
+    /// Moves receiving to another position.
+    pub fn seek_rx(&mut self, to: Position) -> Result<(), RecordError> {
+        self.inner.rx.seek(self.inner.suite, to)
+    }
+
+    /// All that another node needs.
+    pub fn export(&self) -> RecordsState {
+        let Inner { version, role, suite, tx, rx, .. } = &*self.inner;
+        RecordsState {
+            version: *version,
+            role: *role,
+            suite: *suite,
+            tx: (tx.base().clone(), tx.position),
+            rx: (rx.base().clone(), rx.position),
+        }
+    }
+
+    /// A record layer that goes on where the exported one stood.
+    pub fn import(state: &RecordsState) -> Result<Records, StateError> {
+        let RecordsState { version, role, suite, tx, rx } = state;
+        let direction = |(base, position): &(Base, Position)| {
+            let mut direction = Direction::new(*suite, base.clone(), 0)?;
+            direction.seek(*suite, *position)?;
+            Ok(direction)
+        };
+        let both = direction(tx).and_then(|tx| Ok((tx, direction(rx)?)));
+        let (tx, rx) = both.map_err(StateError::Keys)?;
+        Ok(Records::new(*version, *role, *suite, tx, rx, None))
+    }
+}
+
+impl Inner {
+    fn explicit_nonce(&self) -> bool {
+        self.version == Version::Tls12 && self.suite != Suite::Chacha20Poly1305
+    }
+
+    fn layout(&self) -> Layout {
+        let header = if self.explicit_nonce() { HEADER + EXPLICIT_NONCE } else { HEADER };
+        let trailer = if self.version == Version::Tls13 { TAG + 1 } else { TAG };
+        Layout { header, trailer }
+    }
+
+    fn seal(&mut self, content: ContentType, slot: &mut [u8]) -> Result<(), RecordError> {
+        let Layout { header, trailer } = self.layout();
+        let len = slot.len();
+        let payload = match len.checked_sub(header + trailer) {
+            None => return Err(RecordError::Slot { len, reason: "no room around the payload" }),
+            Some(payload) if payload > PAYLOAD_MAX => {
+                return Err(RecordError::Slot { len, reason: "payload too long" });
+            }
+            // RFC 8446 section 5.4: only application data may be empty.
+            Some(0) if content != ContentType::ApplicationData => {
+                return Err(RecordError::Slot { len, reason: "empty message" });
+            }
+            Some(payload) => payload,
+        };
+        let reserve = if content == ContentType::ApplicationData { SEQUENCE_RESERVE } else { 0 };
+        if self.tx.position.sequence >= self.suite.records_max() - reserve {
+            return Err(RecordError::Exhausted("sending key"));
+        }
+        let nonce_bytes = self.tx.nonce();
+        let sequence = self.tx.position.sequence;
+        let (head, rest) = slot.split_at_mut(header);
+        let body_len = ((len - HEADER) as u16).to_be_bytes();
+        let failed = |_| RecordError::Cipher("seal");
+        if self.version == Version::Tls13 {
+            head.copy_from_slice(&[ContentType::ApplicationData as u8, 3, 3, body_len[0], body_len[1]]);
+            let (inner, tag_room) = rest.split_at_mut(payload + 1);
+            inner[payload] = content as u8;
+            let tag = self
+                .tx
+                .cipher
+                .seal_in_place_separate_tag(nonce(nonce_bytes), Aad::from(&*head), inner)
+                .map_err(failed)?;
+            tag_room.copy_from_slice(tag.as_ref());
+        } else {
+            head[..HEADER].copy_from_slice(&[content as u8, 3, 3, body_len[0], body_len[1]]);
+            if header > HEADER {
+                head[HEADER..].copy_from_slice(&nonce_bytes[4..]);
+            }
+            let (inner, tag_room) = rest.split_at_mut(payload);
+            let aad = aad_tls12(sequence, content as u8, payload);
+            let tag = self
+                .tx
+                .cipher
+                .seal_in_place_separate_tag(nonce(nonce_bytes), Aad::from(aad), inner)
+                .map_err(failed)?;
+            tag_room.copy_from_slice(tag.as_ref());
+        }
+        self.tx.position.sequence = sequence + 1;
+        Ok(())
+    }
+
+    /// Appends one small record; false when the key is used up.
+    fn append(&mut self, content: ContentType, message: &[u8], out: &mut Vec<u8>) -> bool {
+        let Layout { header, trailer } = self.layout();
+        let start = out.len();
+        out.resize(start + header, 0);
+        out.extend_from_slice(message);
+        out.resize(out.len() + trailer, 0);
+        let sealed = self.seal(content, &mut out[start..]).is_ok();
+        if !sealed {
+            out.truncate(start);
+        }
+        sealed
+    }
+
+    fn open(&mut self, record: &mut [u8]) -> Result<Opened, RecordError> {
+        let len = record.len();
+        let Some((header, body)) = record.split_first_chunk_mut::<HEADER>() else {
+            return Err(RecordError::Slot { len, reason: "not a whole record" });
+        };
+        if record_len(header)? != len {
+            return Err(RecordError::Slot { len, reason: "not exactly one record" });
+        }
+        if header[1..3] != [3, 3] {
+            return Err(RecordError::Header(*header));
+        }
+        if self.rx.position.sequence >= 1 << 62 {
+            return Err(RecordError::Exhausted("receiving key"));
+        }
+        match self.version {
+            Version::Tls13 => self.open_tls13(header, body),
+            Version::Tls12 => self.open_tls12(header, body),
+        }
+    }
+
+    fn open_tls13(&mut self, header: &[u8; HEADER], body: &mut [u8]) -> Result<Opened, RecordError> {
+        match header[0] {
+            23 => {}
+            // RFC 8446 section 5: dropped only "before the peer's Finished message has been received"; one that was
+            // in flight at that moment is forgiven.
+            20 if body == [1] && !self.ccs_seen && self.rx.position == Position::default() => {
+                self.ccs_seen = true;
+                return Ok(Opened::Ignored);
+            }
+            20 => return Err(RecordError::Unexpected("change_cipher_spec")),
+            _ => return Err(RecordError::Unexpected("unprotected record")),
+        }
+        let len = HEADER + body.len();
+        let inner_len =
+            body.len().checked_sub(TAG).filter(|&len| len > 0).ok_or(RecordError::TooShort(len))?;
+        // "The full encoded TLSInnerPlaintext MUST NOT exceed 2^14 + 1 octets" (section 5.4).
+        if inner_len > PAYLOAD_MAX + 1 {
+            return Err(RecordError::TooLong(len));
+        }
+        let (inner, tag) = body.split_at_mut(inner_len);
+        self.decrypt(self.rx.nonce(), *header, inner, tag)?;
+        let end = inner.iter().rposition(|&byte| byte != 0).ok_or(RecordError::NoContentType)?;
+        let content = inner[end];
+        self.dispatch(content, HEADER, &inner[..end])
+    }
+
+    fn open_tls12(&mut self, header: &[u8; HEADER], body: &mut [u8]) -> Result<Opened, RecordError> {
+        let content = header[0];
+        if content == 20 {
+            return Err(RecordError::Unexpected("change_cipher_spec"));
+        }
+        let len = HEADER + body.len();
+        let (start, nonce_bytes, body) = if self.explicit_nonce() {
+            let Some((explicit, body)) = body.split_first_chunk_mut::<EXPLICIT_NONCE>() else {
+                return Err(RecordError::TooShort(len));
+            };
+            (HEADER + EXPLICIT_NONCE, self.rx.explicit_nonce(*explicit), body)
+        } else {
+            (HEADER, self.rx.nonce(), body)
+        };
+        let inner_len = body.len().checked_sub(TAG).ok_or(RecordError::TooShort(len))?;
+        if inner_len > PAYLOAD_MAX {
+            return Err(RecordError::TooLong(len));
+        }
+        let aad = aad_tls12(self.rx.position.sequence, content, inner_len);
+        let (inner, tag) = body.split_at_mut(inner_len);
+        self.decrypt(nonce_bytes, aad, inner, tag)?;
+        self.dispatch(content, start, inner)
+    }
+
+    fn decrypt<const N: usize>(
+        &mut self,
+        nonce_bytes: [u8; 12],
+        aad: [u8; N],
+        inner: &mut [u8],
+        tag: &[u8],
+    ) -> Result<(), RecordError> {
+        let Position { generation, sequence } = self.rx.position;
+        // The tag is given apart: opening a joined buffer would move the plaintext once more.
+        self.rx
+            .cipher
+            .open_in_place_separate_tag(nonce(nonce_bytes), Aad::from(aad), tag, inner)
+            .map_err(|_| RecordError::Decrypt { generation, sequence })?;
+        self.rx.position.sequence = sequence + 1;
+        Ok(())
+    }
+
+    /// Acts on an authenticated record's content; `start` is where it lies in the record.
+    fn dispatch(&mut self, content: u8, start: usize, payload: &[u8]) -> Result<Opened, RecordError> {
+        if self.ticket_rest > 0 && content != ContentType::Handshake as u8 {
+            // RFC 8446 section 5.1: "there MUST NOT be any other records between" a message's fragments.
+            return Err(RecordError::Unexpected("record inside a handshake message"));
+        }
+        if content == ContentType::ApplicationData as u8 && !payload.is_empty() {
+            self.fruitless = 0;
+            return Ok(Opened::Data(start..start + payload.len()));
+        }
+        self.fruitless += 1;
+        if self.fruitless > FRUITLESS_MAX {
+            return Err(RecordError::Flood(self.fruitless));
+        }
+        match (content, payload) {
+            (23, _) => Ok(Opened::Ignored),
+            (21, &[level, description]) => {
+                // RFC 8446 section 6: the level is ignored; all but these two are fatal.
+                let fatal = match self.version {
+                    Version::Tls13 => !matches!(description, alert::CLOSE_NOTIFY | alert::USER_CANCELED),
+                    Version::Tls12 => level != 1,
+                };
+                Ok(Opened::Alert { fatal, description })
+            }
+            (21, _) => Err(RecordError::Unexpected("alert of a wrong length")),
+            (22, _) if self.version == Version::Tls13 => self.handshake_message(payload),
+            // HelloRequest: a client "MAY ignore it" (RFC 5246 section 7.4.1.1), and we do.
+            (22, &[0, 0, 0, 0]) if self.role == Role::Client => Ok(Opened::Ignored),
+            (22, _) => Err(RecordError::Renegotiation),
+            _ => Err(RecordError::Unexpected("content type")),
+        }
+    }
+
+    /// Post-handshake messages of TLS 1.3. From a client only KeyUpdate is allowed: we never ask for certificates
+    /// after the handshake.
+    fn handshake_message(&mut self, mut payload: &[u8]) -> Result<Opened, RecordError> {
+        let skipped = self.ticket_rest.min(payload.len());
+        self.ticket_rest -= skipped;
+        payload = &payload[skipped..];
+        while let &[kind, a, b, c, ref rest @ ..] = payload {
+            let len = u32::from_be_bytes([0, a, b, c]) as usize;
+            match (kind, rest) {
+                // RFC 8446 section 5.1: a message before a key change "MUST align with a record boundary".
+                (KEY_UPDATE, &[request @ (0 | 1)]) if len == 1 => {
+                    if self.rx.position.generation >= crate::keys::GENERATION_MAX {
+                        return Err(RecordError::Flood(self.rx.position.generation));
+                    }
+                    self.rx.update(self.suite)?;
+                    return Ok(Opened::KeyUpdate { requested: request == 1 });
+                }
+                (KEY_UPDATE, _) => return Err(RecordError::Unexpected("key_update form")),
+                (NEW_SESSION_TICKET, _) if self.role == Role::Client => {
+                    let whole = rest.len().min(len);
+                    let (ticket, next) = rest.split_at(whole);
+                    self.ticket_rest = len - whole;
+                    if self.ticket_rest == 0 {
+                        self.keep_ticket(ticket);
+                    }
+                    payload = next;
+                }
+                _ => return Err(RecordError::Unexpected("handshake message")),
+            }
+        }
+        if !payload.is_empty() {
+            return Err(RecordError::Unexpected("fragment of a handshake message"));
+        }
+        Ok(Opened::Ignored)
+    }
+
+    /// Gives a ticket to `rustls`'s session store; a malformed one costs the peer only its resumption.
+    fn keep_ticket(&mut self, ticket: &[u8]) {
+        let Some(tickets) = &mut self.tickets else { return };
+        let kept = tickets.kernel.handle_new_session_ticket(ticket).is_ok();
+        tickets.left = tickets.left.saturating_sub(u8::from(kept));
+        if !kept || tickets.left == 0 {
+            self.tickets = None;
+        }
+    }
+}
+
+/// RFC 5246 section 6.2.3.3: sequence, type, version, length of the plaintext.
+fn aad_tls12(sequence: u64, content: u8, len: usize) -> [u8; 13] {
+    let mut aad = [0; 13];
+    aad[..8].copy_from_slice(&sequence.to_be_bytes());
+    aad[8..11].copy_from_slice(&[content, 3, 3]);
+    aad[11..].copy_from_slice(&(len as u16).to_be_bytes());
+    aad
+}

@@ -1,0 +1,380 @@
+//! The record layer against itself, through its public face: two ends made from one exported state.
+
+use aws_lc_rs::{aead, hmac};
+use evergate_tls::{
+    Blame, ContentType, Opened, PAYLOAD_MAX, Position, RecordError, Records, RecordsState, alert, record_len,
+};
+
+const SUITES: [(u8, usize, usize); 3] = [(0, 16, 32), (1, 32, 48), (2, 32, 32)]; // number, key, secret
+
+/// Server and client ends of one connection: `suite` as [`SUITES`] numbers it.
+fn pair(tls13: bool, suite: u8) -> (Records, Records) {
+    let (_, key, secret) = SUITES[usize::from(suite)];
+    let len = if tls13 { secret } else { key + 12 };
+    let end = |role: u8, tx: u8, rx: u8| {
+        let mut bytes = vec![0x10 | suite << 2 | role << 1 | u8::from(tls13)];
+        for fill in [tx, rx] {
+            bytes.extend(std::iter::repeat_n(fill, len));
+            bytes.extend_from_slice(&[0, 0]);
+        }
+        Records::import(&RecordsState::decode(&bytes).unwrap()).unwrap()
+    };
+    (end(0, 1, 2), end(1, 2, 1))
+}
+
+fn all_pairs() -> impl Iterator<Item = (bool, u8)> {
+    [true, false].into_iter().flat_map(|tls13| (0..3).map(move |suite| (tls13, suite)))
+}
+
+fn sealed(records: &mut Records, content: ContentType, payload: &[u8]) -> Result<Vec<u8>, RecordError> {
+    let layout = records.layout();
+    let mut slot = vec![0; layout.header];
+    slot.extend_from_slice(payload);
+    slot.resize(slot.len() + layout.trailer, 0);
+    records.seal(content, &mut slot).map(|()| slot)
+}
+
+fn data(records: &mut Records, payload: &[u8]) -> Vec<u8> {
+    sealed(records, ContentType::ApplicationData, payload).unwrap()
+}
+
+#[test]
+fn what_one_end_seals_the_other_opens_in_place() {
+    for (tls13, suite) in all_pairs() {
+        let (mut server, mut client) = pair(tls13, suite);
+        for len in [1, 2, 15, 16, 17, 1000, PAYLOAD_MAX - 1, PAYLOAD_MAX] {
+            let payload: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let mut record = data(&mut server, &payload);
+            assert_eq!(record_len(record.first_chunk().unwrap()), Ok(record.len()));
+            let Opened::Data(range) = client.open(&mut record).unwrap() else { panic!("{tls13} {suite}") };
+            assert_eq!(range.start, server.layout().header);
+            assert_eq!(record[range], payload);
+            assert_eq!(server.tx(), client.rx());
+            std::mem::swap(&mut server, &mut client);
+        }
+    }
+}
+
+#[test]
+fn a_slot_that_holds_no_record_is_the_callers_fault() {
+    let (mut server, mut client) = pair(true, 0);
+    for len in [0, 21, 22 + PAYLOAD_MAX + 1] {
+        let error = server.seal(ContentType::ApplicationData, &mut vec![0; len]).unwrap_err();
+        assert_eq!(error.blame(), Blame::Caller);
+    }
+    assert_eq!(sealed(&mut server, ContentType::Alert, b"").unwrap_err().blame(), Blame::Caller);
+    assert_eq!(server.tx(), Position::default());
+    let record = data(&mut server, b"payload");
+    for end in 0..record.len() {
+        assert_eq!(client.open(&mut record[..end].to_vec()).unwrap_err().blame(), Blame::Caller, "{end}");
+    }
+    assert_eq!(client.open(&mut [&record[..], &[0]].concat()).unwrap_err().blame(), Blame::Caller);
+}
+
+#[test]
+fn an_imported_layer_goes_on_with_the_same_bytes() {
+    for (tls13, suite) in all_pairs() {
+        let (mut server, mut client) = pair(tls13, suite);
+        for step in 0..40 {
+            if step % 7 == 3 {
+                let mut out = Vec::new();
+                server.seal_key_update(false, &mut out);
+                assert_eq!(out.is_empty(), !tls13);
+                if tls13 {
+                    assert_eq!(client.open(&mut out), Ok(Opened::KeyUpdate { requested: false }));
+                }
+            }
+            let mut bytes = Vec::new();
+            server.export().encode(&mut bytes);
+            assert!((61..=117).contains(&bytes.len()), "{}", bytes.len());
+            let mut other = Records::import(&RecordsState::decode(&bytes).unwrap()).unwrap();
+            assert_eq!((other.tx(), other.rx()), (server.tx(), server.rx()));
+            let payload = vec![step; 100];
+            let mut record = data(&mut server, &payload);
+            assert_eq!(data(&mut other, &payload), record);
+            assert!(matches!(client.open(&mut record), Ok(Opened::Data(_))));
+            let answer = data(&mut client, &payload);
+            assert_eq!(server.open(&mut answer.clone()), other.open(&mut answer.clone()));
+            assert_eq!((other.tx(), other.rx()), (server.tx(), server.rx()));
+        }
+    }
+}
+
+#[test]
+fn any_position_can_be_reached_again_in_both_directions() {
+    let (mut server, mut client) = pair(true, 1);
+    let mut stream = Vec::new();
+    for step in 0..30_u8 {
+        let at = server.tx();
+        if step % 5 == 4 {
+            let mut out = Vec::new();
+            server.seal_key_update(false, &mut out);
+            stream.push((at, None, out));
+        } else {
+            let record = data(&mut server, &[step; 50]);
+            stream.push((at, Some(step), record));
+        }
+    }
+    let end = server.tx();
+    assert_eq!(end.generation, 6);
+    for (at, step, record) in stream.iter().rev().chain(&stream) {
+        server.seek_tx(*at).unwrap();
+        client.seek_rx(*at).unwrap();
+        match step {
+            Some(step) => assert_eq!(data(&mut server, &[*step; 50]), *record),
+            None => {
+                let mut out = Vec::new();
+                server.seal_key_update(false, &mut out);
+                assert_eq!(out, *record);
+            }
+        }
+        client.open(&mut record.clone()).unwrap();
+        assert_eq!(server.tx(), client.rx());
+    }
+    assert_eq!(server.tx(), end);
+    let far = Position { generation: 1025, sequence: 0 };
+    assert_eq!(server.seek_tx(far).unwrap_err().blame(), Blame::Caller);
+    assert_eq!(server.tx(), end);
+    let (mut tls12, _) = pair(false, 0);
+    assert!(tls12.seek_tx(Position { generation: 1, sequence: 0 }).is_err());
+    tls12.seek_rx(Position { generation: 0, sequence: 9 }).unwrap();
+}
+
+#[test]
+fn the_record_limit_asks_for_a_key_update_in_time_and_ends_hard() {
+    const LIMIT: u64 = 1 << 24;
+    for (tls13, suite) in all_pairs() {
+        let (mut server, mut client) = pair(tls13, suite);
+        let gcm = suite != 2;
+        let at = |sequence| Position { generation: 0, sequence };
+        server.seek_tx(at(LIMIT / 2 - 1)).unwrap();
+        assert!(!server.wants_key_update() && !server.wants_close());
+        data(&mut server, b"x");
+        assert_eq!(server.wants_key_update(), tls13 && gcm);
+        server.seek_tx(at(LIMIT - 8)).unwrap();
+        assert_eq!(server.wants_close(), gcm);
+        let outcome = sealed(&mut server, ContentType::ApplicationData, b"x");
+        assert_eq!(outcome.is_err(), gcm);
+        if !gcm {
+            continue;
+        }
+        assert_eq!(outcome.unwrap_err().blame(), Blame::Us);
+        client.seek_rx(server.tx()).unwrap();
+        let mut out = Vec::new();
+        server.seal_key_update(false, &mut out);
+        if tls13 {
+            assert!(matches!(client.open(&mut out), Ok(Opened::KeyUpdate { .. })));
+            assert!(!server.wants_key_update());
+            assert!(matches!(client.open(&mut data(&mut server, b"x")), Ok(Opened::Data(_))));
+        } else {
+            server.seal_alert(alert::CLOSE_NOTIFY, &mut out);
+            assert_eq!(client.open(&mut out), Ok(Opened::Alert { fatal: false, description: 0 }));
+            server.seek_tx(at(LIMIT)).unwrap();
+            let mut out = vec![7];
+            server.seal_alert(alert::CLOSE_NOTIFY, &mut out);
+            assert_eq!(out, [7]);
+        }
+    }
+}
+
+#[test]
+fn key_updates_end_with_the_generations_and_never_reuse_a_key() {
+    let (mut server, mut client) = pair(true, 0);
+    let mut out = Vec::new();
+    for _ in 0..1024 {
+        out.clear();
+        server.seal_key_update(false, &mut out);
+        client.open(&mut out).unwrap();
+        client.open(&mut data(&mut server, b"x")).unwrap();
+    }
+    out.clear();
+    server.seal_key_update(false, &mut out);
+    assert!(out.is_empty() && server.tx() == Position { generation: 1024, sequence: 1 });
+    // A peer that does not stop there is cut off.
+    let mut record = sealed(&mut server, ContentType::Handshake, &[24, 0, 0, 1, 0]).unwrap();
+    assert_eq!(client.open(&mut record).unwrap_err().blame(), Blame::Peer);
+}
+
+#[test]
+fn records_without_data_are_forgiven_only_in_small_numbers() {
+    for kind in 0..3 {
+        let (mut server, mut client) = pair(true, 0);
+        let mut fruitless = |client: &mut Records| {
+            let mut out = Vec::new();
+            match kind {
+                0 => out = data(client, b""),
+                1 => client.seal_key_update(false, &mut out),
+                _ => client.seal_alert(alert::USER_CANCELED, &mut out),
+            }
+            server.open(&mut out)
+        };
+        for _ in 0..32 {
+            fruitless(&mut client).unwrap();
+        }
+        let error = fruitless(&mut client).unwrap_err();
+        assert_eq!((error.blame(), error.alert()), (Blame::Peer, Some(alert::UNEXPECTED_MESSAGE)));
+    }
+    let (mut server, mut client) = pair(true, 0);
+    for _ in 0..10 {
+        for _ in 0..32 {
+            server.open(&mut data(&mut client, b"")).unwrap();
+        }
+        server.open(&mut data(&mut client, b"x")).unwrap();
+    }
+}
+
+#[test]
+fn what_may_not_come_after_the_handshake_is_refused() {
+    let ccs = [20, 3, 3, 0, 1, 1];
+    let (mut server, mut client) = pair(true, 0);
+    assert_eq!(server.open(&mut ccs.clone()), Ok(Opened::Ignored));
+    assert!(server.open(&mut ccs.clone()).is_err(), "a second change_cipher_spec");
+    server.open(&mut data(&mut client, b"x")).unwrap();
+    let (mut server, mut client) = pair(true, 0);
+    server.open(&mut data(&mut client, b"x")).unwrap();
+    assert!(server.open(&mut ccs.clone()).is_err(), "change_cipher_spec after data");
+    assert!(server.open(&mut [21, 3, 3, 0, 2, 1, 0]).is_err(), "alert in clear");
+    assert!(server.open(&mut [22, 3, 3, 0, 4, 1, 0, 0, 0]).is_err(), "hello in clear");
+    for message in [
+        &[1, 0, 0, 0][..],          // ClientHello
+        &[4, 0, 0, 0],              // a client's NewSessionTicket
+        &[24, 0, 0, 1, 2],          // KeyUpdate of an unknown kind
+        &[24, 0, 0, 1, 0, 24],      // KeyUpdate that does not end the record
+        &[24, 0, 0, 2, 0, 0],       // of a wrong length
+        &[24, 0, 0],                // in fragments
+        &[11, 0, 0, 4, 0, 0, 0, 0], // Certificate
+    ] {
+        let (mut server, mut client) = pair(true, 0);
+        let mut record = sealed(&mut client, ContentType::Handshake, message).unwrap();
+        let error = server.open(&mut record).unwrap_err();
+        assert_eq!(
+            (error.blame(), error.alert()),
+            (Blame::Peer, Some(alert::UNEXPECTED_MESSAGE)),
+            "{message:?}"
+        );
+    }
+}
+
+#[test]
+fn tls12_renegotiation_is_refused_and_a_hello_request_ignored() {
+    let (mut server, mut client) = pair(false, 0);
+    let mut hello = sealed(&mut client, ContentType::Handshake, &[1, 0, 0, 0]).unwrap();
+    let error = server.open(&mut hello).unwrap_err();
+    assert_eq!((error.blame(), error.alert()), (Blame::Peer, Some(alert::NO_RENEGOTIATION)));
+    let mut request = sealed(&mut server, ContentType::Handshake, &[0, 0, 0, 0]).unwrap();
+    assert_eq!(client.open(&mut request), Ok(Opened::Ignored));
+    assert!(server.open(&mut [20, 3, 3, 0, 1, 1]).is_err());
+}
+
+#[test]
+fn alerts_are_told_apart_by_number_in_tls13_and_by_level_in_tls12() {
+    for (tls13, message, fatal) in [
+        (true, [1, 0], false),
+        (true, [2, 0], false),
+        (true, [1, 90], false),
+        (true, [1, 40], true),
+        (true, [2, 40], true),
+        (false, [1, 0], false),
+        (false, [1, 100], false),
+        (false, [2, 40], true),
+    ] {
+        let (mut server, mut client) = pair(tls13, 0);
+        let mut record = sealed(&mut client, ContentType::Alert, &message).unwrap();
+        assert_eq!(server.open(&mut record), Ok(Opened::Alert { fatal, description: message[1] }));
+    }
+    let (mut server, mut client) = pair(true, 0);
+    let mut record = sealed(&mut client, ContentType::Alert, &[1, 0, 1]).unwrap();
+    assert!(server.open(&mut record).is_err());
+}
+
+#[test]
+fn a_client_skips_tickets_whole_in_fragments_and_beside_a_key_update() {
+    let (mut server, mut client) = pair(true, 0);
+    let ticket = [&[4, 0, 0, 100][..], &[9; 100]].concat();
+    let mut send = |server: &mut Records, message: &[u8]| {
+        client.open(&mut sealed(server, ContentType::Handshake, message).unwrap())
+    };
+    assert_eq!(send(&mut server, &ticket), Ok(Opened::Ignored));
+    assert_eq!(send(&mut server, &[&ticket[..], &ticket].concat()), Ok(Opened::Ignored));
+    for part in ticket.chunks(30) {
+        assert_eq!(send(&mut server, part), Ok(Opened::Ignored));
+    }
+    let both = [&ticket[..], &[24, 0, 0, 1, 1]].concat();
+    assert_eq!(send(&mut server, &both), Ok(Opened::KeyUpdate { requested: true }));
+    let (mut server, mut client) = pair(true, 0);
+    client.open(&mut sealed(&mut server, ContentType::Handshake, &ticket[..30]).unwrap()).unwrap();
+    assert!(client.open(&mut data(&mut server, b"x")).is_err(), "data inside a message");
+}
+
+#[test]
+fn no_changed_bit_is_accepted_and_none_panics() {
+    for (tls13, suite) in all_pairs() {
+        let (mut server, mut client) = pair(tls13, suite);
+        let record = data(&mut server, b"some payload");
+        for bit in 0..record.len() * 8 {
+            let mut changed = record.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let error = client.open(&mut changed).unwrap_err();
+            assert!(matches!(error.blame(), Blame::Peer | Blame::Caller), "{bit}");
+        }
+        assert_eq!(client.rx(), Position::default(), "nothing was accepted");
+        client.open(&mut record.clone()).unwrap();
+        // Every record of a length that cannot hold a tag.
+        for len in 0..40_u8 {
+            for kind in 19..25 {
+                let mut short = [&[kind, 3, 3, 0, len][..], &vec![0; usize::from(len)]].concat();
+                assert!(client.open(&mut short).is_err());
+            }
+        }
+    }
+}
+
+#[test]
+fn headers_are_judged_before_their_records_arrive() {
+    assert_eq!(record_len(&[23, 3, 3, 0x40, 0]), Ok(5 + 16384));
+    assert_eq!(record_len(&[22, 3, 1, 0x41, 0]), Ok(5 + 16384 + 256));
+    let too_long = record_len(&[23, 3, 3, 0x41, 1]).unwrap_err();
+    assert_eq!(too_long.alert(), Some(alert::RECORD_OVERFLOW));
+    for header in [[24, 3, 3, 0, 1], [19, 3, 3, 0, 1], [23, 2, 3, 0, 1], [23, 3, 5, 0, 1], *b"GET /"] {
+        assert_eq!(record_len(&header).unwrap_err().alert(), Some(alert::UNEXPECTED_MESSAGE));
+    }
+}
+
+/// Seals an inner plaintext of any form as the client of `pair(true, 0)` would, at sequence 0.
+fn raw_inner(inner: &[u8]) -> Vec<u8> {
+    let expand = |label: &[u8], len: usize| {
+        let info = [&[0, len as u8, 6 + label.len() as u8][..], b"tls13 ", label, &[0, 1]].concat();
+        hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &[2; 32]), &info).as_ref()[..len].to_vec()
+    };
+    let key = aead::UnboundKey::new(&aead::AES_128_GCM, &expand(b"key", 16)).unwrap();
+    let nonce: [u8; 12] = expand(b"iv", 12).try_into().unwrap();
+    let header = [&[23, 3, 3][..], &((inner.len() + 16) as u16).to_be_bytes()].concat();
+    let mut body = inner.to_vec();
+    aead::LessSafeKey::new(key)
+        .seal_in_place_append_tag(
+            aead::Nonce::assume_unique_for_key(nonce),
+            aead::Aad::from(&header),
+            &mut body,
+        )
+        .unwrap();
+    [header, body].concat()
+}
+
+#[test]
+fn padding_is_taken_off_and_a_record_of_nothing_else_is_refused() {
+    for padding in [0, 1, 100, 10_000] {
+        let mut record = raw_inner(&[b"data\x17", &vec![0; padding][..]].concat());
+        assert_eq!(pair(true, 0).0.open(&mut record), Ok(Opened::Data(5..9)));
+        let mut empty = raw_inner(&vec![0; padding + 1]);
+        let error = pair(true, 0).0.open(&mut empty).unwrap_err();
+        assert_eq!(
+            (error.clone(), error.alert()),
+            (RecordError::NoContentType, Some(alert::UNEXPECTED_MESSAGE))
+        );
+    }
+    // An inner plaintext of 2^14 + 2 bytes fits the outer limit but not the inner one.
+    let mut long = raw_inner(&[&vec![1; PAYLOAD_MAX + 1][..], &[23]].concat());
+    assert_eq!(pair(true, 0).0.open(&mut long).unwrap_err().alert(), Some(alert::RECORD_OVERFLOW));
+    let mut unknown = raw_inner(b"data\x18");
+    assert!(pair(true, 0).0.open(&mut unknown).is_err());
+}
