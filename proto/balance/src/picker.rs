@@ -70,23 +70,25 @@ impl Picker {
     fn round_robin(&mut self, servers: &[ServerLoad], total: u64) -> Option<usize> {
         // The caller may have reloaded the pool with another number of servers.
         self.credits.resize(servers.len(), 0);
-        let bound = i64::try_from(total).unwrap_or(i64::MAX);
+        let period = i64::try_from(total).unwrap_or(i64::MAX);
+        let most_owed = period.saturating_mul(i64::try_from(servers.len()).unwrap_or(i64::MAX));
         let mut best: Option<(usize, i64)> = None;
         for (index, (server, credit)) in servers.iter().zip(&mut self.credits).enumerate() {
             let weight = server.weight_now();
             if weight == 0 {
                 continue;
             }
-            // While the same servers are eligible a credit stays within the total. The clamp matters after a
-            // change: a server that returns is not owed a burst for a time when weights were larger.
-            *credit = credit.saturating_add(weight as i64).clamp(-bound, bound);
+            // While the same servers are eligible no clamp applies: only a positive credit is picked, so none falls
+            // below -period, and as they sum up to one period, none rises above one period per server. It matters
+            // after a change: a server that returns is not owed a burst for a time when weights were larger.
+            *credit = credit.saturating_add(weight as i64).clamp(-period, most_owed);
             if best.is_none_or(|(_, most)| *credit > most) {
                 best = Some((index, *credit));
             }
         }
         let (index, _) = best?;
         if let Some(credit) = self.credits.get_mut(index) {
-            *credit -= bound;
+            *credit -= period;
         }
         Some(index)
     }

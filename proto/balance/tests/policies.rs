@@ -195,6 +195,15 @@ fn round_robin_is_smooth() {
     assert_eq!(picks, [0, 0, 1, 0, 2, 0, 0]);
 }
 
+/// The heavy server waits for two light ones in a row, so that it is owed more than one period for a moment.
+#[test]
+fn round_robin_forgets_no_credit_above_one_period() {
+    let servers = idle(&[1, 1, 12]);
+    let mut picker = Picker::new(Policy::RoundRobin, 3);
+    let heavy = (0..14 * 5).filter(|_| picker.pick(&servers, 0) == Some(2)).count();
+    assert_eq!(heavy, 12 * 5);
+}
+
 #[test]
 fn ties_of_least_outstanding_go_round() {
     let mut servers = idle(&[1, 1, 1, 1]);
