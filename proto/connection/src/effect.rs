@@ -1,5 +1,6 @@
 //! What a connection asks of the world, and the buffers it shares with it.
 
+use crate::leg::ServerLeg;
 use crate::{Slots, Snapshot};
 use evergate_base::Micros;
 use evergate_rules::RuleId;
@@ -169,6 +170,7 @@ pub struct Scratch {
     pub(crate) path: Vec<u8>,
     pub(crate) rules: evergate_rules::Scratch,
     pub(crate) slots: Option<Box<evergate_http::HeaderSlots>>,
+    spare_legs: SpareLegs,
 }
 
 impl Default for Scratch {
@@ -188,9 +190,52 @@ impl Scratch {
             path: Vec::with_capacity(1024),
             rules: evergate_rules::Scratch::default(),
             slots: Some(Box::new(evergate_http::HeaderSlots::new())),
+            spare_legs: SpareLegs::default(),
+        }
+    }
+
+    /// Puts a new leg into memory that was used before, if there is some.
+    pub(crate) fn boxed_leg(&mut self, mut leg: ServerLeg) -> Box<ServerLeg> {
+        leg.sent = self.spare_legs.buffers.pop().unwrap_or_default();
+        match self.spare_legs.legs.pop() {
+            Some(mut spare) => {
+                *spare = leg;
+                spare
+            }
+            None => Box::new(leg),
+        }
+    }
+
+    /// Keeps a leg's memory for the next one.
+    pub(crate) fn spare_leg(&mut self, mut leg: Box<ServerLeg>) {
+        self.spare_sent(std::mem::take(&mut leg.sent));
+        leg.wipe();
+        if self.spare_legs.legs.len() < SPARE_LEGS {
+            self.spare_legs.legs.push(leg);
+        }
+    }
+
+    /// Keeps the memory of a request that need not be repeated any more.
+    pub(crate) fn spare_sent(&mut self, mut sent: Vec<u8>) {
+        let fits = sent.capacity() > 0 && sent.capacity() <= SPARE_BYTES;
+        if fits && self.spare_legs.buffers.len() < SPARE_LEGS {
+            sent.clear();
+            self.spare_legs.buffers.push(sent);
         }
     }
 }
+
+/// Memory of finished legs that the next requests use again: a request in steady state allocates nothing.
+#[derive(Debug, Default)]
+struct SpareLegs {
+    legs: Vec<Box<ServerLeg>>,
+    buffers: Vec<Vec<u8>>,
+}
+
+/// Legs, and request copies, that are kept.
+const SPARE_LEGS: usize = 64;
+/// Larger copies are freed.
+const SPARE_BYTES: usize = 4096;
 
 /// What a connection may ask of its node synchronously.
 pub trait Node {

@@ -115,6 +115,15 @@ impl ServerLeg {
         }
     }
 
+    /// Lets go of everything that hangs on the leg: secrets, and bytes of its peers.
+    pub(crate) fn wipe(&mut self) {
+        self.state = LegState::Dialing;
+        self.records = None;
+        for bytes in [&mut self.stashed, &mut self.held, &mut self.raw] {
+            *bytes = Vec::new();
+        }
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.state, LegState::Open)
     }
@@ -350,6 +359,7 @@ impl Connection {
             Some(remote) => remote.part(&leg, clean, records, plain),
             None => io.effects.push(Effect::Release { leg: leg.id, clean, records }),
         }
+        io.scratch.spare_leg(leg);
     }
 
     /// Bytes of a TLS leg: `scratch.input[..n]`.

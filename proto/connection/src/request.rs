@@ -249,7 +249,7 @@ impl Connection {
             flags,
             head_hash: routing::hash_head(&data[..head.head_len]),
         };
-        let mut leg = Box::new(ServerLeg::new(route, hint, head.is_idempotent()));
+        let mut leg = io.scratch.boxed_leg(ServerLeg::new(route, hint, head.is_idempotent()));
         self.next_leg += 1;
         self.write_head(io, head, matched, &mut leg);
         self.leg = Some(leg);

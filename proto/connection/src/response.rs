@@ -82,6 +82,7 @@ impl Connection {
                 self.hold_head(partial);
             }
             Ok(Some(turn)) => {
+                self.forget_request(io, turn.interim);
                 let body = range.start + turn.used..range.end;
                 let start = body.start.checked_sub(head_out.len());
                 let fits =
@@ -185,9 +186,15 @@ impl Connection {
         Some(format!("{}={}; Path=/; HttpOnly; SameSite=Lax{secure}", pool.cookie, server.cookie))
     }
 
+    /// A request that is being answered is not repeated: its copy is of no use any more.
+    fn forget_request(&mut self, io: &mut Io<'_>, interim: bool) {
+        if let Some(leg) = self.leg.as_mut().filter(|_| !interim) {
+            io.scratch.spare_sent(std::mem::take(&mut leg.sent));
+        }
+    }
+
     fn begin_response(&mut self, head: &ResponseHead<'_>) {
         let Some(leg) = &mut self.leg else { return };
-        leg.sent = Vec::new();
         leg.keep_alive = head.keep_alive;
         let until_close = match head.body() {
             Body::UntilClose => true,
@@ -301,6 +308,7 @@ impl Connection {
                 0
             }
             Ok(Some(turn)) => {
+                self.forget_request(io, turn.interim);
                 self.count_down(io, head_out.len());
                 self.frame(io, &head_out);
                 self.passed_down(io, turn.used, turn.used < data.len(), true);

@@ -11,9 +11,6 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Servers of a pool that a choice looks at without allocating.
-const INLINE: usize = 64;
-
 /// How many idle connections to this server are kept, and for how long, by the newest configuration that names it.
 pub(super) fn idle_of(current: &Current, server: &Arc<ServerRuntime>) -> Option<(usize, Micros)> {
     let pools = &current.generation.pools;
@@ -107,17 +104,9 @@ impl Worker {
             outstanding: server.outstanding.load(Ordering::Relaxed),
             eligible: eligible(index),
         };
-        let picker = &mut self.current[current].pickers[pool];
-        let count = runtime.servers.len();
-        if count <= INLINE {
-            let mut loads = [ServerLoad { weight: 0, outstanding: 0, eligible: false }; INLINE];
-            for (slot, value) in loads.iter_mut().zip(runtime.servers.iter().enumerate().map(load)) {
-                *slot = value;
-            }
-            return picker.pick(&loads[..count], random);
-        }
-        let loads: Vec<ServerLoad> = runtime.servers.iter().enumerate().map(load).collect();
-        picker.pick(&loads, random)
+        self.loads.clear();
+        self.loads.extend(runtime.servers.iter().enumerate().map(load));
+        self.current[current].pickers[pool].pick(&self.loads, random)
     }
 
     /// Uses an idle connection to the server, or makes one.

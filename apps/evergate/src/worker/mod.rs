@@ -19,7 +19,7 @@ pub use counters::{Count, Counters};
 
 use crate::log::LineSender;
 use crate::runtime::Generation;
-use evergate_balance::Picker;
+use evergate_balance::{Picker, ServerLoad};
 use evergate_base::Micros;
 use evergate_connection::{Connection, Effects, Io, Node, Scratch, Snapshot};
 use evergate_rules::RuleId;
@@ -168,6 +168,8 @@ pub struct Worker {
     again: Vec<Key>,
     spare_buffers: Vec<Vec<u8>>,
     spare_pipes: Vec<Pipe>,
+    /// Memory for a choice among a pool's servers.
+    loads: Vec<ServerLoad>,
     settings: Settings,
     shared: Arc<Shared>,
     counters: Arc<Counters>,
@@ -242,6 +244,7 @@ impl Worker {
             again: Vec::new(),
             spare_buffers: Vec::new(),
             spare_pipes: Vec::new(),
+            loads: Vec::new(),
             settings,
             shared,
             counters: Arc::new(Counters::default()),
