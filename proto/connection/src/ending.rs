@@ -215,6 +215,7 @@ impl Connection {
             Timer::RequestHead => self.refuse(io, 408, "request_head_timeout"),
             Timer::RequestBody => self.refuse(io, 408, "request_body_timeout"),
             Timer::KeepAlive => self.end_orderly(io, ""),
+            Timer::Queue => self.give_up(io, 503, "queue_timeout"),
             Timer::Connect => self.leg_failed(io, Failure::TimedOut),
             Timer::Response => self.give_up(io, 504, "response_timeout"),
             Timer::Tunnel if self.tunnel_is_over() => self.arm(Timer::WriteStall, io.now),

@@ -139,8 +139,6 @@ struct Client {
     buffered: usize,
     /// What this connection counts against; empty where only the process is bounded.
     held: Vec<Held>,
-    /// Servers of the pool that could not be reached for this request, which its connection does not get to know.
-    unreached: Vec<u32>,
     pipes: Option<Box<Pipes>>,
 }
 
@@ -328,7 +326,7 @@ impl Worker {
 
     fn every_second(&mut self) {
         self.expire_idle();
-        self.expire_waiting();
+        self.serve_all_waiting();
         self.counters.cpu_ns.set(evergate_sys::thread_cpu_ns());
         // A generation goes when no connection holds its snapshot any more.
         let newest = self.current.len() - 1;
@@ -484,7 +482,6 @@ impl Client {
             buffered: 0,
             filed: Micros(u64::MAX),
             held,
-            unreached: Vec::new(),
             pipes: None,
         }
     }
