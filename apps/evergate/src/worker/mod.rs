@@ -9,6 +9,8 @@
 mod accept;
 mod counters;
 mod dial;
+#[cfg(test)]
+mod faults;
 mod perform;
 mod pump;
 mod slab;
@@ -312,6 +314,7 @@ impl Worker {
         if let Some(client) = self.clients.get_mut(key) {
             evergate_sys::reset_on_close(client.fd());
         }
+        self.stop_waiting(key);
         self.forget(key);
     }
 
@@ -427,6 +430,8 @@ impl Worker {
     /// Calls a connection with everything it may use.
     fn with<R>(&mut self, key: Key, call: impl FnOnce(&mut Connection, &mut Io<'_>) -> R) -> Option<R> {
         let client = self.clients.get_mut(key)?;
+        #[cfg(test)]
+        faults::strike(client.connection.client_address(), client.connection.deadline() <= self.now);
         let current = &self.current[self.current.len() - 1].generation;
         let mut view = View {
             snapshot: &current.snapshot,
