@@ -59,8 +59,9 @@ impl Play<'_> {
                 }
             }
             8 => {
-                let answers = [Answer::Open, Answer::Wait, Answer::Refused, Answer::Unavailable];
-                world.next_dial = answers[usize::from(step >> 4 & 3)];
+                let answers =
+                    [Answer::Open, Answer::Wait, Answer::Refused, Answer::Unavailable, Answer::Queue];
+                world.next_dial = answers[usize::from(step >> 4) % answers.len()];
             }
             9 if step & 0x10 == 0 => world.connect(),
             9 => world.refuse(),

@@ -46,6 +46,8 @@ pub enum Answer {
     Refused,
     /// No server is up.
     Unavailable,
+    /// All servers are at their bound: it waits.
+    Queue,
 }
 
 /// The node as the connection sees it.
@@ -189,6 +191,7 @@ impl World {
     /// What was dialled connects.
     pub fn connect(&mut self) {
         if let Some(Dialing { leg, server }) = self.dialing.take() {
+            self.with(|connection, io| connection.handle_leg_connecting(io.now, leg, server));
             self.open(leg, server);
         }
     }

@@ -1,5 +1,6 @@
 //! Carrying out what a connection answered: bytes first, then effects, in order.
 
+use evergate_base::Micros;
 use evergate_connection::{Effect, Failure, Hint, Source};
 use evergate_mirror::Side;
 
@@ -9,6 +10,9 @@ use crate::fixture;
 /// The most that may wait for one peer: a batch of 16 records with what is around them, and as much again for heads,
 /// tickets, alerts and answers of our own.
 const WAITING_MAX: usize = 2 * 270_000;
+
+/// How long requests wait for a server with room.
+const QUEUE_TIMEOUT: Micros = Micros::from_ms(500);
 
 impl World {
     pub(super) fn perform(&mut self) {
@@ -122,8 +126,17 @@ impl World {
         };
         match self.next_dial {
             Answer::Open => self.open(leg, server),
-            Answer::Wait => self.dialing = Some(Dialing { leg, server }),
+            Answer::Wait => {
+                self.with(|connection, io| connection.handle_leg_connecting(io.now, leg, server));
+                self.dialing = Some(Dialing { leg, server });
+            }
+            Answer::Queue => {
+                let until = self.now + QUEUE_TIMEOUT;
+                self.with(|connection, io| connection.handle_leg_queued(io.now, leg, until));
+                self.dialing = Some(Dialing { leg, server });
+            }
             Answer::Refused => {
+                self.with(|connection, io| connection.handle_leg_connecting(io.now, leg, server));
                 self.call(|connection, io| connection.handle_leg_failed(io, leg, Failure::Refused));
             }
             Answer::Unavailable => {

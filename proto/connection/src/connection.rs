@@ -94,6 +94,8 @@ pub enum Timer {
     RequestBody,
     /// Idle between requests.
     KeepAlive,
+    /// Waiting until a server has room.
+    Queue,
     /// Connecting to a server.
     Connect,
     /// Waiting for the server's response, or for more of it.

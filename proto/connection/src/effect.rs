@@ -42,7 +42,8 @@ pub enum Hint {
 #[derive(Debug)]
 pub enum Effect {
     /// Choose a server of the pool and connect, or take an idle connection; answer with `handle_leg_open`,
-    /// `handle_leg_failed` or `handle_unavailable`.
+    /// `handle_leg_failed` or `handle_unavailable`; meanwhile `handle_leg_queued` and `handle_leg_connecting` say what it
+    /// waits for.
     Dial {
         /// The leg to be.
         leg: u32,

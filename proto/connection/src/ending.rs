@@ -23,7 +23,8 @@ impl Connection {
         self.generate(io, status, reason, &bytes, true);
     }
 
-    /// Sends a response of our own, if no record of this response can have left.
+    /// Sends a response of our own, if no record of this response can have left, and no other answer of ours is still on
+    /// its way: backups keep one.
     pub(crate) fn generate(
         &mut self,
         io: &mut Io<'_>,
@@ -34,7 +35,7 @@ impl Connection {
     ) {
         let begun = self.answering != Answering::Head || self.leg.as_ref().is_some_and(|leg| leg.answered);
         let decided = self.remote.as_ref().is_some_and(|remote| remote.has_begun());
-        if begun || decided || self.closing {
+        if begun || decided || self.closing || !self.may_ask() {
             return self.end_abruptly(io, reason);
         }
         self.status = (status, reason);
@@ -78,7 +79,7 @@ impl Connection {
 
     /// Ends our side as the next thing after what is decided already.
     fn end_after_replay(&mut self, io: &mut Io<'_>, description: u8, reason: &'static str) {
-        match self.remote.as_mut().filter(|remote| remote.replays() || !remote.hold.is_empty()) {
+        match self.remote.as_mut().filter(|remote| remote.is_repeating()) {
             Some(remote) => remote.end_after_replay = Some((description, reason)),
             None => self.end_with_alert(io, description, reason),
         }
@@ -106,8 +107,17 @@ impl Connection {
         self.send_sealed(io, &out);
     }
 
+    /// Whether decided records wait for the bytes that they were made of.
+    fn is_repeating(&self) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.is_repeating())
+    }
+
     /// The tunnel's server has ended: the client is told, and may still send.
     pub(crate) fn half_close(&mut self, io: &mut Io<'_>) {
+        if self.is_repeating() {
+            // It said more the first time: an alert now would use a nonce of what it said.
+            return self.end_abruptly(io, "replay_differs");
+        }
         if !self.down_ended {
             self.send_alert(io, alert::CLOSE_NOTIFY);
             self.shutdown_client(io);
@@ -197,12 +207,15 @@ impl Connection {
             return;
         }
         match self.timer {
+            // An end in order would have to come after records that nobody sends the content of any more.
+            timer if timer != Timer::Linger && self.is_repeating() => self.end_abruptly(io, "replay_stalled"),
             Timer::None => self.deadline = evergate_base::Micros(u64::MAX),
             Timer::Handshake => self.end_abruptly(io, "handshake_timeout"),
             Timer::RequestHead if self.plain.is_empty() && self.raw.is_empty() => self.end_orderly(io, ""),
             Timer::RequestHead => self.refuse(io, 408, "request_head_timeout"),
             Timer::RequestBody => self.refuse(io, 408, "request_body_timeout"),
             Timer::KeepAlive => self.end_orderly(io, ""),
+            Timer::Queue => self.give_up(io, 503, "queue_timeout"),
             Timer::Connect => self.leg_failed(io, Failure::TimedOut),
             Timer::Response => self.give_up(io, 504, "response_timeout"),
             Timer::Tunnel if self.tunnel_is_over() => self.arm(Timer::WriteStall, io.now),

@@ -15,6 +15,7 @@ impl Connection {
             Timer::RequestHead => timeouts.request_head,
             Timer::RequestBody => timeouts.request_body,
             Timer::KeepAlive => timeouts.keep_alive,
+            Timer::Queue => self.leg.as_ref().map_or(Micros(0), |leg| leg.queue_time_left(now)),
             Timer::Connect => pool(&self.leg).map_or(timeouts.handshake, |p| self.snapshot.pools[p].connect),
             Timer::Response => {
                 pool(&self.leg).map_or(timeouts.handshake, |p| self.snapshot.pools[p].response)
@@ -81,6 +82,7 @@ impl Connection {
             return Timer::Handshake;
         }
         match (&self.leg, self.receiving) {
+            (Some(leg), _) if leg.is_queued() => Timer::Queue,
             (Some(leg), _) if !leg.is_open() => Timer::Connect,
             (Some(_), _) if matches!(self.answering, Answering::Tunnel | Answering::Ended) => Timer::Tunnel,
             (Some(_), Receiving::Body(_)) => Timer::RequestBody,

@@ -2,7 +2,7 @@
 
 use crate::Io;
 use crate::connection::{Answering, ClientTls, Connection};
-use evergate_mirror::{Boundary, RecordKind};
+use evergate_mirror::{Boundary, RUN_BYTES_MAX, RecordKind};
 use evergate_tls::{ContentType, PAYLOAD_MAX, alert};
 use std::ops::Range;
 
@@ -41,12 +41,28 @@ impl Connection {
                 remote.skip -= skip as u64;
                 data = &data[skip..];
             }
-            if remote.replays() || !remote.hold.is_empty() {
-                remote.hold.extend_from_slice(data);
-                return self.frame_decided(io);
+            if remote.is_repeating() {
+                return self.frame_repeating(io, data);
             }
         }
         self.frame_fresh(io, data);
+    }
+
+    /// Plaintext for decided records: held until a run is complete, a batch at a time.
+    fn frame_repeating(&mut self, io: &mut Io<'_>, mut data: &[u8]) {
+        while !data.is_empty() && !self.closing && !self.closed && !self.down_ended {
+            let Some(remote) = self.remote.as_mut().filter(|remote| remote.is_repeating()) else {
+                return self.frame_fresh(io, data);
+            };
+            let room = RUN_BYTES_MAX.saturating_sub(remote.hold.len());
+            if room == 0 {
+                return self.end_abruptly(io, "replay_too_long"); // no node makes such a run
+            }
+            let (now, later) = data.split_at(room.min(data.len()));
+            remote.hold.extend_from_slice(now);
+            data = later;
+            self.frame_decided(io);
+        }
     }
 
     fn frame_fresh(&mut self, io: &mut Io<'_>, data: &[u8]) {
@@ -151,8 +167,9 @@ impl Connection {
                         continue;
                     };
                     // With a digest the whole run is checked before any of it leaves.
-                    let whole: usize =
-                        boundary.lengths.iter().map(|(n, count)| usize::from(*n) * *count as usize).sum();
+                    let lengths = boundary.lengths.iter();
+                    let whole = lengths.map(|(n, count)| usize::from(*n).saturating_mul(*count as usize));
+                    let whole = whole.fold(0, usize::saturating_add);
                     let needed = if boundary.digest == 0 { usize::from(length) } else { whole };
                     if remote.hold.len() < needed {
                         return;

@@ -2,6 +2,7 @@
 
 use crate::connection::{Answering, ClientTls, Connection, Receiving, Timer};
 use crate::{Effect, Hint, Io, Piece, Source};
+use evergate_base::Micros;
 use evergate_mirror::{Route, Side};
 use evergate_tls::{ClientHandshake, ContentType, PAYLOAD_MAX, Progress, Records};
 
@@ -51,6 +52,10 @@ pub(crate) struct ServerLeg {
     pub(crate) decided: bool,
     /// An idle connection may be used.
     pub(crate) reuse: bool,
+    /// Until when the request may wait for a server with room, while it waits.
+    queued_until: Option<Micros>,
+    /// The server that the worker connects to, or has connected to.
+    trying: Option<u32>,
     pub(crate) tried: Vec<u32>,
     /// The request may be repeated although it was sent.
     pub(crate) idempotent: bool,
@@ -93,6 +98,8 @@ impl ServerLeg {
             hint,
             decided: false,
             reuse: true,
+            queued_until: None,
+            trying: None,
             tried: Vec::new(),
             idempotent,
             sent: Vec::new(),
@@ -126,6 +133,14 @@ impl ServerLeg {
 
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.state, LegState::Open)
+    }
+
+    pub(crate) fn is_queued(&self) -> bool {
+        self.queued_until.is_some()
+    }
+
+    pub(crate) fn queue_time_left(&self, now: Micros) -> Micros {
+        self.queued_until.map_or(Micros(0), |until| until.since(now))
     }
 
     pub(crate) fn is_tls(&self) -> bool {
@@ -188,6 +203,29 @@ impl Connection {
         self.leg.as_ref().filter(|leg| leg.route.server != u32::MAX).map(|leg| (leg.pool, leg.route.server))
     }
 
+    /// No server of the pool has room: the request waits in the worker's queue. It is answered with 503 when that takes
+    /// beyond `until`; a later call for the same leg does not move this.
+    pub fn handle_leg_queued(&mut self, now: Micros, leg_id: u32, until: Micros) {
+        let Some(leg) = self.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
+        leg.queued_until.get_or_insert(until);
+        self.arm_unless_blocked(Timer::Queue, now);
+    }
+
+    /// The worker connects to this server; the time for connecting counts from here. After a failure another is chosen.
+    pub fn handle_leg_connecting(&mut self, now: Micros, leg_id: u32, server: u32) {
+        let Some(leg) = self.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
+        leg.queued_until = None;
+        leg.trying = Some(server);
+        self.arm_unless_blocked(Timer::Connect, now);
+    }
+
+    /// A peer that takes nothing keeps its deadline; the other follows from the state when it takes something.
+    fn arm_unless_blocked(&mut self, timer: Timer, now: Micros) {
+        if self.timer != Timer::WriteStall {
+            self.arm(timer, now);
+        }
+    }
+
     /// The worker has a socket for the leg: connected just now, or an idle one (then with its record layer).
     pub fn handle_leg_open(
         &mut self,
@@ -198,6 +236,8 @@ impl Connection {
     ) {
         let snapshot = self.snapshot.clone();
         let Some(leg) = self.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
+        leg.queued_until = None;
+        leg.trying = Some(server);
         if !leg.decided {
             leg.route.server = server;
             leg.route.flags.set_cookie &= leg.hint != Hint::Server(server);
@@ -308,11 +348,7 @@ impl Connection {
         io.effects.push(Effect::Release { leg: old.id, clean: false, records: None });
         io.effects.up.clear(); // bytes of this call for the broken leg
         self.up.clear();
-        if old.route.server != u32::MAX {
-            old.tried.push(old.route.server);
-        } else {
-            old.tried.push(u32::MAX);
-        }
+        old.tried.push(old.trying.unwrap_or(u32::MAX));
         if let Some(remote) = &mut self.remote {
             remote.forget_points_of(old.id);
         }

@@ -11,7 +11,8 @@ use crate::effect::Effects;
 use crate::framing::extend;
 use crate::leg::ServerLeg;
 use evergate_mirror::{
-    Boundary, ClientCheckpoint, Entry, Established, Log, Mirrored, RecordKind, RecordPosition, Side,
+    Boundary, ClientCheckpoint, Entry, Established, Log, Mirrored, RUN_BYTES_MAX, RecordKind, RecordPosition,
+    Side,
 };
 use evergate_tls::{Position, Records};
 use std::collections::VecDeque;
@@ -116,6 +117,8 @@ pub(crate) struct Remote {
     /// Effects that the outside sees, each after an entry.
     deferred: VecDeque<(u64, Effect)>,
     run: Option<Boundary>,
+    /// Plaintext of the run.
+    run_bytes: usize,
     /// The end is mirrored.
     pub(crate) closed: bool,
     // What a restored connection repeats.
@@ -123,6 +126,7 @@ pub(crate) struct Remote {
     /// The records being made are known to the backups.
     pub(crate) repeating: bool,
     pub(crate) digest: u64,
+    /// Plaintext that waits until it fills a decided run. Bound: one run.
     pub(crate) hold: Vec<u8>,
     pub(crate) skip: u64,
     /// Plaintext bytes of the first record that were used before.
@@ -184,9 +188,14 @@ impl Remote {
         !self.forced.is_empty()
     }
 
+    /// Whether decided records, or bytes held for them, keep everything else from being sent.
+    pub(crate) fn is_repeating(&self) -> bool {
+        self.replays() || !self.hold.is_empty()
+    }
+
     /// Whether part of the message under way has been sent by the node before us.
     pub(crate) fn has_begun(&self) -> bool {
-        self.replays() || !self.hold.is_empty() || self.skip > 0
+        self.is_repeating() || self.skip > 0
     }
 
     /// Whether all that was sent is known to have arrived, and no leg is left.
@@ -251,10 +260,13 @@ impl Remote {
         }
         let first = position(first);
         let joins = self.run.as_ref().is_some_and(|run| run.kind == RecordKind::Data && run.end() == first);
-        if !(joins && kind == RecordKind::Data) {
+        let fits = self.run_bytes + length <= RUN_BYTES_MAX; // whoever repeats the run holds all of it
+        if !(joins && fits && kind == RecordKind::Data) {
             self.flush_run();
+            self.run_bytes = 0;
             self.run = Some(Boundary { first, kind, lengths: Vec::new(), digest: 0 });
         }
+        self.run_bytes += length;
         if let Some(run) = &mut self.run {
             extend(run, length, tag);
         }

@@ -7,7 +7,7 @@ use crate::{Effect, Io, RequestLog};
 use evergate_http::{
     Body, Parsed, RequestEdits, RequestFraming, RequestHead, Version, parse_request, write_request_head,
 };
-use evergate_mirror::{Entry, Route, RouteFlags};
+use evergate_mirror::{Entry, NUMBER_MAX, Route, RouteFlags};
 use evergate_rules::{Body as RuleBody, Decision, HeaderEdit, Outcome, Request, RuleId, Terminal, TlsFacts};
 
 /// What tells a client to go on with its body.
@@ -230,7 +230,7 @@ impl Connection {
         let (hint, set_cookie) =
             routing::hint(&snapshot.pools[pool as usize], stickiness, head, self.client.ip());
         let requests_max = self.listener().limits.requests_max;
-        let spent = requests_max > 0 && self.request + 1 >= requests_max;
+        let spent = (requests_max > 0 && self.request + 1 >= requests_max) || self.next_leg >= NUMBER_MAX;
         let flags = RouteFlags {
             head: head.method == "HEAD",
             http10: head.version == Version::H10,

@@ -41,6 +41,7 @@ impl Connection {
         self.plain_pos += bytes;
         if let Some(leg) = &mut self.leg {
             leg.in_pos += bytes;
+            leg.answered |= bytes > 0;
         }
         if let Some(log) = &mut self.log {
             log.bytes_out += bytes;
@@ -61,6 +62,7 @@ impl Connection {
         self.in_pos += bytes;
         if let Some(leg) = &mut self.leg {
             leg.out_pos += bytes;
+            leg.written |= bytes > 0;
         }
         if let Some(log) = &mut self.log {
             log.bytes_in += bytes;

@@ -105,6 +105,7 @@ impl Connection {
     pub(crate) fn send_up(&mut self, io: &mut Io<'_>, data: &[u8], place: Place) {
         let Some(leg) = &mut self.leg else { return };
         leg.out_pos += data.len() as u64;
+        leg.written |= !data.is_empty();
         leg.retain_sent(data);
         if leg.is_tls() {
             return leg.seal_up(io, data);

@@ -33,8 +33,16 @@ pub fn error_response(
     if status >= 400 {
         out.extend_from_slice(b"Cache-Control: no-store\r\n");
     }
-    if close {
-        out.extend_from_slice(b"Connection: close\r\n");
+    // A 426 must name a protocol (RFC 9110 section 15.5.22); WebSocket is the one that servers behind us are upgraded to.
+    let upgrade = status == 426;
+    match (close, upgrade) {
+        (false, false) => {}
+        (true, false) => out.extend_from_slice(b"Connection: close\r\n"),
+        (false, true) => out.extend_from_slice(b"Connection: Upgrade\r\n"),
+        (true, true) => out.extend_from_slice(b"Connection: close, Upgrade\r\n"),
+    }
+    if upgrade {
+        out.extend_from_slice(b"Upgrade: websocket\r\n");
     }
     for (name, value) in extra {
         push_field(out, name, value.as_bytes());
@@ -80,6 +88,7 @@ pub fn reason_phrase(status: u16) -> &'static str {
         414 => "URI Too Long",
         417 => "Expectation Failed",
         421 => "Misdirected Request",
+        426 => "Upgrade Required",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         500 => "Internal Server Error",

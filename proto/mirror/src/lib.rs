@@ -9,15 +9,17 @@
 //! fold of a prefix of the log is always a state that a connection can be restored from.
 //! This crate does not decide when to mirror, and it does not send anything.
 
+mod check;
 mod entry;
 mod log;
 mod mirrored;
 mod wire;
 
+pub use check::{GENERATION_MAX, NUMBER_MAX, OutOfRange, POSITION_MAX, RUN_BYTES_MAX};
 pub use entry::{
     Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Kind, Open, Phase, RecordKind,
     RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,
 };
 pub use log::{Log, OUTSTANDING_MAX};
 pub use mirrored::{Mirrored, Stash};
-pub use wire::{ENTRY_BYTES_MAX, WireError};
+pub use wire::{ENTRY_BYTES_MAX, STATE_BYTES_MAX, WireError};

@@ -1,7 +1,8 @@
 //! The fold of a connection's entries: what a take-over starts from.
 
 use crate::{
-    Boundary, ClientCheckpoint, Entry, Established, Open, RecordPosition, Route, ServerCheckpoint, Side,
+    Boundary, ClientCheckpoint, Entry, Established, Open, POSITION_MAX, RecordPosition, Route,
+    ServerCheckpoint, Side,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -167,7 +168,8 @@ impl Mirrored {
 
     fn advance_handshake(&mut self, bytes: usize) {
         if self.established.is_none() {
-            self.client.input += bytes as u64;
+            // Entries that say they are this far lie; the limit keeps what follows from them in range.
+            self.client.input = (self.client.input + bytes as u64).min(POSITION_MAX);
             self.client_stash.drop_before(self.client.input);
         }
     }

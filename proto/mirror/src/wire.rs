@@ -1,46 +1,107 @@
 //! The wire form of entries and of the whole mirrored state (postcard: varints, no field names).
+//!
+//! What is read here was written by another node, perhaps by one with a defect: a value that comes out is one that the
+//! fold and a restored connection can calculate with. What the values mean together is not judged here.
 
+use crate::check::OutOfRange;
 use crate::{Entry, Mirrored};
+use serde::de::DeserializeOwned;
 
 /// The longest encoded entry that is accepted, in bytes: a stash of a full window plus its header.
 pub const ENTRY_BYTES_MAX: usize = 1 << 20;
 
-/// An entry or a state that could not be read.
+/// The longest encoded state that is accepted, in bytes: two stashes of what a socket's buffer holds at most, and the
+/// handshake.
+pub const STATE_BYTES_MAX: usize = 1 << 24;
+
+/// An entry or a state that could not be read or written.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum WireError {
-    /// Longer than [`ENTRY_BYTES_MAX`].
-    #[error("mirror entry of {0} bytes exceeds the limit")]
-    TooLong(usize),
+    /// Longer than [`ENTRY_BYTES_MAX`] or [`STATE_BYTES_MAX`].
+    #[error("{what} of {length} bytes exceeds the limit of {max}")]
+    TooLong {
+        /// An entry or a state.
+        what: &'static str,
+        /// Its length in bytes.
+        length: usize,
+        /// The limit in bytes.
+        max: usize,
+    },
     /// Not a well-formed encoding.
-    #[error("malformed mirror entry: {0}")]
-    Malformed(#[from] postcard::Error),
+    #[error("malformed {what}: {source}")]
+    Malformed {
+        /// An entry or a state.
+        what: &'static str,
+        /// What is wrong with it.
+        source: postcard::Error,
+    },
+    /// More bytes than the value has.
+    #[error("{surplus} bytes behind {what}")]
+    Trailing {
+        /// An entry or a state.
+        what: &'static str,
+        /// How many.
+        surplus: usize,
+    },
+    /// Well-formed, but nothing that a connection could come to.
+    #[error("{what} with {source}")]
+    Value {
+        /// An entry or a state.
+        what: &'static str,
+        /// The value.
+        source: OutOfRange,
+    },
 }
 
+const ENTRY: &str = "mirror entry";
+const STATE: &str = "mirrored state";
+
 impl Entry {
-    /// The wire form.
+    /// The wire form; fails where [`Entry::decode`] would refuse the length.
     pub fn encode(&self) -> Result<Vec<u8>, WireError> {
-        Ok(postcard::to_allocvec(self)?)
+        encode(ENTRY, self, ENTRY_BYTES_MAX)
     }
 
     /// Reads one entry that fills `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Entry, WireError> {
-        if bytes.len() > ENTRY_BYTES_MAX {
-            return Err(WireError::TooLong(bytes.len()));
-        }
-        Ok(postcard::from_bytes(bytes)?)
+        let entry: Entry = decode(ENTRY, bytes, ENTRY_BYTES_MAX)?;
+        entry.check().map_err(|source| WireError::Value { what: ENTRY, source })?;
+        Ok(entry)
     }
 }
 
 impl Mirrored {
-    /// The wire form of the whole state, for a new backup.
+    /// The wire form of the whole state, for a new backup; fails where [`Mirrored::decode`] would refuse the length.
     pub fn encode(&self) -> Result<Vec<u8>, WireError> {
-        Ok(postcard::to_allocvec(self)?)
+        encode(STATE, self, STATE_BYTES_MAX)
     }
 
     /// Reads a state that fills `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Mirrored, WireError> {
-        Ok(postcard::from_bytes(bytes)?)
+        let state: Mirrored = decode(STATE, bytes, STATE_BYTES_MAX)?;
+        state.check().map_err(|source| WireError::Value { what: STATE, source })?;
+        Ok(state)
     }
+}
+
+fn encode(what: &'static str, value: &impl serde::Serialize, max: usize) -> Result<Vec<u8>, WireError> {
+    let bytes = postcard::to_allocvec(value).map_err(|source| WireError::Malformed { what, source })?;
+    if bytes.len() > max {
+        return Err(WireError::TooLong { what, length: bytes.len(), max });
+    }
+    Ok(bytes)
+}
+
+fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8], max: usize) -> Result<T, WireError> {
+    if bytes.len() > max {
+        return Err(WireError::TooLong { what, length: bytes.len(), max });
+    }
+    let (value, rest) =
+        postcard::take_from_bytes(bytes).map_err(|source| WireError::Malformed { what, source })?;
+    if !rest.is_empty() {
+        return Err(WireError::Trailing { what, surplus: rest.len() });
+    }
+    Ok(value)
 }
 
 #[cfg(test)]
@@ -53,7 +114,7 @@ mod tests {
         let entries = [
             Entry::Boundary(Boundary {
                 first: RecordPosition { generation: 1, sequence: 77 },
-                kind: RecordKind::Alert(0),
+                kind: RecordKind::Data,
                 lengths: vec![(16384, 15), (3, 1)],
                 digest: 42,
             }),
@@ -64,9 +125,35 @@ mod tests {
             let bytes = entry.encode().unwrap();
             assert_eq!(&Entry::decode(&bytes).unwrap(), entry);
             for end in 0..bytes.len() {
-                let _ = Entry::decode(&bytes[..end]);
+                assert!(Entry::decode(&bytes[..end]).is_err(), "{end} bytes of {entry:?} are enough");
             }
         }
+    }
+
+    #[test]
+    fn bytes_behind_a_value_are_refused() {
+        let mut entry = Entry::Input(vec![1, 2]).encode().unwrap();
+        entry.extend_from_slice(&[0, 0]);
+        assert_eq!(Entry::decode(&entry), Err(WireError::Trailing { what: ENTRY, surplus: 2 }));
+        let mut state = Mirrored::default().encode().unwrap();
+        state.push(0);
+        assert_eq!(Mirrored::decode(&state), Err(WireError::Trailing { what: STATE, surplus: 1 }));
+    }
+
+    #[test]
+    fn what_is_too_long_is_neither_written_nor_read() {
+        let entry = Entry::Input(vec![0; ENTRY_BYTES_MAX]);
+        let bytes = postcard::to_allocvec(&entry).unwrap();
+        let refused = WireError::TooLong { what: ENTRY, length: bytes.len(), max: ENTRY_BYTES_MAX };
+        assert_eq!(entry.encode().as_ref(), Err(&refused));
+        assert_eq!(Entry::decode(&bytes).as_ref(), Err(&refused));
+
+        let hello = Some(([0; 32], 0, vec![0; STATE_BYTES_MAX]));
+        let state = Mirrored { hello, ..Mirrored::default() };
+        let bytes = postcard::to_allocvec(&state).unwrap();
+        let refused = WireError::TooLong { what: STATE, length: bytes.len(), max: STATE_BYTES_MAX };
+        assert_eq!(state.encode().as_ref(), Err(&refused));
+        assert_eq!(Mirrored::decode(&bytes).as_ref(), Err(&refused));
     }
 
     #[test]

@@ -40,38 +40,47 @@ impl Drop for Serving {
 
 /// Serves the admin API on a listener that does not block.
 pub(super) fn serve_admin(listener: UnixListener, control: Arc<Control>) -> io::Result<Serving> {
-    let listener = tokio::net::UnixListener::from_std(listener)?;
-    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let task = tokio::spawn(async move {
-        loop {
-            let Ok(permit) = permits.clone().acquire_owned().await else { return };
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    let control = control.clone();
-                    tokio::spawn(async move {
-                        answer(stream, control, Surface::Admin).await;
-                        drop(permit);
-                    });
-                }
-                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-            }
-        }
-    });
-    Ok(Serving(task.abort_handle()))
+    Ok(serve(tokio::net::UnixListener::from_std(listener)?, control, Surface::Admin))
 }
 
 /// Serves the metrics on a listener that does not block.
 pub(super) fn serve_metrics(listener: TcpListener, control: Arc<Control>) -> io::Result<Serving> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
+    Ok(serve(tokio::net::TcpListener::from_std(listener)?, control, Surface::Metrics))
+}
+
+/// What connections come from.
+trait Listen: Send + Sync + 'static {
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+impl Listen for tokio::net::UnixListener {
+    type Stream = tokio::net::UnixStream;
+
+    async fn next(&self) -> io::Result<Self::Stream> {
+        Ok(self.accept().await?.0)
+    }
+}
+
+impl Listen for tokio::net::TcpListener {
+    type Stream = tokio::net::TcpStream;
+
+    async fn next(&self) -> io::Result<Self::Stream> {
+        Ok(self.accept().await?.0)
+    }
+}
+
+fn serve(listener: impl Listen, control: Arc<Control>, surface: Surface) -> Serving {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let task = tokio::spawn(async move {
         loop {
             let Ok(permit) = permits.clone().acquire_owned().await else { return };
-            match listener.accept().await {
-                Ok((stream, _)) => {
+            match listener.next().await {
+                Ok(stream) => {
                     let control = control.clone();
                     tokio::spawn(async move {
-                        answer(stream, control, Surface::Metrics).await;
+                        answer(stream, control, surface).await;
                         drop(permit);
                     });
                 }
@@ -79,7 +88,7 @@ pub(super) fn serve_metrics(listener: TcpListener, control: Arc<Control>) -> io:
             }
         }
     });
-    Ok(Serving(task.abort_handle()))
+    Serving(task.abort_handle())
 }
 
 async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, control: Arc<Control>, surface: Surface) {

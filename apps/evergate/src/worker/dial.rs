@@ -21,10 +21,6 @@ pub(super) fn idle_of(current: &Current, server: &Arc<ServerRuntime>) -> Option<
 impl Worker {
     pub(super) fn dial(&mut self, key: Key, leg: u32, pool: u32, hint: Hint, tried: &[u32], reuse: bool) {
         let Some(client) = self.clients.get_mut(key) else { return };
-        if tried.is_empty() {
-            client.unreached.clear(); // another request
-        }
-        let tried = &[tried, &client.unreached].concat();
         let generation = client.connection.snapshot().generation;
         let Some(index) = self.current_of(generation) else { return };
         let Some(pool_runtime) = self.current[index].generation.pools.get(pool as usize).cloned() else {
@@ -36,9 +32,10 @@ impl Worker {
                 let waiting = &mut self.current[index].waiting[pool as usize];
                 let some_up = pool_runtime.servers.iter().any(|server| server.is_up());
                 if some_up && waiting.len() < pool_runtime.queue_max {
-                    let until = self.now + Micros(pool_runtime.queue_timeout.as_micros() as u64);
-                    waiting.push_back(Waiting { client: key, leg, pool, hint, tried: tried.to_vec(), until });
+                    waiting.push_back(Waiting { client: key, leg, pool, hint, tried: tried.to_vec() });
                     self.counters.queued.add(1);
+                    let until = self.now + Micros(pool_runtime.queue_timeout.as_micros() as u64);
+                    self.with(key, |connection, io| connection.handle_leg_queued(io.now, leg, until));
                 } else {
                     pool_runtime.unavailable.fetch_add(1, Ordering::Relaxed);
                     self.unavailable(key, leg, if some_up { "queue_full" } else { "no_server_up" });
@@ -129,6 +126,7 @@ impl Worker {
             return self.perform(key);
         }
         self.counters.connects.add(1);
+        self.with(key, |connection, io| connection.handle_leg_connecting(io.now, leg, index));
         match evergate_sys::connect(server.addresses[0]) {
             Ok(socket) => {
                 let fd = socket.as_raw_fd();
@@ -155,9 +153,6 @@ impl Worker {
                 server.leave();
                 server.failures.fetch_add(1, Ordering::Relaxed);
                 self.counters.server_failures.add(1);
-                if let Some(client) = self.clients.get_mut(key) {
-                    client.unreached.push(index);
-                }
                 self.with(key, |connection, io| connection.handle_leg_failed(io, leg, Failure::Refused));
                 self.perform(key);
             }
@@ -179,6 +174,7 @@ impl Worker {
                     self.clients.get_mut(waiting.client).and_then(|client| client.connection.leg_id());
                 if waits == Some(waiting.leg) {
                     self.dial(waiting.client, waiting.leg, waiting.pool, waiting.hint, &waiting.tried, true);
+                    self.file(waiting.client); // it has another deadline now
                 }
             }
         }
@@ -199,20 +195,8 @@ impl Worker {
         }
     }
 
-    pub(super) fn expire_waiting(&mut self) {
-        let now = self.now;
-        let mut late = Vec::new();
-        for current in &mut self.current {
-            for queue in &mut current.waiting {
-                while queue.front().is_some_and(|waiting| waiting.until <= now) {
-                    late.extend(queue.pop_front());
-                }
-            }
-        }
-        for waiting in late {
-            self.counters.queued.sub(1);
-            self.unavailable(waiting.client, waiting.leg, "queue_timeout");
-        }
+    /// Requests of all generations that waited may go where there is room now: a server may have come up.
+    pub(super) fn serve_all_waiting(&mut self) {
         let generations: Vec<u64> =
             self.current.iter().map(|current| current.generation.snapshot.generation).collect();
         for generation in generations {

@@ -9,6 +9,8 @@
 mod accept;
 mod counters;
 mod dial;
+#[cfg(test)]
+mod faults;
 mod perform;
 mod pump;
 mod slab;
@@ -139,8 +141,6 @@ struct Client {
     buffered: usize,
     /// What this connection counts against; empty where only the process is bounded.
     held: Vec<Held>,
-    /// Servers of the pool that could not be reached for this request, which its connection does not get to know.
-    unreached: Vec<u32>,
     pipes: Option<Box<Pipes>>,
 }
 
@@ -317,6 +317,7 @@ impl Worker {
         if let Some(client) = self.clients.get_mut(key) {
             evergate_sys::reset_on_close(client.fd());
         }
+        self.stop_waiting(key);
         self.forget(key);
     }
 
@@ -331,7 +332,7 @@ impl Worker {
 
     fn every_second(&mut self) {
         self.expire_idle();
-        self.expire_waiting();
+        self.serve_all_waiting();
         self.counters.cpu_ns.set(evergate_sys::thread_cpu_ns());
         // A generation goes when no connection holds its snapshot any more.
         let newest = self.current.len() - 1;
@@ -432,6 +433,8 @@ impl Worker {
     /// Calls a connection with everything it may use.
     fn with<R>(&mut self, key: Key, call: impl FnOnce(&mut Connection, &mut Io<'_>) -> R) -> Option<R> {
         let client = self.clients.get_mut(key)?;
+        #[cfg(test)]
+        faults::strike(client.connection.client_address(), client.connection.deadline() <= self.now);
         let current = &self.current[self.current.len() - 1].generation;
         let mut view = View {
             snapshot: &current.snapshot,
@@ -487,7 +490,6 @@ impl Client {
             buffered: 0,
             filed: Micros(u64::MAX),
             held,
-            unreached: Vec::new(),
             pipes: None,
         }
     }

@@ -40,7 +40,6 @@ pub(super) struct Waiting {
     pub(super) pool: u32,
     pub(super) hint: Hint,
     pub(super) tried: Vec<u32>,
-    pub(super) until: Micros,
 }
 
 impl Worker {
@@ -84,9 +83,6 @@ impl Worker {
         let generation = client.connection.snapshot().generation;
         let Some(key) = client.upstream.take() else { return self.stop_waiting(client_key) };
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
-        if upstream.connecting {
-            client.unreached.push(upstream.index);
-        }
         let quiet = !upstream.readable || is_quiet(upstream);
         let idle = self.idle.entry(upstream.server.id).or_default();
         let settings = self.current.last().and_then(|current| dial::idle_of(current, &upstream.server));

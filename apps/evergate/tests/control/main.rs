@@ -2,6 +2,9 @@
 
 #![allow(missing_docs)]
 
+#[path = "../support/mod.rs"]
+mod support;
+
 mod admin;
 mod files;
 mod health;

@@ -1,111 +1,20 @@
-//! A running node of the real binary, and backends that come and go. Everything that waits does so with a deadline on
-//! something that can be seen.
+//! A node with an admin socket, and backends that come and go.
 
+pub(crate) use crate::support::{DEADLINE, Folder, Output, Port, eventually, evergate};
+
+use crate::support::{Process, plain_at};
 use evergate::control::status::{ServerStatus, Status};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
-
-/// Far beyond what anything here takes; reached only by what never happens.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
-
-/// Calls `condition` until it gives something.
-pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + DEADLINE;
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < until, "never happened: {what}");
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
-}
-
-/// A port that nobody else gets as long as this lives: bound, not listening, and shared with whoever else asks to share.
-pub(crate) struct Port {
-    _reserved: tokio::net::TcpSocket,
-    pub(crate) number: u16,
-}
-
-impl Port {
-    pub(crate) fn new() -> Port {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.set_reuseaddr(true).unwrap();
-        socket.set_reuseport(true).unwrap();
-        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let number = socket.local_addr().unwrap().port();
-        Port { _reserved: socket, number }
-    }
-
-    pub(crate) fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.number))
-    }
-}
-
-/// A folder of this test's own, removed at its end.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Folder {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let unique = format!("evergate-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(unique);
-        std::fs::create_dir(&path).unwrap();
-        Folder(path)
-    }
-
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.path(name);
-        std::fs::write(&path, text).unwrap();
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// What a command came to.
-#[derive(Debug)]
-pub(crate) struct Output {
-    pub(crate) code: Option<i32>,
-    pub(crate) out: String,
-    pub(crate) err: String,
-}
-
-/// Runs a command of the real binary to its end.
-pub(crate) fn evergate(args: &[&str]) -> Output {
-    let output = Command::new(env!("CARGO_BIN_EXE_evergate"))
-        .args(args)
-        .env_remove("EVERGATE_SOCKET")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Output { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
-}
-
-#[derive(Default)]
-struct Lines {
-    seen: Mutex<Vec<String>>,
-    more: Condvar,
-}
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 /// A node, ended with the test.
 pub(crate) struct Node {
-    child: Child,
+    process: Process,
     pub(crate) socket: PathBuf,
-    lines: Arc<Lines>,
 }
 
 impl Node {
@@ -119,20 +28,8 @@ impl Node {
         args: &[&str],
         adjust: impl FnOnce(&mut Command) -> &mut Command,
     ) -> Node {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_evergate"));
-        command.arg("run").args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = adjust(command.env_remove("NOTIFY_SOCKET")).spawn().unwrap();
-        let lines = Arc::new(Lines::default());
-        let (stderr, to) = (child.stderr.take().unwrap(), lines.clone());
-        std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                to.seen.lock().unwrap().push(line);
-                to.more.notify_all();
-            }
-        });
-        let node = Node { child, socket: folder.path("admin.sock"), lines };
-        node.line("ready: ");
-        node
+        let process = Process::start(|command| adjust(command.args(args)));
+        Node { process, socket: folder.path("admin.sock") }
     }
 
     /// Writes a configuration with an admin socket and one worker around `text`, and starts with it.
@@ -148,20 +45,11 @@ impl Node {
 
     /// Waits for a message after the first `from` ones; how many there were up to it.
     pub(crate) fn line_after(&self, from: usize, part: &str) -> (String, usize) {
-        let until = Instant::now() + DEADLINE;
-        let mut seen = self.lines.seen.lock().unwrap();
-        loop {
-            if let Some(index) = seen.iter().skip(from).position(|line| line.contains(part)) {
-                return (seen[from + index].clone(), from + index + 1);
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "no message with {part:?}; there were: {seen:#?}");
-            seen = self.lines.more.wait_timeout(seen, left).unwrap().0;
-        }
+        self.process.line_after(from, part)
     }
 
     pub(crate) fn line_count(&self) -> usize {
-        self.lines.seen.lock().unwrap().len()
+        self.process.lines().len()
     }
 
     /// Runs a command against this node.
@@ -190,24 +78,16 @@ impl Node {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        self.process.signal(name);
     }
 
     pub(crate) fn id(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     /// Waits for its end.
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        eventually("the node ends", || self.child.try_wait().unwrap())
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.wait()
     }
 }
 
@@ -221,17 +101,7 @@ pub(crate) fn config(text: &str) -> String {
 
 /// An http listener with a pool of these servers, named s0, s1, and so on.
 pub(crate) fn plain(port: &Port, servers: &[SocketAddr]) -> String {
-    let servers: Vec<String> = servers
-        .iter()
-        .enumerate()
-        .map(|(index, address)| format!("{{ name = \"s{index}\", address = \"{address}\" }}"))
-        .collect();
-    format!(
-        "[[listeners]]\nname = \"in\"\naddress = \"{}\"\nprotocol = \"http\"\npool = \"web\"\n\
-         [[pools]]\nname = \"web\"\npolicy = \"round_robin\"\nservers = [{}]\n",
-        port.address(),
-        servers.join(", ")
-    )
+    plain_at(&port.address().to_string(), servers, "", "")
 }
 
 /// One request on a connection of its own: status and body.

@@ -118,3 +118,23 @@ fn a_client_that_does_not_read_holds_back_nobody_and_little_memory() {
     let grown = node.metric("process_resident_memory_bytes").saturating_sub(before);
     assert!(grown < 64 << 20, "{} MiB for 240 MB that wait", grown >> 20);
 }
+
+#[test]
+fn a_request_that_waits_too_long_for_room_at_a_server_is_answered_with_503_and_the_reason() {
+    let backend = Backend::new("one");
+    // The wait is longer than connecting may take.
+    let pool = "queue_timeout_ms = 400\nconnect_timeout_ms = 50";
+    let config = plain(&[backend.address()], "", pool).replace("\" }", "\", connections_max = 1 }");
+    let node = Node::start(&config);
+    let at = node.address("in");
+    let mut first = connect(at);
+    first.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    eventually("the server has its one request", || (backend.requests() == 1).then_some(()));
+    let late = get(at, "/late");
+    assert_eq!(late.status, 503, "{}", late.text());
+    assert!(late.text().contains("queue_timeout"), "{}", late.text());
+    eventually("nobody waits", || (node.metric("evergate_requests_queued") == 0).then_some(()));
+    backend.open_gate();
+    assert_eq!(first.response().unwrap().text(), "one");
+    assert_eq!((get(at, "/x").status, backend.requests()), (200, 2), "the late request never got there");
+}

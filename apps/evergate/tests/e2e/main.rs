@@ -2,6 +2,9 @@
 
 #![allow(missing_docs)]
 
+#[path = "../support/mod.rs"]
+mod support;
+
 mod backend;
 mod client;
 mod crowd;

@@ -4,7 +4,8 @@ use super::harness::peer::Peer;
 use super::harness::rig::Rig;
 use super::harness::setup::{self, forwarded, snapshot};
 use super::{GET, noise, on_each, plain, same, text};
-use evergate_connection::Failure;
+use evergate_base::Micros;
+use evergate_connection::{Failure, Timer};
 
 fn status_of(bytes: &[u8]) -> u16 {
     text(bytes).split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
@@ -171,4 +172,58 @@ fn servers_that_speak_nonsense_are_answered_for() {
         rig.end_server(1);
         assert_eq!(rig.closed, Some(true), "a truncated response must not look complete");
     });
+}
+
+#[test]
+fn a_request_that_waits_for_room_has_the_time_of_the_queue_and_not_that_of_connecting() {
+    let start = || {
+        let mut rig = Rig::new_closed(
+            &snapshot(|snapshot| snapshot.pools[0].connect = Micros::from_ms(100)),
+            setup::HTTP,
+            Peer::plain(),
+        );
+        rig.send(format!("{GET}\r\n").as_bytes());
+        let until = rig.now + Micros::from_ms(500);
+        rig.call(|conn, io| conn.handle_leg_queued(io.now, 1, until));
+        rig
+    };
+    let mut rig = start();
+    rig.wait(300);
+    assert_eq!((rig.conn.timer(), rig.received().len()), (Timer::Queue, 0));
+    // Put into the queue once more, it has not more time.
+    let later = rig.now + Micros::from_ms(10_000);
+    rig.call(|conn, io| conn.handle_leg_queued(io.now, 1, later));
+    rig.wait(200);
+    assert_eq!(status_of(&rig.received()), 503);
+    assert_eq!((rig.logs[0].reason, rig.dials.len()), ("queue_timeout", 0));
+
+    let mut rig = start();
+    rig.wait(450);
+    rig.call(|conn, io| conn.handle_leg_connecting(io.now, 1, 2));
+    rig.wait(99);
+    assert_eq!((rig.conn.timer(), rig.dials.len()), (Timer::Connect, 1));
+    rig.wait(1);
+    let next = rig.dials.pop_front().expect("another server is asked for");
+    assert_eq!((next.leg, next.tried), (2, vec![2]), "the server that could not be reached is known");
+}
+
+#[test]
+fn a_426_says_which_protocol_is_wanted() {
+    let rule = evergate_rules::RuleSpec {
+        name: "ws".to_owned(),
+        when: r#"path == "/ws""#.to_owned(),
+        deny: Some(426),
+        ..evergate_rules::RuleSpec::default()
+    };
+    let mut rig = plain(|snapshot| setup::set_rules(snapshot, std::slice::from_ref(&rule)));
+    rig.send(b"GET /ws HTTP/1.1\r\nHost: test.example\r\n\r\n");
+    let got = text(&rig.received());
+    assert!(got.starts_with("HTTP/1.1 426 Upgrade Required\r\n"), "{got}");
+    assert!(
+        got.contains("\r\nConnection: Upgrade\r\n") && got.contains("\r\nUpgrade: websocket\r\n"),
+        "{got}"
+    );
+    rig.send(b"GET /ws HTTP/1.1\r\nHost: test.example\r\nConnection: close\r\n\r\n");
+    let got = text(&rig.received());
+    assert!(got.contains("\r\nConnection: close, Upgrade\r\n"), "{got}");
 }

@@ -173,3 +173,23 @@ fn a_tunnel_without_a_byte_ends() {
         assert_eq!(rig.logs[0].reason, "tunnel_idle");
     });
 }
+
+#[test]
+fn a_tunnel_that_has_carried_a_byte_is_not_tried_elsewhere() {
+    type Carried = fn(&mut Rig);
+    let carried: [(&str, Carried); 4] = [
+        ("up", |rig| rig.send(b"x")),
+        ("down", |rig| rig.serve(1, b"x")),
+        ("spliced up", |rig| rig.call(|conn, io| conn.handle_spliced_up(io, 1))),
+        ("spliced down", |rig| rig.call(|conn, io| conn.handle_spliced_down(io, 1))),
+    ];
+    for (way, carry) in carried {
+        let mut rig = Rig::new(&snapshot(|_| {}), setup::TCP, Peer::plain());
+        carry(&mut rig);
+        rig.call(|conn, io| conn.handle_leg_failed(io, 1, Failure::Lost));
+        assert_eq!((rig.legs.len(), rig.closed), (1, Some(true)), "after a byte {way}");
+    }
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::TCP, Peer::plain());
+    rig.call(|conn, io| conn.handle_leg_failed(io, 1, Failure::Lost));
+    assert_eq!((rig.legs.len(), rig.closed), (2, None), "nothing was carried");
+}

@@ -10,6 +10,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod astray;
 mod exhaustive;
 mod mutations;
 mod random;

@@ -1,0 +1,157 @@
+//! Tests of the guard around each step of a worker: one connection panics, and the others must not notice.
+//!
+//! [`strike`] stands where every call into a connection passes; it exists in test builds only.
+
+use crate::config::parse;
+use crate::daemon::Daemon;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Clients whose connection panics in its next call; with `true` in the next one at a deadline, with `false` in the next
+/// one before it.
+static VICTIMS: Mutex<Vec<(SocketAddr, bool)>> = Mutex::new(Vec::new());
+
+fn victims() -> MutexGuard<'static, Vec<(SocketAddr, bool)>> {
+    VICTIMS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn strike(client: SocketAddr, is_due: bool) {
+    let mut victims = victims();
+    if let Some(index) = victims.iter().position(|victim| *victim == (client, is_due)) {
+        victims.swap_remove(index);
+        drop(victims);
+        panic!("struck on purpose: {client}");
+    }
+}
+
+/// A switch with one worker, its server, and a client that must not notice anything.
+struct Scene {
+    daemon: Daemon,
+    backend: TcpListener,
+    bystander: TcpStream,
+    to_server: TcpStream,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+        let config = format!(
+            "[node]\nworkers = 1\n[logs]\naccess = \"off\"\n[timeouts]\nrequest_head_ms = 100\n\
+             [[listeners]]\nname = \"in\"\naddress = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"web\"\n\
+             [[pools]]\nname = \"web\"\nservers = [{{ address = \"{}\" }}]\n",
+            backend.local_addr().unwrap()
+        );
+        let loaded = parse(&config, "test.toml", Path::new(".")).unwrap();
+        let daemon = Daemon::start(loaded.config).unwrap();
+        let mut bystander = connect(&daemon);
+        ask(&mut bystander);
+        let (mut to_server, _) = backend.accept().unwrap();
+        answer(&mut to_server);
+        expect_answer(&mut bystander);
+        Scene { daemon, backend, bystander, to_server }
+    }
+
+    /// One client was reset; the worker goes on with everybody else, and nothing of the lost one is left.
+    fn is_unharmed(mut self) {
+        ask(&mut self.bystander);
+        answer(&mut self.to_server);
+        expect_answer(&mut self.bystander);
+        let worker = &self.daemon.workers[0];
+        let reasons = worker.counters.reasons.lock().unwrap().clone();
+        assert_eq!(reasons.get("internal_panic"), Some(&1), "{reasons:?}");
+        assert_eq!(worker.counters.open.get(), 1, "only the bystander is connected");
+        assert_eq!(self.daemon.shared.connections.load(Ordering::Relaxed), 1);
+        let server = &self.daemon.generation.pools[0].servers[0];
+        assert_eq!(server.outstanding.load(Ordering::Relaxed), 0, "the server has no request under way");
+        let mut newcomer = connect(&self.daemon);
+        ask(&mut newcomer);
+        answer(&mut self.to_server);
+        expect_answer(&mut newcomer);
+        self.daemon.stop();
+    }
+}
+
+fn connect(daemon: &Daemon) -> TcpStream {
+    let stream = TcpStream::connect(daemon.bound[0].1).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream
+}
+
+fn ask(client: &mut TcpStream) {
+    client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+}
+
+fn answer(server: &mut TcpStream) {
+    expect(server, b"\r\n\r\n");
+    server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+}
+
+fn expect_answer(client: &mut TcpStream) {
+    expect(client, b"\r\n\r\nok");
+}
+
+/// Reads up to and with `end`.
+fn expect(stream: &mut TcpStream, end: &[u8]) {
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let (mut seen, mut byte) = (Vec::new(), [0]);
+    while !seen.ends_with(end) {
+        stream.read_exact(&mut byte).unwrap_or_else(|error| {
+            panic!(
+                "{error} after {:?}, not {:?}",
+                String::from_utf8_lossy(&seen),
+                String::from_utf8_lossy(end)
+            )
+        });
+        seen.push(byte[0]);
+    }
+}
+
+fn expect_reset(client: &mut TcpStream) {
+    let outcome = client.read(&mut [0; 100]).map_err(|error| error.kind());
+    assert_eq!(outcome, Err(ErrorKind::ConnectionReset));
+}
+
+#[test]
+fn a_panic_over_a_clients_bytes_ends_that_client_alone() {
+    let mut scene = Scene::new();
+    let mut victim = connect(&scene.daemon);
+    ask(&mut victim);
+    // The bystander's connection to the server is idle: it serves the victim.
+    answer(&mut scene.to_server);
+    expect_answer(&mut victim);
+    victims().push((victim.local_addr().unwrap(), false));
+    ask(&mut victim);
+    expect_reset(&mut victim);
+    scene.is_unharmed();
+}
+
+#[test]
+fn a_panic_over_a_servers_bytes_ends_its_client_and_the_server_connection() {
+    let mut scene = Scene::new();
+    let mut victim = connect(&scene.daemon);
+    ask(&mut victim);
+    expect(&mut scene.to_server, b"\r\n\r\n");
+    victims().push((victim.local_addr().unwrap(), false));
+    scene.to_server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+    expect_reset(&mut victim);
+    assert_eq!(scene.to_server.read(&mut [0]).unwrap_or(0), 0, "the server connection is closed");
+    ask(&mut scene.bystander);
+    scene.to_server = scene.backend.accept().unwrap().0;
+    answer(&mut scene.to_server);
+    expect_answer(&mut scene.bystander);
+    scene.is_unharmed();
+}
+
+#[test]
+fn a_panic_at_a_deadline_ends_that_client_alone() {
+    let scene = Scene::new();
+    let mut victim = connect(&scene.daemon);
+    victims().push((victim.local_addr().unwrap(), true));
+    victim.write_all(b"GET / HTTP/1.1\r\nHo").unwrap();
+    expect_reset(&mut victim);
+    scene.is_unharmed();
+}

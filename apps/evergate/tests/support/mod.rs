@@ -1,0 +1,194 @@
+//! The real binary as tests run it: its process with what it says, folders, ports. Everything that waits does so with a
+//! deadline on something that can be seen.
+#![allow(dead_code)] // each test binary uses its part
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// Far beyond what anything here takes; reached only by what never happens.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Calls `condition` until it gives something.
+pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < until, "never happened: {what}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// A port that nobody else gets as long as this lives: bound, not listening, and shared with whoever else asks to share.
+pub(crate) struct Port {
+    _reserved: tokio::net::TcpSocket,
+    pub(crate) number: u16,
+}
+
+impl Port {
+    pub(crate) fn new() -> Port {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.set_reuseport(true).unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let number = socket.local_addr().unwrap().port();
+        Port { _reserved: socket, number }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.number))
+    }
+}
+
+/// A folder of this test's own, removed at its end.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Folder {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let unique = format!("evergate-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(unique);
+        std::fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a command came to.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// Runs a command of the real binary to its end.
+pub(crate) fn evergate(args: &[&str]) -> Output {
+    let output = Command::new(env!("CARGO_BIN_EXE_evergate"))
+        .args(args)
+        .env_remove("EVERGATE_SOCKET")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Output { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// What a process has said so far.
+#[derive(Default)]
+struct Lines {
+    seen: Mutex<(Vec<String>, bool)>,
+    more: Condvar,
+}
+
+/// A running node, ended with the test.
+pub(crate) struct Process {
+    child: Child,
+    lines: Arc<Lines>,
+}
+
+impl Process {
+    /// Runs `evergate run`, as `adjust` adds to it, and waits until it is ready.
+    pub(crate) fn start(adjust: impl FnOnce(&mut Command) -> &mut Command) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_evergate"));
+        command.arg("run").env_remove("NOTIFY_SOCKET");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = adjust(&mut command).spawn().unwrap();
+        let lines = Arc::new(Lines::default());
+        let (stderr, to) = (child.stderr.take().unwrap(), lines.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                to.seen.lock().unwrap().0.push(line);
+                to.more.notify_all();
+            }
+            to.seen.lock().unwrap().1 = true;
+            to.more.notify_all();
+        });
+        let process = Process { child, lines };
+        process.line_after(0, "ready: ");
+        process
+    }
+
+    /// Waits for a message with this in it after the first `from` ones; and how many there were up to it.
+    pub(crate) fn line_after(&self, from: usize, part: &str) -> (String, usize) {
+        let until = Instant::now() + DEADLINE;
+        let mut seen = self.lines.seen.lock().unwrap();
+        loop {
+            if let Some(index) = seen.0.iter().skip(from).position(|line| line.contains(part)) {
+                return (seen.0[from + index].clone(), from + index + 1);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero() && !seen.1, "no message with {part:?}; there were: {:#?}", seen.0);
+            seen = self.lines.more.wait_timeout(seen, left).unwrap().0;
+        }
+    }
+
+    /// The messages so far.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.lines.seen.lock().unwrap().0.clone()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        eventually("the node ends", || self.child.try_wait().unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An http listener `in` at this address with a pool `web` of these servers, named s0, s1, and so on. More keys of the
+/// listener and the pool can be given.
+pub(crate) fn plain_at(address: &str, servers: &[SocketAddr], listener: &str, pool: &str) -> String {
+    format!(
+        "[[listeners]]\nname = \"in\"\naddress = \"{address}\"\nprotocol = \"http\"\npool = \"web\"\n{listener}\n{}",
+        web(servers, pool)
+    )
+}
+
+/// The pool alone.
+pub(crate) fn web(servers: &[SocketAddr], pool: &str) -> String {
+    let servers: Vec<String> = servers
+        .iter()
+        .enumerate()
+        .map(|(index, address)| format!("{{ name = \"s{index}\", address = \"{address}\" }}"))
+        .collect();
+    format!(
+        "[[pools]]\nname = \"web\"\npolicy = \"round_robin\"\nservers = [{}]\n{pool}\n",
+        servers.join(", ")
+    )
+}

@@ -1,0 +1,245 @@
+//! Peers that do not do the same twice: a restored connection whose decided records cannot be made again breaks off, and
+//! makes no others in their place.
+
+use crate::harness::peer::Peer;
+use crate::harness::rig::{TestNode, fill};
+use crate::harness::setup;
+use crate::scenario::{config, noise};
+use evergate_base::Micros;
+use evergate_connection::{Connection, Effect, Effects, Io, Scratch, Snapshot};
+use evergate_mirror::{Boundary, Mirrored, RUN_BYTES_MAX, RecordKind};
+use std::sync::Arc;
+
+/// A connection with a backup that acknowledges at once, and peers that a test plays.
+struct Pair {
+    conn: Connection,
+    node: TestNode,
+    scratch: Scratch,
+    effects: Effects,
+    now: Micros,
+    mirrored: Mirrored,
+    entries: u64,
+    to_client: Vec<u8>,
+    dialled: Option<u32>,
+    reasons: Vec<&'static str>,
+    /// Whether the client's socket was closed by RST.
+    closed: Option<bool>,
+}
+
+impl Pair {
+    fn new(config: &Arc<Snapshot>, listener: u32) -> Pair {
+        let now = Micros(1_000_000);
+        let mut conn = Connection::new(config, &setup::accepted(listener), now);
+        conn.mirror_to_backups();
+        let mut pair = Pair::around(conn, config, Scratch::new(), Effects::default());
+        pair.call(|conn, io| conn.handle_accepted(io));
+        pair
+    }
+
+    /// Another node takes over; the leg's socket is there.
+    fn restore(state: &Mirrored, config: &Arc<Snapshot>) -> Pair {
+        let now = Micros(1_000_000);
+        let (mut scratch, mut effects) = (Scratch::new(), Effects::default());
+        let mut node = TestNode { snapshot: config.clone(), draining: false, refuses: false };
+        let mut io = Io { now, scratch: &mut scratch, effects: &mut effects, node: &mut node };
+        let fresh = setup::accepted(setup::TLS);
+        let (conn, leg) = Connection::restore(config, state, &fresh, &mut io).unwrap();
+        let leg = leg.unwrap();
+        let mut pair = Pair::around(conn, config, scratch, effects);
+        pair.mirrored = state.clone();
+        pair.perform();
+        pair.call(|conn, io| conn.handle_leg_open(io, leg.route.leg, leg.route.server, None));
+        pair
+    }
+
+    fn around(conn: Connection, config: &Arc<Snapshot>, scratch: Scratch, effects: Effects) -> Pair {
+        Pair {
+            conn,
+            node: TestNode { snapshot: config.clone(), draining: false, refuses: false },
+            scratch,
+            effects,
+            now: Micros(1_000_000),
+            mirrored: Mirrored::default(),
+            entries: 0,
+            to_client: Vec::new(),
+            dialled: None,
+            reasons: Vec::new(),
+            closed: None,
+        }
+    }
+
+    fn call(&mut self, step: impl FnOnce(&mut Connection, &mut Io<'_>)) {
+        let Pair { conn, node, scratch, effects, now, .. } = self;
+        step(conn, &mut Io { now: *now, scratch, effects, node });
+        self.perform();
+    }
+
+    fn perform(&mut self) {
+        let entries = self.conn.drain_entries();
+        let more = !entries.is_empty();
+        for entry in entries {
+            self.mirrored.apply(&entry);
+            self.entries += 1;
+        }
+        self.mirrored.check_invariants();
+        let (first, second) = self.scratch.down.ready();
+        self.to_client.extend_from_slice(&[first, second].concat());
+        self.scratch.down.clear();
+        self.scratch.up.clear();
+        self.effects.up.clear();
+        self.reasons.extend(self.effects.answered.drain(..).map(|(_, reason)| reason));
+        for effect in std::mem::take(&mut self.effects.list) {
+            match effect {
+                Effect::Dial { leg, .. } => self.dialled = Some(leg),
+                Effect::CloseClient { abort } => self.closed = Some(abort),
+                _ => {}
+            }
+        }
+        let entries = self.entries;
+        if more && self.closed.is_none() {
+            self.call(|conn, io| conn.handle_mirror_acked(io, entries));
+        }
+    }
+
+    fn open(&mut self) -> u32 {
+        let leg = self.dialled.take().expect("a server is asked for");
+        self.call(|conn, io| conn.handle_leg_open(io, leg, 0, None));
+        leg
+    }
+
+    fn client_says(&mut self, bytes: &[u8]) {
+        let held = self.conn.begin_client_read(&mut self.scratch.input);
+        self.scratch.input[held..held + bytes.len()].copy_from_slice(bytes);
+        self.call(|conn, io| conn.handle_client_data(io, held + bytes.len()));
+    }
+
+    /// The server's bytes, as long as they are wanted.
+    fn server_says(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && self.closed.is_none() {
+            let plan = self.conn.begin_server_read(&mut self.scratch);
+            let count = fill(&mut self.scratch, plan, bytes);
+            assert!(count > 0, "the server is not listened to: {plan:?}");
+            bytes = &bytes[count..];
+            self.call(|conn, io| conn.handle_server_data(io, plan, count));
+        }
+    }
+
+    /// Time passes to the deadline.
+    fn expire(&mut self) {
+        self.now = self.now.max(self.conn.deadline());
+        self.call(|conn, io| conn.handle_timeout(io));
+    }
+}
+
+/// A tunnel inside TLS whose server has said `said`, in records that the client has not acknowledged.
+fn tunnel(config: &Arc<Snapshot>, said: &[u8]) -> Mirrored {
+    let (mut peer, hello) = Peer::ours(&rustls::version::TLS13, 1);
+    let mut pair = Pair::new(config, setup::TLS);
+    pair.client_says(&hello);
+    let finished = peer.receive(&std::mem::take(&mut pair.to_client));
+    pair.client_says(&finished);
+    // What the client has of the handshake, it has acknowledged.
+    let output = pair.conn.output_position();
+    pair.call(|conn, io| conn.handle_client_acked(io, output));
+    pair.open();
+    pair.server_says(said);
+    assert!(!pair.mirrored.boundaries.is_empty(), "records are decided");
+    pair.mirrored
+}
+
+#[test]
+fn a_replay_that_nobody_feeds_breaks_off_at_the_next_deadline() {
+    let (config, said) = (config(), noise(3000, 1));
+    let state = tunnel(&config, &said);
+    for share in [0, 1, said.len() - 1] {
+        let mut pair = Pair::restore(&state, &config);
+        pair.server_says(&said[..share]);
+        pair.expire();
+        assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["replay_stalled"][..]), "after {share}");
+        assert_eq!(pair.to_client, b"", "nothing can be made of {share} bytes");
+    }
+    let mut pair = Pair::restore(&state, &config);
+    pair.server_says(&said);
+    pair.expire();
+    assert_eq!(
+        (pair.closed, &pair.reasons[..]),
+        (None, &["tunnel_idle"][..]),
+        "a replay that is over ends in order"
+    );
+}
+
+#[test]
+fn a_server_that_ends_earlier_the_second_time_gets_no_alert_in_place_of_a_decided_record() {
+    let (config, said) = (config(), noise(3000, 1));
+    let state = tunnel(&config, &said);
+    for share in [0, 2999] {
+        let mut pair = Pair::restore(&state, &config);
+        pair.server_says(&said[..share]);
+        pair.call(|conn, io| conn.handle_server_end(io, conn.leg_id().unwrap()));
+        assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["replay_differs"][..]), "after {share}");
+        assert_eq!(pair.to_client, b"");
+    }
+}
+
+#[test]
+fn a_replay_holds_no_more_than_one_run_of_records() {
+    let config = config();
+    let mut state = tunnel(&config, b"first");
+    // A run that no node makes, behind one that is repeated.
+    let first = state.boundaries.back().unwrap().end();
+    let lengths = vec![(16384, 17)];
+    state.boundaries.push_back(Boundary { first, kind: RecordKind::Data, lengths, digest: 1 });
+    let mut pair = Pair::restore(&state, &config);
+    pair.server_says(&[b"first", &noise(RUN_BYTES_MAX, 2)[..]].concat());
+    assert_eq!(pair.closed, None);
+    pair.server_says(b"x");
+    assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["replay_too_long"][..]));
+}
+
+#[test]
+fn runs_that_are_mirrored_can_be_read_and_repeated_whatever_the_amount() {
+    let config = config();
+    let said = noise(5 * RUN_BYTES_MAX + 77, 3);
+    let state = tunnel(&config, &said);
+    let state = Mirrored::decode(&state.encode().unwrap()).unwrap();
+    let mut expected = Pair::restore(&state, &config);
+    expected.server_says(&said);
+    assert_eq!((expected.closed, expected.conn.down().len()), (None, 0));
+    // Stashed, everything comes at once.
+    let mut stashed = state.clone();
+    let leg = *stashed.routes.values().map(|route| &route.leg).next().unwrap();
+    let position = if stashed.server.leg == leg { stashed.server.input } else { 0 };
+    let stash = evergate_mirror::Stash { position, bytes: said.clone() };
+    stashed.server_stash.insert(leg, stash);
+    let pair = Pair::restore(&stashed, &config);
+    assert_eq!(pair.closed, None);
+    assert!(pair.to_client == expected.to_client, "the same records");
+    // Once more: what is decided now must be bearable to the next node too.
+    let mut fresh = stashed.clone();
+    fresh.boundaries.clear();
+    let next = Pair::restore(&fresh, &config).mirrored;
+    assert_eq!(Mirrored::decode(&next.encode().unwrap()), Ok(next));
+}
+
+#[test]
+fn a_second_answer_of_ours_never_waits_behind_one_that_the_client_does_not_acknowledge() {
+    let mut pair = Pair::new(&config(), setup::HTTP);
+    pair.client_says(b"GET /deny HTTP/1.1\r\nHost: h\r\n\r\nGET /deny HTTP/1.1\r\nHo");
+    assert_eq!((pair.closed, pair.mirrored.generated.len()), (None, 1));
+    let answer = pair.to_client.clone();
+    assert!(answer.starts_with(b"HTTP/1.1 403 "));
+    pair.expire(); // checks the backup's laws
+    assert_eq!((pair.closed, pair.reasons.last()), (Some(true), Some(&"request_head_timeout")));
+    assert_eq!(pair.to_client, answer, "nothing after the first answer");
+}
+
+#[test]
+fn an_acknowledged_answer_of_ours_may_be_followed_by_another() {
+    let mut pair = Pair::new(&config(), setup::HTTP);
+    pair.client_says(b"GET /deny HTTP/1.1\r\nHost: h\r\n\r\nGET /deny HTTP/1.1\r\nHo");
+    let output = pair.conn.output_position();
+    pair.call(|conn, io| conn.handle_client_acked(io, output));
+    pair.expire();
+    assert_eq!((pair.closed, pair.reasons.last()), (None, Some(&"request_head_timeout")));
+    assert!(pair.to_client[output as usize..].starts_with(b"HTTP/1.1 408 "));
+}
