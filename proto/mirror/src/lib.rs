@@ -11,6 +11,9 @@
 
 mod check;
 mod entry;
+mod feed;
+mod frame;
+mod holder;
 mod log;
 mod mirrored;
 mod wire;
@@ -20,6 +23,9 @@ pub use entry::{
     Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Kind, Open, Phase, RecordKind,
     RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,
 };
+pub use feed::{FEED_BYTES_MAX, FEED_FRAMES_MAX, Feed, FeedError};
+pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, LegFacts, Office};
+pub use holder::{Announced, Held, Holder, HolderError};
 pub use log::{Log, OUTSTANDING_MAX};
 pub use mirrored::{Mirrored, Stash};
 pub use wire::{ENTRY_BYTES_MAX, STATE_BYTES_MAX, WireError};

@@ -1,0 +1,177 @@
+//! The backup's side: frames of other nodes' connections come in and are answered by how many have been taken.
+
+use super::channel::Channel;
+use super::{Cluster, Instruction, office};
+use crate::cluster::Report;
+use crate::worker::slab::Source;
+use crate::worker::Worker;
+use evergate_cluster::{NodeId, Role};
+use evergate_mirror::{Announced, Answer, FRAME_VERSION, Frame};
+use std::os::fd::AsRawFd;
+
+/// Channels from other nodes at a time.
+const INCOMING_MAX: usize = 1024;
+
+/// A channel from the owner of some buckets.
+pub(crate) struct Incoming {
+    channel: Channel,
+    announced: Announced,
+    from: Option<NodeId>,
+    frames: u64,
+    answered: u64,
+    unsent: Vec<u8>,
+}
+
+impl Worker {
+    /// Another node's worker wants to mirror its connections here.
+    pub(in crate::worker) fn accept_channel(&mut self) {
+        loop {
+            let Some(cluster) = &mut self.cluster else { return };
+            let Some(listener) = &cluster.layout.mirror_listeners.get(cluster.worker) else { return };
+            let Ok(Some((socket, _))) = evergate_sys::accept(listener.as_raw_fd()) else { return };
+            let Ok(tls) = rustls::ServerConnection::new(cluster.layout.server_tls.clone()) else { return };
+            let free = cluster.incoming.iter().position(Option::is_none);
+            let index = free.unwrap_or(cluster.incoming.len());
+            if index >= INCOMING_MAX {
+                self.counters.reason("mirror_channels_max");
+                continue;
+            }
+            let channel = Channel::new(socket, tls);
+            if self.epoll.add(channel.fd(), Source::Incoming(index as u32).token()).is_err() {
+                continue;
+            }
+            let incoming = Incoming {
+                channel,
+                announced: Announced::default(),
+                from: None,
+                frames: 0,
+                answered: 0,
+                unsent: Vec::new(),
+            };
+            match free {
+                Some(index) => cluster.incoming[index] = Some(incoming),
+                None => cluster.incoming.push(Some(incoming)),
+            }
+        }
+    }
+
+    /// Something came on a channel from an owner, or it can take more answers.
+    pub(in crate::worker) fn incoming_event(&mut self, index: usize) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(Some(incoming)) = cluster.incoming.get_mut(index) else { return };
+        let ended = incoming.channel.receive();
+        let result = incoming.take_in(&mut cluster.holder, &cluster.layout).and_then(|()| Ok(ended?));
+        if let Err(error) = result {
+            let from = incoming.from;
+            cluster.incoming[index] = None;
+            if let Some(from) = from {
+                cluster.report(Report::ChannelLost { node: from, why: error.to_string() });
+            } else {
+                self.counters.reason("mirror_channel_refused");
+            }
+        }
+    }
+
+    pub(in crate::worker) fn take_instruction(&mut self, instruction: Instruction) {
+        match instruction {
+            Instruction::Roles(roles) => {
+                for (bucket, role) in roles {
+                    self.change_role(bucket, role);
+                }
+            }
+            Instruction::TakeOver(round) => self.take_over(&round),
+            Instruction::Void => self.void(),
+        }
+    }
+
+    /// This node has lost its place: what it held or served is continued elsewhere, or lost.
+    fn void(&mut self) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.holder.clear();
+            cluster.roles.fill(Role::Outside { owner: None });
+            cluster.outgoing.clear();
+            cluster.incoming.clear();
+        }
+        for key in self.clients.keys() {
+            if self.clients.get_mut(key).is_some_and(|client| client.mirroring.is_some()) {
+                self.abandon(key);
+            }
+        }
+        self.counters.open.set(self.clients.len() as u64);
+    }
+}
+
+impl Incoming {
+    fn take_in(
+        &mut self,
+        holder: &mut evergate_mirror::Holder,
+        layout: &crate::cluster::Layout,
+    ) -> anyhow::Result<()> {
+        let mut at = 0;
+        while let Some((frame, length)) = Frame::decode(&self.channel.input[at..])? {
+            at += length;
+            self.frames += 1;
+            match (&frame, self.from) {
+                (Frame::Hello { version: FRAME_VERSION, node, workers, .. }, None) => {
+                    anyhow::ensure!(
+                        usize::from(*workers) == layout.workers,
+                        "node {node} runs {workers} workers, this one {}: all nodes of a cluster need the same number",
+                        layout.workers
+                    );
+                    self.from = Some(NodeId(*node));
+                }
+                (Frame::Hello { version, .. }, None) => {
+                    anyhow::bail!("mirror frames of version {version}, expected {FRAME_VERSION}")
+                }
+                (Frame::Hello { .. }, Some(_)) | (_, None) => anyhow::bail!("frames out of order"),
+                _ => {}
+            }
+            if let Frame::Leg { facts, .. } = &frame {
+                layout.know_neighbour(facts);
+            }
+            holder.handle(&mut self.announced, frame)?;
+        }
+        self.channel.input.drain(..at);
+        Ok(())
+    }
+
+    /// Sends how many frames have been taken in.
+    pub(super) fn answer(&mut self) -> std::io::Result<()> {
+        if self.frames > self.answered {
+            self.answered = self.frames;
+            let answer = Answer { frames: self.frames };
+            answer.encode(&mut self.unsent).map_err(|error| std::io::Error::other(error.to_string()))?;
+        }
+        if !self.unsent.is_empty() {
+            let sent = self.channel.send(&self.unsent)?;
+            self.unsent.drain(..sent);
+        }
+        Ok(())
+    }
+}
+
+impl Cluster {
+    /// Answers go out once a turn.
+    pub(in crate::worker) fn answer(&mut self) {
+        for slot in &mut self.incoming {
+            if let Some(incoming) = slot
+                && incoming.answer().is_err()
+            {
+                *slot = None;
+            }
+        }
+    }
+
+    /// What a change of role means for what is held for others.
+    pub(super) fn change_held(&mut self, bucket: evergate_cluster::Bucket, role: Role) {
+        match role {
+            Role::Outside { .. } => self.holder.forget(bucket.0),
+            Role::Backup { .. } => {}
+            Role::Owner { term, begin: evergate_cluster::Begin::Fresh, .. } => {
+                self.holder.take_over(bucket.0, office(term));
+            }
+            Role::Owner { .. } => {}
+        }
+    }
+}
+

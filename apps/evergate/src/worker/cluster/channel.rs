@@ -1,0 +1,162 @@
+//! The encrypted connection from a worker to a worker of another node.
+//!
+//! TLS 1.3 with the cluster's own key at both ends (see `evergate_crypto::channel`). Whatever goes wrong, the channel is
+//! closed and the other side counts as gone until a new one is made.
+
+use evergate_mirror::{Answer, Feed, Frame};
+use evergate_sys::Transfer;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Most that is taken from the socket in one turn.
+const READ_MAX: usize = 4 << 20;
+
+/// What the owner waits to hear: a connection's entry, or that all of a bucket is said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Notice {
+    Entry { key: super::Key, index: u64 },
+    Complete { bucket: u16, office: evergate_mirror::Office },
+}
+
+/// A socket as `rustls` wants it.
+struct Wire(i32);
+
+impl Read for Wire {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        transfer(evergate_sys::read(self.0, buffer))
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        transfer(evergate_sys::write(self.0, bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn transfer(result: Transfer) -> io::Result<usize> {
+    match result {
+        Transfer::Moved(count) => Ok(count),
+        Transfer::End => Ok(0),
+        Transfer::Blocked => Err(io::ErrorKind::WouldBlock.into()),
+        Transfer::Broken(error) => Err(error),
+    }
+}
+
+/// One TLS connection of either direction, and the plaintext that came.
+pub(crate) struct Channel {
+    socket: OwnedFd,
+    tls: rustls::Connection,
+    pub(crate) input: Vec<u8>,
+    ended: bool,
+}
+
+impl Channel {
+    pub(crate) fn new(socket: OwnedFd, tls: impl Into<rustls::Connection>) -> Channel {
+        Channel { socket, tls: tls.into(), input: Vec::new(), ended: false }
+    }
+
+    pub(crate) fn fd(&self) -> i32 {
+        self.socket.as_raw_fd()
+    }
+
+    /// Takes in what has come. An error means that the channel is of no use any more.
+    pub(crate) fn receive(&mut self) -> io::Result<()> {
+        let mut taken = 0;
+        while taken < READ_MAX {
+            match self.tls.read_tls(&mut Wire(self.fd())) {
+                Ok(0) => {
+                    self.ended = true;
+                    break;
+                }
+                Ok(count) => taken += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+            let state = self
+                .tls
+                .process_new_packets()
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let start = self.input.len();
+            self.input.resize(start + state.plaintext_bytes_to_read(), 0);
+            self.tls.reader().read_exact(&mut self.input[start..])?;
+        }
+        self.send(&[])?;
+        if self.ended { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    }
+
+    /// Sends as much of `bytes` as the socket takes; how much.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut sent = 0;
+        loop {
+            while self.tls.wants_write() {
+                match self.tls.write_tls(&mut Wire(self.socket.as_raw_fd())) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(sent),
+                    Err(error) => return Err(error),
+                }
+            }
+            if sent == bytes.len() || self.tls.is_handshaking() {
+                return Ok(sent);
+            }
+            sent += self.tls.writer().write(&bytes[sent..])?;
+        }
+    }
+}
+
+/// The channel to one backup.
+pub(crate) struct Outgoing {
+    pub(crate) channel: Channel,
+    pub(crate) feed: Feed<Notice>,
+    pub(crate) connecting: bool,
+    /// Offices that were announced on it.
+    pub(crate) announced: std::collections::BTreeMap<u16, evergate_mirror::Office>,
+}
+
+impl Outgoing {
+    pub(crate) fn connect(
+        to: SocketAddr,
+        config: &std::sync::Arc<rustls::ClientConfig>,
+        hello: &Frame,
+    ) -> anyhow::Result<Outgoing> {
+        let socket = evergate_sys::connect(to)?;
+        let name = rustls::pki_types::ServerName::IpAddress(to.ip().into());
+        let tls = rustls::ClientConnection::new(config.clone(), name)?;
+        let mut feed = Feed::default();
+        feed.push(hello, None)?;
+        Ok(Outgoing {
+            channel: Channel::new(socket, tls),
+            feed,
+            connecting: true,
+            announced: Default::default(),
+        })
+    }
+
+    /// Sends what waits.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        if self.connecting {
+            return Ok(());
+        }
+        let sent = self.channel.send(self.feed.unsent())?;
+        self.feed.advance(sent);
+        Ok(())
+    }
+
+    /// The answers that have come, each with what it covers.
+    pub(crate) fn answers(&mut self) -> anyhow::Result<Vec<Notice>> {
+        let ended = self.channel.receive();
+        let mut heard = Vec::new();
+        let mut at = 0;
+        while let Some((answer, length)) = Answer::decode(&self.channel.input[at..])? {
+            at += length;
+            self.feed.handle_answer(answer.frames, |notice| heard.push(notice))?;
+        }
+        self.channel.input.drain(..at);
+        ended?;
+        Ok(heard)
+    }
+}

@@ -1,0 +1,167 @@
+//! The owner's end of one channel: frames that wait to be sent or acknowledged.
+//!
+//! Invariants: frames leave in the order they were pushed; an acknowledgement covers everything before it; what is
+//! unacknowledged is bounded, and a backup at the bound counts as dead rather than holding up every connection.
+
+use crate::{Frame, WireError};
+use std::collections::VecDeque;
+
+/// Bytes that may wait to be written to one backup.
+pub const FEED_BYTES_MAX: usize = 64 << 20;
+/// Frames that may be unacknowledged by one backup.
+pub const FEED_FRAMES_MAX: u64 = 1 << 20;
+
+/// Why a feed cannot go on: the backup must be given up.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum FeedError {
+    /// The backup takes too little, or does not answer.
+    #[error("the backup is behind by {frames} frames and {bytes} bytes")]
+    Behind {
+        /// Unacknowledged frames.
+        frames: u64,
+        /// Unsent bytes.
+        bytes: usize,
+    },
+    /// It acknowledges what was never sent.
+    #[error("the backup acknowledges frame {claimed}, but only {sent} were sent")]
+    Ahead {
+        /// What it says.
+        claimed: u64,
+        /// What there is.
+        sent: u64,
+    },
+    /// A frame that cannot be said.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+}
+
+/// Frames to one backup. `T` is what the owner wants to hear when a frame is acknowledged.
+#[derive(Debug)]
+pub struct Feed<T> {
+    bytes: Vec<u8>,
+    taken: usize,
+    frames: u64,
+    acknowledged: u64,
+    waiting: VecDeque<(u64, T)>,
+}
+
+impl<T> Default for Feed<T> {
+    fn default() -> Feed<T> {
+        Feed { bytes: Vec::new(), taken: 0, frames: 0, acknowledged: 0, waiting: VecDeque::new() }
+    }
+}
+
+impl<T> Feed<T> {
+    /// Queues `frame`; `notice` comes back from [`Feed::handle_answer`] when the backup has it.
+    pub fn push(&mut self, frame: &Frame, notice: Option<T>) -> Result<(), FeedError> {
+        frame.encode(&mut self.bytes)?;
+        self.frames += 1;
+        if let Some(notice) = notice {
+            self.waiting.push_back((self.frames, notice));
+        }
+        let (frames, bytes) = (self.frames - self.acknowledged, self.bytes.len() - self.taken);
+        if frames > FEED_FRAMES_MAX || bytes > FEED_BYTES_MAX {
+            return Err(FeedError::Behind { frames, bytes });
+        }
+        Ok(())
+    }
+
+    /// Bytes to send.
+    pub fn unsent(&self) -> &[u8] {
+        &self.bytes[self.taken..]
+    }
+
+    /// So many of [`Feed::unsent`] have been sent.
+    pub fn advance(&mut self, count: usize) {
+        self.taken += count.min(self.bytes.len() - self.taken);
+        if self.taken == self.bytes.len() {
+            self.bytes.clear();
+            self.taken = 0;
+        }
+    }
+
+    /// Frames pushed so far.
+    pub fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// Frames that the backup has not acknowledged.
+    pub fn lag(&self) -> u64 {
+        self.frames - self.acknowledged
+    }
+
+    /// The backup has taken in so many frames; calls `heard` for each notice among them.
+    pub fn handle_answer(&mut self, frames: u64, mut heard: impl FnMut(T)) -> Result<(), FeedError> {
+        if frames > self.frames {
+            return Err(FeedError::Ahead { claimed: frames, sent: self.frames });
+        }
+        self.acknowledged = self.acknowledged.max(frames);
+        while self.waiting.front().is_some_and(|(frame, _)| *frame <= frames) {
+            if let Some((_, notice)) = self.waiting.pop_front() {
+                heard(notice);
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that was never acknowledged: the backup is gone, and is not waited for any more.
+    pub fn abandon(self) -> impl Iterator<Item = T> {
+        self.waiting.into_iter().map(|(_, notice)| notice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ConnectionId;
+
+    fn end(id: u64) -> Frame {
+        Frame::End { connection: ConnectionId(id) }
+    }
+
+    #[test]
+    fn notices_come_back_in_order_and_once() {
+        let mut feed = Feed::default();
+        for id in 1..=5 {
+            feed.push(&end(id), (id != 3).then_some(id)).unwrap();
+        }
+        let mut heard = Vec::new();
+        feed.handle_answer(3, |id| heard.push(id)).unwrap();
+        feed.handle_answer(2, |id| heard.push(id)).unwrap();
+        assert_eq!((heard, feed.lag()), (vec![1, 2], 2));
+        assert_eq!(feed.handle_answer(6, |_| ()), Err(FeedError::Ahead { claimed: 6, sent: 5 }));
+        assert_eq!(feed.abandon().collect::<Vec<_>>(), [4, 5]);
+    }
+
+    #[test]
+    fn what_is_sent_in_pieces_decodes_to_what_was_pushed() {
+        let mut feed: Feed<()> = Feed::default();
+        for id in 1..=3 {
+            feed.push(&end(id), None).unwrap();
+        }
+        let (mut wire, mut frames) = (Vec::new(), Vec::new());
+        while !feed.unsent().is_empty() {
+            wire.push(feed.unsent()[0]);
+            feed.advance(1);
+            if let Some((frame, length)) = Frame::decode(&wire).unwrap() {
+                wire.drain(..length);
+                frames.push(frame);
+            }
+        }
+        assert_eq!((frames, wire.len()), (vec![end(1), end(2), end(3)], 0));
+    }
+
+    #[test]
+    fn a_backup_that_does_not_answer_is_given_up_at_the_bound() {
+        let mut feed: Feed<()> = Feed::default();
+        let mut count = 0u64;
+        let error = loop {
+            feed.advance(usize::MAX);
+            match feed.push(&end(count), None) {
+                Ok(()) => count += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, FeedError::Behind { .. }) && count == FEED_FRAMES_MAX);
+    }
+}

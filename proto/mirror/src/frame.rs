@@ -1,0 +1,189 @@
+//! What travels between the owner of a bucket and one of its backups.
+//!
+//! The channel below is reliable, ordered and authenticated, and belongs to one life of each node; frames are numbered
+//! by counting. The owner sends [`Frame`]s, the backup answers with how many it has taken in ([`Answer`]). A frame is
+//! length-prefixed (4 bytes, little endian) postcard.
+//!
+//! Invariants: a frame is at most [`FRAME_BYTES_MAX`] long; what does not parse ends the channel.
+
+use crate::wire::decode;
+use crate::{ConnectionId, Entry, Mirrored, WireError};
+use std::net::SocketAddr;
+
+/// The longest frame, in bytes, without its length.
+pub const FRAME_BYTES_MAX: usize = 4 << 20;
+/// Length prefix.
+const PREFIX: usize = 4;
+const FRAME: &str = "mirror frame";
+
+/// An owner's time in office for a bucket, as a plain value with the order of the cluster protocol's terms.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+pub struct Office {
+    /// Epoch of the view.
+    pub epoch: u64,
+    /// Who proposed the view.
+    pub proposer: u8,
+    /// In which life.
+    pub incarnation: u64,
+    /// Moves of the bucket inside the view.
+    pub moves: u32,
+}
+
+/// What never changes of a TCP connection, and another node needs to continue it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LegFacts {
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer's end.
+    pub remote: SocketAddr,
+    /// Sequence number of the byte that we send at position 0.
+    pub sent: u32,
+    /// Sequence number of the byte that we receive at position 0.
+    pub received: u32,
+    /// Largest segment, in bytes without options.
+    pub mss: u16,
+    /// Scales of the windows that the peer and we announce, when agreed on.
+    pub window_scales: Option<(u8, u8)>,
+    /// Selective acknowledgements are in use.
+    pub sack: bool,
+    /// Our timestamp and the wall clock (milliseconds since 1970) at which it was taken, where timestamps are in use.
+    pub timestamp: Option<(u32, u64)>,
+    /// The node's interface: 0 is the outside, 1 the inside.
+    pub interface: u8,
+    /// Ethernet address that its packets go to.
+    pub next_hop: [u8; 6],
+}
+
+/// The owner's word to a backup.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Frame {
+    /// First of all: who speaks, and which worker of it.
+    Hello {
+        /// Version of the frames.
+        version: u8,
+        /// The node.
+        node: u8,
+        /// Its life.
+        incarnation: u64,
+        /// Its worker.
+        worker: u16,
+        /// How many workers it has.
+        workers: u16,
+    },
+    /// Frames about this bucket that follow are said in this office.
+    Office {
+        /// The bucket.
+        bucket: u16,
+        /// The owner's time in office.
+        office: Office,
+    },
+    /// A connection begins, or begins anew from a whole state.
+    Begin {
+        /// The connection.
+        connection: ConnectionId,
+        /// Its bucket.
+        bucket: u16,
+        /// Everything about it so far; nothing when it was just accepted.
+        state: Option<Box<Mirrored>>,
+    },
+    /// A leg of the connection: 0 is the client's.
+    Leg {
+        /// The connection.
+        connection: ConnectionId,
+        /// Number of the leg.
+        leg: u32,
+        /// What is needed to continue it.
+        facts: LegFacts,
+    },
+    /// Entries, oldest first.
+    Entries {
+        /// The connection.
+        connection: ConnectionId,
+        /// What changed.
+        entries: Vec<Entry>,
+    },
+    /// The connection is over.
+    End {
+        /// The connection.
+        connection: ConnectionId,
+    },
+    /// Everything about the bucket has been said: connections that were not begun in this office are over.
+    Complete {
+        /// The bucket.
+        bucket: u16,
+    },
+}
+
+/// The backup's word to the owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Answer {
+    /// So many frames have been taken in since the channel began.
+    pub frames: u64,
+}
+
+/// Version of the frames.
+pub const FRAME_VERSION: u8 = 1;
+
+impl Frame {
+    /// Appends the frame with its length.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
+        append(self, out)
+    }
+
+    /// Reads the frame at the front of `bytes`; how long it was, or nothing while it is incomplete. Entries are checked as
+    /// by [`Entry::decode`].
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, WireError> {
+        let Some(body) = body_of(bytes)? else { return Ok(None) };
+        let frame: Frame = decode(FRAME, body, FRAME_BYTES_MAX)?;
+        let checked = match &frame {
+            Frame::Entries { entries, .. } => entries.iter().try_for_each(Entry::check),
+            Frame::Begin { state: Some(state), .. } => state.check(),
+            _ => Ok(()),
+        };
+        checked.map_err(|source| WireError::Value { what: FRAME, source })?;
+        Ok(Some((frame, PREFIX + body.len())))
+    }
+}
+
+impl Answer {
+    /// Appends the answer with its length.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
+        append(self, out)
+    }
+
+    /// Reads the answer at the front of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Answer, usize)>, WireError> {
+        let Some(body) = body_of(bytes)? else { return Ok(None) };
+        Ok(Some((decode(FRAME, body, FRAME_BYTES_MAX)?, PREFIX + body.len())))
+    }
+}
+
+fn too_long(length: usize) -> WireError {
+    WireError::TooLong { what: FRAME, length, max: FRAME_BYTES_MAX }
+}
+
+fn append<T: serde::Serialize>(value: &T, out: &mut Vec<u8>) -> Result<(), WireError> {
+    let start = out.len();
+    out.extend_from_slice(&[0; PREFIX]);
+    let taken = std::mem::take(out);
+    *out = postcard::to_extend(value, taken)
+        .map_err(|source| WireError::Malformed { what: FRAME, source })?;
+    let length = out.len() - start - PREFIX;
+    if length > FRAME_BYTES_MAX {
+        out.truncate(start);
+        return Err(too_long(length));
+    }
+    out[start..start + PREFIX].copy_from_slice(&(length as u32).to_le_bytes());
+    Ok(())
+}
+
+fn body_of(bytes: &[u8]) -> Result<Option<&[u8]>, WireError> {
+    let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
+    let length = u32::from_le_bytes(*prefix) as usize;
+    if length > FRAME_BYTES_MAX {
+        return Err(too_long(length));
+    }
+    Ok(rest.get(..length))
+}

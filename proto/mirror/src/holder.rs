@@ -1,0 +1,251 @@
+//! The backup's end: everything that one worker holds for others.
+//!
+//! Invariants: frames of a bucket count only in the newest office that its owner announced on this channel; a
+//! connection is held under one bucket; what a take-over gets is the fold of a prefix of what the owner queued.
+
+use crate::{ConnectionId, Frame, LegFacts, Mirrored, Office};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One connection as a backup holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Its bucket.
+    pub bucket: u16,
+    /// In which office it was said last.
+    pub office: Office,
+    /// The fold of its entries.
+    pub state: Mirrored,
+    /// Its legs that may still be needed, by number; 0 is the client's.
+    pub legs: BTreeMap<u32, LegFacts>,
+}
+
+/// What an owner says must not be believed.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum HolderError {
+    /// A frame about a bucket for which the sender has announced no office, or an older one than is known.
+    #[error("a frame about bucket {bucket} in office {said:?}, but {known:?} is known")]
+    Office {
+        /// The bucket.
+        bucket: u16,
+        /// What the sender announced, if anything.
+        said: Option<Office>,
+        /// What is known.
+        known: Option<Office>,
+    },
+    /// Entries or legs of a connection that was not begun.
+    #[error("connection {0:?} was not begun")]
+    Unknown(ConnectionId),
+}
+
+/// What one channel has announced: offices by bucket.
+#[derive(Clone, Debug, Default)]
+pub struct Announced(BTreeMap<u16, Office>);
+
+/// The connections that a worker holds for other nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Holder {
+    held: BTreeMap<ConnectionId, Held>,
+    buckets: BTreeMap<u16, BTreeSet<ConnectionId>>,
+    offices: BTreeMap<u16, Office>,
+}
+
+impl Holder {
+    /// Takes a frame of a channel in; `announced` belongs to that channel.
+    pub fn handle(&mut self, announced: &mut Announced, frame: Frame) -> Result<(), HolderError> {
+        match frame {
+            Frame::Hello { .. } => {}
+            Frame::Office { bucket, office } => {
+                let known = self.offices.get(&bucket).copied();
+                if known.is_some_and(|known| known > office) {
+                    return Err(HolderError::Office { bucket, said: Some(office), known });
+                }
+                self.offices.insert(bucket, office);
+                announced.0.insert(bucket, office);
+            }
+            Frame::Begin { connection, bucket, state } => {
+                let office = self.office(announced, bucket)?;
+                self.remove(connection);
+                let state = state.map(|state| *state).unwrap_or_default();
+                self.held.insert(connection, Held { bucket, office, state, legs: BTreeMap::new() });
+                self.buckets.entry(bucket).or_default().insert(connection);
+            }
+            Frame::Leg { connection, leg, facts } => {
+                let held = self.known(announced, connection)?;
+                if leg != 0 {
+                    // Legs are numbered upwards; only those that a route still names are of use.
+                    let oldest = held.state.routes.values().map(|route| route.leg).min().unwrap_or(leg);
+                    held.legs.retain(|number, _| *number == 0 || *number >= oldest);
+                }
+                held.legs.insert(leg, facts);
+            }
+            Frame::Entries { connection, entries } => {
+                let held = self.known(announced, connection)?;
+                for entry in &entries {
+                    held.state.apply(entry);
+                }
+            }
+            Frame::End { connection } => {
+                self.known(announced, connection)?;
+                self.remove(connection);
+            }
+            Frame::Complete { bucket } => {
+                let office = self.office(announced, bucket)?;
+                let all = self.buckets.get(&bucket).cloned().unwrap_or_default();
+                for connection in all {
+                    if self.held.get(&connection).is_some_and(|held| held.office < office) {
+                        self.remove(connection);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn office(&self, announced: &Announced, bucket: u16) -> Result<Office, HolderError> {
+        let (said, known) = (announced.0.get(&bucket).copied(), self.offices.get(&bucket).copied());
+        match said {
+            Some(said) if Some(said) == known => Ok(said),
+            _ => Err(HolderError::Office { bucket, said, known }),
+        }
+    }
+
+    fn known(&mut self, announced: &Announced, connection: ConnectionId) -> Result<&mut Held, HolderError> {
+        let bucket = self.held.get(&connection).ok_or(HolderError::Unknown(connection))?.bucket;
+        self.office(announced, bucket)?;
+        self.held.get_mut(&connection).ok_or(HolderError::Unknown(connection))
+    }
+
+    fn remove(&mut self, connection: ConnectionId) {
+        let Some(held) = self.held.remove(&connection) else { return };
+        if let Some(all) = self.buckets.get_mut(&held.bucket) {
+            all.remove(&connection);
+            if all.is_empty() {
+                self.buckets.remove(&held.bucket);
+            }
+        }
+    }
+
+    /// Takes everything of a bucket out: its owner is gone, and this node goes on. Frames of the old office are refused
+    /// from now on.
+    pub fn take_over(&mut self, bucket: u16, office: Office) -> Vec<(ConnectionId, Held)> {
+        self.offices.insert(bucket, office);
+        let all = self.buckets.remove(&bucket).unwrap_or_default();
+        all.into_iter().filter_map(|id| self.held.remove(&id).map(|held| (id, held))).collect()
+    }
+
+    /// Forgets a bucket: this node is no backup of it any more.
+    pub fn forget(&mut self, bucket: u16) {
+        for connection in self.buckets.remove(&bucket).unwrap_or_default() {
+            self.held.remove(&connection);
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        *self = Holder::default();
+    }
+
+    /// Connections held.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Everything held, by connection.
+    pub fn iter(&self) -> impl Iterator<Item = (&ConnectionId, &Held)> {
+        self.held.iter()
+    }
+
+    /// Panics when a law is broken; for tests and the simulator.
+    pub fn check_invariants(&self) {
+        for (id, held) in &self.held {
+            assert!(
+                self.buckets.get(&held.bucket).is_some_and(|all| all.contains(id)),
+                "{id:?} is not filed under its bucket"
+            );
+            held.state.check_invariants();
+        }
+        let filed: usize = self.buckets.values().map(BTreeSet::len).sum();
+        assert_eq!(filed, self.held.len(), "a connection is filed twice");
+    }
+}
+
+impl Held {
+    /// Sequence numbers from which the leg goes on: the next to send (what the peer is known to have) and the next to
+    /// receive (what is mirrored, and may be acknowledged).
+    pub fn sequence(&self, leg: u32) -> Option<(u32, u32)> {
+        let facts = self.legs.get(&leg)?;
+        let (sent, received) = match leg {
+            0 => (self.state.server.output, self.state.client_frontier()),
+            _ if self.state.client.leg == leg => (self.state.client.output, self.state.server_frontier(leg)),
+            _ => (0, self.state.server_frontier(leg)),
+        };
+        Some((facts.sent.wrapping_add(sent as u32), facts.received.wrapping_add(received as u32)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Entry;
+
+    const OFFICE: Office = Office { epoch: 3, proposer: 1, incarnation: 9, moves: 0 };
+
+    fn begin(id: u64, bucket: u16) -> Frame {
+        Frame::Begin { connection: ConnectionId(id), bucket, state: None }
+    }
+
+    fn later(moves: u32) -> Office {
+        Office { moves, ..OFFICE }
+    }
+
+    #[test]
+    fn only_the_newest_office_of_a_bucket_is_believed() {
+        let mut holder = Holder::default();
+        let (mut old, mut new) = (Announced::default(), Announced::default());
+        assert!(holder.handle(&mut old, begin(1, 7)).is_err());
+        holder.handle(&mut old, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
+        holder.handle(&mut old, begin(1, 7)).unwrap();
+        holder.handle(&mut new, Frame::Office { bucket: 7, office: later(1) }).unwrap();
+        assert!(holder.handle(&mut old, begin(2, 7)).is_err());
+        assert!(holder.handle(&mut old, Frame::End { connection: ConnectionId(1) }).is_err());
+        assert!(holder.handle(&mut old, Frame::Office { bucket: 7, office: OFFICE }).is_err());
+        holder.handle(&mut new, begin(2, 7)).unwrap();
+        holder.check_invariants();
+        assert_eq!(holder.len(), 2);
+    }
+
+    #[test]
+    fn what_a_new_owner_does_not_mention_is_over() {
+        let mut holder = Holder::default();
+        let mut channel = Announced::default();
+        holder.handle(&mut channel, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
+        for id in 1..=3 {
+            holder.handle(&mut channel, begin(id, 7)).unwrap();
+        }
+        holder.handle(&mut channel, Frame::Office { bucket: 7, office: later(1) }).unwrap();
+        holder.handle(&mut channel, begin(2, 7)).unwrap();
+        holder.handle(&mut channel, Frame::Complete { bucket: 7 }).unwrap();
+        holder.check_invariants();
+        assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn a_take_over_gets_the_fold_and_refuses_the_late_owner() {
+        let mut holder = Holder::default();
+        let mut channel = Announced::default();
+        holder.handle(&mut channel, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
+        holder.handle(&mut channel, begin(1, 7)).unwrap();
+        let entries = vec![Entry::Close { plain: 5, abort: true }];
+        let connection = ConnectionId(1);
+        holder.handle(&mut channel, Frame::Entries { connection, entries }).unwrap();
+        let taken = holder.take_over(7, later(1));
+        assert_eq!((taken.len(), taken[0].1.state.closed), (1, Some((5, true))));
+        assert!(holder.is_empty());
+        assert!(holder.handle(&mut channel, begin(2, 7)).is_err());
+    }
+}
