@@ -8,14 +8,24 @@
 
 mod address;
 mod epoll;
+mod leg;
+mod link;
+mod netlink;
+mod option;
+mod prober;
 mod process;
+mod repair;
 mod socket;
 mod splice;
 
 pub use epoll::{Epoll, Event, Waker};
+pub use leg::{connect_from, destroy, local_port_range};
+pub use link::{Announcer, card_address, set_neighbour};
+pub use prober::{Probe, Prober};
 pub use process::{
     drop_privileges, pin_to_core, raise_file_limit, resident_bytes, thread_cpu_ns, wall_clock_s,
 };
+pub use repair::{Restore, RestoreError, Restoring, Stamp, TcpFacts, facts};
 pub use socket::{
     Transfer, accept, acknowledge_now, connect, connect_error, listen, local_address, read, read_scattered,
     reset_on_close, shutdown_write, write, write_gathered,

@@ -1,0 +1,492 @@
+/* The gate: no ACK, FIN or RST of a gated flow leaves before the program released it; see owner.h for whose packets
+ * they are. Attached as tc clsact filters by netlink, so that it stays when the process dies.
+ *
+ * A flow is gated when its local address is in `addresses` and its port is in `listeners` or in a server-leg block. It is
+ * registered here before its first data: passive at our SYN-ACK, active at our SYN. What cannot be registered is not
+ * allowed to start. Everything else on the interface passes untouched.
+ *
+ * Packets are dropped with TC_ACT_STOLEN, not TC_ACT_SHOT: TCP takes SHOT for a local failure and parks the data. */
+#include "neighbour.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+static __always_inline struct slot *slot_of(const struct flow_key *key, __u32 *index)
+{
+	__u32 *i = bpf_map_lookup_elem(&flows, key);
+	if (!i)
+		return 0;
+	*index = *i;
+	return bpf_map_lookup_elem(&slots, i);
+}
+
+/* ---- registration ---- */
+
+struct offer { bool wscale_present, has_ts; __u8 wscale; };
+
+/* Window scale and timestamps of a SYN. */
+static __always_inline void read_offer(struct __sk_buff *skb, const struct packet *p, struct offer *offer)
+{
+	__u8 o[40];
+	__builtin_memset(o, 1, sizeof o);
+	__builtin_memset(offer, 0, sizeof *offer);
+	__u32 len = (p->tcp.doff * 4 - 20) & 63;
+	if (!len || len > sizeof o || bpf_skb_load_bytes(skb, p->l4 + 20, o, len))
+		return;
+	int skip = 0;
+	for (int i = 0; i < 38; i++) {
+		if (skip) {
+			skip--;
+			continue;
+		}
+		if (o[i] == 0)
+			break;
+		if (o[i] == 1)
+			continue;
+		if (o[i] == 3) {
+			offer->wscale_present = true;
+			offer->wscale = o[i + 2] > 14 ? 14 : o[i + 2];
+		}
+		if (o[i] == 8)
+			offer->has_ts = true;
+		if (o[i + 1] < 2)
+			break;
+		skip = o[i + 1] - 1;
+	}
+}
+
+static __always_inline void fill_slot(struct __sk_buff *skb, const struct packet *p, struct slot *s, __u32 bucket,
+				      __u16 generation)
+{
+	struct offer offer;
+	__u32 ack = bpf_ntohl(p->tcp.ack_seq), next = bpf_ntohl(p->tcp.seq) + 1;
+	read_offer(skb, p, &offer);
+	__builtin_memset(s, 0, sizeof *s);
+	s->committed = s->k_ack = s->sent_ack = ack;
+	s->k_edge = s->sent_edge = ack + bpf_ntohs(p->tcp.window);	/* never scaled in a SYN */
+	s->snd_nxt = s->snd_una = s->peer_ack = next;
+	s->syn_sent = !p->tcp.ack;
+	s->key = p->key;
+	s->wscale = offer.wscale;
+	s->has_ts = offer.has_ts;
+	s->ifindex = skb->ifindex;
+	s->bucket = bucket;
+	s->generation = generation;
+	s->born_ns = now_ns();
+	bpf_skb_load_bytes(skb, 0, s->eth, 14);
+}
+
+/* Our SYN or SYN-ACK of a flow that is not registered, or registered with another sequence number. */
+static __always_inline int register_flow(struct __sk_buff *skb, const struct packet *p, __u32 bucket)
+{
+	__u32 index;
+	struct slot *s = slot_of(&p->key, &index);
+	if (s && s->snd_nxt == bpf_ntohl(p->tcp.seq) + 1 && !s->established)
+		return TC_ACT_OK;				/* sent again */
+	if (s && !(READ(s->flags) & FLAG_TAKEN)) {		/* an attempt that nobody waits for any more */
+		fill_slot(skb, p, s, bucket, s->generation + 1);
+		return TC_ACT_OK;
+	}
+	if (bpf_map_pop_elem(&free_slots, &index)) {
+		count(NO_SLOT);
+		return TC_ACT_STOLEN;
+	}
+	s = bpf_map_lookup_elem(&slots, &index);
+	if (!s)
+		return TC_ACT_STOLEN;
+	fill_slot(skb, p, s, bucket, s->generation + 1);
+	if (bpf_map_update_elem(&flows, &p->key, &index, BPF_ANY)) {
+		bpf_map_push_elem(&free_slots, &index, 0);
+		count(NO_SLOT);
+		return TC_ACT_STOLEN;
+	}
+	return TC_ACT_OK;
+}
+
+/* ---- egress ---- */
+
+/* Timestamps of a template are the flow's newest. */
+static __always_inline void stamp(struct __sk_buff *skb, const struct packet *p, struct slot *s)
+{
+	__be32 ts[2] = { s->tsval, s->tsecr }, old[2];
+	if (bpf_skb_load_bytes(skb, p->l4 + 24, old, 8))
+		return;
+	REPLACE_TCP(skb, p, 24, old, ts, 8);
+}
+
+/* Notes what our kernel says; true when it repeats itself (the peer retransmitted or probed). */
+static __always_inline bool note_kernel(struct __sk_buff *skb, const struct packet *p, struct slot *s, __u32 edge,
+					bool fin)
+{
+	__u32 ack = bpf_ntohl(p->tcp.ack_seq), end = bpf_ntohl(p->tcp.seq) + p->data_len + fin;
+	bool again = ack == s->k_ack && edge == s->k_edge;
+	if (!before(ack, s->k_ack)) {		/* a probe carries an old ACK: nothing goes backwards */
+		s->k_ack = ack;
+		s->k_edge = edge;
+	}
+	if (after(end, s->snd_nxt))
+		s->snd_nxt = end;
+	__be32 ts[2];
+	if (s->has_ts && p->tcp.doff >= 8 && !bpf_skb_load_bytes(skb, p->l4 + 24, ts, 8)) {
+		s->tsval = ts[0];
+		if ((__s32)(bpf_ntohl(ts[1]) - bpf_ntohl(s->tsecr)) > 0)
+			s->tsecr = ts[1];
+	}
+	return again;
+}
+
+/* A clamped pure ACK that says nothing new is dropped, unless the peer runs short of credit or waits for an answer. */
+static __always_inline bool says_nothing(struct slot *s, __u32 ack, __u32 edge, __u32 win, bool again)
+{
+	__s32 left = s->sent_edge - ack, offered = edge - ack;
+	if (win > s->sent_win && 2 * left < offered)
+		return false;
+	__u64 now = now_ns();
+	if (again && now - s->answered_ns > repeat_ns) {
+		s->answered_ns = now;
+		return false;
+	}
+	return true;
+}
+
+/* SACK blocks above a lowered ACK would tell the peer of data that may yet be lost: NOP them out. Our kernel writes
+ * NOP NOP SACK after the timestamps. */
+#define HIDE_SACK(n) do { \
+	__u32 nop_[n / 4], old_[n / 4]; \
+	__builtin_memset(nop_, 1, n); \
+	if (!bpf_skb_load_bytes(skb, p->l4 + at, old_, n) \
+	    && (old_[0] & bpf_htonl(0xffffff00)) == bpf_htonl(0x01010500)) { \
+		REPLACE_TCP(skb, p, at, old_, nop_, n); \
+		count(SACK_HIDDEN); \
+	} \
+} while (0)
+
+static __always_inline void hide_sack(struct __sk_buff *skb, const struct packet *p, bool has_ts)
+{
+	__u32 at = 20 + (has_ts ? 12 : 0), len = p->tcp.doff * 4 - at;
+	if (len == 12)
+		HIDE_SACK(12);
+	else if (len == 20)
+		HIDE_SACK(20);
+	else if (len == 28)
+		HIDE_SACK(28);
+	else if (len == 36)
+		HIDE_SACK(36);
+}
+
+static __always_inline int egress_flow(struct __sk_buff *skb, struct packet *p, struct slot *s)
+{
+	__u32 flags = READ(s->flags), committed = READ(s->committed), ws = s->wscale & 15;
+	struct tcphdr th = p->tcp;
+	bool template = skb->mark == template_mark, open = flags & FLAG_OPEN;
+	if (th.rst && !(flags & (FLAG_RST | FLAG_OPEN))) {
+		count(RST_HELD);
+		return TC_ACT_STOLEN;
+	}
+	if (th.fin && !(flags & (FLAG_FIN | FLAG_OPEN))) {
+		count(FIN_HELD);
+		if (!p->data_len)
+			return TC_ACT_STOLEN;
+		th.fin = 0;
+	}
+	__u32 seq = bpf_ntohl(th.seq), ack = bpf_ntohl(th.ack_seq), edge;
+	bool again = false, pure = !p->data_len && !th.fin && !th.rst;
+	if (template) {
+		seq = s->snd_nxt;
+		ack = committed;
+		edge = s->k_edge;
+		if (s->has_ts)
+			stamp(skb, p, s);
+		count(ACK_EMITTED);
+	} else {
+		edge = ack + ((__u32)bpf_ntohs(th.window) << ws);
+		again = note_kernel(skb, p, s, edge, th.fin);
+	}
+	__u32 out = before(committed, ack) && !open ? committed : ack;
+	bool clamped = out != ack, probe = pure && !template && seq != s->snd_nxt;
+	__u32 win = (__s32)(edge - out) < 0 ? 0 : (edge - out) >> ws;
+	if (win > 65535)
+		win = 65535;
+	if (pure && !probe && before(seq, s->peer_ack)) {
+		/* after a take-over the peer may be ahead of our kernel and would ignore our ACKs as old */
+		seq = s->peer_ack;
+		count(SEQ_RAISED);
+	}
+	if (clamped) {
+		if (pure && !template && !probe && out == s->sent_ack && says_nothing(s, ack, edge, win, again)) {
+			count(ACK_DROPPED);
+			return TC_ACT_STOLEN;
+		}
+		hide_sack(skb, p, s->has_ts);
+		count(CLAMPED);
+	}
+	th.seq = bpf_htonl(seq);
+	th.ack_seq = bpf_htonl(out);
+	if (clamped || template)
+		th.window = bpf_htons(win);
+	__u32 *was = (__u32 *)&p->tcp, *is = (__u32 *)&th;
+	if (was[1] != is[1] || was[2] != is[2] || was[3] != is[3])
+		REPLACE_TCP(skb, p, 4, was + 1, is + 1, 12);
+	if (!before(out, s->sent_ack)) {
+		s->sent_ack = out;
+		s->sent_win = win;
+		if (after(out + (win << ws), s->sent_edge))
+			s->sent_edge = out + (win << ws);
+	}
+	return TC_ACT_OK;
+}
+
+static __always_inline int egress_unregistered(struct __sk_buff *skb, struct packet *p)
+{
+	__u32 bucket = 0, zero = 0;
+	enum role role = role_of(&p->key, &bucket);
+	if (role == ROLE_NONE)
+		return TC_ACT_OK;
+	if (!may_speak(bucket))
+		return TC_ACT_STOLEN;
+	if (role == ROLE_ADDRESS)
+		return TC_ACT_OK;
+	if (p->tcp.syn)
+		return register_flow(skb, p, bucket);
+	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+	if (p->tcp.rst && set && READ(set->reset_unknown))
+		return TC_ACT_OK;
+	if (!p->tcp.rst && !p->tcp.fin && !p->data_len)
+		return TC_ACT_OK;		/* the last ACKs of a finished flow (TIME_WAIT) */
+	count(UNREGISTERED);
+	return TC_ACT_STOLEN;
+}
+
+/* Not TCP, or TCP that cannot be read: our addresses speak only while our own lease holds. */
+static __always_inline int egress_other(struct __sk_buff *skb, struct packet *p)
+{
+	if (!node)
+		return TC_ACT_OK;
+	if (p->protocol == IPPROTO_ICMPV6 && !advertisement_allowed(skb)) {
+		count(NEIGHBOUR_HELD);
+		return TC_ACT_STOLEN;
+	}
+	if (!bpf_map_lookup_elem(&addresses, p->key.local_addr) || !lease_over(0, now_ns()))
+		return TC_ACT_OK;
+	count(FENCED);
+	return TC_ACT_STOLEN;
+}
+
+SEC("tc") int gate_egress(struct __sk_buff *skb)
+{
+	struct packet p;
+	enum kind kind = read_packet(skb, &p, true);
+	if (kind == KIND_OTHER)
+		return TC_ACT_OK;
+	if (kind == KIND_ARP)
+		return egress_arp(skb);
+	if (kind != KIND_TCP)
+		return egress_other(skb, &p);
+	__u32 index;
+	struct slot *s = slot_of(&p.key, &index);
+	if (!s)
+		return egress_unregistered(skb, &p);
+	if (!may_speak(s->bucket))
+		return TC_ACT_STOLEN;
+	if (p.tcp.syn)
+		return register_flow(skb, &p, s->bucket);
+	return egress_flow(skb, &p, s);
+}
+
+/* ---- ingress ---- */
+
+/* The SYN-ACK to our SYN tells what both sides agreed on. */
+static __always_inline void complete(struct __sk_buff *skb, const struct packet *p, struct slot *s)
+{
+	struct offer offer;
+	if (!READ(s->syn_sent) || bpf_ntohl(p->tcp.ack_seq) != s->snd_nxt)
+		return;
+	read_offer(skb, p, &offer);
+	if (!offer.wscale_present)
+		s->wscale = 0;
+	if (!offer.has_ts)
+		s->has_ts = 0;
+	s->k_ack = s->sent_ack = s->k_edge = s->sent_edge = bpf_ntohl(p->tcp.seq) + 1;
+	WRITE(s->committed, bpf_ntohl(p->tcp.seq) + 1);
+	s->established = 1;
+	WRITE(s->syn_sent, 0);
+}
+
+/* Would the kernel look at this segment's ACK? The same window and timestamp test, so that nobody who guesses blindly
+ * moves what we believe the peer to have. */
+static __always_inline bool plausible(struct __sk_buff *skb, const struct packet *p, struct slot *s)
+{
+	__u32 seq = bpf_ntohl(p->tcp.seq), end = seq + p->data_len + p->tcp.fin;
+	if (before(end, s->k_ack) || after(seq, s->k_edge))
+		return false;
+	if (!s->has_ts)
+		return true;
+	__be32 ts[3];
+	if (p->tcp.doff < 8 || bpf_skb_load_bytes(skb, p->l4 + 20, ts, 12) || ts[0] != bpf_htonl(0x0101080a))
+		return true;		/* in another place of the header: the kernel finds them */
+	__s32 newer = bpf_ntohl(ts[1]) - bpf_ntohl(s->tsecr);
+	if (newer < 0)
+		return false;
+	/* an ACK of ours with an old echo would make the peer take a genuine retransmission for a spurious one */
+	if (newer > 0 && !after(seq, s->k_ack))
+		s->tsecr = ts[1];
+	return true;
+}
+
+static __always_inline void wake(struct slot *s, __u32 index, __u32 ack)
+{
+	if (!READ(s->armed) || before(ack, READ(s->wake_at)))
+		return;
+	if (!__sync_val_compare_and_swap(&s->armed, 1, 0))
+		return;
+	__u32 lane = READ(s->flags) >> LANE_SHIFT;
+	void *ring = bpf_map_lookup_elem(&events, &lane);
+	if (!ring || bpf_ringbuf_output(ring, &index, sizeof index, 0))
+		count(EVENT_LOST);
+}
+
+static __always_inline int ingress_flow(struct __sk_buff *skb, struct packet *p, struct slot *s, __u32 index)
+{
+	if (p->tcp.syn && p->tcp.ack)
+		complete(skb, p, s);
+	if (!p->tcp.ack || p->tcp.syn || p->tcp.rst || !plausible(skb, p, s))
+		return TC_ACT_OK;
+	__u32 ack = bpf_ntohl(p->tcp.ack_seq), next = READ(s->snd_nxt);
+	if (after(ack, next)) {
+		if (!(READ(s->flags) & FLAG_RESTORED))
+			return TC_ACT_OK;
+		if (after(ack, s->peer_ack))
+			WRITE(s->peer_ack, ack);
+		__be32 lower = bpf_htonl(next);
+		REPLACE_TCP(skb, p, 8, &p->tcp.ack_seq, &lower, 4);
+		count(ACK_LOWERED);
+		ack = next;
+	} else if (after(ack, s->peer_ack)) {
+		WRITE(s->peer_ack, ack);
+	}
+	if (!s->established)
+		s->established = 1;
+	if (after(ack, s->snd_una)) {
+		WRITE(s->snd_una, ack);
+		wake(s, index, ack);
+	}
+	return TC_ACT_OK;
+}
+
+/* Frames for the virtual MAC count as ours; frames for anybody else do not, whatever a flooding switch delivers. */
+static __always_inline bool accept_frame(struct __sk_buff *skb, const struct packet *p, bool *stray)
+{
+	__u8 to[6];
+	if (skb->pkt_type == PACKET_HOST)
+		return true;
+	struct address_info *info = bpf_map_lookup_elem(&addresses, p->key.local_addr);
+	if (!info || bpf_skb_load_bytes(skb, 0, to, 6) || !same_mac(to, info->mac))
+		return false;
+	*stray = (owner_word(info->bucket) & 0xff) != node;
+	bpf_skb_change_type(skb, PACKET_HOST);
+	return true;
+}
+
+static __always_inline int ingress_other(struct __sk_buff *skb, struct packet *p, enum kind kind)
+{
+	if (p->protocol == IPPROTO_ICMPV6) {
+		int verdict = ingress_solicitation(skb, p);
+		if (verdict >= 0)
+			return verdict;
+	}
+	bool stray = false;
+	if (!node || !bpf_map_lookup_elem(&addresses, p->key.local_addr))
+		return TC_ACT_OK;
+	if (kind == KIND_ODD) {			/* could carry TCP past the owner table */
+		count(UNSTEERABLE);
+		return TC_ACT_SHOT;
+	}
+	accept_frame(skb, p, &stray);
+	return TC_ACT_OK;
+}
+
+SEC("tc") int gate_ingress(struct __sk_buff *skb)
+{
+	struct packet p;
+	enum kind kind = read_packet(skb, &p, false);
+	if (kind == KIND_OTHER)
+		return TC_ACT_OK;
+	if (kind == KIND_ARP)
+		return ingress_arp(skb);
+	if (kind != KIND_TCP)
+		return ingress_other(skb, &p, kind);
+	__u32 index = 0, bucket = 0;
+	struct slot *s = slot_of(&p.key, &index);
+	if (s)
+		bucket = s->bucket;
+	else if (role_of(&p.key, &bucket) == ROLE_NONE)
+		return TC_ACT_OK;
+	bool stray = false;
+	if (!accept_frame(skb, &p, &stray))
+		return TC_ACT_OK;
+	int verdict = steer(skb, &p, bucket, stray);
+	if (verdict >= 0)
+		return verdict;
+	return s ? ingress_flow(skb, &p, s, index) : TC_ACT_OK;
+}
+
+/* ---- emission of ACKs: BPF_PROG_TEST_RUN with an empty frame whose first four bytes name the lane ---- */
+
+struct template { struct tcphdr tcp; __be32 ts[3]; };
+
+static __always_inline int emit(struct __sk_buff *skb, __u32 index, bool v6)
+{
+	struct slot *s = bpf_map_lookup_elem(&slots, &index);
+	if (!s)
+		return 0;
+	struct template t = { .tcp = { .source = s->key.local_port, .dest = s->key.remote_port, .doff = 8, .ack = 1 } };
+	t.ts[0] = s->has_ts ? bpf_htonl(0x0101080a) : bpf_htonl(0x01010101);
+	t.ts[1] = t.ts[2] = s->has_ts ? 0 : bpf_htonl(0x01010101);
+	__u32 l4;
+	__u64 sum;
+	bpf_skb_store_bytes(skb, 0, s->eth, 14, 0);
+	if (v6) {
+		struct ipv6hdr ip = { .version = 6, .nexthdr = IPPROTO_TCP, .hop_limit = 64,
+				      .payload_len = bpf_htons(sizeof t) };
+		__builtin_memcpy(ip.saddr, s->key.local_addr, 16);
+		__builtin_memcpy(ip.daddr, s->key.remote_addr, 16);
+		sum = bpf_csum_diff(0, 0, ip.saddr, 32, bpf_htonl(sizeof t + IPPROTO_TCP));
+		bpf_skb_store_bytes(skb, 14, &ip, sizeof ip, 0);
+		l4 = 54;
+	} else {
+		struct iphdr ip = { .version = 4, .ihl = 5, .ttl = 64, .protocol = IPPROTO_TCP,
+				    .frag_off = bpf_htons(0x4000), .tot_len = bpf_htons(20 + sizeof t),
+				    .saddr = s->key.local_addr[3], .daddr = s->key.remote_addr[3] };
+		ip.check = fold(bpf_csum_diff(0, 0, (__be32 *)&ip, sizeof ip, 0));
+		sum = bpf_csum_diff(0, 0, &ip.saddr, 8, bpf_htonl(sizeof t + IPPROTO_TCP));
+		bpf_skb_store_bytes(skb, 14, &ip, sizeof ip, 0);
+		l4 = 34;
+	}
+	t.tcp.check = fold(bpf_csum_diff(0, 0, (__be32 *)&t, sizeof t, sum));
+	bpf_skb_store_bytes(skb, l4, &t, sizeof t, 0);
+	skb->mark = template_mark;
+	return bpf_clone_redirect(skb, s->ifindex, 0);
+}
+
+struct emission { struct __sk_buff *skb; struct batch *batch; int failed; bool v6; };
+
+static long emit_next(__u32 i, struct emission *e)
+{
+	if (i >= BATCH)
+		return 1;
+	if (emit(e->skb, e->batch->slot[i], e->v6))
+		e->failed++;
+	return 0;
+}
+
+SEC("tc") int gate_emit(struct __sk_buff *skb)
+{
+	__u32 lane;
+	if (bpf_skb_load_bytes(skb, 0, &lane, sizeof lane))
+		return 0;
+	struct batch *batch = bpf_map_lookup_elem(&batches, &lane);
+	if (!batch)
+		return 0;
+	struct emission e = { .skb = skb, .batch = batch, .v6 = skb->protocol == bpf_htons(ETH_P_IPV6) };
+	bpf_loop(READ(batch->count), emit_next, &e, 0);
+	return e.failed;
+}

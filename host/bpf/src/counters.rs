@@ -1,0 +1,103 @@
+//! How often each thing happened at the gate, all processors together.
+
+use crate::GateError;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+/// What is counted. The order is that of `enum counter` in the programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Counter {
+    /// Packets whose ACK was lowered to what is committed.
+    Clamped,
+    /// Pure ACKs that said nothing new after lowering.
+    AckDropped,
+    /// ACKs emitted on request.
+    AckEmitted,
+    /// SACK options hidden.
+    SackHidden,
+    /// Incoming ACKs lowered after a take-over.
+    AckLowered,
+    /// Pure ACKs moved up to what the peer acknowledged, after a take-over.
+    SeqRaised,
+    /// FINs withheld.
+    FinHeld,
+    /// RSTs withheld.
+    RstHeld,
+    /// Packets stopped by a lapsed lease.
+    Fenced,
+    /// Packets stopped because another node owns the bucket.
+    Foreign,
+    /// Packets of gated ports without a registered flow, stopped.
+    Unregistered,
+    /// Connections that could not start because every slot was in use.
+    NoSlot,
+    /// Events that found no ring, or a full one.
+    EventLost,
+    /// Incoming packets recorded and dropped on hold.
+    Held,
+    /// Incoming packets passed on to their owner.
+    Steered,
+    /// Incoming packets of buckets that we back up, recorded and dropped.
+    Shadowed,
+    /// Incoming packets of others' buckets, dropped.
+    NotOurs,
+    /// Packets to be passed on whose hop limit was spent.
+    TtlSpent,
+    /// Fragments and packets with options or extension headers for our addresses, dropped.
+    Unsteerable,
+    /// ARP and neighbour questions answered.
+    NeighbourAnswered,
+    /// ARP and neighbour messages stopped: somebody else speaks for the address.
+    NeighbourHeld,
+}
+
+impl Counter {
+    /// All of them, in order.
+    pub const ALL: [Counter; 21] = [
+        Counter::Clamped,
+        Counter::AckDropped,
+        Counter::AckEmitted,
+        Counter::SackHidden,
+        Counter::AckLowered,
+        Counter::SeqRaised,
+        Counter::FinHeld,
+        Counter::RstHeld,
+        Counter::Fenced,
+        Counter::Foreign,
+        Counter::Unregistered,
+        Counter::NoSlot,
+        Counter::EventLost,
+        Counter::Held,
+        Counter::Steered,
+        Counter::Shadowed,
+        Counter::NotOurs,
+        Counter::TtlSpent,
+        Counter::Unsteerable,
+        Counter::NeighbourAnswered,
+        Counter::NeighbourHeld,
+    ];
+}
+
+/// A snapshot of all counters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counters([u64; Counter::ALL.len()]);
+
+impl Counters {
+    pub(crate) fn read(map: &MapHandle) -> Result<Counters, GateError> {
+        let mut values = [0; Counter::ALL.len()];
+        for (counter, value) in Counter::ALL.into_iter().zip(&mut values) {
+            let found = map.lookup_percpu(&(counter as u32).to_ne_bytes(), MapFlags::ANY);
+            let found =
+                found.map_err(|error| GateError::bpf(format!("reading counter {counter:?}"), &error))?;
+            for bytes in found.into_iter().flatten() {
+                *value += bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+            }
+        }
+        Ok(Counters(values))
+    }
+
+    /// One counter's value.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize]
+    }
+}

@@ -1,0 +1,64 @@
+//! What can go wrong between the program and its maps.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Why the gate refused.
+#[derive(Debug, thiserror::Error)]
+pub enum GateError {
+    /// The pin folder is not on a BPF file system and none could be mounted.
+    #[error(
+        "pinning maps under {path:?}: this is not a BPF file system, and mounting one failed: {source} \
+             (mount -t bpf bpf /sys/fs/bpf; needs CAP_SYS_ADMIN)"
+    )]
+    Pins {
+        /// The folder.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A kernel object could not be made or attached.
+    #[error("{attempt}: {source}")]
+    Kernel {
+        /// What was attempted, with its values.
+        attempt: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Every slot is in use: this many flows are the bound.
+    #[error("all {flows_max} slots are in use")]
+    NoSlot {
+        /// The bound.
+        flows_max: u32,
+    },
+    /// More addresses or listeners than a map holds.
+    #[error("gating {address}: the table of addresses or listeners is full")]
+    Full {
+        /// The address.
+        address: IpAddr,
+    },
+    /// A lane number at or above 64.
+    #[error("lane {lane} is outside 0..64")]
+    Lane {
+        /// The number.
+        lane: usize,
+    },
+}
+
+impl GateError {
+    pub(crate) fn kernel(attempt: impl Into<String>, source: impl Into<io::Error>) -> GateError {
+        GateError::Kernel { attempt: attempt.into(), source: source.into() }
+    }
+
+    /// Wraps an error of libbpf: its message carries the verifier's last words, its kind the errno.
+    pub(crate) fn bpf(attempt: impl Into<String>, source: &libbpf_rs::Error) -> GateError {
+        let kind = match source.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,
+            libbpf_rs::ErrorKind::NotFound => io::ErrorKind::NotFound,
+            libbpf_rs::ErrorKind::AlreadyExists => io::ErrorKind::AlreadyExists,
+            _ => io::ErrorKind::Other,
+        };
+        GateError::Kernel { attempt: attempt.into(), source: io::Error::new(kind, format!("{source:#}")) }
+    }
+}

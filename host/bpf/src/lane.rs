@@ -1,0 +1,211 @@
+//! What one worker thread uses: its events, its batch of ACKs, and the flows that it takes and gives back.
+
+use crate::gate::{Maps, Programs};
+use crate::skeleton::types;
+use crate::slot::{FLAG_FIN, FLAG_OPEN, FLAG_RST, Slot};
+use crate::table::{Table, bytes};
+use crate::{Flow, GateError};
+use libbpf_rs::libbpf_sys as sys;
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, RingBuffer, RingBufferBuilder};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// Most ACKs per system call.
+pub const BATCH: usize = 64;
+const LANES: usize = 64;
+/// Events that a worker can be behind by; beyond it they are lost and counted.
+const RING_BYTES: u32 = 1 << 16;
+/// How long a finished flow may wait for the peer's last ACK before its slot is taken away, in nanoseconds.
+const FINISH_NS_MAX: u64 = 60_000_000_000;
+
+/// Number of a lane: one per worker, 0 to 63.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneId(u8);
+
+impl LaneId {
+    /// The lane of this worker.
+    pub fn new(worker: usize) -> Result<LaneId, GateError> {
+        if worker < LANES { Ok(LaneId(worker as u8)) } else { Err(GateError::Lane { lane: worker }) }
+    }
+
+    /// Its number.
+    pub fn number(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+struct Finished {
+    slot: Slot,
+    end: u32,
+    deadline_ns: u64,
+}
+
+/// See the module.
+pub struct Lane {
+    id: LaneId,
+    maps: Arc<Maps>,
+    programs: Arc<Programs>,
+    slots: Arc<Table<types::slot>>,
+    batches: Arc<Table<types::batch>>,
+    ring: RingBuffer<'static>,
+    woken: Arc<Mutex<Vec<u32>>>,
+    finished: VecDeque<Finished>,
+}
+
+impl Lane {
+    pub(crate) fn new(
+        id: LaneId,
+        maps: Arc<Maps>,
+        programs: Arc<Programs>,
+        slots: Arc<Table<types::slot>>,
+        batches: Arc<Table<types::batch>>,
+    ) -> Result<Lane, GateError> {
+        let failed =
+            |error: libbpf_rs::Error| GateError::bpf(format!("making the ring of lane {}", id.0), &error);
+        let options =
+            sys::bpf_map_create_opts { sz: size_of::<sys::bpf_map_create_opts>() as _, ..Default::default() };
+        let ring = MapHandle::create(MapType::RingBuf, Some("events"), 0, 0, RING_BYTES, &options)
+            .map_err(failed)?;
+        let fd = ring.as_fd().as_raw_fd();
+        maps.events
+            .update(&u32::from(id.0).to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
+            .map_err(failed)?;
+        let woken = Arc::new(Mutex::new(Vec::new()));
+        let sink = woken.clone();
+        let mut builder = RingBufferBuilder::new();
+        let take = move |data: &[u8]| {
+            if let (Some(index), Ok(mut woken)) = (data.first_chunk(), sink.lock()) {
+                woken.push(u32::from_ne_bytes(*index));
+            }
+            0
+        };
+        builder.add(&ring, take).map_err(failed)?;
+        let ring = builder.build().map_err(failed)?;
+        Ok(Lane { id, maps, programs, slots, batches, ring, woken, finished: VecDeque::new() })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> LaneId {
+        self.id
+    }
+
+    /// The slot of a flow: after accept or connect. `None` when the flow is not gated or somebody holds its slot.
+    pub fn slot(&self, flow: &Flow) -> Option<Slot> {
+        let mut index = [0; 4];
+        let found = self.maps.flows.lookup_into(bytes(&flow.key()), &mut index, MapFlags::ANY);
+        match found {
+            Ok(true) => Slot::take(&self.slots, u32::from_ne_bytes(index), *flow),
+            _ => None,
+        }
+    }
+
+    /// Readable when events wait.
+    pub fn events_fd(&self) -> RawFd {
+        self.ring.epoll_fd()
+    }
+
+    /// Moves the indexes of slots that were woken into `into`. An index may be stale: look at the slot before acting.
+    pub fn events(&mut self, into: &mut Vec<u32>) -> io::Result<()> {
+        self.ring.consume().map_err(|error| io::Error::other(format!("{error:#}")))?;
+        if let Ok(mut woken) = self.woken.lock() {
+            into.append(&mut woken);
+        }
+        Ok(())
+    }
+
+    /// Sends an ACK at `committed` for each slot whose last ACK was lower, in batches. Must be called in the network
+    /// namespace of the node. An ACK that cannot be sent is no error: the peer asks again.
+    pub fn emit_acks<'a>(&mut self, slots: impl IntoIterator<Item = &'a Slot>) -> io::Result<()> {
+        let mut batches = [([0; BATCH], 0), ([0; BATCH], 0)];
+        for slot in slots {
+            if slot.sent_ack() == slot.committed() {
+                continue;
+            }
+            let v6 = slot.flow().is_ipv6();
+            let (indexes, count) = &mut batches[usize::from(v6)];
+            indexes[*count] = slot.index();
+            *count += 1;
+            if *count == BATCH {
+                self.emit(&indexes[..], v6)?;
+                *count = 0;
+            }
+        }
+        for (v6, (indexes, count)) in batches.iter().enumerate() {
+            if *count > 0 {
+                self.emit(&indexes[..*count], v6 == 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn emit(&mut self, indexes: &[u32], v6: bool) -> io::Result<()> {
+        let batch = self.batches.pointer(self.id.number());
+        for (place, index) in indexes.iter().take(BATCH).enumerate() {
+            // SAFETY: the place lies inside the lane's own batch, which only this thread and its test run use.
+            unsafe { (&raw mut (*batch).slot[place]).write_volatile(*index) };
+        }
+        // SAFETY: as above.
+        unsafe { (&raw mut (*batch).count).write_volatile(indexes.len() as u32) };
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let mut frame = [0; 86];
+        frame[..4].copy_from_slice(&u32::from(self.id.0).to_ne_bytes());
+        let (ethertype, length) = if v6 { ([0x86, 0xdd], 86) } else { ([8, 0], 66) };
+        frame[12..14].copy_from_slice(&ethertype);
+        // The test run wants a plausible IP header to start from.
+        frame[14] = if v6 { 0x60 } else { 0x45 };
+        let mut options = sys::bpf_test_run_opts {
+            sz: size_of::<sys::bpf_test_run_opts>() as _,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: length,
+            repeat: 1,
+            ..Default::default()
+        };
+        // SAFETY: the options describe `frame`, which lives across the call; nothing is written back.
+        let result = unsafe { sys::bpf_prog_test_run_opts(self.programs.emit.as_raw_fd(), &raw mut options) };
+        if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) }
+    }
+
+    /// Gives a slot back. With `end`, the sequence number after our FIN, its packets pass until the peer has acknowledged it, at
+    /// most a minute, see [`Lane::sweep`]; without, the flow is forgotten at once and what its socket still sends is
+    /// stopped.
+    pub fn finish(&mut self, slot: Slot, end: Option<u32>, now_ns: u64) {
+        let Some(end) = end else {
+            self.free(&slot);
+            return;
+        };
+        slot.flags().fetch_or(FLAG_OPEN | FLAG_FIN | FLAG_RST, Ordering::AcqRel);
+        if acknowledged(&slot, end) {
+            self.free(&slot);
+        } else {
+            self.finished.push_back(Finished { slot, end, deadline_ns: now_ns + FINISH_NS_MAX });
+        }
+    }
+
+    /// Frees finished slots whose peer has acknowledged the end, or has had its time. Call it now and then.
+    pub fn sweep(&mut self, now_ns: u64) {
+        for _ in 0..self.finished.len() {
+            let Some(finished) = self.finished.pop_front() else { return };
+            if acknowledged(&finished.slot, finished.end) || now_ns >= finished.deadline_ns {
+                self.free(&finished.slot);
+            } else {
+                self.finished.push_back(finished);
+            }
+        }
+    }
+
+    /// Finished flows that still wait for their peer.
+    pub fn finishing(&self) -> usize {
+        self.finished.len()
+    }
+
+    fn free(&self, slot: &Slot) {
+        self.maps.free(&self.slots, slot.index(), &slot.flow().key());
+    }
+}
+
+fn acknowledged(slot: &Slot, end: u32) -> bool {
+    slot.peer_acked().wrapping_sub(end) as i32 >= 0
+}

@@ -1,0 +1,155 @@
+//! Owner table and leases: atomics in memory that the programs read for every packet.
+
+use crate::table::Table;
+use crate::{BUCKETS, Bucket};
+use std::num::NonZeroU8;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Most backups that one bucket can list.
+pub const BACKUPS_MAX: usize = 6;
+
+/// A node of the cluster as the programs know it: 1 to 63.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(NonZeroU8);
+
+impl NodeId {
+    /// The node of this number; `None` outside 1..=63.
+    pub fn new(number: u8) -> Option<NodeId> {
+        NonZeroU8::new(number).filter(|number| number.get() < 64).map(NodeId)
+    }
+
+    /// Its number.
+    pub fn number(self) -> u8 {
+        self.0.get()
+    }
+}
+
+/// Who owns a bucket, and who must vouch for the owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Owner {
+    node: Option<NodeId>,
+    hold: bool,
+    backups: [u8; BACKUPS_MAX],
+}
+
+impl Owner {
+    /// Nobody: all packets of the bucket are dropped.
+    pub const NOBODY: Owner = Owner { node: None, hold: false, backups: [0; BACKUPS_MAX] };
+
+    /// Owned by `node`, with backups whose grants must hold. `None` for more than [`BACKUPS_MAX`] of them.
+    pub fn new(node: NodeId, backups: &[NodeId]) -> Option<Owner> {
+        let mut listed = [0; BACKUPS_MAX];
+        if backups.len() > BACKUPS_MAX {
+            return None;
+        }
+        for (place, backup) in listed.iter_mut().zip(backups) {
+            *place = backup.number();
+        }
+        Some(Owner { node: Some(node), hold: false, backups: listed })
+    }
+
+    /// The same owner, recording and dropping what comes in: the moment of a take-over.
+    pub fn held(self) -> Owner {
+        Owner { hold: true, ..self }
+    }
+
+    /// The same owner, taking packets again.
+    pub fn released(self) -> Owner {
+        Owner { hold: false, ..self }
+    }
+
+    /// The owning node.
+    pub fn node(self) -> Option<NodeId> {
+        self.node
+    }
+
+    /// Whether incoming packets are held.
+    pub fn is_held(self) -> bool {
+        self.hold
+    }
+
+    fn word(self) -> u64 {
+        let [a, b, c, d, e, f] = self.backups;
+        let node = self.node.map_or(0, NodeId::number);
+        u64::from_le_bytes([node, u8::from(self.hold), a, b, c, d, e, f])
+    }
+
+    fn from_word(word: u64) -> Owner {
+        let [node, hold, backups @ ..] = word.to_le_bytes();
+        Owner { node: NodeId::new(node), hold: hold & 1 != 0, backups }
+    }
+}
+
+/// The owner table. One word per bucket: owner, hold and backups change together.
+#[derive(Clone)]
+pub struct Owners {
+    pub(crate) table: Arc<Table<u64>>,
+}
+
+impl Owners {
+    /// Sets one bucket's owner, effective with the next packet.
+    pub fn set(&self, bucket: Bucket, owner: Owner) {
+        self.table.word(bucket.number()).store(owner.word(), Ordering::Release);
+    }
+
+    /// Sets the same owner for all buckets.
+    pub fn set_all(&self, owner: Owner) {
+        Bucket::all().for_each(|bucket| self.set(bucket, owner));
+    }
+
+    /// A bucket's owner.
+    pub fn get(&self, bucket: Bucket) -> Owner {
+        Owner::from_word(self.table.word(bucket.number()).load(Ordering::Acquire))
+    }
+}
+
+/// Until when this node may emit, in nanoseconds of `CLOCK_MONOTONIC` (the programs' clock). Zero, as at the start, means
+/// never.
+#[derive(Clone)]
+pub struct Leases {
+    pub(crate) table: Arc<Table<u64>>,
+}
+
+impl Leases {
+    /// Our own lease, which every packet needs.
+    pub fn set_own(&self, until_ns: u64) {
+        self.table.word(0).store(until_ns, Ordering::Release);
+    }
+
+    /// What `backup` granted: packets of buckets that list it need it too.
+    pub fn set(&self, backup: NodeId, until_ns: u64) {
+        self.table.word(usize::from(backup.number())).store(until_ns, Ordering::Release);
+    }
+
+    /// Nothing leaves from now on.
+    pub fn revoke_all(&self) {
+        (0..self.table.entries()).for_each(|index| self.table.word(index).store(0, Ordering::Release));
+    }
+
+    /// The programs' clock.
+    pub fn now_ns() -> u64 {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the kernel writes one timespec.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+}
+
+const _: () = assert!(BUCKETS <= 65_536);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_word_round_trips() {
+        let node = |n| NodeId::new(n).unwrap();
+        let owner = Owner::new(node(63), &[node(1), node(2), node(3), node(4), node(5), node(6)]).unwrap();
+        assert_eq!(Owner::from_word(owner.word()), owner);
+        assert_eq!(Owner::from_word(owner.held().word()), owner.held());
+        assert_eq!(owner.held().released(), owner);
+        assert_eq!(Owner::new(node(1), &[node(2); 7]), None);
+        assert_eq!((NodeId::new(0), NodeId::new(64)), (None, None));
+    }
+}

@@ -1,0 +1,60 @@
+//! Where maps are pinned, so that the gate's state outlives the process and the next one finds it.
+
+use crate::GateError;
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Changes with every change of a map's layout: maps of another layout cannot be reused.
+const LAYOUT: u32 = 1;
+const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+const BPF_FS: &str = "/sys/fs/bpf";
+
+fn path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+fn is_bpf(folder: &Path) -> io::Result<bool> {
+    let name = path(folder)?;
+    // SAFETY: statfs is plain data for which all zero bytes are a valid value.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a terminated path and a statfs that the kernel fills in.
+    if unsafe { libc::statfs(name.as_ptr(), &raw mut stat) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(stat.f_type as i64 == BPF_FS_MAGIC)
+}
+
+/// Mounts a BPF file system on `folder`.
+pub(crate) fn mount(folder: &Path) -> io::Result<()> {
+    let target = path(folder)?;
+    // SAFETY: terminated strings; bpf takes no data.
+    let result =
+        unsafe { libc::mount(c"bpf".as_ptr(), target.as_ptr(), c"bpf".as_ptr(), 0, std::ptr::null()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The folder for maps of this layout and size below `pins`, made if need be; mounts the BPF file system at its usual
+/// place when it is missing there.
+pub(crate) fn folder(pins: &Path, flows_max: u32) -> Result<PathBuf, GateError> {
+    let folder = pins.join(format!("v{LAYOUT}-{flows_max}"));
+    let failed = |source| GateError::Pins { path: pins.to_owned(), source };
+    let usual = Path::new(BPF_FS);
+    if pins.starts_with(usual) && !is_bpf(usual).map_err(failed)? {
+        mount(usual).map_err(failed)?;
+    }
+    std::fs::create_dir_all(&folder).map_err(failed)?;
+    if !is_bpf(&folder).map_err(failed)? {
+        return Err(failed(io::Error::from_raw_os_error(libc::EINVAL)));
+    }
+    Ok(folder)
+}
+
+/// Forgets what is pinned in `folder`.
+pub(crate) fn clear(folder: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        std::fs::remove_file(entry?.path())?;
+    }
+    Ok(())
+}

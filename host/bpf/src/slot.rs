@@ -1,0 +1,250 @@
+//! One gated flow: what user space says to the gate, and what the gate knows of both peers.
+
+use crate::Flow;
+use crate::lane::LaneId;
+use crate::skeleton::types;
+use crate::table::{Table, atomic};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub(crate) const FLAG_FIN: u32 = 1;
+pub(crate) const FLAG_RST: u32 = 2;
+pub(crate) const FLAG_TAKEN: u32 = 4;
+pub(crate) const FLAG_RESTORED: u32 = 8;
+pub(crate) const FLAG_OPEN: u32 = 16;
+const LANE_SHIFT: u32 = 24;
+
+/// The address of one field, without a reference to memory that the kernel writes.
+macro_rules! field {
+    ($slot:expr, $name:ident) => {
+        // SAFETY: callers pass a pointer into the table; only an address is computed.
+        unsafe { &raw mut (*$slot).$name }
+    };
+}
+
+/// Sequence numbers from which positions in the two streams are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// Of the first byte that we send.
+    pub sent: u32,
+    /// Of the first byte that the peer sends.
+    pub received: u32,
+}
+
+/// A flow that lived on another node, as [`Gate::restore`](crate::Gate::restore) needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restored {
+    /// Both ends.
+    pub flow: Flow,
+    /// Sequence number of the next byte to send: what the peer is known to have.
+    pub send: u32,
+    /// Sequence number of the next byte to receive: what is mirrored, and may be acknowledged.
+    pub receive: u32,
+    /// Receive window that the restored socket will offer, in bytes.
+    pub window: u32,
+    /// Our receive window's scale.
+    pub window_scale: u8,
+    /// Our next timestamp and the peer's newest, when in use.
+    pub timestamps: Option<(u32, u32)>,
+    /// Interface of the flow.
+    pub interface: u32,
+    /// Its card's address.
+    pub source_mac: [u8; 6],
+    /// Where its packets go next.
+    pub next_hop: [u8; 6],
+}
+
+/// The handle of one gated flow. Exactly one exists per taken slot; it is given back with
+/// [`Lane::finish`](crate::Lane::finish). Dropping it instead leaves the flow gated for good, which is safe but leaks the slot.
+pub struct Slot {
+    table: Arc<Table<types::slot>>,
+    index: u32,
+    flow: Flow,
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot")
+            .field("index", &self.index)
+            .field("flow", &self.flow)
+            .field("committed", &self.committed())
+            .field("peer_acked", &self.peer_acked())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Slot {
+    /// Takes a slot for a program; `None` when somebody holds it.
+    pub(crate) fn take(table: &Arc<Table<types::slot>>, index: u32, flow: Flow) -> Option<Slot> {
+        if index as usize >= table.entries() {
+            return None;
+        }
+        let slot = Slot { table: table.clone(), index, flow };
+        let was = slot.flags().fetch_or(FLAG_TAKEN, Ordering::AcqRel);
+        (was & FLAG_TAKEN == 0).then_some(slot)
+    }
+
+    /// Writes all of a restored flow, flags last. The bucket must be on hold or not ours yet: the gate writes these
+    /// lines too once packets flow.
+    pub(crate) fn write(table: &Arc<Table<types::slot>>, index: u32, from: &Restored, bucket: u16) -> Slot {
+        let pointer = table.pointer(index as usize);
+        // SAFETY: the entry lies inside the table. Its flow is not registered or on hold, so no program writes it; a
+        // program that still reads the old flow sees plain integers.
+        let generation = unsafe { (&raw const (*pointer).generation).read_volatile() };
+        let edge = from.receive.wrapping_add(from.window);
+        let mut eth = [0; 14];
+        eth[..6].copy_from_slice(&from.next_hop);
+        eth[6..12].copy_from_slice(&from.source_mac);
+        eth[12..].copy_from_slice(if from.flow.is_ipv6() { &[0x86, 0xdd] } else { &[8, 0] });
+        let (tsval, tsecr) = from.timestamps.unwrap_or((0, 0));
+        let value = types::slot {
+            committed: from.receive,
+            k_ack: from.receive,
+            k_edge: edge,
+            sent_ack: from.receive,
+            sent_edge: edge,
+            snd_nxt: from.send,
+            snd_una: from.send,
+            peer_ack: from.send,
+            tsval: tsval.to_be(),
+            tsecr: tsecr.to_be(),
+            established: 1,
+            born_ns: 1,
+            key: from.flow.key(),
+            eth,
+            wscale: from.window_scale & 15,
+            has_ts: u8::from(from.timestamps.is_some()),
+            ifindex: from.interface,
+            bucket,
+            generation: generation.wrapping_add(1),
+            ..types::slot::default()
+        };
+        // SAFETY: as above.
+        unsafe { pointer.write_volatile(value) };
+        let slot = Slot { table: table.clone(), index, flow: from.flow };
+        slot.flags().store(FLAG_TAKEN | FLAG_RESTORED, Ordering::Release);
+        slot
+    }
+
+    /// The flow.
+    pub fn flow(&self) -> Flow {
+        self.flow
+    }
+
+    /// Our end of the flow.
+    pub fn local(&self) -> SocketAddr {
+        self.flow.local
+    }
+
+    /// The number that events carry.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Where both streams start. Right only before anything was sent or committed: ask once, when established.
+    pub fn origin(&self) -> Origin {
+        Origin { sent: self.peer_acked(), received: self.committed() }
+    }
+
+    /// Whether the peer has answered our SYN or SYN-ACK.
+    pub fn is_established(&self) -> bool {
+        self.read(|slot| field!(slot, established)) != 0
+    }
+
+    /// The highest ACK that may leave: a sequence number. It must never go backwards. See
+    /// [`Lane::emit_acks`](crate::Lane::emit_acks): raising it sends nothing by itself.
+    pub fn set_committed(&self, ack: u32) {
+        self.field(|slot| field!(slot, committed)).store(ack, Ordering::Release);
+    }
+
+    /// The highest ACK that may leave.
+    pub fn committed(&self) -> u32 {
+        self.field(|slot| field!(slot, committed)).load(Ordering::Acquire)
+    }
+
+    /// The highest ACK that has left.
+    pub fn sent_ack(&self) -> u32 {
+        self.read(|slot| field!(slot, sent_ack))
+    }
+
+    /// What our kernel would acknowledge: all that it received in order.
+    pub fn received(&self) -> u32 {
+        self.read(|slot| field!(slot, k_ack))
+    }
+
+    /// What the peer acknowledged of what we sent: a sequence number, FIN included.
+    pub fn peer_acked(&self) -> u32 {
+        self.read(|slot| field!(slot, snd_una))
+    }
+
+    /// The end of what our kernel has sent: a sequence number.
+    pub fn sent(&self) -> u32 {
+        self.read(|slot| field!(slot, snd_nxt))
+    }
+
+    /// FIN may leave from now on.
+    pub fn allow_fin(&self) {
+        self.flags().fetch_or(FLAG_FIN, Ordering::AcqRel);
+    }
+
+    /// RST may leave from now on.
+    pub fn allow_rst(&self) {
+        self.flags().fetch_or(FLAG_RST, Ordering::AcqRel);
+    }
+
+    /// Nothing is withheld any more: the flow has no backup, or has ended.
+    pub fn open(&self) {
+        self.flags().fetch_or(FLAG_OPEN, Ordering::AcqRel);
+    }
+
+    /// Asks for one event in `lane` when the peer has acknowledged up to `ack`. False when it has already: then no event
+    /// may come.
+    pub fn wake_at(&self, lane: LaneId, ack: u32) -> bool {
+        let flags = self.flags();
+        if flags.load(Ordering::Relaxed) >> LANE_SHIFT != lane.number() as u32 {
+            flags.fetch_and((1 << LANE_SHIFT) - 1, Ordering::AcqRel);
+            flags.fetch_or((lane.number() as u32) << LANE_SHIFT, Ordering::AcqRel);
+        }
+        self.field(|slot| field!(slot, wake_at)).store(ack, Ordering::Release);
+        self.field(|slot| field!(slot, armed)).store(1, Ordering::SeqCst);
+        // The ACK may have come between: whoever looks second sees it.
+        (self.peer_acked().wrapping_sub(ack) as i32) < 0
+    }
+
+    /// Scale of our receive window.
+    pub fn window_scale(&self) -> u8 {
+        // SAFETY: the entry lies inside the table; the byte is written at registration only.
+        unsafe { (&raw const (*self.pointer()).wscale).read_volatile() }
+    }
+
+    /// Where packets of the flow go next: the link address of the peer or of its gateway.
+    pub fn next_hop(&self) -> [u8; 6] {
+        // SAFETY: the entry lies inside the table; the bytes are written at registration only.
+        let eth = unsafe { (&raw const (*self.pointer()).eth).read_volatile() };
+        [eth[0], eth[1], eth[2], eth[3], eth[4], eth[5]]
+    }
+
+    /// The right edge of the window that our kernel offers: a sequence number.
+    pub fn window_edge(&self) -> u32 {
+        self.read(|slot| field!(slot, k_edge))
+    }
+
+    pub(crate) fn flags(&self) -> &AtomicU32 {
+        self.field(|slot| field!(slot, flags))
+    }
+
+    fn pointer(&self) -> *mut types::slot {
+        self.table.pointer(self.index as usize)
+    }
+
+    fn field(&self, pick: impl Fn(*mut types::slot) -> *mut u32) -> &AtomicU32 {
+        // SAFETY: `pick` only takes the address of an aligned field of the entry, which lives as long as the table.
+        unsafe { atomic(pick(self.pointer())) }
+    }
+
+    fn read(&self, pick: impl Fn(*mut types::slot) -> *mut u32) -> u32 {
+        self.field(pick).load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,377 @@
+//! One packet in, one packet out.
+
+use crate::frame::{ACK, FIN, RST, SYN, Segment};
+use crate::world::{PORT, VIRTUAL_MAC, at, bench, node, privileged, vip};
+use evergate_bpf::{Counter, Flow, Gate, Hook, Lane, LaneId, Mode, Owner, Slot};
+use std::net::SocketAddr;
+
+pub(crate) const PASS: u32 = 0;
+pub(crate) const DROP: u32 = 2;
+pub(crate) const STOLEN: u32 = 4;
+pub(crate) const REDIRECT: u32 = 7;
+
+fn client(v6: bool) -> SocketAddr {
+    at(v6, 10, 50_000)
+}
+
+fn listener(v6: bool) -> SocketAddr {
+    SocketAddr::new(vip(v6), PORT)
+}
+
+fn out(v6: bool) -> Segment {
+    Segment::new(listener(v6), client(v6))
+}
+
+fn inward(v6: bool) -> Segment {
+    Segment::new(client(v6), listener(v6))
+}
+
+fn leave(gate: &Gate, segment: &Segment) -> Result<Segment, u32> {
+    let outcome = gate.run(Hook::Egress, &segment.bytes(), 0).unwrap();
+    if outcome.action == PASS { Ok(Segment::read(&outcome.frame)) } else { Err(outcome.action) }
+}
+
+fn enter(gate: &Gate, segment: &Segment) -> Result<Segment, u32> {
+    let outcome = gate.run(Hook::Ingress, &segment.bytes(), 0).unwrap();
+    if outcome.action == PASS { Ok(Segment::read(&outcome.frame)) } else { Err(outcome.action) }
+}
+
+/// Our SYN-ACK goes out with window scale 7, the client answers. Both sides start at the sequence numbers given.
+fn accepted(gate: &Gate, v6: bool, sent: u32, received: u32) -> (Lane, Slot) {
+    let synack = Segment {
+        seq: sent.wrapping_sub(1),
+        ack: received,
+        flags: SYN | ACK,
+        window: 65_535,
+        options: vec![2, 4, 5, 180, 1, 3, 3, 7],
+        ..out(v6)
+    };
+    assert_eq!(leave(gate, &synack), Ok(synack));
+    let answer = Segment { seq: received, ack: sent, ..inward(v6) };
+    assert_eq!(enter(gate, &answer), Ok(answer));
+    let lane = gate.lane(LaneId::new(0).unwrap()).unwrap();
+    let slot = lane.slot(&Flow::new(listener(v6), client(v6))).expect("the flow is registered");
+    assert!(slot.is_established());
+    (lane, slot)
+}
+
+#[test]
+fn a_flow_is_gated_from_its_syn_ack_on_and_acks_never_pass_what_is_committed() {
+    if !privileged() {
+        return;
+    }
+    // The second start wraps around in the middle of the exchange.
+    for (v6, start) in [(false, 1000), (true, 1000), (false, u32::MAX - 2000), (true, u32::MAX - 2000)] {
+        bench(Mode::Steer, move |gate| {
+            let (mut lane, slot) = accepted(gate, v6, 500, start);
+            assert_eq!((slot.origin().sent, slot.origin().received), (500, start));
+            let ack = start.wrapping_add(4000);
+            let data = Segment { seq: 500, ack, window: 500, data: b"hello".to_vec(), ..out(v6) };
+            let got = leave(gate, &data).unwrap();
+            // The right edge stays where the kernel put it.
+            assert_eq!(
+                got,
+                Segment { ack: start, window: ((4000 + (500 << 7)) >> 7) as u16, ..data.clone() }
+            );
+            slot.set_committed(start.wrapping_add(1500));
+            assert_eq!(leave(gate, &data).unwrap().ack, start.wrapping_add(1500));
+            slot.set_committed(ack);
+            assert_eq!(leave(gate, &data), Ok(data.clone()));
+            assert_eq!(slot.sent_ack(), ack);
+            slot.set_committed(ack.wrapping_add(9000));
+            assert_eq!(leave(gate, &data), Ok(data));
+            lane.finish(slot, None, 0);
+        });
+    }
+}
+
+#[test]
+fn fin_and_rst_leave_only_when_allowed() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let (_lane, slot) = accepted(gate, false, 500, 1000);
+        let fin = Segment { seq: 500, ack: 1000, flags: FIN | ACK, ..out(false) };
+        let last = Segment { data: b"x".to_vec(), ..fin.clone() };
+        let rst = Segment { seq: 500, flags: RST, ..out(false) };
+        assert_eq!(leave(gate, &fin), Err(STOLEN));
+        assert_eq!(leave(gate, &last), Ok(Segment { flags: ACK, ..last.clone() }));
+        assert_eq!(slot.sent(), 501, "a FIN that was withheld is not counted as sent");
+        assert_eq!(leave(gate, &rst), Err(STOLEN));
+        slot.allow_fin();
+        assert_eq!(leave(gate, &last), Ok(last));
+        assert_eq!(leave(gate, &rst), Err(STOLEN));
+        slot.allow_rst();
+        assert_eq!(leave(gate, &rst), Ok(rst));
+    });
+}
+
+#[test]
+fn selective_acks_are_hidden_while_an_ack_is_lowered() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let (_lane, slot) = accepted(gate, false, 500, 1000);
+        for blocks in 1..=4usize {
+            let mut options = vec![1, 1, 5, 2 + 8 * blocks as u8];
+            (0..blocks as u32 * 2).for_each(|edge| options.extend((7000 + edge * 100).to_be_bytes()));
+            let data =
+                Segment { seq: 500, ack: 5000, options: options.clone(), data: b"x".to_vec(), ..out(false) };
+            slot.set_committed(1000);
+            assert_eq!(leave(gate, &data).unwrap().options, vec![1; options.len()]);
+            slot.set_committed(5000);
+            assert_eq!(leave(gate, &data).unwrap().options, options);
+        }
+    });
+}
+
+#[test]
+fn an_ack_that_says_nothing_is_dropped_unless_the_peer_asks_again() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let (_lane, _slot) = accepted(gate, false, 500, 1000);
+        let ack = Segment { seq: 500, ack: 3000, window: 500, ..out(false) };
+        let mut passed = 0;
+        for ms in 0..200 {
+            gate.set_test_clock_ns(2_000_000_000 + ms * 1_000_000);
+            match leave(gate, &ack) {
+                Ok(segment) => {
+                    assert_eq!(segment.ack, 1000);
+                    passed += 1;
+                }
+                Err(action) => assert_eq!(action, STOLEN),
+            }
+        }
+        assert_eq!(passed, 4, "repeated ACKs pass at most once per 50 ms");
+    });
+}
+
+#[test]
+fn a_window_update_passes_when_the_peer_runs_short_of_credit() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let (_lane, _slot) = accepted(gate, false, 500, 1000);
+        // The SYN-ACK offered 65,535 bytes: the kernel has taken them all and offers a megabyte more.
+        let ack = Segment { seq: 500, ack: 66_535, window: 8192, ..out(false) };
+        let got = leave(gate, &ack).unwrap();
+        assert_eq!(
+            (got.ack, u32::from(got.window) << 7),
+            (1000, 65_535 / 128 * 128 + (8192 << 7) + 128 - 128)
+        );
+        let repeated = Segment { window: 8191, ..ack };
+        assert_eq!(leave(gate, &repeated), Err(STOLEN), "no credit is gained");
+    });
+}
+
+#[test]
+fn what_cannot_be_registered_does_not_start_and_what_is_unknown_stays_silent() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let data = Segment { seq: 1, ack: 1, data: b"x".to_vec(), ..out(false) };
+        let rst = Segment { flags: RST, ..out(false) };
+        assert_eq!(leave(gate, &data), Err(STOLEN));
+        assert_eq!(leave(gate, &rst), Err(STOLEN));
+        gate.set_reset_unknown(true).unwrap();
+        assert_eq!(leave(gate, &rst), Ok(rst));
+        let syn = |port| Segment {
+            flags: SYN | ACK,
+            ..Segment::new(listener(false), SocketAddr::new(client(false).ip(), port))
+        };
+        for port in 1..=256 {
+            assert!(leave(gate, &syn(port)).is_ok(), "flow {port}");
+        }
+        assert_eq!(leave(gate, &syn(257)), Err(STOLEN));
+        assert_eq!(gate.counters().unwrap().get(Counter::NoSlot), 1);
+        // Connections that never came to be give their slots back.
+        gate.set_test_clock_ns(100_000_000_000);
+        assert_eq!(gate.reclaim(100_000_000_000, 75_000_000_000), 256);
+        assert!(leave(gate, &syn(257)).is_ok());
+        // Other ports, other addresses: not ours to touch.
+        let ssh = Segment::new(at(false, 1, 22), client(false));
+        for flags in [RST, FIN | ACK, SYN | ACK, ACK] {
+            let segment = Segment { flags, ..ssh.clone() };
+            assert_eq!(leave(gate, &segment), Ok(segment));
+        }
+    });
+}
+
+#[test]
+fn only_a_plausible_segment_moves_what_the_peer_has() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let (_lane, slot) = accepted(gate, v6, 500, 1000);
+            let data = Segment { seq: 500, ack: 1000, data: vec![7; 100], ..out(v6) };
+            leave(gate, &data).unwrap();
+            assert_eq!(slot.sent(), 600);
+            for (seq, ack) in [(999, 550), (200_000_000, 550), (1000, 601), (1000, 499)] {
+                let forged = Segment { seq, ack, ..inward(v6) };
+                assert_eq!(enter(gate, &forged), Ok(forged), "the kernel judges it");
+                assert_eq!(slot.peer_acked(), 500, "seq {seq} ack {ack}");
+            }
+            enter(gate, &Segment { seq: 1000, ack: 550, ..inward(v6) }).unwrap();
+            assert_eq!(slot.peer_acked(), 550);
+        });
+    }
+}
+
+#[test]
+fn an_event_comes_once_and_only_when_asked_for() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let (mut lane, slot) = accepted(gate, false, 500, 1000);
+        leave(gate, &Segment { seq: 500, ack: 1000, data: vec![7; 100], ..out(false) }).unwrap();
+        let mut events = Vec::new();
+        enter(gate, &Segment { seq: 1000, ack: 510, ..inward(false) }).unwrap();
+        lane.events(&mut events).unwrap();
+        assert!(events.is_empty());
+        assert!(!slot.wake_at(lane.id(), 510), "already acknowledged");
+        assert!(slot.wake_at(lane.id(), 540));
+        for ack in [520, 540, 560, 600] {
+            enter(gate, &Segment { seq: 1000, ack, ..inward(false) }).unwrap();
+        }
+        lane.events(&mut events).unwrap();
+        assert_eq!(events, [slot.index()]);
+    });
+}
+
+#[test]
+fn nothing_leaves_when_a_lease_is_over() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let (_lane, slot) = accepted(gate, false, 500, 1000);
+        slot.open();
+        let data = Segment { seq: 500, ack: 1000, data: b"x".to_vec(), ..out(false) };
+        let (owners, leases) = (gate.owners(), gate.leases());
+        let bucket = gate.bucket(&slot.flow());
+        owners.set(bucket, Owner::new(node(1), &[node(2), node(3)]).unwrap());
+        let at = |own, second, third, now| {
+            leases.set_own(own);
+            leases.set(node(2), second);
+            leases.set(node(3), third);
+            gate.set_test_clock_ns(now);
+            leave(gate, &data).is_ok()
+        };
+        assert!(at(100, 100, 100, 99));
+        assert!(!at(100, 100, 100, 100));
+        assert!(!at(100, 200, 200, 150));
+        assert!(!at(200, 100, 200, 150));
+        assert!(!at(200, 200, 100, 150));
+        assert!(at(200, 200, 200, 150));
+        owners.set(bucket, Owner::new(node(1), &[node(2)]).unwrap());
+        assert!(at(200, 200, 0, 150), "a node that is no backup has no say");
+        owners.set(bucket, Owner::new(node(2), &[]).unwrap());
+        assert!(!at(200, 200, 200, 150), "another node's bucket");
+        owners.set(bucket, Owner::NOBODY);
+        assert!(!at(200, 200, 200, 150));
+    });
+}
+
+#[test]
+fn the_programs_and_bucket_of_agree() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let interface = 1; // test runs come in on the loopback interface
+            gate.attach(interface, [2, 0, 0, 0, 0, 1]).unwrap();
+            gate.set_peer(interface, node(2), [2, 0, 0, 0, 0, 2]).unwrap();
+            let owners = gate.owners();
+            let mut spread = std::collections::BTreeSet::new();
+            let flows = (0..300u16).flat_map(|n| {
+                let client = SocketAddr::new(at(v6, 10 + (n % 200) as u8, 0).ip(), 1024 + n * 97);
+                let leg = SocketAddr::new(vip(v6), 32_768 + n * 90);
+                [Segment::new(client, listener(v6)), Segment::new(at(v6, 20, 9000), leg)]
+            });
+            for segment in flows {
+                let bucket = gate.bucket(&Flow::new(segment.to, segment.from));
+                spread.insert(bucket);
+                owners.set_all(Owner::new(node(1), &[]).unwrap());
+                owners.set(bucket, Owner::new(node(2), &[]).unwrap());
+                let outcome = gate.run(Hook::Ingress, &segment.bytes(), 0).unwrap();
+                assert_eq!(outcome.action, REDIRECT, "{segment:?} is not in {bucket:?}");
+                let passed_on = Segment::read(&outcome.frame);
+                let macs = (passed_on.to_mac, passed_on.from_mac, passed_on.hops);
+                assert_eq!(macs, ([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1], 63));
+                owners.set_all(Owner::new(node(2), &[]).unwrap());
+                owners.set(bucket, Owner::new(node(1), &[]).unwrap());
+                assert_eq!(gate.run(Hook::Ingress, &segment.bytes(), 0).unwrap().action, PASS);
+            }
+            assert!(spread.len() > 400, "{} buckets", spread.len());
+        });
+    }
+}
+
+#[test]
+fn on_hold_the_highest_ack_is_remembered_and_nothing_comes_in() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let flow = Flow::new(listener(v6), client(v6));
+            gate.owners().set_all(Owner::new(node(1), &[]).unwrap().held());
+            let mut options = vec![1, 1, 8, 10];
+            options.extend(77u32.to_be_bytes());
+            options.extend(66u32.to_be_bytes());
+            for ack in [u32::MAX - 5, 10, 4] {
+                let segment = Segment { seq: 1000, ack, window: 321, options: options.clone(), ..inward(v6) };
+                assert_eq!(enter(gate, &segment), Err(DROP));
+            }
+            let heard = gate.heard(&flow).unwrap();
+            assert_eq!((heard.seq, heard.ack, heard.window, heard.count), (1000, 10, 321, 3));
+            assert_eq!(heard.timestamps, (77, 66));
+            gate.forget_heard(&flow);
+            assert_eq!(gate.heard(&flow), None);
+        });
+    }
+}
+
+#[test]
+fn in_flood_mode_a_backup_remembers_and_others_drop() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Flood, |gate| {
+        let flow = Flow::new(listener(false), client(false));
+        let segment = Segment { to_mac: VIRTUAL_MAC, ack: 9, ..inward(false) };
+        gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
+        assert_eq!(enter(gate, &segment), Err(DROP));
+        assert_eq!(gate.heard(&flow), None);
+        gate.owners().set_all(Owner::new(node(2), &[node(3), node(1)]).unwrap());
+        assert_eq!(enter(gate, &segment), Err(DROP));
+        assert_eq!(gate.heard(&flow).unwrap().ack, 9);
+    });
+}
+
+#[test]
+fn fragments_and_extension_headers_do_not_pass_the_owner_table() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let mut fragment = inward(false).bytes();
+        fragment[20] = 0x20; // more fragments
+        assert_eq!(gate.run(Hook::Ingress, &fragment, 0).unwrap().action, DROP);
+        let mut extended = inward(true).bytes();
+        extended[20] = 60; // destination options
+        assert_eq!(gate.run(Hook::Ingress, &extended, 0).unwrap().action, DROP);
+        fragment[33] = 7; // not our address
+        assert_eq!(gate.run(Hook::Ingress, &fragment, 0).unwrap().action, PASS);
+    });
+}

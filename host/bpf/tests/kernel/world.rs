@@ -1,0 +1,75 @@
+//! Where the tests run.
+
+use evergate_bpf::netns::Namespace;
+use evergate_bpf::{Address, Bucket, BucketKey, Gate, Mode, NodeId, Options, Owner, PortBlocks};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+/// What all movable addresses answer.
+pub(crate) const VIRTUAL_MAC: [u8; 6] = [2, 0, 0x5e, 0, 0, 0x64];
+pub(crate) const BUCKET_KEY: BucketKey = BucketKey([0x1122_3344_5566_7788, 0x99aa_bbcc_ddee_ff00]);
+pub(crate) const PORT: u16 = 4430;
+
+/// Whether these tests can run here; says so on stderr when not. With root and a kernel that is new enough they can,
+/// and what fails then is a failure.
+pub(crate) fn privileged() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.trim().parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    // SAFETY: no pointers are passed.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root || version < (6, 8) {
+        eprintln!("skipped: needs root (is {root}) and Linux 6.8 (is {})", release.trim());
+        return false;
+    }
+    true
+}
+
+pub(crate) fn node(number: u8) -> NodeId {
+    NodeId::new(number).unwrap()
+}
+
+pub(crate) fn vip(v6: bool) -> IpAddr {
+    if v6 { "fd77::100".parse().unwrap() } else { "10.77.0.100".parse().unwrap() }
+}
+
+pub(crate) fn at(v6: bool, host: u8, port: u16) -> SocketAddr {
+    let ip: IpAddr = if v6 { format!("fd77::{host}") } else { format!("10.77.0.{host}") }.parse().unwrap();
+    SocketAddr::new(ip, port)
+}
+
+pub(crate) fn options(pins: &Path) -> Options<'_> {
+    Options {
+        pins,
+        node: node(1),
+        mode: Mode::Steer,
+        ports: PortBlocks::DEFAULT,
+        bucket_key: BUCKET_KEY,
+        flows_max: 256,
+        keep: false,
+    }
+}
+
+/// Makes the virtual addresses of both families movable, their listeners and legs gated.
+pub(crate) fn configure(gate: &Gate) {
+    for v6 in [false, true] {
+        let ip = vip(v6);
+        let bucket = Bucket::new(0).unwrap();
+        gate.add_address(&Address { ip, legs: true, bucket, mac: VIRTUAL_MAC }).unwrap();
+        gate.add_listener(SocketAddr::new(ip, PORT)).unwrap();
+    }
+}
+
+/// A gate with a clock of its own, that owns everything and whose lease never ends, not attached anywhere.
+pub(crate) fn bench(mode: Mode, test: impl FnOnce(&Gate) + Send + 'static) {
+    let namespace = Namespace::new().unwrap();
+    namespace.run(move || {
+        let options = Options { mode, ..options(Path::new("/sys/fs/bpf/evergate/test")) };
+        let gate = Gate::load_with_clock(&options, true).unwrap();
+        configure(&gate);
+        gate.set_test_clock_ns(1_000_000_000);
+        gate.leases().set_own(u64::MAX);
+        gate.owners().set_all(Owner::new(node(1), &[]).unwrap());
+        test(&gate);
+    });
+}

@@ -1,0 +1,146 @@
+//! The link layer: whose address a virtual IP has now, and neighbours that must be known beforehand.
+
+use crate::netlink;
+use crate::option::{check, set};
+use std::ffi::CString;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const SOL_PACKET: i32 = 263;
+const PACKET_ADD_MEMBERSHIP: i32 = 1;
+const PACKET_MR_UNICAST: u16 = 3;
+const RTM_NEWNEIGH: u16 = 28;
+const NUD_PERMANENT: u16 = 0x80;
+
+/// The card's address of an interface in the calling thread's network namespace.
+pub fn card_address(interface: &str) -> io::Result<[u8; 6]> {
+    // SAFETY: ifreq is plain data for which all zero bytes are a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let name = CString::new(interface).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let name = name.as_bytes_with_nul();
+    if name.len() > request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    let socket = crate::repair::tcp_socket(([0, 0, 0, 0], 0).into())?;
+    // SAFETY: the kernel reads the name and writes the address inside the ifreq.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR as _, &raw mut request) })?;
+    // SAFETY: SIOCGIFHWADDR has filled in this member.
+    let data = unsafe { request.ifr_ifru.ifru_hwaddr }.sa_data;
+    Ok([data[0] as u8, data[1] as u8, data[2] as u8, data[3] as u8, data[4] as u8, data[5] as u8])
+}
+
+/// Makes the neighbour `ip` on an interface known for good, so that a take-over need not ask for it. Only for peers on
+/// the same link; the gateway is known from daily traffic. Needs `CAP_NET_ADMIN`.
+pub fn set_neighbour(interface: u32, ip: IpAddr, mac: [u8; 6]) -> io::Result<()> {
+    let family = if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let mut body = vec![family as u8, 0, 0, 0]; // ndmsg
+    body.extend(interface.to_ne_bytes());
+    body.extend(NUD_PERMANENT.to_ne_bytes());
+    body.extend([0, 0]);
+    match ip {
+        IpAddr::V4(v4) => netlink::attribute(&mut body, 1, &v4.octets()),
+        IpAddr::V6(v6) => netlink::attribute(&mut body, 1, &v6.octets()),
+    }
+    netlink::attribute(&mut body, 2, &mac);
+    let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+    netlink::request(libc::NETLINK_ROUTE, RTM_NEWNEIGH, flags, &body)
+}
+
+/// Says where a virtual address lives. Opened beforehand: closing such a socket takes milliseconds, so keep it. While it
+/// lives, the card accepts frames for the virtual MAC. Needs `CAP_NET_RAW`.
+#[derive(Debug)]
+pub struct Announcer {
+    socket: OwnedFd,
+    interface: u32,
+    virtual_mac: [u8; 6],
+}
+
+impl Announcer {
+    /// An announcer of `virtual_mac` on an interface.
+    pub fn new(interface: u32, virtual_mac: [u8; 6]) -> io::Result<Announcer> {
+        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: no pointers are passed. Protocol 0: nothing is received.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        let mut address = [0u8; 8];
+        address[..6].copy_from_slice(&virtual_mac);
+        let request = libc::packet_mreq {
+            mr_ifindex: interface as i32,
+            mr_type: PACKET_MR_UNICAST,
+            mr_alen: 6,
+            mr_address: address,
+        };
+        set(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &request)?;
+        Ok(Announcer { socket, interface, virtual_mac })
+    }
+
+    /// Gratuitous ARP or unsolicited neighbour advertisement for `ip`. Sent from the virtual MAC, it moves the switch's
+    /// table at once. The gate lets it pass only at the node that may speak for the address.
+    pub fn announce(&self, ip: IpAddr) -> io::Result<()> {
+        let frame = match ip {
+            IpAddr::V4(v4) => arp(self.virtual_mac, v4.octets()),
+            IpAddr::V6(v6) => advertisement(self.virtual_mac, v6.octets()),
+        };
+        // SAFETY: sockaddr_ll is plain data for which all zero bytes are a valid value.
+        let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = self.interface as i32;
+        to.sll_halen = 6;
+        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: pointers and lengths describe the frame and an initialised address.
+        let sent = unsafe {
+            libc::sendto(
+                self.socket.as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                0,
+                (&raw const to).cast(),
+                length,
+            )
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+fn arp(mac: [u8; 6], ip: [u8; 4]) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend(mac);
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]); // ARP, Ethernet, IPv4, request
+    frame.extend(mac);
+    frame.extend(ip);
+    frame.extend([0; 6]);
+    frame.extend(ip);
+    frame
+}
+
+fn advertisement(mac: [u8; 6], ip: [u8; 16]) -> Vec<u8> {
+    let all_nodes = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let mut message = vec![136, 0, 0, 0, 0x20, 0, 0, 0]; // advertisement, override
+    message.extend(ip);
+    message.extend([2, 1]); // target link-layer address
+    message.extend(mac);
+    let pairs =
+        |bytes: &[u8]| bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum::<u32>();
+    let mut sum = pairs(&message) + pairs(&ip) + pairs(&all_nodes) + message.len() as u32 + 58;
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    message[2..4].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    let mut frame = vec![0x33, 0x33, 0, 0, 0, 1];
+    frame.extend(mac);
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+    frame.extend((message.len() as u16).to_be_bytes());
+    frame.extend([58, 255]);
+    frame.extend(ip);
+    frame.extend(all_nodes);
+    frame.extend(message);
+    frame
+}

@@ -1,0 +1,275 @@
+//! Sockets that continue on another node: what must be known of a live one, and how it is built anew.
+//!
+//! A leg's facts are read once, when it is established; from then on only bytes are counted. A live socket is never put
+//! into repair mode: a write at the same moment would fail.
+//!
+//! Restoring is a fixed order of system calls ([`Restore::open`], then [`Restoring::finish`]); each step says why it is
+//! there. It needs `CAP_NET_ADMIN`. The caller has gated the flow before (nothing of the new socket may leave early), and
+//! has learnt what the peer has ([`Prober`](crate::Prober)): a socket that starts above it, or that forgets what it
+//! acknowledged, stalls for good.
+
+use crate::address::Raw;
+use crate::option::{check, get_bytes, get_u32, set, set_words};
+use crate::socket::local_address;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+const TCP_REPAIR_WINDOW: i32 = 29;
+const REPAIR_ON: i32 = 1;
+/// Leaves repair mode without the window probe, which peers ignore.
+const REPAIR_OFF_NO_PROBE: i32 = -1;
+const RECEIVE_QUEUE: i32 = 1;
+const SEND_QUEUE: i32 = 2;
+const OPTION_MSS: u32 = 2;
+const OPTION_WINDOW_SCALE: u32 = 3;
+const OPTION_SACK: u32 = 4;
+const OPTION_TIMESTAMPS: u32 = 8;
+const IPV6_FREEBIND: i32 = 78;
+/// TCP's timestamps take 12 bytes of every segment.
+const TIMESTAMP_BYTES: u32 = 12;
+
+/// Our timestamp of a flow at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// The value. Its low bit tells the unit: clear for milliseconds, set for microseconds (Linux 6.7 and newer).
+    pub value: u32,
+    /// Wall clock then, in milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+impl Stamp {
+    /// What the stamp has become at `now_ms`, `slack_ms` ahead to make up for clocks that differ. Clocks that run
+    /// backwards are taken to stand still: a peer drops segments with older stamps than it has seen.
+    pub fn at(self, now_ms: u64, slack_ms: u64) -> u32 {
+        let elapsed_ms = now_ms.saturating_sub(self.at_ms) + slack_ms;
+        let ticks = if self.value & 1 == 0 { elapsed_ms } else { elapsed_ms.wrapping_mul(1000) };
+        (self.value.wrapping_add(ticks as u32).wrapping_add(1) & !1) | (self.value & 1)
+    }
+
+    /// The stamp to continue with: [`Stamp::at`], but later than `seen`, the newest that the peer echoed.
+    pub fn after(self, now_ms: u64, slack_ms: u64, seen: u32) -> u32 {
+        let value = self.at(now_ms, slack_ms);
+        if value.wrapping_sub(seen) as i32 > 0 {
+            return value;
+        }
+        (seen.wrapping_add(2) & !1) | (self.value & 1)
+    }
+}
+
+/// What a socket was agreed on with its peer; it never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TcpFacts {
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer's end.
+    pub remote: SocketAddr,
+    /// Most payload bytes of a segment to the peer, options included.
+    pub mss: u16,
+    /// Scales of the peer's window and of ours; `None` when not agreed on.
+    pub window_scales: Option<(u8, u8)>,
+    /// Selective acknowledgement.
+    pub sack: bool,
+    /// Timestamps, when agreed on.
+    pub stamp: Option<Stamp>,
+}
+
+impl TcpFacts {
+    /// Scale of the peer's window.
+    pub fn send_scale(&self) -> u8 {
+        self.window_scales.map_or(0, |(send, _)| send)
+    }
+
+    /// Scale of our window.
+    pub fn receive_scale(&self) -> u8 {
+        self.window_scales.map_or(0, |(_, receive)| receive)
+    }
+}
+
+fn peer_address(fd: RawFd) -> io::Result<SocketAddr> {
+    let mut raw = Raw::empty();
+    let (address, length) = raw.pointer_mut();
+    // SAFETY: the kernel writes at most `length` bytes of address into the storage behind the pointer.
+    check(unsafe { libc::getpeername(fd, address, length) })?;
+    Ok(raw.address())
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// The facts of an established socket. `now_ms` is the wall clock in milliseconds since 1970.
+pub fn facts(socket: RawFd, now_ms: u64) -> io::Result<TcpFacts> {
+    let mut info = [0u8; 24]; // a prefix of tcp_info: options at 5, both scales at 6, snd_mss at 16
+    if get_bytes(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)? < info.len() {
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "TCP_INFO is shorter than its oldest version",
+        ));
+    }
+    let options = info[5];
+    let (timestamps, sack, scaled) = (options & 1 != 0, options & 2 != 0, options & 4 != 0);
+    let segment = u32::from_ne_bytes([info[16], info[17], info[18], info[19]]);
+    let mss = segment + if timestamps { TIMESTAMP_BYTES } else { 0 };
+    let stamp = match timestamps {
+        true => {
+            Some(Stamp { value: get_u32(socket, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP)?, at_ms: now_ms })
+        }
+        false => None,
+    };
+    Ok(TcpFacts {
+        local: canonical(local_address(socket)?),
+        remote: canonical(peer_address(socket)?),
+        mss: u16::try_from(mss).unwrap_or(u16::MAX),
+        window_scales: scaled.then_some((info[6] & 15, info[6] >> 4)),
+        sack,
+        stamp,
+    })
+}
+
+/// A socket to be built.
+#[derive(Debug, Clone, Copy)]
+pub struct Restore {
+    /// What it was agreed on.
+    pub facts: TcpFacts,
+    /// Sequence number of the next byte to send: what the peer has.
+    pub send: u32,
+    /// Sequence number of the next byte to receive: what was acknowledged or may be.
+    pub receive: u32,
+    /// Our timestamp, when agreed on: [`Stamp::after`].
+    pub timestamp: Option<u32>,
+    /// Receive window to offer, in bytes; at most 65,535 scaled.
+    pub window: u32,
+    /// The peer's window, in bytes.
+    pub peer_window: u32,
+    /// Send and receive buffers, in bytes.
+    pub buffer: u32,
+}
+
+/// Why a socket could not be built, and at which step.
+#[derive(Debug, thiserror::Error)]
+#[error("restoring {local} to {remote}: {step}: {source}")]
+pub struct RestoreError {
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer's end.
+    pub remote: SocketAddr,
+    /// The step that failed.
+    pub step: &'static str,
+    /// What the kernel said. `AddrNotAvailable` at "connect": an orphan with these ends lives, see [`destroy`](crate::destroy).
+    pub source: io::Error,
+}
+
+/// An established socket, still in repair mode: it neither sends nor answers.
+#[derive(Debug)]
+pub struct Restoring {
+    socket: OwnedFd,
+    facts: TcpFacts,
+}
+
+impl Restore {
+    /// Builds the socket. Dropping the result sends nothing.
+    pub fn open(&self) -> Result<Restoring, RestoreError> {
+        let facts = self.facts;
+        let at = |step: &'static str| {
+            move |source| RestoreError { local: facts.local, remote: facts.remote, step, source }
+        };
+        let socket = tcp_socket(facts.local).map_err(at("socket"))?;
+        let fd = socket.as_raw_fd();
+        let tcp = |option, value: i32| set(fd, libc::IPPROTO_TCP, option, &value);
+        tcp(libc::TCP_REPAIR, REPAIR_ON).map_err(at("entering repair mode (needs CAP_NET_ADMIN)"))?;
+        for (queue, sequence) in [(RECEIVE_QUEUE, self.receive), (SEND_QUEUE, self.send)] {
+            tcp(libc::TCP_REPAIR_QUEUE, queue).map_err(at("choosing a queue"))?;
+            tcp(libc::TCP_QUEUE_SEQ, sequence as i32).map_err(at("setting a sequence number"))?;
+        }
+        tcp(libc::TCP_REPAIR_QUEUE, 0).map_err(at("choosing no queue"))?;
+        let free = match facts.local {
+            SocketAddr::V4(_) => set(fd, libc::SOL_IP, libc::IP_FREEBIND, &1i32),
+            SocketAddr::V6(_) => set(fd, libc::SOL_IPV6, IPV6_FREEBIND, &1i32),
+        };
+        free.map_err(at("binding to an address that is not ours yet"))?;
+        // Without it the kernel starts from 524 bytes and stays there.
+        tcp(libc::TCP_MAXSEG, i32::from(facts.mss)).map_err(at("setting the segment size"))?;
+        // Buffers first: the offered window must fit.
+        for option in [libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE] {
+            set(fd, libc::SOL_SOCKET, option, &(self.buffer as i32)).map_err(at("sizing a buffer"))?;
+        }
+        let local = Raw::new(facts.local);
+        // SAFETY: pointer and length describe an initialised socket address.
+        check(unsafe { libc::bind(fd, local.pointer(), local.length()) }).map_err(at("bind"))?;
+        let remote = Raw::new(facts.remote);
+        // SAFETY: pointer and length describe an initialised socket address.
+        check(unsafe { libc::connect(fd, remote.pointer(), remote.length()) }).map_err(at("connect"))?;
+        set_words(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, &agreed(&facts)).map_err(at("options"))?;
+        if let Some(value) = self.timestamp {
+            tcp(libc::TCP_TIMESTAMP, value as i32).map_err(at("setting the timestamp"))?;
+        }
+        // snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup
+        let windows = [self.receive, self.peer_window, self.peer_window.max(1), self.window, self.receive];
+        set_words(fd, libc::IPPROTO_TCP, TCP_REPAIR_WINDOW, &windows).map_err(at("setting the windows"))?;
+        tcp(libc::TCP_NODELAY, 1).map_err(at("TCP_NODELAY"))?;
+        Ok(Restoring { socket, facts })
+    }
+}
+
+impl Restoring {
+    /// Lets the socket live: it answers and may be written to. What the peer lacks is written by the caller now; it
+    /// leaves at once.
+    pub fn finish(self) -> Result<OwnedFd, RestoreError> {
+        let (local, remote) = (self.facts.local, self.facts.remote);
+        let at = |step| move |source| RestoreError { local, remote, step, source };
+        let fd = self.socket.as_raw_fd();
+        set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &REPAIR_OFF_NO_PROBE)
+            .map_err(at("leaving repair mode"))?;
+        // Leaving cleared it, and the port must stay usable by the listener after this socket's end.
+        set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32).map_err(at("SO_REUSEADDR"))?;
+        Ok(self.socket)
+    }
+}
+
+fn agreed(facts: &TcpFacts) -> Vec<u32> {
+    let mut options = vec![OPTION_MSS, u32::from(facts.mss)];
+    if let Some((send, receive)) = facts.window_scales {
+        options.extend([OPTION_WINDOW_SCALE, u32::from(send) | u32::from(receive) << 16]);
+    }
+    if facts.sack {
+        options.extend([OPTION_SACK, 0]);
+    }
+    if facts.stamp.is_some() {
+        options.extend([OPTION_TIMESTAMPS, 0]);
+    }
+    options
+}
+
+pub(crate) fn tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: no pointers are passed.
+    let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_only_move_forward_and_keep_their_unit() {
+        for unit in [0, 1] {
+            let stamp = Stamp { value: u32::MAX - 10 | unit, at_ms: 1_000_000 };
+            let stamp = Stamp { value: (stamp.value & !1) | unit, ..stamp };
+            for (now_ms, slack_ms) in [(1_000_000, 0), (999_000, 0), (1_000_001, 0), (1_005_000, 100)] {
+                let value = stamp.at(now_ms, slack_ms);
+                assert!(value.wrapping_sub(stamp.value) as i32 >= 0, "{stamp:?} at {now_ms}: {value}");
+                assert_eq!(value & 1, unit);
+                let seen = value.wrapping_add(5);
+                let after = stamp.after(now_ms, slack_ms, seen);
+                assert!(after.wrapping_sub(seen) as i32 > 0, "{after} is not after {seen}");
+                assert_eq!(after & 1, unit);
+            }
+        }
+    }
+}
