@@ -1,0 +1,188 @@
+//! Keeping the load even and the backups complete, inside a view.
+//!
+//! Every owner decides for its own buckets, from what all members say in their heartbeats; nobody leads. The pace is
+//! bounded, and a node gives away only what still leaves it the more loaded one, so that nothing swings back.
+//! This module does not know what load is: the shells report it in one unit.
+
+use evergate_base::Micros;
+
+use crate::rendezvous::score;
+use crate::{Bucket, MemberSet, Node, NodeId};
+
+impl Node {
+    /// Gives all buckets away and takes no more; [`crate::Event::Drained`] tells when it is done. Undone by `false`.
+    pub fn set_draining(&mut self, now: Micros, draining: bool) {
+        self.note_now(now);
+        self.draining = draining || self.config.weight == 0;
+        self.drained_told = false;
+        self.balance_at = self.now;
+        self.due = true;
+    }
+
+    /// Load of the buckets owned here; an idle bucket counts 1, so that idle ones are spread too.
+    pub(crate) fn own_load(&self) -> u64 {
+        let owned = self.offices.iter().filter(|office| office.owner == Some(self.me.id));
+        owned.fold(0, |sum, office| sum.saturating_add(office.load).saturating_add(1))
+    }
+
+    /// Looks at backups and load from time to time; a draining node more often.
+    pub(crate) fn advance_balance(&mut self, now: Micros) {
+        let calm = self.established && self.pending.is_none() && self.lapsed_at.is_none();
+        if !calm || now < self.balance_at {
+            return;
+        }
+        let interval = self.config.timing.balance;
+        self.balance_at = now + if self.draining { Micros(interval.0 / 10) } else { interval };
+        let steady = self.steady();
+        let mut room = Room::of(self);
+        self.complete_backups(steady, &mut room);
+        self.even_load(steady, &mut room);
+        let owns = self.offices.iter().any(|office| office.owner == Some(self.me.id));
+        if self.draining && !owns && self.busy.is_empty() && !self.drained_told {
+            self.drained_told = true;
+            self.drained = true;
+        }
+    }
+
+    /// Members that may get buckets and mirrors.
+    fn steady(&self) -> MemberSet {
+        let weights = self.weights(&self.members);
+        weights.into_iter().filter(|(_, weight)| *weight > 0).map(|(id, _)| id).collect()
+    }
+
+    /// Every owned bucket gets the backups it lacks and loses those it does not need.
+    fn complete_backups(&mut self, steady: MemberSet, room: &mut Room) {
+        let me = self.me.id;
+        let weights = self.weights(&self.members);
+        let liked = |bucket: u16, id: NodeId| score(bucket, id, weights.get(&id).copied().unwrap_or(0));
+        let others = steady.without(me);
+        let wanted = usize::from(self.config.backups).min(others.len());
+        for bucket in 0..self.config.buckets {
+            let Some(office) = self.offices.get_mut(usize::from(bucket)) else { return };
+            if office.owner != Some(me) || office.freezing.is_some() {
+                continue;
+            }
+            let destined = office.destined.map_or(MemberSet::EMPTY, MemberSet::of);
+            let usable = office.listed.intersection(others).minus(office.dropping).minus(destined);
+            if usable.len() < wanted && room.mirrors > 0 {
+                let free = others.minus(office.listed).minus(office.gone);
+                if let Some(best) = free.iter().max_by_key(|id| liked(bucket, *id))
+                    && office.list(best)
+                {
+                    room.mirrors -= 1;
+                    self.touch(Bucket(bucket));
+                }
+                continue;
+            }
+            let in_sync = usable.intersection(office.backups);
+            let spare = if in_sync.len() > wanted {
+                in_sync.iter().min_by_key(|id| liked(bucket, *id))
+            } else if in_sync.len() == wanted && wanted > 0 {
+                // Also those that are on their way out.
+                office.backups.minus(others).minus(office.dropping).minus(destined).iter().next()
+            } else {
+                None
+            };
+            if let Some(spare) = spare {
+                self.begin_drop(Bucket(bucket), spare);
+            }
+        }
+    }
+
+    /// Moves buckets from here to the member with the least for its weight.
+    fn even_load(&mut self, steady: MemberSet, room: &mut Room) {
+        let me = self.me.id;
+        let weights = self.weights(&self.members);
+        let mut loads: Vec<(NodeId, u64, u64)> = Vec::new();
+        for id in self.members.set().iter() {
+            let load = if id == me {
+                self.own_load()
+            } else {
+                self.peers.get(&id).and_then(|peer| peer.last).map_or(0, |last| last.load)
+            };
+            loads.push((id, load, u64::from(weights.get(&id).copied().unwrap_or(0))));
+        }
+        let total: u128 = loads.iter().map(|(_, load, _)| u128::from(*load)).sum();
+        let weight: u128 = loads.iter().map(|(_, _, weight)| u128::from(*weight)).sum();
+        let share = |own: u64| (total * u128::from(own)).checked_div(weight).map_or(0, |s| s as u64);
+        let Some(mut mine) = loads.iter().find(|(id, ..)| *id == me).map(|(_, load, _)| *load) else {
+            return;
+        };
+        let my_share = share(weights.get(&me).copied().map_or(0, u64::from));
+        let tolerance = my_share.saturating_mul(u64::from(self.config.pace.tolerance_percent)) / 100;
+        for (id, load, weight) in &mut loads {
+            let fair = share(*weight);
+            if *id == me || !steady.contains(*id) {
+                continue;
+            }
+            while room.moves > 0 && mine > my_share.saturating_add(tolerance) && *load < fair {
+                let gap = (mine - my_share).min(fair - *load);
+                let Some((bucket, moved)) = self.give(*id, gap, room) else { break };
+                let _ = bucket;
+                mine = mine.saturating_sub(moved);
+                *load = load.saturating_add(moved);
+            }
+        }
+    }
+
+    /// Gives one bucket of at most `gap` load to a member: moves it if the member is in sync, else begins to mirror it
+    /// there. The heaviest that fits goes first; a draining node gives whatever it has.
+    fn give(&mut self, to: NodeId, gap: u64, room: &mut Room) -> Option<(Bucket, u64)> {
+        let me = self.me.id;
+        let draining = self.draining;
+        let free = |office: &crate::bucket::Office| {
+            office.owner == Some(me)
+                && office.freezing.is_none()
+                && office.adding.is_empty()
+                && office.dropping.is_empty()
+                && office.destined.is_none_or(|id| id == to)
+                && (draining || office.load < gap)
+        };
+        let ready = |office: &crate::bucket::Office| free(office) && office.backups.contains(to);
+        let mirrorable = |office: &crate::bucket::Office| {
+            free(office) && !office.listed.contains(to) && !office.gone.contains(to)
+        };
+        let heaviest = |fits: &dyn Fn(&crate::bucket::Office) -> bool| {
+            let offices = (0u16..).zip(&self.offices).filter(|(_, office)| fits(office));
+            offices
+                .max_by_key(|(bucket, office)| (office.load, std::cmp::Reverse(*bucket)))
+                .map(|(bucket, _)| bucket)
+        };
+        let (bucket, moves) = match heaviest(&ready) {
+            Some(bucket) => (bucket, true),
+            None if room.mirrors > 0 => (heaviest(&mirrorable)?, false),
+            None => return None,
+        };
+        let office = self.offices.get_mut(usize::from(bucket))?;
+        office.destined = Some(to);
+        let load = office.load.saturating_add(1);
+        if moves {
+            room.moves -= 1;
+            self.begin_move(Bucket(bucket), to);
+        } else {
+            room.mirrors -= 1;
+            office.list(to);
+            self.touch(Bucket(bucket));
+        }
+        Some((Bucket(bucket), load))
+    }
+}
+
+/// How much more may be begun now.
+struct Room {
+    mirrors: u16,
+    moves: u16,
+}
+
+impl Room {
+    fn of(node: &Node) -> Room {
+        let mine = || node.offices.iter().filter(|office| office.owner == Some(node.me.id));
+        let count = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let syncing = mine().filter(|office| !office.listed.minus(office.backups).is_empty()).count();
+        let moving = mine().filter(|office| office.freezing.is_some()).count();
+        Room {
+            mirrors: node.config.pace.mirrors_max.saturating_sub(count(syncing)),
+            moves: node.config.pace.moves_max.saturating_sub(count(moving)),
+        }
+    }
+}

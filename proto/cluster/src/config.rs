@@ -1,0 +1,262 @@
+//! What an operator decides, and the inequalities between timers that safety rests on.
+
+use evergate_base::Micros;
+
+use crate::{BUCKETS, MemberSet, NODES_MAX, NodeId};
+
+/// How a node knows that it is not on the lonely side of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// A witness answers, or all configured nodes agree. Survives down to one node. Safe as long as two live nodes that
+    /// both reach the witness hear each other within [`Timing::take`].
+    Witness,
+    /// More than half of the configured nodes agree. Safe under any partition; stops when half the nodes are dead.
+    Majority,
+}
+
+/// The protocol's spans of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Timing {
+    /// Between two heartbeats on each path.
+    pub heartbeat: Micros,
+    /// How long a lease lasts, from the sending time of the heartbeat that it answers.
+    pub fence: Micros,
+    /// How long a packet that passed the gate may still sit in a queue of the node.
+    pub transmit: Micros,
+    /// How long after its last grant a node may first help to replace the one it granted to.
+    pub take: Micros,
+    /// Silence after which a node is suspected. At most `take`: suspecting late only adds to the stall.
+    pub suspect: Micros,
+    /// How far two clocks' rates may differ, in parts per million.
+    pub drift_ppm: u64,
+    /// How long a node that has just started listens before it may found a cluster alone.
+    pub listen_start: Micros,
+    /// The same after a lapse or a void.
+    pub listen_lapse: Micros,
+    /// First and longest wait before a node that was excluded joins again; doubles from one to the other.
+    pub hold_down_min: Micros,
+    /// See `hold_down_min`.
+    pub hold_down_max: Micros,
+    /// Between the proposals of nodes that notice the same change, by rank.
+    pub stagger: Micros,
+    /// A node whose workers made no progress for so long stops its heartbeats.
+    pub stall_max: Micros,
+    /// Between two looks at how load and backups are spread.
+    pub balance: Micros,
+    /// How long an owner waits for a bucket to freeze before it gives a move up.
+    pub freeze_max: Micros,
+}
+
+impl Timing {
+    /// For nodes whose heartbeat thread runs on time: bare metal.
+    pub const BARE_METAL: Timing = Timing {
+        heartbeat: Micros::from_ms(5),
+        fence: Micros::from_ms(34),
+        transmit: Micros::from_ms(2),
+        take: Micros::from_ms(40),
+        suspect: Micros::from_ms(30),
+        drift_ppm: 1000,
+        listen_start: Micros::from_ms(3000),
+        listen_lapse: Micros::from_ms(1000),
+        hold_down_min: Micros::from_ms(1000),
+        hold_down_max: Micros::from_ms(60_000),
+        stagger: Micros::from_ms(2),
+        stall_max: Micros::from_ms(20),
+        balance: Micros::from_ms(1000),
+        freeze_max: Micros::from_ms(1000),
+    };
+
+    /// For virtual machines on busy hosts, where threads were measured to wake up to 106 ms late.
+    pub const VIRTUAL_MACHINE: Timing = Timing {
+        fence: Micros::from_ms(140),
+        take: Micros::from_ms(150),
+        suspect: Micros::from_ms(120),
+        stall_max: Micros::from_ms(60),
+        ..Timing::BARE_METAL
+    };
+}
+
+/// How many buckets an owner works on at once, so that a join does not become a storm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pace {
+    /// Buckets that are being mirrored to one more backup for the sake of balance.
+    pub mirrors_max: u16,
+    /// Buckets that are being moved.
+    pub moves_max: u16,
+    /// A node gives buckets away when its load exceeds its share by more than this, in percent.
+    pub tolerance_percent: u8,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { mirrors_max: 64, moves_max: 16, tolerance_percent: 10 }
+    }
+}
+
+/// Names a cluster, so that two clusters on one network do not mix. Derived from the configured name by the caller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub struct ClusterId(pub u64);
+
+/// The configuration of one node. All nodes must agree on everything but `id` and `weight`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Config {
+    /// Which cluster.
+    pub cluster: ClusterId,
+    /// This node.
+    pub id: NodeId,
+    /// The static list of nodes, this one included.
+    pub nodes: MemberSet,
+    /// Number of buckets; [`BUCKETS`] outside of tests.
+    pub buckets: u16,
+    /// Backups for each bucket; more than there are nodes means all.
+    pub backups: u8,
+    /// How a node knows that it may act.
+    pub mode: Mode,
+    /// Spans of time.
+    pub timing: Timing,
+    /// How much work at once.
+    pub pace: Pace,
+    /// This node's share of the load relative to others; 0 takes none.
+    pub weight: u16,
+}
+
+/// A configuration that would not be safe, or could not work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The own id is missing from the list, or an id is out of range.
+    #[error("{id} is not in the list of nodes {nodes:?}")]
+    NotListed {
+        /// Own id.
+        id: NodeId,
+        /// The list.
+        nodes: MemberSet,
+    },
+    /// No buckets, or more than a map can carry.
+    #[error("{0} buckets: expected 1 to {BUCKETS}")]
+    Buckets(u16),
+    /// A lease could outlast the wait of the node that takes over.
+    #[error(
+        "leases of {fence_us} us (+{transmit_us} us in queues, clocks {drift_ppm} ppm apart) may outlast the take-over \
+         after {take_us} us: two owners at once; raise take or lower fence"
+    )]
+    LeaseOutlastsTake {
+        /// The lease.
+        fence_us: u64,
+        /// The queues.
+        transmit_us: u64,
+        /// The clocks.
+        drift_ppm: u64,
+        /// The wait.
+        take_us: u64,
+    },
+    /// Too few heartbeats in a lease: a few lost packets would fence a healthy node.
+    #[error("heartbeat of {heartbeat_us} us: at most a sixth of the lease of {fence_us} us")]
+    HeartbeatTooSlow {
+        /// The heartbeat.
+        heartbeat_us: u64,
+        /// The lease.
+        fence_us: u64,
+    },
+    /// Suspicion after the take-over could start, or before a second heartbeat could arrive.
+    #[error(
+        "suspicion after {suspect_us} us: expected more than two heartbeats and at most take ({take_us} us)"
+    )]
+    Suspect {
+        /// The silence.
+        suspect_us: u64,
+        /// The wait.
+        take_us: u64,
+    },
+    /// A listening node could found a second cluster while a take-over is under way.
+    #[error("listening for {listen_us} us: at least twice take ({take_us} us)")]
+    ListenTooShort {
+        /// The shorter of the two spans.
+        listen_us: u64,
+        /// The wait.
+        take_us: u64,
+    },
+}
+
+impl Config {
+    /// A cluster of the nodes 0 to `nodes - 1` with one backup, the default timers and witness mode.
+    pub fn new(cluster: ClusterId, id: NodeId, nodes: u8) -> Config {
+        Config {
+            cluster,
+            id,
+            nodes: (0..nodes).map(NodeId).collect(),
+            buckets: BUCKETS,
+            backups: 1,
+            mode: Mode::Witness,
+            timing: Timing::BARE_METAL,
+            pace: Pace::default(),
+            weight: 100,
+        }
+    }
+
+    /// Checks every inequality that the protocol relies on.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let t = &self.timing;
+        if usize::from(self.id.0) >= NODES_MAX || !self.nodes.contains(self.id) {
+            return Err(ConfigError::NotListed { id: self.id, nodes: self.nodes });
+        }
+        if self.buckets == 0 || self.buckets > BUCKETS {
+            return Err(ConfigError::Buckets(self.buckets));
+        }
+        // (fence + transmit) (1 + rho) / (1 - rho) < take, in integers.
+        let rho = u128::from(t.drift_ppm.min(500_000));
+        let lease = u128::from(t.fence.0) + u128::from(t.transmit.0);
+        if lease * (1_000_000 + rho) >= u128::from(t.take.0) * (1_000_000 - rho) {
+            return Err(ConfigError::LeaseOutlastsTake {
+                fence_us: t.fence.0,
+                transmit_us: t.transmit.0,
+                drift_ppm: t.drift_ppm,
+                take_us: t.take.0,
+            });
+        }
+        if t.heartbeat.0 == 0 || t.heartbeat.0.saturating_mul(6) > t.fence.0 {
+            return Err(ConfigError::HeartbeatTooSlow { heartbeat_us: t.heartbeat.0, fence_us: t.fence.0 });
+        }
+        if t.suspect > t.take || t.suspect.0 <= t.heartbeat.0.saturating_mul(2) {
+            return Err(ConfigError::Suspect { suspect_us: t.suspect.0, take_us: t.take.0 });
+        }
+        let listen = t.listen_start.min(t.listen_lapse);
+        if listen.0 < t.take.0.saturating_mul(2) {
+            return Err(ConfigError::ListenTooShort { listen_us: listen.0, take_us: t.take.0 });
+        }
+        Ok(())
+    }
+
+    /// How many nodes are more than half of the configured ones.
+    pub(crate) fn majority(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_timers_satisfy_the_inequalities() {
+        let mut config = Config::new(ClusterId(1), NodeId(0), 3);
+        assert_eq!(config.check(), Ok(()));
+        config.timing = Timing::VIRTUAL_MACHINE;
+        assert_eq!(config.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_lease_that_could_outlast_the_take_over_is_refused() {
+        let mut config = Config::new(ClusterId(1), NodeId(0), 2);
+        config.timing.fence = Micros::from_ms(38);
+        assert!(matches!(config.check(), Err(ConfigError::LeaseOutlastsTake { .. })));
+        config.timing.fence = Micros::from_ms(34);
+        config.timing.drift_ppm = 60_000;
+        assert!(matches!(config.check(), Err(ConfigError::LeaseOutlastsTake { .. })));
+    }
+
+    #[test]
+    fn a_node_outside_its_own_list_is_refused() {
+        let config = Config::new(ClusterId(1), NodeId(5), 3);
+        assert!(matches!(config.check(), Err(ConfigError::NotListed { .. })));
+    }
+}

@@ -1,0 +1,318 @@
+//! Who should be in the view: noticing that it is not right any more, and proposing the next one.
+//!
+//! The next view is a clique of nodes that hear each other. Everyone may propose; the stagger lets the lowest living id
+//! go first. Invariants: a node proposes only what it would promise; in witness mode it never leaves out a node that it
+//! hears and that has not said that it is fenced (rule 11).
+
+use evergate_base::Micros;
+
+use crate::config::Mode;
+use crate::message::{Announced, Body, Header, Heartbeat, Prepare};
+use crate::view::Proposal;
+use crate::{Incarnation, Member, MemberSet, Members, Node, NodeId, ViewId};
+
+impl Node {
+    /// Concludes from a peer's newest heartbeat what it means for the installed view.
+    pub(crate) fn learn_views(&mut self, header: &Header, heartbeat: &Heartbeat) {
+        let in_view = self.established && header.view == self.view;
+        if heartbeat.state == Announced::Active && !in_view {
+            self.active_heard_at = Some(self.now);
+        }
+        let newer = header.view > self.view && header.view != ViewId::NONE;
+        if self.established && newer && !heartbeat.includes_you {
+            // Rule 9: the others went on without us.
+            self.void(true);
+            return;
+        }
+        self.repeat_commit(header, heartbeat);
+    }
+
+    /// Sends the installed view again to a member that promised it and has not got it.
+    fn repeat_commit(&mut self, header: &Header, heartbeat: &Heartbeat) {
+        let missing = self.established
+            && self.members.contains(header.from)
+            && header.view < self.view
+            && heartbeat.promised == self.view;
+        if !missing {
+            return;
+        }
+        let (now, gap) = (self.now, self.config.timing.heartbeat);
+        let Some(peer) = self.peers.get_mut(&header.from.id) else { return };
+        if peer.commit_sent_at.is_some_and(|at| now.since(at) < gap) {
+            return;
+        }
+        peer.commit_sent_at = Some(now);
+        let (view, members, map) = (self.view, self.members.clone(), self.map.clone());
+        self.send(header.from.id, &Body::Commit(crate::message::Commit { view, members, map }));
+    }
+
+    /// Everything about views that silence decides.
+    pub(crate) fn advance_view(&mut self, now: Micros) {
+        self.give_up_if_lost(now);
+        self.settle_hold_down(now);
+        self.note_unsettled(now);
+        self.consider(now);
+        self.advance_promise(now);
+        self.advance_proposal();
+    }
+
+    /// A node that stayed in its views long enough may be excluded once more without a long wait.
+    fn settle_hold_down(&mut self, now: Micros) {
+        let settled = self.established && now.since(self.installed_at) >= self.config.timing.hold_down_max;
+        if settled {
+            self.hold_down = self.config.timing.hold_down_min;
+        }
+    }
+
+    /// Drops state that cannot be of use any more.
+    fn give_up_if_lost(&mut self, now: Micros) {
+        if !self.established {
+            return;
+        }
+        match self.config.mode {
+            Mode::Witness => {
+                let excluder = |id: &NodeId| {
+                    self.hears(*id)
+                        && self.peers.get(id).is_some_and(|peer| {
+                            self.members.contains(peer.member())
+                                && peer.last.is_some_and(|last| last.excludes_you)
+                        })
+                };
+                let excluded = self.peers.keys().any(|id| excluder(id));
+                self.excluded_since = if excluded { self.excluded_since.or(Some(now)) } else { None };
+                // They hear us and may not go on before we yield; they do not come back to us either.
+                let yields = self.excluded_since.is_some_and(|at| now.since(at) > self.config.timing.take);
+                if yields || self.is_lapsed_for_good(now) {
+                    self.void(yields);
+                }
+            }
+            Mode::Majority => {
+                if self.is_forgotten(now) {
+                    self.void(false);
+                }
+            }
+        }
+    }
+
+    /// A lapsed view of this node can neither be renewed nor followed by one of the same members.
+    fn is_lapsed_for_good(&self, now: Micros) -> bool {
+        let Some(lapsed_at) = self.lapsed_at else { return false };
+        let replaced = self.members.0.iter().any(|(id, incarnation)| {
+            let member = Member { id: *id, incarnation: *incarnation };
+            member != self.me
+                && self.peers.get(id).is_some_and(|peer| peer.member() != member && self.hears(*id))
+        });
+        let missing = self.members.0.keys().any(|id| *id != self.me.id && !self.hears(*id));
+        let witness = self.witness_since.is_some_and(|since| {
+            self.witness_until > now && now.since(since) >= self.config.timing.listen_lapse
+        });
+        replaced || (missing && witness && now.since(lapsed_at) >= self.config.timing.listen_lapse)
+    }
+
+    /// Majority mode: enough nodes are heard for a view, but too few of them remember one.
+    fn is_forgotten(&self, now: Micros) -> bool {
+        let Some(lapsed_at) = self.lapsed_at else { return false };
+        let heard = self.heard_set();
+        let remembers = |id: &NodeId| {
+            *id == self.me.id || self.peers.get(id).is_some_and(|peer| peer.view != ViewId::NONE)
+        };
+        let remembering = heard.iter().filter(remembers).count();
+        heard.len() >= self.config.majority()
+            && remembering < self.config.majority()
+            && now.since(lapsed_at) >= self.config.timing.listen_lapse
+    }
+
+    /// Notes whether the members of the view disagree about it.
+    fn note_unsettled(&mut self, now: Micros) {
+        let stuck = |peer: &crate::peer::Peer| {
+            self.members.contains(peer.member())
+                && self.hears(peer.member().id)
+                && peer.last.is_some_and(|last| {
+                    peer.view != self.view
+                        || last.promised > self.view
+                        || (last.state == Announced::Fenced && self.lapsed_at.is_none())
+                })
+        };
+        let unsettled = self.established && (self.pending.is_some() || self.peers.values().any(stuck));
+        self.unsettled_since = if unsettled { self.unsettled_since.or(Some(now)) } else { None };
+    }
+
+    /// How long an unsettled view is watched before it is proposed anew.
+    fn patience(&self) -> Micros {
+        Micros(self.config.timing.take.0.saturating_mul(3))
+    }
+
+    /// When [`Node::consider`] must run again before the next heartbeat.
+    pub(crate) fn proposal_due(&self) -> Option<Micros> {
+        self.wanted_since.map(|since| since + self.stagger(self.heard_set()))
+    }
+
+    /// Proposes a view if the installed one is not right and it is our turn.
+    fn consider(&mut self, now: Micros) {
+        if let Some(proposal) = &self.proposal {
+            let (members, asked_at) = (proposal.members.clone(), proposal.asked_at);
+            match self.target(now) {
+                Some(target) if target != members => self.propose(target),
+                _ if now.since(asked_at) >= self.config.timing.heartbeat => self.ask_again(now),
+                _ => {}
+            }
+            return;
+        }
+        if let Some(pending) = &self.pending {
+            let waited = now.since(pending.accepted_at);
+            let proposer = Member { id: pending.view.proposer, incarnation: pending.view.incarnation };
+            if waited < self.patience() && self.hears_life(proposer) {
+                return;
+            }
+        }
+        let Some(target) = self.target(now) else {
+            self.wanted_since = None;
+            return;
+        };
+        let settled = self.unsettled_since.is_none_or(|since| now.since(since) < self.patience());
+        if self.established && target == self.members && settled {
+            self.wanted_since = None;
+            return;
+        }
+        let since = *self.wanted_since.get_or_insert(now);
+        if now.since(since) >= self.stagger(target.set()) {
+            self.propose(target);
+        }
+    }
+
+    /// Established nodes propose first, by id.
+    fn stagger(&self, among: MemberSet) -> Micros {
+        let has_view = |id: &NodeId| self.peers.get(id).is_some_and(|peer| peer.view != ViewId::NONE);
+        let before = among.without(self.me.id).iter().filter(|id| match (has_view(id), self.established) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => *id < self.me.id,
+        });
+        Micros(self.config.timing.stagger.0.saturating_mul(before.count() as u64))
+    }
+
+    fn propose(&mut self, members: Members) {
+        let heard = self.peers.values().flat_map(|peer| peer.last.map(|last| last.promised.max(peer.view)));
+        let highest = heard.fold(self.promised.max(self.view), ViewId::max);
+        let view = ViewId {
+            epoch: highest.epoch.saturating_add(1),
+            proposer: self.me.id,
+            incarnation: self.me.incarnation,
+        };
+        self.accept(view, members.clone());
+        self.proposal = Some(Proposal { view, members, promises: Default::default(), asked_at: self.now });
+        self.ask_again(self.now);
+    }
+
+    /// Asks those who have not promised.
+    fn ask_again(&mut self, now: Micros) {
+        let Some(proposal) = &mut self.proposal else { return };
+        proposal.asked_at = now;
+        let (view, members) = (proposal.view, proposal.members.clone());
+        let missing: Vec<NodeId> = members
+            .0
+            .keys()
+            .copied()
+            .filter(|id| *id != self.me.id && !proposal.promises.contains_key(id))
+            .collect();
+        let body = Body::Prepare(Prepare { view, members });
+        for id in missing {
+            self.send(id, &body);
+        }
+    }
+
+    /// The members that the next view should have; `None` when this node must not propose.
+    fn target(&self, now: Micros) -> Option<Members> {
+        let candidates = if self.established { self.candidates() } else { self.founders(now)? };
+        let clique = self.clique(candidates);
+        let life = |id: NodeId| -> (NodeId, Incarnation) {
+            let incarnation = if id == self.me.id {
+                Some(self.me.incarnation)
+            } else {
+                self.peers.get(&id).map(|p| p.incarnation)
+            };
+            (id, incarnation.unwrap_or_default())
+        };
+        let members = Members(clique.iter().map(life).collect());
+        let witnessed = self.witness_until > now
+            && self.witness_since.is_some_and(|since| now.since(since) >= self.config.timing.fence);
+        let all = clique == self.config.nodes;
+        let sure = self.config.mode == Mode::Majority || all || witnessed;
+        (sure && self.may_promise(self.me.id, &members) && !self.leaves_out_the_living(&members))
+            .then_some(members)
+    }
+
+    /// Rule 11, before a proposal: a member that is heard and not fenced must not be left out.
+    fn leaves_out_the_living(&self, members: &Members) -> bool {
+        self.config.mode == Mode::Witness
+            && self.established
+            && self.members.0.iter().any(|(id, incarnation)| {
+                let member = Member { id: *id, incarnation: *incarnation };
+                let peer = self.peers.get(id);
+                !members.contains(member)
+                    && self.hears_life(member)
+                    && peer.is_some_and(|peer| {
+                        peer.state() != Announced::Fenced && !peer.is_closed(*incarnation)
+                    })
+            })
+    }
+
+    /// For a node in a view: its members, and those who want to join.
+    fn candidates(&self) -> MemberSet {
+        let fits = |id: &NodeId| {
+            self.peers.get(id).is_some_and(|peer| {
+                self.members.contains(peer.member()) && peer.state() != Announced::Left
+                    || peer.last.is_some_and(|last| last.state == Announced::Listen)
+            })
+        };
+        self.peers.keys().copied().filter(fits).collect::<MemberSet>().with(self.me.id)
+    }
+
+    /// For a node without state: those with whom it may found a cluster. At once when every configured node is there
+    /// and none remembers anything; else after listening long enough without hearing of a view.
+    fn founders(&self, now: Micros) -> Option<MemberSet> {
+        let listens = |peer: &crate::peer::Peer| {
+            peer.last.is_some_and(|last| matches!(last.state, Announced::Listen | Announced::HeldDown))
+        };
+        let heard = |peer: &&crate::peer::Peer| self.hears(peer.member().id);
+        let with_state =
+            |peer: &crate::peer::Peer| matches!(peer.state(), Announced::Active | Announced::Fenced);
+        if self.peers.values().filter(heard).any(with_state) {
+            return None;
+        }
+        let founders: MemberSet = self
+            .peers
+            .values()
+            .filter(heard)
+            .filter(|peer| listens(peer))
+            .map(|peer| peer.member().id)
+            .collect();
+        let founders = founders.with(self.me.id);
+        let since = self.active_heard_at.map_or(self.listen_since, |at| at.max(self.listen_since));
+        let listened = now.since(since.max(self.silence_floor)) >= self.listen_for;
+        (listened || founders == self.config.nodes).then_some(founders)
+    }
+
+    /// A set of nodes that all hear each other, this one included: greedy, present members first, then by how many of
+    /// the candidates hear them.
+    fn clique(&self, candidates: MemberSet) -> MemberSet {
+        let me = self.me.id;
+        let mut order: Vec<NodeId> =
+            candidates.without(me).iter().filter(|id| self.mutual(me, *id)).collect();
+        let degree = |id: NodeId| order.iter().filter(|other| self.mutual(id, **other)).count();
+        let mut ranked: Vec<(bool, std::cmp::Reverse<usize>, NodeId)> = Vec::with_capacity(order.len());
+        for id in &order {
+            let stranger = !self.members.0.contains_key(id);
+            ranked.push((stranger, std::cmp::Reverse(degree(*id)), *id));
+        }
+        ranked.sort();
+        order = ranked.into_iter().map(|(_, _, id)| id).collect();
+        let mut clique = MemberSet::of(me);
+        for id in order {
+            if clique.iter().all(|other| self.mutual(id, other)) {
+                clique = clique.with(id);
+            }
+        }
+        clique
+    }
+}

@@ -1,0 +1,669 @@
+//! One node of the cluster: datagrams and time in; datagrams, leases and roles of buckets out.
+//!
+//! `handle_datagram` only takes notes, installs views and changes single buckets; everything that concludes something
+//! from silence happens in `handle_timer`, so that a node that was paused first hears what is queued for it.
+//!
+//! Invariants (checked by [`Node::check_invariants`]): the installed view never goes back; a promise is above the
+//! installed view; what a commit waits for is always listed in the gate; a node without state owns nothing.
+//! What it does not do: read clocks, send, draw randomness, or know what is in a mirror.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use evergate_base::Micros;
+
+use crate::bucket::Office;
+use crate::config::{Config, ConfigError, Mode};
+use crate::key::{Keyring, TAG_BYTES};
+use crate::message::{Announced, Assignment, Body, DecodeError, Header, Heartbeat, Message, VERSION};
+use crate::peer::Peer;
+use crate::view::{Pending, Proposal};
+use crate::{
+    Event, Incarnation, Leases, Member, MemberSet, Members, NODES_MAX, NodeId, Path, Rejected, Standing,
+    Transmit, ViewId,
+};
+
+/// How many datagrams may wait to be sent; what does not fit is dropped and counted, as the network might.
+pub const TRANSMITS_MAX: usize = 4096;
+
+/// One node. See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    pub(crate) config: Config,
+    pub(crate) keys: Keyring,
+    pub(crate) me: Member,
+    /// The first life of this process.
+    born: Incarnation,
+    /// The newest clock seen in any call: never earlier than what it is compared with.
+    pub(crate) now: Micros,
+    pub(crate) started_at: Micros,
+    last_timer_at: Option<Micros>,
+    /// Silence counts from here at the earliest.
+    pub(crate) silence_floor: Micros,
+    pub(crate) peers: BTreeMap<NodeId, Peer>,
+
+    // The installed view.
+    pub(crate) established: bool,
+    pub(crate) view: ViewId,
+    pub(crate) members: Members,
+    pub(crate) map: Vec<Assignment>,
+    pub(crate) installed_at: Micros,
+    pub(crate) offices: Vec<Office>,
+
+    // The next one.
+    pub(crate) promised: ViewId,
+    pub(crate) pending: Option<Pending>,
+    pub(crate) proposal: Option<Proposal>,
+    /// Since when a change of the view is wanted, for the stagger.
+    pub(crate) wanted_since: Option<Micros>,
+    /// Since when views and promises of members have differed.
+    pub(crate) unsettled_since: Option<Micros>,
+    /// Since when a member of the view has kept a promise without this node.
+    pub(crate) excluded_since: Option<Micros>,
+
+    // Being sure of it.
+    pub(crate) witness_until: Micros,
+    pub(crate) witness_since: Option<Micros>,
+    pub(crate) opened: bool,
+    pub(crate) lapsed_at: Option<Micros>,
+    pub(crate) left: bool,
+
+    // Listening.
+    pub(crate) listen_since: Micros,
+    pub(crate) listen_for: Micros,
+    pub(crate) active_heard_at: Option<Micros>,
+    pub(crate) hold_down: Micros,
+    pub(crate) held_until: Micros,
+
+    // Work.
+    progress_at: Option<Micros>,
+    pub(crate) draining: bool,
+    pub(crate) drained_told: bool,
+    pub(crate) busy: BTreeSet<u16>,
+    pub(crate) ops_at: Micros,
+    pub(crate) balance_at: Micros,
+    pub(crate) replies: BTreeMap<NodeId, Vec<crate::message::Op>>,
+    next_heartbeat: Micros,
+    /// Something is to be concluded at once.
+    pub(crate) due: bool,
+
+    // Out.
+    outbox: VecDeque<Transmit>,
+    transmits_dropped: u64,
+    rejected: [u64; Rejected::ALL.len()],
+    voided: bool,
+    installed: bool,
+    pub(crate) changed: BTreeSet<u16>,
+    told: Option<Standing>,
+    pub(crate) drained: bool,
+}
+
+impl Node {
+    /// A node that has just started. `incarnation` is random and not zero; `now` is the clock that the gate also reads.
+    pub fn new(
+        config: Config,
+        keys: Keyring,
+        incarnation: Incarnation,
+        now: Micros,
+    ) -> Result<Node, ConfigError> {
+        config.check()?;
+        let incarnation = Incarnation(incarnation.0.max(1));
+        let peers = config.nodes.without(config.id).iter().map(|id| (id, Peer::new(id))).collect();
+        let buckets = usize::from(config.buckets);
+        Ok(Node {
+            me: Member { id: config.id, incarnation },
+            born: incarnation,
+            now,
+            started_at: now,
+            last_timer_at: None,
+            silence_floor: now,
+            peers,
+            established: false,
+            view: ViewId::NONE,
+            members: Members::default(),
+            map: Vec::new(),
+            installed_at: now,
+            offices: vec![Office::default(); buckets],
+            promised: ViewId::NONE,
+            pending: None,
+            proposal: None,
+            wanted_since: None,
+            unsettled_since: None,
+            excluded_since: None,
+            witness_until: Micros(0),
+            witness_since: None,
+            opened: false,
+            lapsed_at: None,
+            left: false,
+            listen_since: now,
+            listen_for: config.timing.listen_start,
+            active_heard_at: None,
+            hold_down: config.timing.hold_down_min,
+            held_until: Micros(0),
+            progress_at: None,
+            draining: config.weight == 0,
+            drained_told: false,
+            busy: BTreeSet::new(),
+            ops_at: now,
+            balance_at: now + config.timing.balance,
+            replies: BTreeMap::new(),
+            next_heartbeat: now,
+            due: true,
+            outbox: VecDeque::new(),
+            transmits_dropped: 0,
+            rejected: [0; Rejected::ALL.len()],
+            voided: false,
+            installed: false,
+            changed: BTreeSet::new(),
+            told: None,
+            drained: false,
+            config,
+            keys,
+        })
+    }
+
+    // ---- getters ----
+
+    /// This node in its present life.
+    pub fn me(&self) -> Member {
+        self.me
+    }
+
+    /// The configuration it runs with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The installed view, if any.
+    pub fn view(&self) -> Option<ViewId> {
+        self.established.then_some(self.view)
+    }
+
+    /// Members of the installed view.
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// The node's own standing.
+    pub fn standing(&self) -> Standing {
+        if self.left {
+            Standing::Left
+        } else if !self.established {
+            Standing::Listening
+        } else if self.lapsed_at.is_some() {
+            Standing::Fenced
+        } else {
+            Standing::Active
+        }
+    }
+
+    /// How many datagrams were dropped for this reason.
+    pub fn rejected(&self, reason: Rejected) -> u64 {
+        let at = Rejected::ALL.iter().position(|known| *known == reason);
+        at.and_then(|at| self.rejected.get(at)).copied().unwrap_or(0)
+    }
+
+    /// How many datagrams were dropped because [`TRANSMITS_MAX`] waited.
+    pub fn transmits_dropped(&self) -> u64 {
+        self.transmits_dropped
+    }
+
+    /// When a node was last heard on a path.
+    pub fn heard_at(&self, id: NodeId, path: Path) -> Option<Micros> {
+        self.peers.get(&id).and_then(|peer| peer.heard_at.get(path.index()).copied().flatten())
+    }
+
+    /// The keys, for a rotation.
+    pub fn keys_mut(&mut self) -> &mut Keyring {
+        &mut self.keys
+    }
+
+    /// When [`Node::handle_timer`] is next due.
+    pub fn poll_timeout(&self) -> Micros {
+        if self.due {
+            return Micros(0);
+        }
+        let wanted = [self.promise_due(), self.proposal_due()];
+        wanted.into_iter().flatten().fold(self.next_heartbeat, Micros::min)
+    }
+
+    // ---- inputs ----
+
+    /// Takes in a datagram. `now` is read after it was received.
+    pub fn handle_datagram(&mut self, now: Micros, path: Path, datagram: &[u8]) {
+        self.note_now(now);
+        if let Err(reason) = self.take_in(path, datagram) {
+            self.reject(reason);
+        }
+    }
+
+    /// Concludes and sends what is due. To be called when [`Node::poll_timeout`] is reached and after datagrams; `now`
+    /// is read *before* the sockets were last drained, so that a peer is not found silent whose words are queued.
+    pub fn handle_timer(&mut self, now: Micros) {
+        let gap = self.last_timer_at.map_or(Micros(0), |at| now.since(at));
+        self.last_timer_at = Some(self.last_timer_at.map_or(now, |at| at.max(now)));
+        if gap > self.config.timing.fence {
+            // We were paused: silence is ours, not theirs.
+            self.silence_floor = now;
+            self.witness_since = None;
+            self.excluded_since = None;
+        }
+        self.note_now(now);
+        self.due = false;
+        if !self.left {
+            self.advance_view(now);
+            self.advance_ops();
+            self.advance_balance(now);
+        }
+        self.send_ops();
+        self.send_heartbeats(now);
+    }
+
+    /// A witness answered the question that was asked at `asked_at`, or (`reachable` false) is known not to answer.
+    /// Ask at least three times within [`crate::Timing::fence`].
+    pub fn set_witness(&mut self, now: Micros, asked_at: Micros, reachable: bool) {
+        self.note_now(now);
+        if !reachable {
+            self.witness_until = Micros(0);
+            self.witness_since = None;
+        } else {
+            let until = asked_at.min(now) + self.config.timing.fence;
+            if self.witness_until <= self.now || self.witness_since.is_none() {
+                self.witness_since = Some(self.now);
+            }
+            self.witness_until = self.witness_until.max(until);
+        }
+        self.due = true;
+    }
+
+    /// The workers made progress. Once called, heartbeats stop when it is not called for
+    /// [`crate::Timing::stall_max`]: a node that answers but does not work must be replaced.
+    pub fn handle_progress(&mut self, now: Micros) {
+        self.progress_at = Some(self.progress_at.map_or(now, |at| at.max(now)));
+    }
+
+    /// Leaves at once: drops all state, closes the gate for good, and says so. Buckets that were not drained before
+    /// are taken over from their backups.
+    pub fn leave(&mut self, now: Micros) {
+        self.note_now(now);
+        self.void(false);
+        self.left = true;
+        self.next_heartbeat = now;
+        self.due = true;
+    }
+
+    // ---- outputs ----
+
+    /// The next datagram to send.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.outbox.pop_front()
+    }
+
+    /// The next event. To be polled until `None` after every call of a `handle_*`, before transmits.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        if std::mem::take(&mut self.voided) {
+            return Some(Event::Voided);
+        }
+        if std::mem::take(&mut self.installed) && self.established {
+            return Some(Event::Installed { view: self.view, members: self.members.clone() });
+        }
+        if let Some(bucket) = self.changed.pop_first() {
+            let role = self.role(crate::Bucket(bucket));
+            return Some(Event::Role { bucket: crate::Bucket(bucket), role });
+        }
+        if self.told != Some(self.standing()) {
+            self.told = Some(self.standing());
+            return Some(Event::Standing(self.standing()));
+        }
+        std::mem::take(&mut self.drained).then_some(Event::Drained)
+    }
+
+    /// The leases for the gate. To be written after every call of a `handle_*`; after [`Event::Installed`] and
+    /// [`Event::Voided`] before the roles of buckets are written.
+    pub fn leases(&self) -> Leases {
+        let mut member = [Micros(0); NODES_MAX];
+        if self.established {
+            for (id, peer) in &self.peers {
+                if let Some(slot) = member.get_mut(usize::from(id.0)) {
+                    *slot = peer.expiry;
+                }
+            }
+        }
+        Leases { member, own: self.own_expiry() }
+    }
+
+    // ---- inside ----
+
+    /// Notes the clock, and a lapse before anything could hide it.
+    pub(crate) fn note_now(&mut self, now: Micros) {
+        self.now = self.now.max(now);
+        if self.witness_until <= self.now {
+            self.witness_since = None;
+        }
+        self.watch_lapse();
+    }
+
+    pub(crate) fn reject(&mut self, reason: Rejected) {
+        let at = Rejected::ALL.iter().position(|known| *known == reason);
+        if let Some(count) = at.and_then(|at| self.rejected.get_mut(at)) {
+            *count += 1;
+        }
+    }
+
+    fn take_in(&mut self, path: Path, datagram: &[u8]) -> Result<(), Rejected> {
+        let message = self.open(datagram)?;
+        let header = message.header;
+        let peer = self.peers.get_mut(&header.from.id).ok_or(Rejected::UnknownSender)?;
+        if header.to.id != self.me.id {
+            return Err(Rejected::WrongReceiver);
+        }
+        if header.to.incarnation == Incarnation::UNKNOWN {
+            // Proves nothing: it may be a replay. An answer lets the sender prove that it hears us.
+            if let Body::Heartbeat(heartbeat) = &message.body
+                && peer.handle_hello(&header, heartbeat, self.now, self.config.timing.heartbeat)
+            {
+                self.answer_hello(header.from.id);
+            }
+            return Ok(());
+        }
+        if header.to.incarnation != self.me.incarnation {
+            return Err(Rejected::WrongReceiver);
+        }
+        let echo =
+            if let Body::Heartbeat(heartbeat) = &message.body { Some(heartbeat.echo_us) } else { None };
+        peer.admit(&header, echo, self.now)?;
+        if self.left {
+            return Ok(());
+        }
+        self.due = true;
+        match message.body {
+            Body::Heartbeat(heartbeat) => self.handle_heartbeat(&header, &heartbeat, path),
+            Body::Prepare(prepare) => self.handle_prepare(&header, prepare),
+            Body::Promise(promise) => self.handle_promise(&header, promise),
+            Body::Commit(commit) => self.handle_commit(&header, commit),
+            Body::Ops(ops) => self.handle_ops(&header, &ops),
+            Body::Yield(view) => self.handle_yield(view),
+        }
+    }
+
+    /// Version, key and tag come before anything is parsed.
+    fn open(&self, datagram: &[u8]) -> Result<Message, Rejected> {
+        let [version, key, ..] = *datagram else { return Err(Rejected::Malformed) };
+        if version != VERSION {
+            return Err(Rejected::Version);
+        }
+        let end = datagram.len().checked_sub(TAG_BYTES).ok_or(Rejected::Malformed)?;
+        let (signed, tag) = datagram.split_at_checked(end).ok_or(Rejected::Malformed)?;
+        match self.keys.verify(crate::key::KeyId(key), signed, tag) {
+            None => return Err(Rejected::UnknownKey),
+            Some(false) => return Err(Rejected::Forged),
+            Some(true) => {}
+        }
+        let message = Message::decode(datagram).map_err(|error| match error {
+            DecodeError::Version(_) => Rejected::Version,
+            _ => Rejected::Malformed,
+        })?;
+        if message.header.cluster == self.config.cluster { Ok(message) } else { Err(Rejected::WrongCluster) }
+    }
+
+    fn handle_heartbeat(
+        &mut self,
+        header: &Header,
+        heartbeat: &Heartbeat,
+        path: Path,
+    ) -> Result<(), Rejected> {
+        let now = self.now;
+        let peer = self.peers.get_mut(&header.from.id).ok_or(Rejected::UnknownSender)?;
+        let newest = peer.handle_heartbeat(header, heartbeat, path, now);
+        let granted = heartbeat.grants && self.established && header.view == self.view;
+        if granted && heartbeat.echo_us <= now.0 && self.members.contains(header.from) {
+            // Counted from our own sending time: how long the answer took does not matter.
+            peer.expiry = peer.expiry.max(Micros(heartbeat.echo_us) + self.config.timing.fence);
+        }
+        if newest {
+            self.learn_views(header, heartbeat);
+        }
+        Ok(())
+    }
+
+    /// Queues a message to the adopted life of a node, on every path.
+    pub(crate) fn send(&mut self, to: NodeId, body: &Body) {
+        let Some(incarnation) = self.peers.get(&to).map(|peer| peer.incarnation) else { return };
+        if incarnation != Incarnation::UNKNOWN {
+            self.send_to(to, incarnation, body);
+        }
+    }
+
+    fn send_to(&mut self, to: NodeId, incarnation: Incarnation, body: &Body) {
+        for path in Path::ALL {
+            let Some(peer) = self.peers.get_mut(&to) else { return };
+            let header = Header {
+                version: VERSION,
+                key: self.keys.sending(),
+                cluster: self.config.cluster,
+                from: self.me,
+                to: Member { id: to, incarnation },
+                view: if self.established { self.view } else { ViewId::NONE },
+                sequence: peer.next_sequence(),
+            };
+            let message = Message { header, body: body.clone() };
+            match message.encode(&self.keys) {
+                Ok(bytes) if self.outbox.len() < TRANSMITS_MAX => {
+                    self.outbox.push_back(Transmit { to, path, bytes });
+                }
+                _ => self.transmits_dropped += 1,
+            }
+        }
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.progress_at.is_some_and(|at| self.now.since(at) > self.config.timing.stall_max)
+    }
+
+    fn send_heartbeats(&mut self, now: Micros) {
+        if now < self.next_heartbeat {
+            return;
+        }
+        self.next_heartbeat = now + self.config.timing.heartbeat;
+        if self.is_stalled() {
+            return;
+        }
+        let ids: Vec<NodeId> = self.peers.keys().copied().collect();
+        for id in ids {
+            let Some(peer) = self.peers.get(&id) else { continue };
+            let (incarnation, clock_us) = (peer.incarnation, peer.clock_us());
+            let heartbeat = self.heartbeat(id, clock_us);
+            if heartbeat.grants
+                && let Some(peer) = self.peers.get_mut(&id)
+            {
+                peer.note_grant(self.now);
+            }
+            self.send_to(id, incarnation, &Body::Heartbeat(heartbeat));
+        }
+    }
+
+    fn answer_hello(&mut self, id: NodeId) {
+        if self.is_stalled() {
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let hello = peer.take_hello();
+        let adopted = (peer.incarnation, peer.clock_us());
+        let (incarnation, clock_us) = hello.unwrap_or(adopted);
+        let mut heartbeat = self.heartbeat(id, clock_us);
+        if hello.is_some() {
+            // It is not the life that we know: nothing that we promised holds for it.
+            heartbeat.includes_you = false;
+            heartbeat.excludes_you = false;
+        }
+        heartbeat.grants = false;
+        self.send_to(id, incarnation, &Body::Heartbeat(heartbeat));
+    }
+
+    /// What we say to a node. Grants only to a member of the installed view whom no pending promise replaces.
+    fn heartbeat(&self, to: NodeId, echo_us: u64) -> Heartbeat {
+        let member = self.peers.get(&to).map(Peer::member).unwrap_or_default();
+        let included = self.established && self.members.contains(member);
+        let excluded = self.pending.as_ref().is_some_and(|pending| !pending.members.contains(member));
+        let closed = self.me.incarnation != self.born;
+        Heartbeat {
+            clock_us: self.now.0,
+            echo_us,
+            grants: included && !excluded && echo_us != 0,
+            includes_you: included,
+            excludes_you: excluded,
+            state: self.announced(),
+            promised: self.promised,
+            heard: self.heard_set(),
+            closed_from: if closed { self.born } else { Incarnation::UNKNOWN },
+            closed_to: if closed {
+                Incarnation(self.me.incarnation.0.wrapping_sub(1).max(1))
+            } else {
+                Incarnation::UNKNOWN
+            },
+            load: self.own_load(),
+            weight: self.config.weight,
+            draining: self.draining,
+        }
+    }
+
+    fn announced(&self) -> Announced {
+        match self.standing() {
+            Standing::Left => Announced::Left,
+            Standing::Listening if self.now < self.held_until => Announced::HeldDown,
+            Standing::Listening => Announced::Listen,
+            Standing::Active => Announced::Active,
+            Standing::Fenced => Announced::Fenced,
+        }
+    }
+
+    /// Drops all state and begins a new life. `hold` makes it wait, longer each time, before it joins again.
+    pub(crate) fn void(&mut self, hold: bool) {
+        let had_state = self.established;
+        self.me.incarnation = self.me.incarnation.next();
+        self.established = false;
+        self.view = ViewId::NONE;
+        self.members = Members::default();
+        self.map.clear();
+        self.pending = None;
+        self.proposal = None;
+        self.wanted_since = None;
+        self.unsettled_since = None;
+        self.excluded_since = None;
+        self.opened = false;
+        self.lapsed_at = None;
+        self.busy.clear();
+        self.replies.clear();
+        for (bucket, office) in (0u16..).zip(self.offices.iter_mut()) {
+            if office.forget() {
+                self.changed.insert(bucket);
+            }
+        }
+        for peer in self.peers.values_mut() {
+            peer.forget_for_new_life();
+        }
+        self.listen_since = self.now;
+        self.listen_for = self.config.timing.listen_lapse;
+        self.active_heard_at = None;
+        if hold {
+            self.held_until = self.now + self.hold_down;
+            let doubled = Micros(self.hold_down.0.saturating_mul(2));
+            self.hold_down = doubled.min(self.config.timing.hold_down_max);
+        }
+        self.voided |= had_state;
+        self.next_heartbeat = self.now;
+        self.due = true;
+    }
+
+    pub(crate) fn note_installed(&mut self) {
+        self.installed = true;
+        self.next_heartbeat = self.now;
+        self.due = true;
+    }
+
+    // ---- what is known of others ----
+
+    /// Since how long nothing was heard of a node's adopted life; `None` if never.
+    pub(crate) fn silence(&self, id: NodeId, now: Micros) -> Option<Micros> {
+        let heard_at = self.peers.get(&id)?.heard_last()?;
+        Some(now.since(heard_at.max(self.silence_floor)))
+    }
+
+    /// Whether a node was heard lately.
+    pub(crate) fn hears(&self, id: NodeId) -> bool {
+        let now = self.last_timer_at.unwrap_or(self.now);
+        self.silence(id, now).is_some_and(|silence| silence < self.config.timing.suspect)
+    }
+
+    /// Nodes heard lately, this one included.
+    pub(crate) fn heard_set(&self) -> MemberSet {
+        self.peers.keys().copied().filter(|id| self.hears(*id)).collect::<MemberSet>().with(self.me.id)
+    }
+
+    /// Whether two nodes hear each other, as far as they told.
+    pub(crate) fn mutual(&self, a: NodeId, b: NodeId) -> bool {
+        self.says_heard(a, b) && self.says_heard(b, a)
+    }
+
+    fn says_heard(&self, who: NodeId, whom: NodeId) -> bool {
+        if who == self.me.id {
+            return self.hears(whom);
+        }
+        self.peers.get(&who).and_then(|peer| peer.last).is_some_and(|last| last.heard.contains(whom))
+    }
+
+    /// Whether exactly this life of a node was heard lately.
+    pub(crate) fn hears_life(&self, member: Member) -> bool {
+        member == self.me
+            || (self.hears(member.id)
+                && self.peers.get(&member.id).is_some_and(|peer| peer.member() == member))
+    }
+
+    /// Until when this node may believe in its view.
+    pub(crate) fn own_expiry(&self) -> Micros {
+        const ALWAYS: Micros = Micros(u64::MAX);
+        if !self.established {
+            return Micros(0);
+        }
+        let mut expiries: Vec<Micros> = self.peers.values().map(|peer| peer.expiry).collect();
+        expiries.sort_unstable_by(|a, b| b.cmp(a));
+        match self.config.mode {
+            Mode::Majority => match self.config.majority() - 1 {
+                0 => ALWAYS,
+                others => expiries.get(others - 1).copied().unwrap_or(Micros(0)),
+            },
+            Mode::Witness => {
+                let all = self.members.set() == self.config.nodes;
+                let agreed = if all { expiries.last().copied().unwrap_or(ALWAYS) } else { Micros(0) };
+                let witness = if self.lapsed_at.is_some() { Micros(0) } else { self.witness_until };
+                agreed.max(witness)
+            }
+        }
+    }
+
+    /// Rule 8: a lapse cancels promises, and closes the view's gate until all configured nodes agree again.
+    fn watch_lapse(&mut self) {
+        if self.config.mode == Mode::Witness
+            && let Some(pending) = &self.pending
+            && pending.members.set() != self.config.nodes
+            && self.witness_until <= self.now
+        {
+            self.pending = None;
+            self.proposal = None;
+        }
+        if !self.established {
+            return;
+        }
+        if self.now < self.own_expiry() {
+            self.opened = true;
+            self.lapsed_at = None;
+        } else if self.lapsed_at.is_none()
+            && (self.opened || self.now.since(self.installed_at) >= self.config.timing.fence)
+        {
+            self.lapsed_at = Some(self.now);
+            if self.config.mode == Mode::Witness {
+                self.pending = None;
+                self.proposal = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! What a node knows about one other node: its life, its last words, and the leases in both directions.
+//!
+//! A peer's new life is adopted only when it echoes our clock of a moment ago to our present life: a recorded datagram
+//! cannot do that, so a replay neither brings a dead life back nor cuts off a living one. Invariants: only heartbeats of
+//! the adopted life count as hearing; `granted_at` and `granted_to` survive everything but the process, because a lease
+//! once given outlives our own changes of mind.
+
+use evergate_base::Micros;
+
+use crate::message::{Announced, Header, Heartbeat};
+use crate::window::{ReplayWindow, Seen};
+use crate::{Incarnation, Member, NodeId, Path, Rejected, ViewId};
+
+/// How many former lives of a peer are remembered as dead.
+const RETIRED_MAX: usize = 8;
+
+/// How old an echo of our clock may be in the first message of a new life.
+const ADOPT_ECHO_AGE_MAX: Micros = Micros::from_ms(1000);
+
+/// One other node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Peer {
+    id: NodeId,
+    /// The adopted life; unknown until it has shown that it hears us.
+    pub(crate) incarnation: Incarnation,
+    retired: Vec<Incarnation>,
+    window: ReplayWindow,
+    /// Sequence of the last message to it.
+    sequence: u64,
+    /// A life that said hello and must be answered, with its clock.
+    hello: Option<(Incarnation, u64)>,
+    replied_at: Option<Micros>,
+    /// When it was last heard on each path.
+    pub(crate) heard_at: [Option<Micros>; 2],
+    /// Its newest heartbeat and the view in that heartbeat's header.
+    pub(crate) last: Option<Heartbeat>,
+    pub(crate) view: ViewId,
+    /// Its newest clock, to be echoed.
+    clock_us: u64,
+    /// The newest of its clocks that a grant of ours carried, when, and to which life.
+    granted_clock_us: u64,
+    pub(crate) granted_at: Option<Micros>,
+    pub(crate) granted_to: Incarnation,
+    /// Until when it has promised not to help replace us, on our clock.
+    pub(crate) expiry: Micros,
+    /// When the installed view was last sent to it again.
+    pub(crate) commit_sent_at: Option<Micros>,
+}
+
+impl Peer {
+    pub(crate) fn new(id: NodeId) -> Peer {
+        Peer {
+            id,
+            incarnation: Incarnation::UNKNOWN,
+            retired: Vec::new(),
+            window: ReplayWindow::default(),
+            sequence: 0,
+            hello: None,
+            replied_at: None,
+            heard_at: [None; 2],
+            last: None,
+            view: ViewId::NONE,
+            clock_us: 0,
+            granted_clock_us: 0,
+            granted_at: None,
+            granted_to: Incarnation::UNKNOWN,
+            expiry: Micros(0),
+            commit_sent_at: None,
+        }
+    }
+
+    /// The peer in its adopted life.
+    pub(crate) fn member(&self) -> Member {
+        Member { id: self.id, incarnation: self.incarnation }
+    }
+
+    pub(crate) fn next_sequence(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    /// When it was last heard on any path.
+    pub(crate) fn heard_last(&self) -> Option<Micros> {
+        self.heard_at.iter().flatten().max().copied()
+    }
+
+    pub(crate) fn state(&self) -> Announced {
+        self.last.map_or(Announced::Listen, |last| last.state)
+    }
+
+    /// Whether it has said that the gate of its life `incarnation` is closed for good.
+    pub(crate) fn is_closed(&self, incarnation: Incarnation) -> bool {
+        let Some(last) = self.last else { return false };
+        let (first, end) = (last.closed_from.0, last.closed_to.0);
+        end != 0 && incarnation.0 != 0 && incarnation.0.wrapping_sub(first) <= end.wrapping_sub(first)
+    }
+
+    /// Notes a first message, which names no life of ours. True when it should be answered at once.
+    pub(crate) fn handle_hello(
+        &mut self,
+        header: &Header,
+        heartbeat: &Heartbeat,
+        now: Micros,
+        gap: Micros,
+    ) -> bool {
+        if self.retired.contains(&header.from.incarnation) {
+            return false;
+        }
+        if header.from.incarnation != self.incarnation {
+            self.hello = Some((header.from.incarnation, heartbeat.clock_us));
+        }
+        if self.replied_at.is_some_and(|at| now.since(at) < gap) {
+            return false;
+        }
+        self.replied_at = Some(now);
+        true
+    }
+
+    /// Admits a message to our present life: of the adopted life and not seen before, or of a new life that is
+    /// adopted by it.
+    pub(crate) fn admit(
+        &mut self,
+        header: &Header,
+        echo_us: Option<u64>,
+        now: Micros,
+    ) -> Result<(), Rejected> {
+        if header.from.incarnation != self.incarnation {
+            let fresh = echo_us.is_some_and(|echo| {
+                echo != 0 && echo <= now.0 && now.since(Micros(echo)) <= ADOPT_ECHO_AGE_MAX
+            });
+            if !fresh || self.retired.contains(&header.from.incarnation) || header.from.incarnation.0 == 0 {
+                return Err(Rejected::StaleSender);
+            }
+            self.adopt(header.from.incarnation);
+        }
+        match self.window.note(header.sequence) {
+            Seen::New => Ok(()),
+            Seen::Duplicate => Err(Rejected::Duplicate),
+            Seen::TooOld => Err(Rejected::TooOld),
+        }
+    }
+
+    fn adopt(&mut self, incarnation: Incarnation) {
+        if self.incarnation != Incarnation::UNKNOWN {
+            if self.retired.len() >= RETIRED_MAX {
+                self.retired.remove(0);
+            }
+            self.retired.push(self.incarnation);
+        }
+        self.incarnation = incarnation;
+        self.window = ReplayWindow::default();
+        self.hello = None;
+        self.clock_us = 0;
+        self.expiry = Micros(0);
+        self.forget_words();
+    }
+
+    fn forget_words(&mut self) {
+        self.heard_at = [None; 2];
+        self.last = None;
+        self.view = ViewId::NONE;
+        self.commit_sent_at = None;
+    }
+
+    /// Our life ended: what it said to that life counts no more. Its clock is kept, so that our new life is adopted
+    /// by the first message, and so are the grants.
+    pub(crate) fn forget_for_new_life(&mut self) {
+        self.expiry = Micros(0);
+        self.forget_words();
+    }
+
+    /// Notes an admitted heartbeat. Returns whether it is the newest.
+    pub(crate) fn handle_heartbeat(
+        &mut self,
+        header: &Header,
+        heartbeat: &Heartbeat,
+        path: Path,
+        now: Micros,
+    ) -> bool {
+        if let Some(at) = self.heard_at.get_mut(path.index()) {
+            *at = Some(at.map_or(now, |at| at.max(now)));
+        }
+        if heartbeat.clock_us <= self.clock_us && self.last.is_some() {
+            return false;
+        }
+        self.clock_us = heartbeat.clock_us;
+        self.last = Some(*heartbeat);
+        self.view = header.view;
+        true
+    }
+
+    /// The life that said hello, with its clock: answered once, beside the heartbeats to the adopted life.
+    pub(crate) fn take_hello(&mut self) -> Option<(Incarnation, u64)> {
+        self.hello.take()
+    }
+
+    /// Its newest clock, to be echoed.
+    pub(crate) fn clock_us(&self) -> u64 {
+        self.clock_us
+    }
+
+    /// Notes that a grant is being sent, at a clock not earlier than the one it echoes.
+    pub(crate) fn note_grant(&mut self, now: Micros) {
+        if self.clock_us > self.granted_clock_us || self.granted_to != self.incarnation {
+            self.granted_clock_us = self.clock_us;
+            self.granted_at = Some(self.granted_at.map_or(now, |at| at.max(now)));
+            self.granted_to = self.incarnation;
+        }
+    }
+}
