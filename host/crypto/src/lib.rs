@@ -11,6 +11,7 @@
 mod aws;
 mod base64;
 mod certificate;
+mod channel;
 mod client;
 mod ecdsa;
 mod error;
@@ -25,6 +26,7 @@ mod sign;
 mod tickets;
 
 pub use certificate::{CertifiedName, load_certificate, self_signed};
+pub use channel::channel_configs;
 pub use client::{ClientCertificate, ClientSettings, Verify, client_config};
 pub use error::{ConfigError, KeyError, TicketKeyError};
 pub use provider::{client_provider, provider, warm_up};

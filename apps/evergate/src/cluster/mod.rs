@@ -1,0 +1,128 @@
+//! The node's part in a cluster: what the workers need to know, and what they report.
+//!
+//! One thread, the agent, runs the cluster protocol (`evergate_cluster`): it exchanges heartbeats, writes leases and
+//! owners into the gate, and tells the workers their roles. The workers mirror, hold and continue connections
+//! (`crate::worker::cluster`). Nothing here is used without a `[cluster]` section.
+
+use evergate_cluster::{Bucket, Incarnation, NodeId};
+use evergate_mirror::{LegFacts, Office};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Neighbours that are kept known at most.
+const NEIGHBOURS_MAX: usize = 65_536;
+
+/// One of the node's two network interfaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its number in this network namespace.
+    pub index: u32,
+    /// Its card's address.
+    pub mac: [u8; 6],
+}
+
+/// What does not change while the node runs.
+pub struct Layout {
+    /// This node.
+    pub node: NodeId,
+    /// Its present life.
+    pub incarnation: Incarnation,
+    /// Workers of every node of the cluster.
+    pub workers: usize,
+    /// Addresses that move between the nodes.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Addresses that server legs start from, one per family; they move too.
+    pub sources: Vec<IpAddr>,
+    /// Outside and inside interface.
+    pub interfaces: [Interface; 2],
+    /// Inside address of every other node.
+    pub peers: BTreeMap<NodeId, IpAddr>,
+    /// Mirror channels of worker 0 come to this port, of worker 1 to the next, and so on.
+    pub mirror_port: u16,
+    /// One listening socket per worker for mirror channels.
+    pub mirror_listeners: Vec<OwnedFd>,
+    /// TLS of mirror channels.
+    pub server_tls: Arc<rustls::ServerConfig>,
+    /// The same from the other end.
+    pub client_tls: Arc<rustls::ClientConfig>,
+    /// Neighbours that were made known.
+    pub neighbours: Mutex<BTreeSet<IpAddr>>,
+}
+
+impl Layout {
+    /// Where a worker of another node takes mirror channels.
+    pub fn mirror_address(&self, node: NodeId, worker: usize) -> Option<SocketAddr> {
+        let port = u16::try_from(worker).ok().and_then(|worker| self.mirror_port.checked_add(worker))?;
+        self.peers.get(&node).map(|ip| SocketAddr::new(*ip, port))
+    }
+
+    /// The address that a server leg to `server` starts from.
+    pub fn source_for(&self, server: SocketAddr) -> Option<IpAddr> {
+        self.sources.iter().copied().find(|source| source.is_ipv4() == server.ip().to_canonical().is_ipv4())
+    }
+
+    /// Makes the neighbour of a mirrored leg known to this node's kernel, so that a take-over need not ask for it.
+    pub fn know_neighbour(&self, facts: &LegFacts) {
+        let mut known = self.neighbours.lock().unwrap_or_else(PoisonError::into_inner);
+        let ip = facts.remote.ip();
+        if known.len() >= NEIGHBOURS_MAX || !known.insert(ip) {
+            return;
+        }
+        if let Some(interface) = self.interfaces.get(usize::from(facts.interface)) {
+            // A take-over without it asks the network: slower, not wrong.
+            let _ = evergate_sys::set_neighbour(interface.index, ip, facts.next_hop);
+        }
+    }
+}
+
+/// What a worker tells the agent.
+#[derive(Clone, Debug)]
+pub enum Report {
+    /// As the owner: `node` has acknowledged everything about the bucket that was said in `office`.
+    CaughtUp {
+        /// The bucket.
+        bucket: Bucket,
+        /// The backup.
+        node: NodeId,
+        /// In which office.
+        office: Office,
+    },
+    /// As a backup: everything about the bucket has come.
+    Complete {
+        /// The bucket.
+        bucket: Bucket,
+        /// In which office.
+        office: Office,
+    },
+    /// A mirror channel broke or is too slow; `node` is at the other end.
+    ChannelLost {
+        /// The other end.
+        node: NodeId,
+        /// What happened.
+        why: String,
+    },
+    /// A take-over round is finished in this worker.
+    Resumed(Resumed),
+    /// The bucket is frozen: nothing of it moves here any more, and its next owner has everything.
+    Frozen {
+        /// The bucket.
+        bucket: Bucket,
+        /// In which office.
+        office: Office,
+    },
+}
+
+/// What a take-over came to in one worker.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Resumed {
+    /// Buckets taken over.
+    pub buckets: usize,
+    /// Connections that go on.
+    pub connections: usize,
+    /// Connections that could not be continued.
+    pub lost: usize,
+    /// From the instruction to the first ACK, in microseconds.
+    pub took_us: u64,
+}

@@ -1,0 +1,567 @@
+//! The owner's side: entries go to the backups before what depends on them leaves, and acknowledgements come back.
+
+use super::channel::{Notice, Outgoing};
+use super::{Cluster, End, Gated, office};
+use crate::cluster::Report;
+use crate::worker::Worker;
+use crate::worker::slab::{Key, Source};
+use evergate_bpf::{Flow, Leases};
+use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
+use evergate_mirror::{Entry, FRAME_VERSION, Frame, LegFacts, Mirrored, Phase, Side};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// What a mirrored connection has beside its state machine.
+pub(crate) struct Mirroring {
+    pub(crate) bucket: Bucket,
+    pub(crate) leg: Gated,
+    /// What the backups hold when they have everything that was queued.
+    pub(super) fold: Box<Mirrored>,
+    /// Legs as they were told.
+    pub(super) legs: BTreeMap<u32, LegFacts>,
+    /// Entries queued so far.
+    queued: u64,
+    /// What each backup has acknowledged.
+    acknowledged: Vec<(NodeId, u64)>,
+    /// Already in the list of timed connections, of acknowledged ones.
+    pub(super) timed: bool,
+    listed: bool,
+    /// The entry that tells of the client's end, of the server's.
+    client_end: Option<u64>,
+    server_end: Option<(u32, u64)>,
+}
+
+impl Mirroring {
+    pub(super) fn new(bucket: Bucket, leg: Gated, fold: Mirrored) -> Mirroring {
+        Mirroring {
+            bucket,
+            leg,
+            fold: Box::new(fold),
+            legs: BTreeMap::new(),
+            queued: 0,
+            acknowledged: Vec::new(),
+            timed: false,
+            listed: false,
+            client_end: None,
+            server_end: None,
+        }
+    }
+
+    /// Every node of `required` holds the entries up to here.
+    fn held_by(&self, required: MemberSet) -> u64 {
+        let of = |node| self.acknowledged.iter().find(|(known, _)| *known == node).map_or(0, |(_, index)| *index);
+        required.iter().map(of).min().unwrap_or(self.queued).min(self.queued)
+    }
+
+    fn note(&mut self, node: NodeId, index: u64) {
+        match self.acknowledged.iter_mut().find(|(known, _)| *known == node) {
+            Some((_, known)) => *known = (*known).max(index),
+            None => self.acknowledged.push((node, index)),
+        }
+    }
+
+    fn apply(&mut self, entry: &Entry) {
+        self.queued += 1;
+        self.fold.apply(entry);
+        let over = matches!(entry, Entry::Close { .. });
+        if self.client_end.is_none() && (over || self.fold.client.phase == Phase::Ended) {
+            self.client_end = Some(self.queued);
+        }
+        if let Entry::ServerEnd { leg, .. } = entry {
+            self.server_end = Some((*leg, self.queued));
+        }
+    }
+}
+
+impl Worker {
+    /// The gate's view of a connection that was just accepted; `None` refuses it.
+    pub(in crate::worker) fn gate_client(
+        &mut self,
+        fd: i32,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<Option<Mirroring>, &'static str> {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return Ok(None) };
+        if !cluster.is_movable(local) {
+            return Ok(None);
+        }
+        let bucket = cluster.bucket(local, remote);
+        if !cluster.owns(bucket) {
+            return Err("bucket_not_ours");
+        }
+        let slot = cluster.lane.slot(&Flow::new(local, remote)).ok_or("flow_not_gated")?;
+        match evergate_sys::facts(fd, evergate_sys::wall_clock_ms()) {
+            Ok(facts) => {
+                let leg = Gated::new(slot, facts, 0, now);
+                Ok(Some(Mirroring::new(bucket, leg, Mirrored::default())))
+            }
+            Err(_) => {
+                cluster.lane.finish(slot, None, Leases::now_ns());
+                Err("facts_failed")
+            }
+        }
+    }
+
+    /// Tells the backups of a new connection; directly after its slot in the worker is known.
+    pub(in crate::worker) fn begin_mirroring(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let connection = client.connection.id();
+        let Some(mirroring) = &mut client.mirroring else { return };
+        client.connection.mirror_to_backups();
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.by_slot.insert(mirroring.leg.slot.index(), (key, End::Client));
+        let (bucket, facts) = (mirroring.bucket, mirroring.leg.mirrored());
+        mirroring.legs.insert(0, facts);
+        cluster.say(bucket, &Frame::Begin { connection, bucket: bucket.0, state: None }, None);
+        cluster.say(bucket, &Frame::Leg { connection, leg: 0, facts }, None);
+    }
+
+    /// A server leg is open (or used again): the backups must know it before any entry names it.
+    pub(in crate::worker) fn gate_server(&mut self, client_key: Key, upstream_key: Key, leg: u32) {
+        let now = self.now;
+        let Some(client) = self.clients.get_mut(client_key) else { return };
+        let connection = client.connection.id();
+        let Some(mirroring) = &mut client.mirroring else { return };
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(upstream) = self.upstreams.get_mut(upstream_key) else { return };
+        match &mut upstream.gated {
+            Some(gated) => gated.restart(now),
+            None => {
+                let facts = evergate_sys::facts(upstream.fd(), evergate_sys::wall_clock_ms());
+                let gated = facts.ok().and_then(|facts| {
+                    let slot = cluster.lane.slot(&Flow::new(facts.local, facts.remote))?;
+                    Some(Box::new(Gated::new(slot, facts, 1, now)))
+                });
+                if gated.is_none() {
+                    self.counters.reason("flow_not_gated");
+                }
+                upstream.gated = gated;
+            }
+        }
+        let Some(gated) = &upstream.gated else { return };
+        cluster.by_slot.insert(gated.slot.index(), (client_key, End::Server));
+        let facts = gated.mirrored();
+        mirroring.legs.retain(|number, _| *number == 0);
+        mirroring.legs.insert(leg, facts);
+        cluster.say(mirroring.bucket, &Frame::Leg { connection, leg, facts }, None);
+    }
+
+    /// Sends the entries of the last call to the backups. What depends on them waits.
+    pub(in crate::worker) fn mirror(&mut self, key: Key) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(mirroring) = &mut client.mirroring else { return };
+        let entries = client.connection.drain_entries();
+        if entries.is_empty() {
+            return;
+        }
+        for entry in &entries {
+            mirroring.apply(entry);
+        }
+        let (bucket, index) = (mirroring.bucket, mirroring.queued);
+        let connection = client.connection.id();
+        cluster.say(bucket, &Frame::Entries { connection, entries }, Some(Notice::Entry { key, index }));
+        let required = cluster.required(bucket);
+        if required.is_empty() {
+            client.connection.count_as_mirrored(); // nobody else is left
+            if !mirroring.listed {
+                mirroring.listed = true;
+                cluster.acknowledged.push(key);
+            }
+        }
+    }
+
+    /// Delivers what the backups have acknowledged, until nothing follows from it.
+    pub(in crate::worker) fn deliver_acknowledged(&mut self) {
+        loop {
+            let Some(cluster) = &mut self.cluster else { return };
+            let keys = std::mem::take(&mut cluster.acknowledged);
+            if keys.is_empty() {
+                return;
+            }
+            for key in keys {
+                self.guarded(Some(Source::Client(key)), |worker| worker.handle_mirrored(key));
+            }
+        }
+    }
+
+    fn handle_mirrored(&mut self, key: Key) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(mirroring) = &mut client.mirroring else { return };
+        mirroring.listed = false;
+        let held = mirroring.held_by(cluster.required(mirroring.bucket));
+        if mirroring.client_end.is_some_and(|index| index <= held) && mirroring.leg.release_end() {
+            cluster.dirty.push((key, End::Client));
+        }
+        if let Some((_, index)) = mirroring.server_end
+            && index <= held
+            && let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream))
+            && let Some(gated) = &mut upstream.gated
+            && gated.release_end()
+        {
+            cluster.dirty.push((key, End::Server));
+        }
+        self.with(key, |connection, io| connection.handle_mirror_acked(io, held));
+        self.perform(key);
+        self.pump(key);
+    }
+
+    /// The input of a leg up to `position` is safe.
+    pub(in crate::worker) fn release_input(&mut self, key: Key, side: Side, position: u64) {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let (released, end) = match side {
+            Side::Client => {
+                (client.mirroring.as_mut().is_some_and(|mirroring| mirroring.leg.release(position, now)), End::Client)
+            }
+            Side::Server(leg) => {
+                let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+                let upstream = upstream.filter(|upstream| upstream.owner.is_some_and(|(_, of)| of == leg));
+                let gated = upstream.and_then(|upstream| upstream.gated.as_mut());
+                (gated.is_some_and(|gated| gated.release(position, now)), End::Server)
+            }
+        };
+        if released {
+            cluster.dirty.push((key, end));
+        }
+    }
+
+    /// Tells the connection what its peers have acknowledged.
+    pub(in crate::worker) fn note_peers(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(mirroring) = &mut client.mirroring else { return };
+        if let Some(output) = mirroring.leg.newly_acked() {
+            self.with(key, |connection, io| connection.handle_client_acked(io, output));
+            self.perform(key);
+        }
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) else { return };
+        let Some((_, leg)) = upstream.owner else { return };
+        if let Some(output) = upstream.gated.as_mut().and_then(|gated| gated.newly_acked()) {
+            self.with(key, |connection, io| connection.handle_server_acked(io, leg, output));
+            self.perform(key);
+        }
+    }
+
+    /// Before the worker turns away from a connection: events for what its peers will acknowledge, and time for what
+    /// rests. True when something has happened meanwhile.
+    pub(in crate::worker) fn watch(&mut self, key: Key) -> bool {
+        let Some(cluster) = &mut self.cluster else { return false };
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let Some(mirroring) = &mut client.mirroring else { return false };
+        let lane = cluster.lane.id();
+        let mut happened = mirroring.leg.wake(lane);
+        let mut rests = mirroring.leg.rests_on_time();
+        let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+        if let Some(gated) = upstream.and_then(|upstream| upstream.gated.as_mut()) {
+            happened |= gated.wake(lane);
+            rests |= gated.rests_on_time();
+        }
+        if rests && !mirroring.timed {
+            mirroring.timed = true;
+            cluster.timed.push(key);
+        }
+        happened
+    }
+
+    /// Peers acknowledged what we asked about.
+    pub(in crate::worker) fn lane_event(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let mut woken = std::mem::take(&mut cluster.woken);
+        let _ = cluster.lane.events(&mut woken); // lost events are made up for by timers
+        for index in woken.drain(..) {
+            let found = self.cluster.as_ref().and_then(|cluster| cluster.by_slot.get(&index).copied());
+            if let Some((key, _)) = found {
+                self.guarded(Some(Source::Client(key)), |worker| worker.pump(key));
+            }
+        }
+        if let Some(cluster) = &mut self.cluster {
+            cluster.woken = woken;
+        }
+    }
+
+    /// What is held back ripens, and what waits too long is stashed.
+    pub(in crate::worker) fn tend_timed(&mut self) {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return };
+        let timed = std::mem::take(&mut cluster.timed);
+        for key in timed {
+            let Some(client) = self.clients.get_mut(key) else { continue };
+            let answered = client.connection.acknowledged() >= client.connection.newest_entry();
+            let Some(mirroring) = &mut client.mirroring else { continue };
+            mirroring.timed = false;
+            let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+            let mut server = upstream.and_then(|upstream| upstream.gated.as_mut());
+            let Some(cluster) = &mut self.cluster else { return };
+            if answered && mirroring.leg.ripen(now) {
+                cluster.dirty.push((key, End::Client));
+            }
+            if answered && server.as_mut().is_some_and(|gated| gated.ripen(now)) {
+                cluster.dirty.push((key, End::Server));
+            }
+            let client_stalled = mirroring.leg.is_stalled(now);
+            let server_stalled = server.is_some_and(|gated| gated.is_stalled(now));
+            if client_stalled {
+                self.with(key, |connection, io| connection.handle_client_stall(io));
+                self.perform(key);
+            }
+            if server_stalled {
+                self.with(key, |connection, io| connection.handle_server_stall(io));
+                self.perform(key);
+            }
+            if self.watch(key) {
+                self.put_again(key);
+            }
+        }
+    }
+
+    /// ACKs leave, and frames: once a turn.
+    pub(in crate::worker) fn end_turn(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.answer();
+        let mut lost = Vec::new();
+        for (peer, outgoing) in &mut cluster.outgoing {
+            if let Err(error) = outgoing.flush() {
+                lost.push((*peer, error.to_string()));
+            }
+        }
+        for (peer, why) in lost {
+            cluster.lose(peer, &why);
+        }
+        if cluster.dirty.is_empty() {
+            return;
+        }
+        let dirty = std::mem::take(&mut cluster.dirty);
+        let slots = dirty.iter().filter_map(|(key, end)| {
+            let client = self.clients.get(*key)?;
+            match end {
+                End::Client => Some(&client.mirroring.as_ref()?.leg.slot),
+                End::Server => {
+                    let upstream = self.upstreams.get(client.upstream?)?;
+                    Some(&upstream.gated.as_ref()?.slot)
+                }
+            }
+        });
+        if cluster.lane.emit_acks(slots).is_err() {
+            self.counters.reason("emit_failed");
+        }
+        cluster.dirty = dirty;
+        cluster.dirty.clear();
+        cluster.lane.sweep(Leases::now_ns());
+    }
+
+    /// A channel to a backup can be written, or has answers.
+    pub(in crate::worker) fn outgoing_event(&mut self, node: u8, worker: usize) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let peer = (NodeId(node), worker);
+        let Some(outgoing) = cluster.outgoing.get_mut(&peer) else { return };
+        if outgoing.connecting {
+            match evergate_sys::connect_error(outgoing.channel.fd()) {
+                Ok(()) => outgoing.connecting = false,
+                Err(error) => return cluster.lose(peer, &error.to_string()),
+            }
+        }
+        let notices = match outgoing.answers() {
+            Ok(notices) => notices,
+            Err(error) => return cluster.lose(peer, &error.to_string()),
+        };
+        for notice in notices {
+            match notice {
+                Notice::Entry { key, index } => {
+                    let mirroring = self.clients.get_mut(key).and_then(|client| client.mirroring.as_mut());
+                    if let Some(mirroring) = mirroring {
+                        mirroring.note(peer.0, index);
+                        if !mirroring.listed {
+                            mirroring.listed = true;
+                            cluster.acknowledged.push(key);
+                        }
+                    }
+                }
+                Notice::Complete { bucket, office } => {
+                    cluster.report(Report::CaughtUp { bucket: Bucket(bucket), node: peer.0, office });
+                }
+            }
+        }
+    }
+
+    /// A mirrored connection is gone from this worker: its slots go too.
+    pub(in crate::worker) fn end_mirroring(&mut self, mirroring: Mirroring, connection: evergate_mirror::ConnectionId) {
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.say(mirroring.bucket, &Frame::End { connection }, None);
+        cluster.by_slot.remove(&mirroring.leg.slot.index());
+        let end = mirroring.leg.end_sequence();
+        cluster.lane.finish(mirroring.leg.slot, Some(end), Leases::now_ns());
+    }
+
+    /// A gated server connection is closed.
+    pub(in crate::worker) fn end_gated(&mut self, gated: Gated) {
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.by_slot.remove(&gated.slot.index());
+        let end = gated.end_sequence();
+        cluster.lane.finish(gated.slot, Some(end), Leases::now_ns());
+    }
+
+    /// Drops a connection that this node may not speak for any more: nothing of it leaves.
+    pub(in crate::worker) fn abandon(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let mirroring = client.mirroring.take();
+        let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+        let gated = upstream.and_then(|upstream| upstream.gated.take());
+        let Some(cluster) = &mut self.cluster else { return };
+        let slots = [mirroring.map(|mirroring| mirroring.leg.slot), gated.map(|gated| gated.slot)];
+        let slots: Vec<_> = slots.into_iter().flatten().collect();
+        for slot in &slots {
+            cluster.by_slot.remove(&slot.index());
+        }
+        self.forget(key); // its sockets close while the gate still stops what they say
+        let Some(cluster) = &mut self.cluster else { return };
+        for slot in slots {
+            cluster.lane.finish(slot, None, Leases::now_ns());
+        }
+    }
+
+    /// Our role for a bucket has changed.
+    pub(super) fn change_role(&mut self, bucket: Bucket, role: Role) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(known) = cluster.roles.get_mut(usize::from(bucket.0)) else { return };
+        let before = std::mem::replace(known, role);
+        cluster.change_held(bucket, role);
+        let (Role::Owner { required, syncing, .. }, was) = (role, before) else {
+            if matches!(before, Role::Owner { .. }) {
+                self.leave_bucket(bucket);
+            }
+            return;
+        };
+        for node in required.union(syncing).iter() {
+            if let Err(error) = self.reach(node, bucket) {
+                self.counters.reason("mirror_unreachable");
+                if let Some(cluster) = &self.cluster {
+                    cluster.report(Report::ChannelLost { node, why: error.to_string() });
+                }
+            }
+        }
+        let told = match was {
+            Role::Owner { term, required, syncing, .. } if matches!(role, Role::Owner { term: now, .. } if now == term) => {
+                required.union(syncing)
+            }
+            _ => MemberSet::EMPTY,
+        };
+        for node in syncing.minus(told).iter() {
+            self.tell_everything(bucket, node);
+        }
+        // Fewer backups may be left to wait for.
+        for key in self.keys_of(bucket) {
+            if let (Some(cluster), Some(client)) = (&mut self.cluster, self.clients.get_mut(key))
+                && let Some(mirroring) = client.mirroring.as_mut()
+                && !mirroring.listed
+            {
+                mirroring.listed = true;
+                cluster.acknowledged.push(key);
+            }
+        }
+    }
+
+    /// Mirrored connections of a bucket.
+    pub(super) fn keys_of(&mut self, bucket: Bucket) -> Vec<Key> {
+        let of = |key: &Key| {
+            self.clients
+                .get(*key)
+                .and_then(|client| client.mirroring.as_ref())
+                .is_some_and(|mirroring| mirroring.bucket == bucket)
+        };
+        self.clients.keys().into_iter().filter(of).collect()
+    }
+
+    fn leave_bucket(&mut self, bucket: Bucket) {
+        for key in self.keys_of(bucket) {
+            self.abandon(key);
+        }
+    }
+
+    /// Makes a channel to the node's worker for the bucket, if there is none.
+    fn reach(&mut self, node: NodeId, bucket: Bucket) -> anyhow::Result<()> {
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        let peer = (node, cluster.worker_of(bucket));
+        if cluster.outgoing.contains_key(&peer) {
+            return Ok(());
+        }
+        let Some(to) = cluster.layout.mirror_address(node, peer.1) else { return Ok(()) };
+        let hello = Frame::Hello {
+            version: FRAME_VERSION,
+            node: cluster.layout.node.0,
+            incarnation: cluster.layout.incarnation.0,
+            worker: cluster.worker as u16,
+            workers: cluster.layout.workers as u16,
+        };
+        let outgoing = Outgoing::connect(to, &cluster.layout.client_tls, &hello)?;
+        self.epoll.add(outgoing.channel.fd(), Source::Outgoing(node.0, peer.1 as u16).token())?;
+        cluster.outgoing.insert(peer, outgoing);
+        Ok(())
+    }
+
+    /// Everything about a bucket for a backup that knows nothing: what is said afterwards follows it.
+    pub(super) fn tell_everything(&mut self, bucket: Bucket, node: NodeId) {
+        let mut frames = Vec::new();
+        for key in self.keys_of(bucket) {
+            let Some(client) = self.clients.get(key) else { continue };
+            let Some(mirroring) = &client.mirroring else { continue };
+            let connection = client.connection.id();
+            let state = Some(mirroring.fold.clone());
+            frames.push((Frame::Begin { connection, bucket: bucket.0, state }, None));
+            for (leg, facts) in &mirroring.legs {
+                frames.push((Frame::Leg { connection, leg: *leg, facts: *facts }, None));
+            }
+            if let Some((_, notice)) = frames.last_mut() {
+                *notice = Some(Notice::Entry { key, index: mirroring.queued });
+            }
+        }
+        let Some(cluster) = &mut self.cluster else { return };
+        let Role::Owner { term, .. } = cluster.role(bucket) else { return };
+        let office = office(term);
+        frames.push((Frame::Complete { bucket: bucket.0 }, Some(Notice::Complete { bucket: bucket.0, office })));
+        for (frame, notice) in frames {
+            cluster.say_to(node, bucket, &frame, notice);
+        }
+    }
+}
+
+impl Cluster {
+    fn required(&self, bucket: Bucket) -> MemberSet {
+        match self.role(bucket) {
+            Role::Owner { required, .. } => required,
+            _ => MemberSet::EMPTY,
+        }
+    }
+
+    /// Says something to everybody who mirrors the bucket.
+    fn say(&mut self, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
+        let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
+        for node in required.union(syncing).iter() {
+            self.say_to(node, bucket, frame, notice);
+        }
+    }
+
+    fn say_to(&mut self, node: NodeId, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
+        let Role::Owner { term, .. } = self.role(bucket) else { return };
+        let peer = (node, self.worker_of(bucket));
+        let Some(outgoing) = self.outgoing.get_mut(&peer) else { return };
+        let now = office(term);
+        let mut result = Ok(());
+        if outgoing.announced.insert(bucket.0, now) != Some(now) {
+            result = outgoing.feed.push(&Frame::Office { bucket: bucket.0, office: now }, None);
+        }
+        if let Err(error) = result.and_then(|()| outgoing.feed.push(frame, notice)) {
+            self.lose(peer, &error.to_string());
+        }
+    }
+
+    /// A backup cannot be reached, or is too slow: it is given up, and the cluster decides what follows.
+    fn lose(&mut self, peer: (NodeId, usize), why: &str) {
+        if self.outgoing.remove(&peer).is_some() {
+            self.report(Report::ChannelLost { node: peer.0, why: why.to_owned() });
+        }
+    }
+}
