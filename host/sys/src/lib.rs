@@ -23,7 +23,8 @@ pub use leg::{connect_from, destroy, local_port_range};
 pub use link::{Announcer, card_address, set_neighbour};
 pub use prober::{Probe, Prober};
 pub use process::{
-    drop_privileges, pin_to_core, raise_file_limit, resident_bytes, thread_cpu_ns, wall_clock_s,
+    drop_privileges, pin_to_core, raise_file_limit, resident_bytes, thread_cpu_ns, wall_clock_ms,
+    wall_clock_s,
 };
 pub use repair::{Restore, RestoreError, Restoring, Stamp, TcpFacts, facts};
 pub use socket::{

@@ -19,7 +19,8 @@ pub(crate) use leg::Gated;
 pub(crate) use owner::Mirroring;
 pub use resume::Round;
 
-use super::slab::Key;
+use super::Worker;
+use super::slab::{Key, Source};
 use crate::cluster::{Layout, Report};
 use backup::Incoming;
 use channel::Outgoing;
@@ -27,7 +28,9 @@ use evergate_bpf::{Flow, Gate, Lane, LaneId};
 use evergate_cluster::{Bucket, NodeId, Role};
 use evergate_mirror::{Holder, Office};
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -46,6 +49,18 @@ pub enum Instruction {
 pub(crate) enum End {
     Client,
     Server,
+}
+
+/// What a worker needs to be one of a cluster's.
+pub struct Joining {
+    /// The node's gate.
+    pub gate: Arc<Gate>,
+    /// What does not change.
+    pub layout: Arc<Layout>,
+    /// Number of the worker.
+    pub worker: usize,
+    /// Where reports go.
+    pub reports: Sender<Report>,
 }
 
 /// One worker's part of the cluster.
@@ -70,14 +85,22 @@ pub(crate) struct Cluster {
     prober: evergate_sys::Prober,
 }
 
+impl Worker {
+    /// Becomes one of a cluster's workers, in its own thread.
+    pub(super) fn join_cluster(&mut self) -> anyhow::Result<()> {
+        let Some(joining) = self.joining.take() else { return Ok(()) };
+        let cluster = Cluster::new(joining)?;
+        self.epoll.add_input(cluster.lane.events_fd(), Source::Lane.token())?;
+        if let Some(listener) = cluster.layout.mirror_listeners.get(cluster.worker) {
+            self.epoll.add_input(listener.as_raw_fd(), Source::Channels.token())?;
+        }
+        self.cluster = Some(Box::new(cluster));
+        Ok(())
+    }
+}
+
 impl Cluster {
-    /// To be called in the worker's thread.
-    pub(crate) fn new(
-        gate: Arc<Gate>,
-        layout: Arc<Layout>,
-        worker: usize,
-        reports: Sender<Report>,
-    ) -> anyhow::Result<Cluster> {
+    fn new(Joining { gate, layout, worker, reports }: Joining) -> anyhow::Result<Cluster> {
         let lane = gate.lane(LaneId::new(worker)?)?;
         Ok(Cluster {
             gate,
@@ -114,6 +137,15 @@ impl Cluster {
     /// Whether this node serves the bucket.
     pub(crate) fn owns(&self, bucket: Bucket) -> bool {
         matches!(self.role(bucket), Role::Owner { .. })
+    }
+
+    /// Starts connecting to a server, from a port that belongs to the bucket.
+    pub(crate) fn connect_server(&self, bucket: Bucket, to: SocketAddr) -> io::Result<OwnedFd> {
+        let missing = |what| io::Error::new(io::ErrorKind::AddrNotAvailable, what);
+        let from = self.layout.source_for(to).ok_or_else(|| missing("no server_source of this family"))?;
+        let bucket =
+            evergate_bpf::Bucket::new(usize::from(bucket.0)).ok_or_else(|| missing("no such bucket"))?;
+        evergate_sys::connect_from(from, self.gate.ports().of(bucket), to)
     }
 
     /// The worker that continues connections of the bucket, on every node.
