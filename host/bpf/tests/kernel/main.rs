@@ -6,4 +6,7 @@
 
 mod frame;
 mod packets;
+mod relay;
+mod stream;
+mod takeover;
 mod world;

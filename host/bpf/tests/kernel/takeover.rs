@@ -1,0 +1,98 @@
+//! A connection crosses from a dead node to a living one.
+
+use crate::relay::{NodeRef, Relay, announcer, take_over};
+use crate::stream::exchange;
+use crate::world::{PORT, World, at, node, privileged, vip};
+use evergate_bpf::{Counter, Mode, Owner};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+const BYTES: u64 = 24 << 20;
+
+#[derive(Debug, Clone, Copy)]
+struct Scenario {
+    v6: bool,
+    mode: Mode,
+    /// Bytes acknowledged in both directions when the node dies.
+    at: u64,
+    up: u64,
+    down: u64,
+}
+
+fn survive(scenario: Scenario) {
+    if !privileged() {
+        return;
+    }
+    eprintln!("{scenario:?}");
+    let Scenario { v6, mode, at: stop, up, down } = scenario;
+    let world = World::new(mode);
+    let to = SocketAddr::new(vip(v6), PORT);
+    let origin = at(v6, 20, 9000);
+    let server = world.server.run(move || TcpListener::bind(origin).unwrap());
+    let server = world.server.spawn(move || {
+        let (socket, from) = server.accept().unwrap();
+        assert_eq!(from.ip(), to.ip());
+        exchange(&socket, (2, down), (1, up));
+    });
+    let first = NodeRef::from(&world.nodes[0]);
+    let relay = world.nodes[0].namespace.spawn(move || {
+        let _announcer = announcer(&first);
+        let listener = evergate_sys::listen(to, 16).unwrap();
+        let mut relay = Relay::accept(&first, &listener, origin);
+        assert!(!relay.run(stop), "the exchange ended before the node died");
+        let mirror = relay.mirror();
+        // Dying: the kernel closes both sockets, with unread data in them. FIN and RST must not leave.
+        drop(relay);
+        mirror
+    });
+    let client = world.client.spawn(move || {
+        let socket = TcpStream::connect(to).unwrap();
+        exchange(&socket, (1, up), (2, down));
+    });
+    let mirror = relay.join().unwrap();
+    world.nodes[0].gate.leases().revoke_all();
+    let counters = world.nodes[0].gate.counters().unwrap();
+    assert!(counters.get(Counter::Clamped) > 0, "nothing was withheld: {counters:?}");
+    let second = NodeRef::from(&world.nodes[1]);
+    let owner = Owner::new(node(2), &[]).unwrap();
+    let relay = world.nodes[1].namespace.spawn(move || {
+        let announcer = announcer(&second);
+        let owners = second.gate.owners();
+        owners.set_all(owner.held());
+        let mut relay = take_over(&second, &mirror, &announcer, || owners.set_all(owner));
+        assert!(relay.run(u64::MAX));
+        relay.finish();
+    });
+    client.join().unwrap();
+    server.join().unwrap();
+    relay.join().unwrap();
+    for node in &world.nodes {
+        let counters = node.gate.counters().unwrap();
+        eprintln!("{counters:?}");
+        assert_eq!(counters.get(Counter::NoSlot), 0);
+    }
+}
+
+#[test]
+fn both_directions_continue_byte_exactly_over_ipv4() {
+    survive(Scenario { v6: false, mode: Mode::Steer, at: 9_000_000, up: BYTES, down: BYTES });
+}
+
+#[test]
+fn both_directions_continue_byte_exactly_over_ipv6() {
+    survive(Scenario { v6: true, mode: Mode::Steer, at: 9_000_000, up: BYTES, down: BYTES });
+}
+
+#[test]
+fn a_download_continues_byte_exactly() {
+    survive(Scenario { v6: false, mode: Mode::Steer, at: 5_000_000, up: 100, down: BYTES });
+}
+
+#[test]
+fn an_upload_continues_byte_exactly() {
+    survive(Scenario { v6: false, mode: Mode::Steer, at: 5_000_000, up: BYTES, down: 100 });
+}
+
+#[test]
+fn a_connection_continues_in_flood_mode() {
+    survive(Scenario { v6: false, mode: Mode::Flood, at: 7_654_321, up: BYTES, down: BYTES });
+}
