@@ -32,6 +32,7 @@ mod lane;
 pub mod netns;
 mod owners;
 mod pins;
+mod says;
 mod skeleton;
 mod slot;
 mod table;
