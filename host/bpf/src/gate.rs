@@ -397,6 +397,16 @@ impl Gate {
         freed
     }
 
+    /// Slots of flows that live, start or end.
+    pub fn slots_in_use(&self) -> usize {
+        let born = |index| {
+            let pointer = self.slots.pointer(index);
+            // SAFETY: an aligned field of an entry of the table.
+            unsafe { AtomicU64::from_ptr(&raw mut (*pointer).born_ns) }.load(Ordering::Relaxed)
+        };
+        (0..self.slots.entries()).filter(|index| born(*index) != 0).count()
+    }
+
     /// What happened at the gate so far.
     pub fn counters(&self) -> Result<Counters, GateError> {
         Counters::read(&self.maps.counters)

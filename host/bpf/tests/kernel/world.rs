@@ -29,6 +29,15 @@ pub(crate) fn privileged() -> bool {
     true
 }
 
+/// Waits until a condition holds; the deadline only ends a hang.
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !condition() {
+        assert!(start.elapsed().as_secs() < 20, "waited in vain until {what}");
+        std::thread::yield_now();
+    }
+}
+
 pub(crate) fn node(number: u8) -> NodeId {
     NodeId::new(number).unwrap()
 }
