@@ -19,7 +19,7 @@ mod socket;
 mod splice;
 
 pub use epoll::{Epoll, Event, Waker};
-pub use leg::{connect_from, destroy, local_port_range};
+pub use leg::{connect_from, connect_socket_from, destroy, forget, local_port_range};
 pub use link::{Announcer, card_address, set_neighbour};
 pub use prober::{Probe, Prober};
 pub use process::{

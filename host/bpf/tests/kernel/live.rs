@@ -124,11 +124,12 @@ fn relayed(
     let to = SocketAddr::new(vip(v6), PORT);
     let origin = at(v6, 20, 9000);
     let server = world.server.run(move || TcpListener::bind(origin).unwrap());
-    let server = world.server.spawn(move || exchange(&server.accept().unwrap().0, (2, BYTES), (1, BYTES)));
+    let server =
+        world.server.spawn(move || exchange(&server.accept().unwrap().0, (2, BYTES), (1, BYTES), false));
     let node = NodeRef::from(&world.nodes[by]);
     let listener = world.nodes[by].namespace.run(move || evergate_sys::listen(to, 16).unwrap());
     let relay = world.nodes[by].namespace.spawn(move || {
-        let mut relay = Relay::accept(&node, &listener, origin);
+        let mut relay = Relay::accept(&node, &listener, origin, None);
         first(&node, &mut relay);
         assert!(relay.run(u64::MAX));
         relay.finish();
@@ -143,7 +144,7 @@ fn relayed(
             }
             None => TcpStream::connect(to).unwrap(),
         };
-        exchange(&socket, (1, BYTES), (2, BYTES));
+        exchange(&socket, (1, BYTES), (2, BYTES), false);
     });
     client.join().unwrap();
     server.join().unwrap();

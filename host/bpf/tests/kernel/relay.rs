@@ -2,10 +2,11 @@
 //! nodes can see. An ACK goes to one peer only when the other peer has the bytes; so the senders hold what is missing,
 //! and nothing but positions need be known.
 
+use crate::stream::connect_at;
 use crate::world::{Node, VIRTUAL_MAC};
 use evergate_bpf::{Flow, Lane, LaneId, Leases, Mode, Origin, Restored, Slot};
 use evergate_sys::{Announcer, Probe, Prober, Restore, TcpFacts, Transfer};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 const BUFFER: usize = 1 << 18;
@@ -32,6 +33,8 @@ pub(crate) struct Mirror {
     /// Bytes of the client that the server has, and the other way round.
     pub(crate) up: u64,
     pub(crate) down: u64,
+    /// Lengths of the client's and the server's stream, once their ends were read.
+    pub(crate) ends: [Option<u64>; 2],
 }
 
 impl std::fmt::Debug for Leg {
@@ -180,8 +183,14 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Accepts one connection and connects to the server from the port block of its bucket.
-    pub(crate) fn accept(node: &NodeRef, listener: &OwnedFd, server: SocketAddr) -> Relay {
+    /// Accepts one connection and connects to the server from the port block of its bucket, starting at sequence number
+    /// `first`.
+    pub(crate) fn accept(
+        node: &NodeRef,
+        listener: &OwnedFd,
+        server: SocketAddr,
+        first: Option<u32>,
+    ) -> Relay {
         let lane = node.gate.lane(LaneId::new(0).unwrap()).unwrap();
         let client = loop {
             assert!(wait(listener.as_raw_fd(), libc::POLLIN, 20_000), "nobody connects");
@@ -191,9 +200,15 @@ impl Relay {
         };
         let local = client.slot.flow().local.ip();
         let ports = node.gate.ports().of(node.gate.bucket(&client.slot.flow()));
-        let socket = evergate_sys::connect_from(local, ports.clone(), server).unwrap();
+        let socket = match first {
+            Some(first) => connect_at(local, ports.clone(), server, first),
+            None => evergate_sys::connect_from(local, ports.clone(), server).unwrap(),
+        };
         assert!(wait(socket.as_raw_fd(), libc::POLLOUT, 20_000), "the server does not answer");
         evergate_sys::connect_error(socket.as_raw_fd()).unwrap();
+        let socket = TcpStream::from(socket);
+        socket.set_nonblocking(true).unwrap();
+        let socket = OwnedFd::from(socket);
         let server = Leg::new(socket, &lane);
         assert!(ports.contains(&server.slot.local().port()));
         assert_eq!(node.gate.bucket(&server.slot.flow()), node.gate.bucket(&client.slot.flow()));
@@ -206,6 +221,7 @@ impl Relay {
             server: self.server.facts,
             up: self.client.target.min(self.client.read),
             down: self.server.target.min(self.server.read),
+            ends: [&self.client, &self.server].map(|leg| leg.ended.then_some(leg.read)),
         }
     }
 
@@ -243,6 +259,8 @@ impl Relay {
     pub(crate) fn finish(mut self) {
         for leg in [self.client, self.server] {
             let end = leg.facts.origin.sent.wrapping_add(leg.acked as u32);
+            // A socket whose FIN left from another node would send one more.
+            evergate_sys::forget(leg.socket).unwrap();
             self.lane.finish(leg.slot, Some(end), 0);
         }
         assert_eq!(self.lane.finishing(), 0);
@@ -369,7 +387,13 @@ pub(crate) fn take_over(
     let mut restored = restored.into_iter();
     let [client, server] = [0, 1].map(|side| {
         let (socket, slot) = restored.next().unwrap();
-        Leg::at(socket.finish().unwrap(), slot, *legs[side].0, has[1 - side], has[side])
+        let mut leg = Leg::at(socket.finish().unwrap(), slot, *legs[side].0, has[1 - side], has[side]);
+        // An end counts one: who has it will never hear it again, and who sent it will never send more.
+        leg.ended = mirror.ends[side].is_some_and(|end| has[1 - side] > end);
+        leg.closed = mirror.ends[1 - side].is_some_and(|end| has[side] > end);
+        leg.read -= u64::from(leg.ended);
+        leg.written -= u64::from(leg.closed);
+        leg
     });
     // One ACK per leg at the full position: the advance that makes the peers send again at once.
     lane.emit_acks([&client.slot, &server.slot]).unwrap();

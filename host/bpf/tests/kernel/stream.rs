@@ -1,7 +1,9 @@
 //! A client and a server that exchange bytes whose content tells their position.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// The byte at a position of a stream.
 fn byte(stream: u64, position: u64) -> u8 {
@@ -40,8 +42,8 @@ pub(crate) fn read_all(socket: &TcpStream, stream: u64, length: u64) {
     assert_eq!(position, length, "stream {stream} ended early");
 }
 
-/// Both directions at once; who sends less ends its stream last. The deadline only ends a hang.
-pub(crate) fn exchange(socket: &TcpStream, send: (u64, u64), receive: (u64, u64)) {
+/// Both directions at once; the deadline only ends a hang. With `last` our stream ends only after the other one has.
+pub(crate) fn exchange(socket: &TcpStream, send: (u64, u64), receive: (u64, u64), last: bool) {
     let deadline = Some(std::time::Duration::from_secs(30));
     socket.set_read_timeout(deadline).unwrap();
     socket.set_write_timeout(deadline).unwrap();
@@ -49,13 +51,32 @@ pub(crate) fn exchange(socket: &TcpStream, send: (u64, u64), receive: (u64, u64)
     std::thread::scope(|scope| {
         scope.spawn(|| {
             write_all(socket, send.0, send.1);
-            if send.1 >= receive.1 {
+            if !last {
                 finish();
             }
         });
         read_all(socket, receive.0, receive.1);
     });
-    if send.1 < receive.1 {
+    if last {
         finish();
     }
+}
+
+/// Connects from a port of a range, with this sequence number first, so that a test can let it wrap around.
+pub(crate) fn connect_at(from: IpAddr, ports: RangeInclusive<u16>, to: SocketAddr, first: u32) -> OwnedFd {
+    let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: no pointers are passed; the descriptor is new and ours.
+    let socket =
+        unsafe { OwnedFd::from_raw_fd(libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)) };
+    let set = |level, option, value: u32| {
+        // SAFETY: pointer and length describe the value.
+        let result =
+            unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), 4) };
+        assert_eq!(result, 0, "option {option}: {}", std::io::Error::last_os_error());
+    };
+    set(libc::IPPROTO_TCP, libc::TCP_REPAIR, 1);
+    set(libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, 2);
+    set(libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, first);
+    set(libc::IPPROTO_TCP, libc::TCP_REPAIR, 0);
+    evergate_sys::connect_socket_from(socket, from, ports, to).unwrap()
 }
