@@ -26,6 +26,7 @@
 mod bucket;
 mod counters;
 mod error;
+mod feature;
 mod flow;
 mod gate;
 mod lane;
@@ -41,6 +42,7 @@ mod testrun;
 pub use bucket::{BUCKETS, Bucket, BucketKey, PortBlocks, bucket_of};
 pub use counters::{Counter, Counters};
 pub use error::GateError;
+pub use feature::missing_gate_features;
 pub use flow::Flow;
 pub use gate::{Address, Gate, Heard, Mode, Options, interface_index};
 pub use lane::{BATCH, Lane, LaneId};

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
-const IP_LOCAL_PORT_RANGE: i32 = 51;
+pub(crate) const IP_LOCAL_PORT_RANGE: i32 = 51;
 const SOCK_DESTROY: u16 = 21;
 
 /// Starts connecting from `local` and a free port of `ports`; the socket becomes writable when connected, see

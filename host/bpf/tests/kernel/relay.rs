@@ -56,6 +56,13 @@ impl std::fmt::Debug for Leg {
     }
 }
 
+impl Mirror {
+    /// First sequence numbers of the client's stream, and of ours to the server.
+    pub(crate) fn starts(&self) -> [u32; 2] {
+        [self.client.origin.received, self.server.origin.sent]
+    }
+}
+
 struct Leg {
     socket: OwnedFd,
     slot: Slot,

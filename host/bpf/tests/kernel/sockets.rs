@@ -111,3 +111,23 @@ fn permanent_neighbours_are_known_before_anybody_asks() {
         assert!(evergate_sys::set_neighbour(9999, "10.77.0.9".parse().unwrap(), [0; 6]).is_err());
     });
 }
+
+#[test]
+fn nothing_is_missing_here_and_what_is_refused_is_named() {
+    if !privileged() {
+        return;
+    }
+    assert_eq!(evergate_bpf::missing_gate_features(), []);
+    assert_eq!(evergate_sys::missing_socket_features(), []);
+    // Without root's capabilities, in a thread of its own: they are a thread's.
+    let refused = std::thread::spawn(|| {
+        // SAFETY: no pointers are passed. The raw call changes the calling thread only.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) }, 0);
+        [evergate_bpf::missing_gate_features(), evergate_sys::missing_socket_features()].concat()
+    });
+    let text: String = refused.join().unwrap().iter().map(|missing| format!("{missing}\n")).collect();
+    for part in ["SCHED_CLS", "CAP_BPF", "TCP_REPAIR", "CAP_NET_ADMIN", "raw probes", "CAP_NET_RAW"] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    assert!(!text.contains("IP_LOCAL_PORT_RANGE"), "port blocks need no privilege:\n{text}");
+}

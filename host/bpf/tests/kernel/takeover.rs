@@ -66,6 +66,9 @@ fn survive(scenario: Scenario) {
         exchange(&socket, (1, up), (2, down), up < down && !half_closed);
     });
     let mirror = relay.join().unwrap();
+    if let Some(first) = first {
+        assert_eq!(mirror.starts(), [first.wrapping_add(1); 2]);
+    }
     world.nodes[0].gate.leases().revoke_all();
     let counters = world.nodes[0].gate.counters().unwrap();
     assert!(counters.get(Counter::Clamped) > 0, "nothing was withheld: {counters:?}");
