@@ -6,7 +6,7 @@ use crate::lane::{Lane, LaneId};
 use crate::skeleton::{gate::GateSkelBuilder, types};
 use crate::slot::{FLAG_TAKEN, Restored, Slot};
 use crate::table::{Table, bytes};
-use crate::{Bucket, BucketKey, Flow, GateError, Leases, NodeId, Owners, PortBlocks, bucket_of, pins};
+use crate::{Bucket, BucketKey, Flow, GateError, Leases, NodeId, Owners, PortBlocks, bucket_of, pins, says};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_EGRESS, TC_INGRESS, TcHookBuilder};
 use std::collections::BTreeMap;
@@ -154,7 +154,8 @@ impl Gate {
                 map.set_pin_path(folder.join(name)).map_err(|error| GateError::bpf(loading, &error))?;
             }
         }
-        let loaded = open.load().map_err(|error| GateError::bpf(loading, &error))?;
+        let (loaded, said) = says::quietly(|| open.load());
+        let loaded = loaded.map_err(|error| GateError::bpf(format!("{loading} {said}"), &error))?;
         let handle = |map: &libbpf_rs::MapMut<'_>| {
             MapHandle::try_from(map).map_err(|error| GateError::bpf("keeping a map", &error))
         };
@@ -224,8 +225,10 @@ impl Gate {
                 .handle(1)
                 .priority(1)
                 .hook(point);
-            hook.create().map_err(|error| GateError::bpf(attempt(), &error))?;
-            hook.attach().map_err(|error| GateError::bpf(attempt(), &error))?;
+            // The queue discipline may be there already.
+            says::quietly(|| hook.create()).0.map_err(|error| GateError::bpf(attempt(), &error))?;
+            let (attached, said) = says::quietly(|| hook.attach());
+            attached.map_err(|error| GateError::bpf(format!("{} {said}", attempt()), &error))?;
         }
         Ok(())
     }
@@ -392,6 +395,16 @@ impl Gate {
             }
         }
         freed
+    }
+
+    /// Slots of flows that live, start or end.
+    pub fn slots_in_use(&self) -> usize {
+        let born = |index| {
+            let pointer = self.slots.pointer(index);
+            // SAFETY: an aligned field of an entry of the table.
+            unsafe { AtomicU64::from_ptr(&raw mut (*pointer).born_ns) }.load(Ordering::Relaxed)
+        };
+        (0..self.slots.entries()).filter(|index| born(*index) != 0).count()
     }
 
     /// What happened at the gate so far.

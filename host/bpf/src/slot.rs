@@ -169,6 +169,11 @@ impl Slot {
         self.read(|slot| field!(slot, sent_ack))
     }
 
+    /// Whether less has been acknowledged than may be.
+    pub fn owes_ack(&self) -> bool {
+        self.sent_ack() != self.committed()
+    }
+
     /// What our kernel would acknowledge: all that it received in order.
     pub fn received(&self) -> u32 {
         self.read(|slot| field!(slot, k_ack))

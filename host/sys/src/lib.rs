@@ -8,6 +8,7 @@
 
 mod address;
 mod epoll;
+mod feature;
 mod leg;
 mod link;
 mod netlink;
@@ -19,7 +20,8 @@ mod socket;
 mod splice;
 
 pub use epoll::{Epoll, Event, Waker};
-pub use leg::{connect_from, destroy, local_port_range};
+pub use feature::{Missing, missing_socket_features};
+pub use leg::{connect_from, connect_socket_from, destroy, forget, local_port_range};
 pub use link::{Announcer, card_address, set_neighbour};
 pub use prober::{Probe, Prober};
 pub use process::{

@@ -21,7 +21,7 @@ static __always_inline struct slot *slot_of(const struct flow_key *key, __u32 *i
 
 /* ---- registration ---- */
 
-struct offer { bool wscale_present, has_ts; __u8 wscale; };
+struct offer { __be32 tsval, tsecr; bool wscale_present, has_ts; __u8 wscale; };
 
 /* Window scale and timestamps of a SYN. */
 static __always_inline void read_offer(struct __sk_buff *skb, const struct packet *p, struct offer *offer)
@@ -46,8 +46,11 @@ static __always_inline void read_offer(struct __sk_buff *skb, const struct packe
 			offer->wscale_present = true;
 			offer->wscale = o[i + 2] > 14 ? 14 : o[i + 2];
 		}
-		if (o[i] == 8)
+		if (o[i] == 8 && i <= 30) {
 			offer->has_ts = true;
+			__builtin_memcpy(&offer->tsval, &o[i + 2], 4);
+			__builtin_memcpy(&offer->tsecr, &o[i + 6], 4);
+		}
 		if (o[i + 1] < 2)
 			break;
 		skip = o[i + 1] - 1;
@@ -68,6 +71,8 @@ static __always_inline void fill_slot(struct __sk_buff *skb, const struct packet
 	s->key = p->key;
 	s->wscale = offer.wscale;
 	s->has_ts = offer.has_ts;
+	s->tsval = offer.tsval;
+	s->tsecr = offer.tsecr;		/* none yet in a SYN */
 	s->ifindex = skb->ifindex;
 	s->bucket = bucket;
 	s->generation = generation;
@@ -128,7 +133,8 @@ static __always_inline bool note_kernel(struct __sk_buff *skb, const struct pack
 	__be32 ts[2];
 	if (s->has_ts && p->tcp.doff >= 8 && !bpf_skb_load_bytes(skb, p->l4 + 24, ts, 8)) {
 		s->tsval = ts[0];
-		if ((__s32)(bpf_ntohl(ts[1]) - bpf_ntohl(s->tsecr)) > 0)
+		/* a restored socket echoes 0 until it hears the peer */
+		if (ts[1] && (__s32)(bpf_ntohl(ts[1]) - bpf_ntohl(s->tsecr)) > 0)
 			s->tsecr = ts[1];
 	}
 	return again;
@@ -305,6 +311,7 @@ static __always_inline void complete(struct __sk_buff *skb, const struct packet 
 		s->wscale = 0;
 	if (!offer.has_ts)
 		s->has_ts = 0;
+	s->tsecr = offer.tsval;
 	s->k_ack = s->sent_ack = s->k_edge = s->sent_edge = bpf_ntohl(p->tcp.seq) + 1;
 	WRITE(s->committed, bpf_ntohl(p->tcp.seq) + 1);
 	s->established = 1;

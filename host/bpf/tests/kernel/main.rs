@@ -5,5 +5,11 @@
 #![allow(unsafe_code)]
 
 mod frame;
+mod live;
+mod neighbours;
 mod packets;
+mod relay;
+mod sockets;
+mod stream;
+mod takeover;
 mod world;
