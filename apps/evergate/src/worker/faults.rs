@@ -57,7 +57,7 @@ impl Scene {
     }
 
     /// One client was reset; the worker goes on with everybody else, and nothing of the lost one is left.
-    fn is_unharmed(mut self) {
+    fn expect_unharmed(mut self) {
         let mut newcomer = connect(&self.daemon);
         for client in [&mut self.bystander, &mut newcomer] {
             ask(client);
@@ -127,7 +127,7 @@ fn a_panic_over_a_clients_bytes_ends_that_client_alone() {
     victims().push((victim.local_addr().unwrap(), false));
     ask(&mut victim);
     expect_reset(&mut victim);
-    scene.is_unharmed();
+    scene.expect_unharmed();
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_panic_over_a_servers_bytes_ends_its_client_and_the_server_connection() {
     scene.to_server = scene.backend.accept().unwrap().0;
     answer(&mut scene.to_server);
     expect_answer(&mut scene.bystander);
-    scene.is_unharmed();
+    scene.expect_unharmed();
 }
 
 #[test]
@@ -154,5 +154,5 @@ fn a_panic_at_a_deadline_ends_that_client_alone() {
     victims().push((victim.local_addr().unwrap(), true));
     victim.write_all(b"GET / HTTP/1.1\r\nHo").unwrap();
     expect_reset(&mut victim);
-    scene.is_unharmed();
+    scene.expect_unharmed();
 }
