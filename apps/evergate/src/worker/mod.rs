@@ -302,6 +302,7 @@ impl Worker {
             if self.cluster.is_some() {
                 self.tend_timed();
                 self.deliver_acknowledged();
+                self.report_frozen();
                 self.end_turn();
             }
             if let Some(lines) = &mut self.lines {
@@ -437,7 +438,8 @@ impl Worker {
         for key in due.drain(..) {
             let Some(client) = self.clients.get_mut(key) else { continue };
             client.filed = Micros(u64::MAX);
-            if client.connection.deadline() <= self.now {
+            let due = client.connection.deadline() <= self.now;
+            if due && !self.is_frozen(key) {
                 self.guarded(Some(Source::Client(key)), |worker| {
                     worker.with(key, |connection, io| connection.handle_timeout(io));
                     worker.perform(key);

@@ -16,6 +16,9 @@ const SPLICE_BYTES: usize = 1 << 20;
 impl Worker {
     pub(super) fn pump(&mut self, key: Key) {
         if self.cluster.is_some() {
+            if self.is_frozen(key) {
+                return;
+            }
             self.note_peers(key);
         }
         for _ in 0..ROUNDS {

@@ -4,13 +4,15 @@
 //! - [`owner`]: entries of our connections go out, what they make safe comes back;
 //! - [`channel`]: the encrypted connection to one worker of another node;
 //! - [`backup`]: entries of others come in;
-//! - [`resume`]: connections whose owner is gone are continued here.
+//! - [`freeze`]: connections that move to another node on purpose become quiet here;
+//! - [`resume`]: connections whose owner is gone, or has frozen them for us, are continued here.
 //!
 //! Which node serves which bucket is decided elsewhere (`crate::cluster`) and told as roles. Without a cluster none of
 //! this exists in a worker.
 
 mod backup;
 mod channel;
+mod freeze;
 mod leg;
 mod owner;
 mod resume;
@@ -81,6 +83,10 @@ pub(crate) struct Cluster {
     /// Connections of which something is due in a moment.
     timed: Vec<Key>,
     woken: Vec<u32>,
+    /// Buckets that are to become quiet, for which node, and in which office.
+    freezing: BTreeMap<Bucket, (NodeId, Office)>,
+    /// Those that are quiet, and were reported.
+    frozen: BTreeMap<Bucket, Office>,
     reports: Sender<Report>,
     prober: evergate_sys::Prober,
 }
@@ -116,6 +122,8 @@ impl Cluster {
             acknowledged: Vec::new(),
             timed: Vec::new(),
             woken: Vec::new(),
+            freezing: BTreeMap::new(),
+            frozen: BTreeMap::new(),
             reports,
             prober: evergate_sys::Prober::new()?,
         })

@@ -54,6 +54,11 @@ impl Mirroring {
         required.iter().map(of).min().unwrap_or(self.queued).min(self.queued)
     }
 
+    /// Every node of `nodes` holds everything.
+    pub(super) fn is_held_by(&self, nodes: MemberSet) -> bool {
+        self.held_by(nodes) == self.queued
+    }
+
     fn note(&mut self, node: NodeId, index: u64) {
         match self.acknowledged.iter_mut().find(|(known, _)| *known == node) {
             Some((_, known)) => *known = (*known).max(index),
@@ -192,6 +197,9 @@ impl Worker {
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(mirroring) = &mut client.mirroring else { return };
         mirroring.listed = false;
+        if cluster.freezing.contains_key(&mirroring.bucket) {
+            return; // acted on by the next owner
+        }
         let held = mirroring.held_by(cluster.required(mirroring.bucket));
         if mirroring.client_end.is_some_and(|index| index <= held) && mirroring.leg.release_end() {
             cluster.dirty.push((key, End::Client));
@@ -297,6 +305,9 @@ impl Worker {
             let answered = client.connection.acknowledged() >= client.connection.newest_entry();
             let Some(mirroring) = &mut client.mirroring else { continue };
             mirroring.timed = false;
+            if self.cluster.as_ref().is_some_and(|cluster| cluster.freezing.contains_key(&mirroring.bucket)) {
+                continue;
+            }
             let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
             let mut server = upstream.and_then(|upstream| upstream.gated.as_mut());
             let Some(cluster) = &mut self.cluster else { return };
@@ -438,6 +449,7 @@ impl Worker {
         let Some(known) = cluster.roles.get_mut(usize::from(bucket.0)) else { return };
         let before = std::mem::replace(known, role);
         cluster.change_held(bucket, role);
+        self.change_freezing(bucket, role);
         let (Role::Owner { required, syncing, .. }, was) = (role, before) else {
             if matches!(before, Role::Owner { .. }) {
                 self.leave_bucket(bucket);
