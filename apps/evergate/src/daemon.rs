@@ -1,6 +1,8 @@
 //! The process: binds, starts workers, and keeps what the control plane works on.
 
 use crate::assemble::{Assembled, Keepsakes, assemble};
+use crate::cluster::idle::Idle;
+use crate::cluster::{self, Ground};
 use crate::config::Config;
 use crate::config::model::{AccessLog, Listener};
 use crate::log::{Target, Writer};
@@ -11,6 +13,7 @@ use evergate_crypto::CertifiedName;
 use evergate_sys::Waker;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
@@ -23,6 +26,7 @@ pub struct WorkerHandle {
     waker: Arc<Waker>,
     /// What it counts.
     pub counters: Arc<Counters>,
+    alive: Arc<AtomicBool>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
 }
 
@@ -56,6 +60,9 @@ pub struct Daemon {
     pub shared: Arc<Shared>,
     keep: Keepsakes,
     writer: Option<Writer>,
+    cluster: Option<cluster::Running>,
+    /// The other nodes take the connections first; then the workers end.
+    leaving: AtomicBool,
 }
 
 impl Daemon {
@@ -63,6 +70,9 @@ impl Daemon {
     pub fn start(config: Config) -> Result<Daemon> {
         let mut keep = Keepsakes::default();
         evergate_crypto::warm_up();
+        // Before anything listens: no packet of a movable address may get past the gate.
+        let ground = config.cluster.as_ref().map(|cluster| Ground::prepare(&config, cluster)).transpose()?;
+        keep.share_tickets(ground.as_ref().map(Ground::ticket_secret));
         let Assembled { generation, certificates } = assemble(&config, None, &mut keep)?;
         keep.commit();
         let _ = evergate_sys::raise_file_limit();
@@ -98,7 +108,20 @@ impl Daemon {
                 start_worker(index, &generation, &settings, &shared, writer.as_ref(), sockets)
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(Daemon { config, generation, certificates, workers, bound, shared, keep, writer })
+        let cluster = ground.map(|ground| start_agent(ground, &workers)).transpose()?;
+        let leaving = AtomicBool::new(false);
+        Ok(Daemon {
+            config,
+            generation,
+            certificates,
+            workers,
+            bound,
+            shared,
+            keep,
+            writer,
+            cluster,
+            leaving,
+        })
     }
 
     /// Puts another configuration in force; on any error nothing changes.
@@ -106,6 +129,11 @@ impl Daemon {
         if config.node != self.config.node {
             bail!(
                 "[node] cannot change while running (workers, user, group, pid_file): restart to change it"
+            );
+        }
+        if config.cluster != self.config.cluster {
+            bail!(
+                "[cluster] cannot change while running: restart the nodes one after the other to change it"
             );
         }
         let assembled = assemble(&config, Some(&self.generation), &mut self.keep)?;
@@ -125,6 +153,9 @@ impl Daemon {
         let mut bound: Vec<_> = self.bound.iter().filter(|(name, _)| !gone.contains(name)).cloned().collect();
         for listener in fresh {
             bound.push((listener.name.clone(), bind(listener, &mut sockets)?));
+        }
+        if let Some(cluster) = &self.cluster {
+            cluster.change_listeners(&self.config, &config)?;
         }
         self.keep.commit();
         let settings = settings(&config, self.workers.len());
@@ -154,6 +185,10 @@ impl Daemon {
         now_unix_s: u64,
         rotated_unix_s: &mut std::collections::HashMap<String, u64>,
     ) {
+        self.keep.renew_shared_tickets(now_unix_s);
+        if self.keep.has_shared_tickets() {
+            return;
+        }
         for (name, (handle, file, every)) in self.keep.tickets() {
             let last = rotated_unix_s.entry(name.to_owned()).or_insert(now_unix_s);
             if file.is_none() && now_unix_s.saturating_sub(*last) >= every.as_secs().max(1) {
@@ -163,20 +198,44 @@ impl Daemon {
         }
     }
 
-    /// Takes no new connections and lets the others finish.
+    /// Takes no new connections and lets the others finish; in a cluster the other nodes get them first.
     pub fn drain(&self) {
+        match self.cluster() {
+            Some(cluster) if cluster.has_company() => {
+                self.leaving.store(true, Ordering::Relaxed);
+                cluster.order(cluster::Order::Drain(true));
+            }
+            _ => self.drain_workers(),
+        }
+    }
+
+    fn drain_workers(&self) {
         for worker in &self.workers {
             worker.tell(Command::Drain);
         }
     }
 
+    /// The agent of the cluster, if there is one.
+    pub fn cluster(&self) -> Option<cluster::Handle> {
+        self.cluster.as_ref().map(cluster::Running::handle)
+    }
+
     /// Whether every worker has ended.
     pub fn is_finished(&self) -> bool {
+        if self.cluster().is_some_and(|cluster| cluster.is_drained())
+            && self.leaving.swap(false, Ordering::Relaxed)
+        {
+            self.drain_workers();
+        }
         self.workers.iter().all(WorkerHandle::is_finished)
     }
 
     /// Ends what is left and waits for the workers and the log.
     pub fn stop(mut self) {
+        // First: another node goes on with what is closed here.
+        if let Some(Err(error)) = self.cluster.take().map(cluster::Running::stop) {
+            crate::control::message::error(format_args!("the agent of the cluster has ended: {error}"));
+        }
         for worker in &self.workers {
             worker.tell(Command::Stop);
         }
@@ -208,6 +267,14 @@ fn settings(config: &Config, workers: usize) -> Settings {
             .collect(),
         buffered_max: config.limits.buffers_bytes_max.get() / workers.max(1),
     }
+}
+
+/// Starts the agent. The workers have no part in the cluster yet: to the others they are workers without connections.
+fn start_agent(ground: Ground, workers: &[WorkerHandle]) -> Result<cluster::Running> {
+    let idle = Idle::new(workers.len(), ground.gate().owners(), ground.reporter());
+    let alive: Vec<_> = workers.iter().map(|worker| worker.alive.clone()).collect();
+    let working = move || alive.iter().all(|alive| alive.load(Ordering::Relaxed));
+    ground.start(move |worker, instruction| idle.follow(worker, &instruction), working)
 }
 
 /// Binds a listener once per worker, on the same port.
@@ -246,8 +313,23 @@ fn start_worker(
     let worker = Worker::new(generation, settings.clone(), shared.clone(), received, lines)
         .context("cannot set up a worker: is epoll allowed here, and are there file descriptors left?")?;
     let (waker, counters) = (worker.waker(), worker.counters());
-    let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || worker.run())?;
-    let handle = WorkerHandle { commands, waker, counters, thread: Some(thread) };
+    let alive = Arc::new(AtomicBool::new(true));
+    let end = End(alive.clone());
+    let run = move || {
+        let _end = end;
+        worker.run()
+    };
+    let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(run)?;
+    let handle = WorkerHandle { commands, waker, counters, alive, thread: Some(thread) };
     handle.tell(Command::Listeners { add: sockets, remove: Vec::new() });
     Ok(handle)
+}
+
+/// Tells that a worker's thread has ended, however it did.
+struct End(Arc<AtomicBool>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }

@@ -2,6 +2,7 @@
 
 pub mod assemble;
 pub mod cli;
+pub mod cluster;
 pub mod config;
 pub mod control;
 pub mod daemon;

@@ -6,15 +6,16 @@
 use crate::ConfigError;
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der, PublicKeyX509Der};
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::AlwaysResolvesServerRawPublicKeys;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{
-    ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible, ServerConfig, SignatureScheme,
+    ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible, ServerConfig,
+    SignatureScheme,
 };
 use std::sync::Arc;
 
@@ -132,15 +133,16 @@ impl ClientCertVerifier for Same {
 
 /// Both ends of mirror channels under a cluster's secret. The secret must be used for nothing else: derive it.
 pub fn channel_configs(secret: &[u8; 32]) -> Result<(Arc<ServerConfig>, Arc<ClientConfig>), ConfigError> {
-    let refused = |what: String| ConfigError::Rustls(rustls::Error::General(format!("cluster channel: {what}")));
+    let refused = |what: String| ConfigError::Tls(rustls::Error::General(format!("cluster channel: {what}")));
     let pair = Ed25519KeyPair::from_seed_unchecked(secret).map_err(|error| refused(error.to_string()))?;
     let private: Pkcs8V1Der<'static> = pair.as_der().map_err(|_| refused("private key".into()))?;
     let public: PublicKeyX509Der<'static> =
         pair.public_key().as_der().map_err(|_| refused("public key".into()))?;
     let key = SubjectPublicKeyInfoDer::from(public.as_ref().to_vec());
     let provider = crate::client_provider();
-    let signing = rustls::crypto::aws_lc_rs::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(private.as_ref()))
-        .map_err(|error| refused(error.to_string()))?;
+    let signing =
+        rustls::crypto::aws_lc_rs::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(private.as_ref()))
+            .map_err(|error| refused(error.to_string()))?;
     let certified = Arc::new(CertifiedKey::new(vec![CertificateDer::from(key.as_ref().to_vec())], signing));
     let same = Arc::new(Same { key, provider: provider.clone() });
     let mut server = ServerConfig::builder_with_provider(provider.clone())

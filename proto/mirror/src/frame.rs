@@ -168,8 +168,8 @@ fn append<T: serde::Serialize>(value: &T, out: &mut Vec<u8>) -> Result<(), WireE
     let start = out.len();
     out.extend_from_slice(&[0; PREFIX]);
     let taken = std::mem::take(out);
-    *out = postcard::to_extend(value, taken)
-        .map_err(|source| WireError::Malformed { what: FRAME, source })?;
+    *out =
+        postcard::to_extend(value, taken).map_err(|source| WireError::Malformed { what: FRAME, source })?;
     let length = out.len() - start - PREFIX;
     if length > FRAME_BYTES_MAX {
         out.truncate(start);

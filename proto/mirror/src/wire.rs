@@ -92,7 +92,11 @@ fn encode(what: &'static str, value: &impl serde::Serialize, max: usize) -> Resu
     Ok(bytes)
 }
 
-pub(crate) fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8], max: usize) -> Result<T, WireError> {
+pub(crate) fn decode<T: DeserializeOwned>(
+    what: &'static str,
+    bytes: &[u8],
+    max: usize,
+) -> Result<T, WireError> {
     if bytes.len() > max {
         return Err(WireError::TooLong { what, length: bytes.len(), max });
     }
