@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+use zeroize::Zeroizing;
 
 /// What must survive a reload although the configuration is read anew.
 #[derive(Debug, Default)]
@@ -34,6 +35,8 @@ pub struct Keepsakes {
     tickets: HashMap<String, (TicketHandle, Option<PathBuf>, Duration)>,
     /// Self-signed certificates by their names: a reload must not change them.
     self_signed: HashMap<Vec<String>, (String, String)>,
+    /// In a cluster: where the ticket keys of all nodes come from.
+    shared_tickets: Option<Zeroizing<[u8; 32]>>,
     next_server: u64,
     next_generation: u64,
     pending: Vec<Change>,
@@ -59,6 +62,26 @@ impl Keepsakes {
                         server.healthy.store(true, Ordering::Relaxed);
                     }
                 }
+            }
+        }
+    }
+
+    /// From now on ticket keys come from this secret and the wall clock, so that all nodes that have it have the same.
+    pub fn share_tickets(&mut self, secret: Option<[u8; 32]>) {
+        self.shared_tickets = secret.map(Zeroizing::new);
+    }
+
+    /// Whether ticket keys without a file are those of the cluster.
+    pub fn has_shared_tickets(&self) -> bool {
+        self.shared_tickets.is_some()
+    }
+
+    /// Puts the keys of the present epoch in force, where they come from the cluster.
+    pub fn renew_shared_tickets(&self, now_unix_s: u64) {
+        let Some(secret) = &self.shared_tickets else { return };
+        for (handle, file, every) in self.tickets.values() {
+            if file.is_none() {
+                handle.replace(TicketKeys::of_epoch(secret, now_unix_s, every.as_secs()));
             }
         }
     }
@@ -106,7 +129,11 @@ pub fn assemble(config: &Config, previous: Option<&Generation>, keep: &mut Keeps
         });
     let rates = Arc::new(Rates::new(limits));
     let rule_hits = Arc::new((0..rules.len()).map(|_| AtomicU64::new(0)).collect());
-    keep.next_generation += 1;
+    keep.next_generation = match config.cluster {
+        // Nodes with the same configuration must give it the same number: connections name it when they move.
+        Some(_) => fingerprint(config),
+        None => keep.next_generation + 1,
+    };
     let snapshot = Snapshot {
         generation: keep.next_generation,
         listeners,
@@ -216,7 +243,14 @@ fn tickets(settings: &TlsSettings, keep: &mut Keepsakes) -> Result<Option<Ticket
         Some(path) => format!("file {}", path.display()),
         None => format!("settings {}", settings.name),
     };
-    let fresh = || TicketHandle::new(TicketKeys::random(evergate_sys::wall_clock_s()));
+    let now = evergate_sys::wall_clock_s();
+    let shared = keep.shared_tickets.clone();
+    let fresh = || {
+        TicketHandle::new(match &shared {
+            Some(secret) => TicketKeys::of_epoch(secret, now, wanted.rotate.as_secs()),
+            None => TicketKeys::random(now),
+        })
+    };
     let entry = keep.tickets.entry(name).or_insert_with(|| (fresh(), wanted.keys.clone(), wanted.rotate));
     entry.2 = wanted.rotate;
     let handle = entry.0.clone();
@@ -368,4 +402,16 @@ fn stable_hash(parts: &[&str]) -> u64 {
     let hash = bytes
         .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+/// Names what decides about connections: the same on all nodes that run the same version with the same file.
+fn fingerprint(config: &Config) -> u64 {
+    let decides = format!(
+        "{:?} {:?} {:?} {:?} {:?} {:?}",
+        config.listeners, config.certificates, config.pools, config.rules, config.timeouts, config.limits
+    );
+    // FNV-1a: it must only tell apart what people write.
+    decides.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }

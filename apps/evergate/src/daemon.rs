@@ -1,16 +1,19 @@
 //! The process: binds, starts workers, and keeps what the control plane works on.
 
 use crate::assemble::{Assembled, Keepsakes, assemble};
+use crate::cluster::{self, Ground};
 use crate::config::Config;
 use crate::config::model::{AccessLog, Listener};
 use crate::log::{Target, Writer};
 use crate::runtime::Generation;
+use crate::worker::cluster::Joining;
 use crate::worker::{Bounds, Command, Counters, ListenerSocket, Settings, Shared, Worker};
 use anyhow::{Context, Result, bail};
 use evergate_crypto::CertifiedName;
 use evergate_sys::Waker;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
@@ -23,6 +26,7 @@ pub struct WorkerHandle {
     waker: Arc<Waker>,
     /// What it counts.
     pub counters: Arc<Counters>,
+    alive: Arc<AtomicBool>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
 }
 
@@ -56,6 +60,9 @@ pub struct Daemon {
     pub shared: Arc<Shared>,
     keep: Keepsakes,
     writer: Option<Writer>,
+    cluster: Option<cluster::Running>,
+    /// The other nodes take the connections first; then the workers end.
+    leaving: AtomicBool,
 }
 
 impl Daemon {
@@ -63,6 +70,9 @@ impl Daemon {
     pub fn start(config: Config) -> Result<Daemon> {
         let mut keep = Keepsakes::default();
         evergate_crypto::warm_up();
+        // Before anything listens: no packet of a movable address may get past the gate.
+        let ground = config.cluster.as_ref().map(|cluster| Ground::prepare(&config, cluster)).transpose()?;
+        keep.share_tickets(ground.as_ref().map(Ground::ticket_secret));
         let Assembled { generation, certificates } = assemble(&config, None, &mut keep)?;
         keep.commit();
         let _ = evergate_sys::raise_file_limit();
@@ -95,10 +105,29 @@ impl Daemon {
             .into_iter()
             .enumerate()
             .map(|(index, sockets)| {
-                start_worker(index, &generation, &settings, &shared, writer.as_ref(), sockets)
+                let joining = ground.as_ref().map(|ground| Joining {
+                    gate: ground.gate(),
+                    layout: ground.layout(),
+                    worker: index,
+                    reports: ground.reporter(),
+                });
+                start_worker(index, &generation, &settings, &shared, writer.as_ref(), sockets, joining)
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(Daemon { config, generation, certificates, workers, bound, shared, keep, writer })
+        let cluster = ground.map(|ground| start_agent(ground, &workers)).transpose()?;
+        let leaving = AtomicBool::new(false);
+        Ok(Daemon {
+            config,
+            generation,
+            certificates,
+            workers,
+            bound,
+            shared,
+            keep,
+            writer,
+            cluster,
+            leaving,
+        })
     }
 
     /// Puts another configuration in force; on any error nothing changes.
@@ -106,6 +135,11 @@ impl Daemon {
         if config.node != self.config.node {
             bail!(
                 "[node] cannot change while running (workers, user, group, pid_file): restart to change it"
+            );
+        }
+        if config.cluster != self.config.cluster {
+            bail!(
+                "[cluster] cannot change while running: restart the nodes one after the other to change it"
             );
         }
         let assembled = assemble(&config, Some(&self.generation), &mut self.keep)?;
@@ -125,6 +159,9 @@ impl Daemon {
         let mut bound: Vec<_> = self.bound.iter().filter(|(name, _)| !gone.contains(name)).cloned().collect();
         for listener in fresh {
             bound.push((listener.name.clone(), bind(listener, &mut sockets)?));
+        }
+        if let Some(cluster) = &self.cluster {
+            cluster.change_listeners(&self.config, &config)?;
         }
         self.keep.commit();
         let settings = settings(&config, self.workers.len());
@@ -154,6 +191,10 @@ impl Daemon {
         now_unix_s: u64,
         rotated_unix_s: &mut std::collections::HashMap<String, u64>,
     ) {
+        self.keep.renew_shared_tickets(now_unix_s);
+        if self.keep.has_shared_tickets() {
+            return;
+        }
         for (name, (handle, file, every)) in self.keep.tickets() {
             let last = rotated_unix_s.entry(name.to_owned()).or_insert(now_unix_s);
             if file.is_none() && now_unix_s.saturating_sub(*last) >= every.as_secs().max(1) {
@@ -163,20 +204,44 @@ impl Daemon {
         }
     }
 
-    /// Takes no new connections and lets the others finish.
+    /// Takes no new connections and lets the others finish; in a cluster the other nodes get them first.
     pub fn drain(&self) {
+        match self.cluster() {
+            Some(cluster) if cluster.has_company() => {
+                self.leaving.store(true, Ordering::Relaxed);
+                cluster.order(cluster::Order::Drain(true));
+            }
+            _ => self.drain_workers(),
+        }
+    }
+
+    fn drain_workers(&self) {
         for worker in &self.workers {
             worker.tell(Command::Drain);
         }
     }
 
+    /// The agent of the cluster, if there is one.
+    pub fn cluster(&self) -> Option<cluster::Handle> {
+        self.cluster.as_ref().map(cluster::Running::handle)
+    }
+
     /// Whether every worker has ended.
     pub fn is_finished(&self) -> bool {
+        if self.cluster().is_some_and(|cluster| cluster.is_drained())
+            && self.leaving.swap(false, Ordering::Relaxed)
+        {
+            self.drain_workers();
+        }
         self.workers.iter().all(WorkerHandle::is_finished)
     }
 
     /// Ends what is left and waits for the workers and the log.
     pub fn stop(mut self) {
+        // First: another node goes on with what is closed here.
+        if let Some(Err(error)) = self.cluster.take().map(cluster::Running::stop) {
+            crate::control::message::error(format_args!("the agent of the cluster has ended: {error}"));
+        }
         for worker in &self.workers {
             worker.tell(Command::Stop);
         }
@@ -210,6 +275,21 @@ fn settings(config: &Config, workers: usize) -> Settings {
     }
 }
 
+/// Starts the agent: it tells the workers what they are to do.
+fn start_agent(ground: Ground, workers: &[WorkerHandle]) -> Result<cluster::Running> {
+    let ways: Vec<_> = workers.iter().map(|worker| (worker.commands.clone(), worker.waker.clone())).collect();
+    let alive: Vec<_> = workers.iter().map(|worker| worker.alive.clone()).collect();
+    let working = move || alive.iter().all(|alive| alive.load(Ordering::Relaxed));
+    let tell = move |worker: usize, instruction| {
+        if let Some((commands, waker)) = ways.get(worker) {
+            // A worker that is gone hears nothing more.
+            let _ = commands.send(Command::Cluster(instruction));
+            waker.wake();
+        }
+    };
+    ground.start(tell, working)
+}
+
 /// Binds a listener once per worker, on the same port.
 fn bind(listener: &Listener, sockets: &mut [Vec<ListenerSocket>]) -> Result<SocketAddr> {
     let mut address = listener.address.socket;
@@ -240,14 +320,33 @@ fn start_worker(
     shared: &Arc<Shared>,
     writer: Option<&Writer>,
     sockets: Vec<ListenerSocket>,
+    joining: Option<Joining>,
 ) -> Result<WorkerHandle> {
     let (commands, received) = channel();
     let lines = writer.map(Writer::sender);
-    let worker = Worker::new(generation, settings.clone(), shared.clone(), received, lines)
+    let mut worker = Worker::new(generation, settings.clone(), shared.clone(), received, lines)
         .context("cannot set up a worker: is epoll allowed here, and are there file descriptors left?")?;
+    if let Some(joining) = joining {
+        worker.join(joining);
+    }
     let (waker, counters) = (worker.waker(), worker.counters());
-    let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || worker.run())?;
-    let handle = WorkerHandle { commands, waker, counters, thread: Some(thread) };
+    let alive = Arc::new(AtomicBool::new(true));
+    let end = End(alive.clone());
+    let run = move || {
+        let _end = end;
+        worker.run()
+    };
+    let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(run)?;
+    let handle = WorkerHandle { commands, waker, counters, alive, thread: Some(thread) };
     handle.tell(Command::Listeners { add: sockets, remove: Vec::new() });
     Ok(handle)
+}
+
+/// Tells that a worker's thread has ended, however it did.
+struct End(Arc<AtomicBool>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }

@@ -9,6 +9,9 @@ use std::sync::atomic::Ordering;
 /// Most backups that one bucket can list.
 pub const BACKUPS_MAX: usize = 6;
 
+/// The byte of an owner's word that tells that the bucket is on hold.
+const HOLD: u64 = 0xff00;
+
 /// A node of the cluster as the programs know it: 1 to 63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(NonZeroU8);
@@ -93,6 +96,22 @@ impl Owners {
         self.table.word(bucket.number()).store(owner.word(), Ordering::Release);
     }
 
+    /// Sets one bucket's owner; a hold of the same owner stays, whoever releases it at the same time.
+    pub fn update(&self, bucket: Bucket, owner: Owner) {
+        let next = |old: u64| {
+            let old = Owner::from_word(old);
+            let hold = owner.hold || old.hold && old.node == owner.node;
+            Some(Owner { hold, ..owner }.word())
+        };
+        // The closure never refuses.
+        let _ = self.table.word(bucket.number()).fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+    }
+
+    /// Ends the hold of a bucket and leaves the rest as it is, whoever changes it at the same time.
+    pub fn release(&self, bucket: Bucket) {
+        self.table.word(bucket.number()).fetch_and(!HOLD, Ordering::AcqRel);
+    }
+
     /// Sets the same owner for all buckets.
     pub fn set_all(&self, owner: Owner) {
         Bucket::all().for_each(|bucket| self.set(bucket, owner));
@@ -149,6 +168,7 @@ mod tests {
         assert_eq!(Owner::from_word(owner.word()), owner);
         assert_eq!(Owner::from_word(owner.held().word()), owner.held());
         assert_eq!(owner.held().released(), owner);
+        assert_eq!(owner.held().word() & !HOLD, owner.word());
         assert_eq!(Owner::new(node(1), &[node(2); 7]), None);
         assert_eq!((NodeId::new(0), NodeId::new(64)), (None, None));
     }

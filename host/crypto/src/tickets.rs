@@ -16,6 +16,7 @@ use rustls::server::ProducesTickets;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::base64;
+use crate::derive::derive;
 use crate::error::TicketKeyError;
 use crate::random::{draw, random_bytes};
 
@@ -72,6 +73,19 @@ impl TicketKeys {
     /// One fresh key, active from `now_unix_s`.
     pub fn random(now_unix_s: u64) -> TicketKeys {
         TicketKeys { keys: vec![Key::new(Zeroizing::new(random_bytes()), now_unix_s)] }
+    }
+
+    /// The keys that every holder of `secret` has in the epoch of `rotate_s` seconds that `now_unix_s` lies in: those of the
+    /// next epoch (a node whose clock is ahead already encrypts with it), of this one, and of the one before.
+    pub fn of_epoch(secret: &[u8; 32], now_unix_s: u64, rotate_s: u64) -> TicketKeys {
+        let rotate_s = rotate_s.max(1);
+        let newest = (now_unix_s / rotate_s).saturating_add(1);
+        let epochs = (newest.saturating_sub(KEYS_MAX as u64 - 1)..=newest).rev();
+        let key = |epoch: u64| {
+            let material = derive(secret, &format!("ticket keys, {rotate_s} s, epoch {epoch}"));
+            Key::new(Zeroizing::new(material), epoch.saturating_mul(rotate_s))
+        };
+        TicketKeys { keys: epochs.map(key).collect() }
     }
 
     /// Reads a key file, newest key first: either 64-byte keys in a row, or a line for each key with 64 bytes in
@@ -283,6 +297,22 @@ mod tests {
         let fourth = third.rotated(300);
         assert!(at(201, || third.decrypt(&old, &[0; 32])).is_some());
         assert!(at(301, || fourth.decrypt(&old, &[0; 32])).is_none());
+    }
+
+    #[test]
+    fn keys_of_an_epoch_are_the_same_everywhere_and_clocks_may_differ_across_its_end() {
+        let at_node = |unix_s| TicketKeys::of_epoch(&[3; 32], unix_s, 100);
+        assert_eq!(*at_node(710).to_file_bytes(), *at_node(790).to_file_bytes());
+        // The one is a minute ahead of the other, and in the next epoch.
+        let (ahead, behind) = (at_node(805), at_node(745));
+        let ticket = at(805, || ahead.encrypt(b"x", &[0; 32])).unwrap();
+        assert!(at(745, || behind.decrypt(&ticket, &[0; 32])).is_some());
+        let ticket = at(745, || behind.encrypt(b"x", &[0; 32])).unwrap();
+        assert!(at(805, || ahead.decrypt(&ticket, &[0; 32])).is_some());
+        assert!(at(905, || at_node(905).decrypt(&ticket, &[0; 32])).is_none(), "a key is dropped in time");
+        let other = TicketKeys::of_epoch(&[4; 32], 745, 100);
+        assert!(at(745, || other.decrypt(&ticket, &[0; 32])).is_none());
+        assert_eq!(TicketKeys::of_epoch(&[3; 32], 0, 0).keys.len(), 2, "no epoch before the first");
     }
 
     #[test]

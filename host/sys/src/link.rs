@@ -10,8 +10,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 const SOL_PACKET: i32 = 263;
 const PACKET_ADD_MEMBERSHIP: i32 = 1;
 const PACKET_MR_UNICAST: u16 = 3;
+const RTM_NEWADDR: u16 = 20;
 const RTM_NEWNEIGH: u16 = 28;
+const RTM_GETNEIGH: u16 = 30;
 const NUD_PERMANENT: u16 = 0x80;
+/// Incomplete, failed, or without an address to know.
+const NUD_UNKNOWN: u16 = 0x01 | 0x20 | 0x40;
+const IFA_F_NODAD: u8 = 0x02;
 
 /// The card's address of an interface in the calling thread's network namespace.
 pub fn card_address(interface: &str) -> io::Result<[u8; 6]> {
@@ -41,13 +46,48 @@ pub fn set_neighbour(interface: u32, ip: IpAddr, mac: [u8; 6]) -> io::Result<()>
     body.extend(interface.to_ne_bytes());
     body.extend(NUD_PERMANENT.to_ne_bytes());
     body.extend([0, 0]);
-    match ip {
-        IpAddr::V4(v4) => netlink::attribute(&mut body, 1, &v4.octets()),
-        IpAddr::V6(v6) => netlink::attribute(&mut body, 1, &v6.octets()),
-    }
+    attribute_ip(&mut body, 1, ip);
     netlink::attribute(&mut body, 2, &mac);
     let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
     netlink::request(libc::NETLINK_ROUTE, RTM_NEWNEIGH, flags, &body)
+}
+
+/// The Ethernet address of the neighbour `ip`, if this host's kernel knows it.
+pub fn neighbour(interface: u32, ip: IpAddr) -> io::Result<Option<[u8; 6]>> {
+    let family = if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let mut body = vec![family as u8, 0, 0, 0]; // ndmsg
+    body.extend(interface.to_ne_bytes());
+    body.extend([0; 4]);
+    attribute_ip(&mut body, 1, ip);
+    let answer = match netlink::ask(libc::NETLINK_ROUTE, RTM_GETNEIGH, &body) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+        answer => answer?,
+    };
+    let state = answer.get(8..10).and_then(|bytes| bytes.try_into().ok()).map_or(0, u16::from_ne_bytes);
+    let mac = answer.get(12..).and_then(|attributes| netlink::find(attributes, 2));
+    Ok(mac.filter(|_| state & NUD_UNKNOWN == 0).and_then(|mac| mac.try_into().ok()))
+}
+
+/// Gives an interface the address `ip`, with no network around it. False when it has it already. Needs `CAP_NET_ADMIN`.
+pub fn add_address(interface: u32, ip: IpAddr) -> io::Result<bool> {
+    let (family, bits, flags) =
+        if ip.is_ipv4() { (libc::AF_INET, 32, 0) } else { (libc::AF_INET6, 128, IFA_F_NODAD) };
+    let mut body = vec![family as u8, bits, flags, 0]; // ifaddrmsg
+    body.extend(interface.to_ne_bytes());
+    attribute_ip(&mut body, 1, ip);
+    attribute_ip(&mut body, 2, ip);
+    match netlink::request(libc::NETLINK_ROUTE, RTM_NEWADDR, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &body) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn attribute_ip(body: &mut Vec<u8>, kind: u16, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(v4) => netlink::attribute(body, kind, &v4.octets()),
+        IpAddr::V6(v6) => netlink::attribute(body, kind, &v6.octets()),
+    }
 }
 
 /// Says where a virtual address lives. Opened beforehand: closing such a socket takes milliseconds, so keep it. While it

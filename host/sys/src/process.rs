@@ -57,6 +57,22 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) })
 }
 
+/// Puts the calling thread before all ordinary ones, at `priority` of 1 to 99; threads that it starts are ordinary again.
+/// Needs `CAP_SYS_NICE` or a limit `RLIMIT_RTPRIO`. Only for threads that wait most of the time.
+pub fn run_in_real_time(priority: i32) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the pointer describes an initialised sched_param; 0 is the calling thread.
+    check(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) })
+}
+
+/// Keeps the memory that the process uses now from being paged out; pages that it has not touched stay untouched. Memory
+/// of later is not locked: a limit on locked memory would then make allocations fail.
+pub fn lock_memory() -> io::Result<()> {
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT) })
+}
+
 /// CPU time of the calling thread in nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -4,6 +4,7 @@
 //! Data goes to standard output, everything else to standard error.
 
 mod check;
+mod cluster;
 mod explain;
 mod output;
 mod remote;
@@ -59,6 +60,16 @@ enum Command {
     Reload(RemoteArgs),
     /// Take no new connections, let the open ones finish, and end
     Drain(RemoteArgs),
+    /// Look at the cluster of a running node, and make keys
+    Cluster {
+        #[command(subcommand)]
+        command: ClusterCommand,
+    },
+    /// Take a running node out of its cluster and put it back
+    Node {
+        #[command(subcommand)]
+        command: NodeCommand,
+    },
     /// Print the metrics, as a scraper gets them
     Metrics(SocketArgs),
     /// Servers to try things out with
@@ -91,6 +102,24 @@ enum RulesCommand {
 }
 
 #[derive(Debug, Subcommand)]
+enum ClusterCommand {
+    /// Show members, buckets and take-overs as the node sees them
+    Status(RemoteArgs),
+    /// Print a fresh key for `cluster.key_file`
+    Key,
+}
+
+#[derive(Debug, Subcommand)]
+enum NodeCommand {
+    /// Give all connections to the other nodes and take no new ones
+    Drain(RemoteArgs),
+    /// Take connections again
+    Undrain(RemoteArgs),
+    /// Leave the cluster for good: what is still here is taken over by the others
+    Leave(RemoteArgs),
+}
+
+#[derive(Debug, Subcommand)]
 enum DemoCommand {
     /// Start HTTP servers that say who they are and what they were sent
     Servers(DemoArgs),
@@ -116,6 +145,9 @@ struct RunArgs {
     /// Without a file: the private key
     #[arg(long, value_name = "FILE", requires = "listen")]
     key: Option<PathBuf>,
+    /// Number of this node in `[[cluster.nodes]]`, in the place of the configuration's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32), conflicts_with = "listen")]
+    node: Option<u8>,
     /// Admin socket, in the place of the configuration's
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -211,6 +243,11 @@ pub fn main() -> ExitCode {
         Command::Certificates(args) => remote::certificates(&args),
         Command::Reload(args) => remote::reload(&args),
         Command::Drain(args) => remote::drain(&args),
+        Command::Cluster { command: ClusterCommand::Status(args) } => cluster::status(&args),
+        Command::Cluster { command: ClusterCommand::Key } => cluster::key(),
+        Command::Node { command: NodeCommand::Drain(args) } => remote::post(&args, "/v1/cluster/drain"),
+        Command::Node { command: NodeCommand::Undrain(args) } => remote::post(&args, "/v1/cluster/undrain"),
+        Command::Node { command: NodeCommand::Leave(args) } => remote::post(&args, "/v1/cluster/leave"),
         Command::Metrics(args) => remote::metrics(&args),
         Command::Demo { command: DemoCommand::Servers(args) } => demo(&args),
         Command::Version { json } => version(json),

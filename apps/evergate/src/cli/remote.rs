@@ -175,7 +175,11 @@ pub(super) fn metrics(args: &SocketArgs) -> u8 {
     }
 }
 
-fn show<T: Serialize + DeserializeOwned>(args: &RemoteArgs, path: &str, text: impl Fn(&T) -> String) -> u8 {
+pub(super) fn show<T: Serialize + DeserializeOwned>(
+    args: &RemoteArgs,
+    path: &str,
+    text: impl Fn(&T) -> String,
+) -> u8 {
     match ask::<T>(&args.socket, "GET", path, &[200]) {
         Ok((_, value)) if args.json => output::json(&value),
         Ok((_, value)) => output::text(&text(&value)),
@@ -184,7 +188,7 @@ fn show<T: Serialize + DeserializeOwned>(args: &RemoteArgs, path: &str, text: im
     0
 }
 
-fn post(args: &RemoteArgs, path: &str) -> u8 {
+pub(super) fn post(args: &RemoteArgs, path: &str) -> u8 {
     match ask::<Done>(&args.socket, "POST", path, &[200, 202]) {
         Ok((_, done)) if args.json => output::json(&done),
         Ok((_, done)) => output::text(&format!("{}\n", done.done)),

@@ -13,7 +13,7 @@ pub(super) fn run(args: RunArgs) -> u8 {
             return WRONG;
         }
     };
-    let source = Source { origin, socket: args.socket };
+    let source = Source { origin, socket: args.socket, node: args.node };
     let (config, warnings) = match source.read() {
         Ok(read) => read,
         Err(problems) => {

@@ -3,12 +3,38 @@
 //! One thread, the agent, runs the cluster protocol (`evergate_cluster`): it exchanges heartbeats, writes leases and
 //! owners into the gate, and tells the workers their roles. The workers mirror, hold and continue connections
 //! (`crate::worker::cluster`). Nothing here is used without a `[cluster]` section.
+//!
+//! - [`Ground`]: all that must be there before the workers start;
+//! - `agent`: the thread, with its `roles`, `rounds`, `witness`, `speaker`, and a `keeper` for what may wait;
+//! - [`Running`] and [`Handle`]: what the rest of the process sees of it.
+
+mod agent;
+mod ground;
+mod host;
+pub mod idle;
+mod instruction;
+mod keeper;
+mod roles;
+mod rounds;
+mod running;
+mod secrets;
+mod speaker;
+pub mod status;
+mod witness;
+
+pub use agent::Order;
+pub use ground::Ground;
+pub(crate) use instruction::office;
+pub use instruction::{Instruction, Round};
+pub use running::{Handle, Running};
+pub use secrets::fresh_key;
 
 use evergate_cluster::{Bucket, Incarnation, NodeId};
 use evergate_mirror::{LegFacts, Office};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Neighbours that are kept known at most.
@@ -73,6 +99,22 @@ impl Layout {
         if let Some(interface) = self.interfaces.get(usize::from(facts.interface)) {
             // A take-over without it asks the network: slower, not wrong.
             let _ = evergate_sys::set_neighbour(interface.index, ip, facts.next_hop);
+        }
+    }
+}
+
+/// A worker's way to the agent.
+#[derive(Clone, Debug)]
+pub struct Reporter {
+    reports: Sender<Report>,
+    waker: Arc<evergate_sys::Waker>,
+}
+
+impl Reporter {
+    /// Reports. The agent ends after its workers; what comes later is of no use to anybody.
+    pub fn send(&self, report: Report) {
+        if self.reports.send(report).is_ok() {
+            self.waker.wake();
         }
     }
 }

@@ -96,6 +96,8 @@ pub(super) enum Content {
     PrivateKey,
     /// At least 32 bytes.
     Secret,
+    /// 64 hexadecimal digits, and white space around them.
+    ClusterKey,
 }
 
 impl Checks<'_> {
@@ -218,6 +220,11 @@ fn inspect(bytes: &[u8], content: Content) -> Result<(), (&'static str, &'static
         Content::PrivateKey => Err((
             "contains no private key in PEM form",
             "the file must have a block `-----BEGIN PRIVATE KEY-----` (or `EC` or `RSA PRIVATE KEY`)",
+        )),
+        Content::ClusterKey if super::cluster_key(bytes).is_some() => Ok(()),
+        Content::ClusterKey => Err((
+            "does not consist of 64 hexadecimal digits",
+            "make one with `evergate cluster key > FILE` and copy it to all nodes",
         )),
         Content::Secret if bytes.len() >= 32 => Ok(()),
         Content::Secret => Err((

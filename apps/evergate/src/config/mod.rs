@@ -14,17 +14,20 @@
 mod address;
 mod certificates;
 mod checks;
+mod cluster;
 mod cross;
 mod health;
 mod line;
 mod listeners;
 pub mod model;
+mod model_cluster;
 mod place;
 mod pools;
 mod problem;
 mod raw;
 mod rules;
 pub mod schema;
+mod schema_cluster;
 mod schema_edge;
 mod schema_node;
 mod schema_pools;
@@ -39,6 +42,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
 
+pub use cluster::{choose_node, cluster_key};
 pub use line::one_line;
 pub use model::Config;
 pub use problem::{Problem, Severity};
@@ -150,11 +154,13 @@ fn check(
         pools: pools::pools(&raw, &mut checks),
         listeners: listeners::listeners(&raw, &mut checks),
         rules: rules::rules(&raw, &mut checks),
+        cluster: cluster::cluster(&raw, &mut checks),
     };
     if !checks.report.has_errors() {
         // With errors, what looks unused may only be referred to by something unreadable.
         cross::unused(&raw, &mut checks);
         cross::loops(&config, &mut checks);
+        cluster::fits(&config, &mut checks);
     }
     let refused = checks.report.has_errors();
     let problems = checks.report.into_problems();

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use super::model_cluster::{Cluster, ClusterMode, ClusterNode, ClusterTiming, NodeNumber, Steering};
 use super::rules::Rules;
 
 /// A configuration that passed all checks.
@@ -35,6 +36,8 @@ pub struct Config {
     pub logs: Logs,
     /// The admin API and the metrics.
     pub admin: Admin,
+    /// Several nodes that share addresses; `None` = this node is on its own.
+    pub cluster: Option<Cluster>,
 }
 
 impl Config {

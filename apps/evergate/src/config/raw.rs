@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 use evergate_rules::RuleSpec;
 use serde::{Deserialize, Serialize};
 
-use super::model::{ClientCertificates, HealthKind, Policy, Protocol, Sticky, TlsVersion};
+use super::model::{
+    ClientCertificates, ClusterMode, ClusterTiming, HealthKind, Policy, Protocol, Steering, Sticky,
+    TlsVersion,
+};
 
 /// The whole file.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -19,6 +22,7 @@ pub(super) struct RawConfig {
     pub(super) limits: RawLimits,
     pub(super) logs: RawLogs,
     pub(super) admin: RawAdmin,
+    pub(super) cluster: Option<RawCluster>,
     #[serde(default)]
     pub(super) listeners: Vec<RawListener>,
     #[serde(default)]
@@ -190,4 +194,47 @@ pub(super) enum LogFormat {
 pub(super) struct RawAdmin {
     pub(super) socket: String,
     pub(super) metrics_listen: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawCluster {
+    pub(super) name: Option<String>,
+    pub(super) node: Option<u8>,
+    pub(super) key_file: Option<String>,
+    pub(super) addresses: Option<Vec<String>>,
+    pub(super) server_source: Option<Vec<String>>,
+    pub(super) inside_interface: Option<String>,
+    pub(super) outside_interface: Option<String>,
+    pub(super) virtual_mac: Option<String>,
+    pub(super) backups: RawCount,
+    pub(super) mode: ClusterMode,
+    pub(super) witness: Vec<String>,
+    pub(super) steering: Steering,
+    pub(super) port: u16,
+    pub(super) server_ports_first: u16,
+    pub(super) ports_per_bucket: u16,
+    pub(super) pins: String,
+    pub(super) timing: ClusterTiming,
+    pub(super) flows_max: u32,
+    pub(super) weight: u16,
+    #[serde(default)]
+    pub(super) nodes: Vec<RawClusterNode>,
+}
+
+/// A number, or `"all"`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(untagged)]
+pub(super) enum RawCount {
+    Number(u8),
+    /// What the schema lets pass is `"all"`.
+    All(String),
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawClusterNode {
+    pub(super) number: Option<u8>,
+    pub(super) inside: Option<String>,
+    pub(super) outside: Option<String>,
 }

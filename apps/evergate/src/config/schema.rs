@@ -5,9 +5,10 @@
 //! it, and the command line can explain a key. A default stands here and nowhere else.
 //!
 //! The keys themselves are in [`schema_edge`](super::schema_edge) (what clients meet),
-//! [`schema_pools`](super::schema_pools) and [`schema_node`](super::schema_node).
+//! [`schema_pools`](super::schema_pools), [`schema_cluster`](super::schema_cluster) and
+//! [`schema_node`](super::schema_node).
 
-use super::{schema_edge, schema_node, schema_pools};
+use super::{schema_cluster, schema_edge, schema_node, schema_pools};
 
 /// A table of the configuration file.
 #[derive(Debug)]
@@ -59,6 +60,8 @@ pub enum Kind {
     Texts,
     /// One of these strings.
     Choice(&'static [&'static str]),
+    /// An integer within the bounds, both included, or this string.
+    IntegerOr(i64, i64, &'static str),
     /// A string, or a list of integers and strings.
     StatusSet,
     /// A table with string values.
@@ -82,6 +85,7 @@ impl Kind {
             Self::Text => "string".to_owned(),
             Self::Texts => "list of strings".to_owned(),
             Self::Choice(words) => words.iter().map(|w| format!("\"{w}\"")).collect::<Vec<_>>().join(" or "),
+            Self::IntegerOr(min, max, word) => format!("integer {min} to {max} or \"{word}\""),
             Self::StatusSet => "string or list of integers".to_owned(),
             Self::TextTable => "table of strings".to_owned(),
             Self::Table(_) | Self::OptionalTable(_) => "table".to_owned(),
@@ -107,6 +111,13 @@ pub static ROOT: Section = Section {
         table("tls", Kind::NamedTables(&schema_edge::TLS), "Named TLS settings for listeners."),
         table("pools", Kind::Tables(&schema_pools::POOL), "Sets of servers behind this node."),
         table("rules", Kind::Tables(&schema_edge::RULE), "Which request goes where."),
+        Key {
+            name: "cluster",
+            kind: Kind::OptionalTable(&schema_cluster::CLUSTER),
+            default: Default::Otherwise("no cluster"),
+            example: "",
+            meaning: "Several nodes that share addresses.",
+        },
         table("timeouts", Kind::Table(&schema_node::TIMEOUTS), "How long each state may last."),
         table("limits", Kind::Table(&schema_node::LIMITS), "How much of everything there may be."),
         table("logs", Kind::Table(&schema_node::LOGS), "The access log."),
@@ -127,6 +138,8 @@ pub static SECTIONS: &[&Section] = &[
     &schema_pools::HEALTH,
     &schema_edge::RULE,
     &schema_edge::RATE_LIMIT,
+    &schema_cluster::CLUSTER,
+    &schema_cluster::NODE,
     &schema_node::TIMEOUTS,
     &schema_node::LIMITS,
     &schema_node::LOGS,

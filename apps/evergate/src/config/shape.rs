@@ -143,6 +143,21 @@ fn fit_scalar(key: &'static Key, value: &DeValue<'_>, at: &KeyPath, report: &mut
                 }
             }
         }
+        (Kind::IntegerOr(min, max, word), value) => {
+            let fits = match value {
+                DeValue::Integer(number) => {
+                    i64::from_str_radix(&number.as_str().replace('_', ""), number.radix())
+                        .is_ok_and(|n| (min..=max).contains(&n))
+                }
+                DeValue::String(text) => text == word,
+                _ => false,
+            };
+            if fits {
+                return true;
+            }
+            let what = format!("`{}` must be between {min} and {max}, or {word:?}", key.name);
+            refuse(at, what, format!("write it like `{} = {}`", key.name, key.example), report)
+        }
         (Kind::Choice(words), DeValue::String(word)) => {
             if words.contains(&word.as_ref()) {
                 return true;

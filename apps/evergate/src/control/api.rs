@@ -5,6 +5,7 @@ use super::message;
 use super::metrics::metrics;
 use super::state::{Control, Message};
 use super::status::{Done, Refused};
+use crate::cluster::{Handle, Order};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
@@ -32,7 +33,9 @@ pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request:
         (_, "/metrics" | "/healthz") => &[Method::GET, Method::HEAD],
         (Surface::Metrics, _) => &[],
         (_, "/v1/status" | "/v1/servers" | "/v1/rules" | "/v1/certificates") => &[Method::GET, Method::HEAD],
+        (_, "/v1/cluster") => &[Method::GET, Method::HEAD],
         (_, "/v1/reload" | "/v1/drain") => &[Method::POST],
+        (_, "/v1/cluster/drain" | "/v1/cluster/undrain" | "/v1/cluster/leave") => &[Method::POST],
         (_, path) if path.starts_with("/v1/servers/") => &[Method::POST],
         _ => &[],
     };
@@ -68,6 +71,12 @@ pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request:
         "/v1/certificates" => json(StatusCode::OK, &control.certificates()),
         "/v1/reload" => reload(control).await,
         "/v1/drain" => drain(control).await,
+        "/v1/cluster" => cluster(control, |cluster| json(StatusCode::OK, &cluster.status())),
+        "/v1/cluster/drain" => {
+            order(control, Order::Drain(true), "this node gives its connections to the others")
+        }
+        "/v1/cluster/undrain" => order(control, Order::Drain(false), "this node takes connections again"),
+        "/v1/cluster/leave" => order(control, Order::Leave, "this node leaves the cluster"),
         path => server(control, path),
     }
 }
@@ -98,6 +107,25 @@ async fn drain(control: &Control) -> Answer {
         return ending();
     }
     json(StatusCode::ACCEPTED, &Done { done: "draining".to_owned() })
+}
+
+/// What a node of a cluster answers.
+fn cluster(control: &Control, answer: impl FnOnce(&Handle) -> Answer) -> Answer {
+    match &control.cluster {
+        Some(cluster) => answer(cluster),
+        None => refused(
+            StatusCode::NOT_FOUND,
+            "this node is not part of a cluster".to_owned(),
+            "add the table [cluster] to its configuration and restart it",
+        ),
+    }
+}
+
+fn order(control: &Control, order: Order, done: &str) -> Answer {
+    cluster(control, |cluster| {
+        cluster.order(order);
+        json(StatusCode::ACCEPTED, &Done { done: done.to_owned() })
+    })
 }
 
 fn ending() -> Answer {

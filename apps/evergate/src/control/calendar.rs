@@ -1,7 +1,7 @@
 //! Seconds since 1970 as a date, for people.
 
 /// RFC 3339 in UTC, such as `2026-01-31T08:00:00Z`. Years outside 0 to 9999 are shown with as many digits as they need.
-pub(super) fn rfc3339(unix_s: i64) -> String {
+pub(crate) fn rfc3339(unix_s: i64) -> String {
     let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
     // Days are counted from 1 March of year 0, so that the leap day ends its year; 146,097 days are 400 years.
     let shifted = days + 719_468;

@@ -11,6 +11,9 @@ pub(super) fn metrics(control: &Control, form: Form) -> String {
     process(&mut out, control, &status);
     traffic(&mut out, &status);
     pools(&mut out, &status);
+    if let Some(cluster) = &control.cluster {
+        super::metrics_cluster::cluster(&mut out, &cluster.status());
+    }
     let rules = control.rules();
     let mut hits =
         out.counter("evergate_rule_hits_total", "Requests that a rule matched, since the last reload.");

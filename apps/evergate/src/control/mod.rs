@@ -11,6 +11,7 @@ mod calendar;
 mod exposition;
 pub mod message;
 mod metrics;
+mod metrics_cluster;
 mod notify;
 mod pid_file;
 mod reload;
@@ -22,5 +23,6 @@ mod state;
 pub mod status;
 mod watch;
 
+pub(crate) use calendar::rfc3339;
 pub use run::{Options, run};
 pub use source::{Origin, Read, Source};

@@ -162,6 +162,7 @@ impl Main {
             reloads_succeeded: AtomicU64::new(0),
             reloads_failed: AtomicU64::new(0),
             messages,
+            cluster: daemon.cluster(),
             view: RwLock::new(Arc::new(view(&daemon, &checks, metrics_listen))),
         });
         let mut main = Main {

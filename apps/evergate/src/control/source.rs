@@ -12,6 +12,8 @@ pub struct Source {
     pub origin: Origin,
     /// The admin socket, in the place of the configuration's.
     pub socket: Option<PathBuf>,
+    /// Which node of the cluster this is, in the place of the configuration's.
+    pub node: Option<u8>,
 }
 
 /// Where a configuration comes from.
@@ -48,6 +50,7 @@ impl Source {
         if let Some(socket) = &self.socket {
             config.admin.socket = Some(socket.clone());
         }
+        config::choose_node(&mut config, self.node, &self.to_string()).map_err(|problem| vec![*problem])?;
         Ok((config, warnings))
     }
 

@@ -66,6 +66,8 @@ pub(super) struct Control {
     pub(super) reloads_failed: AtomicU64,
     pub(super) messages: mpsc::Sender<Message>,
     pub(super) view: RwLock<Arc<View>>,
+    /// The agent of the cluster.
+    pub(super) cluster: Option<crate::cluster::Handle>,
 }
 
 impl Control {

@@ -65,7 +65,7 @@ pub enum Command {
     /// End everything now.
     Stop,
     /// What the cluster has decided.
-    Cluster(cluster::Instruction),
+    Cluster(crate::cluster::Instruction),
 }
 
 /// A bound listener.

@@ -1,8 +1,8 @@
 //! The backup's side: frames of other nodes' connections come in and are answered by how many have been taken.
 
 use super::channel::Channel;
-use super::{Cluster, Instruction, office};
-use crate::cluster::Report;
+use super::Cluster;
+use crate::cluster::{Instruction, Report, office};
 use crate::worker::Worker;
 use crate::worker::slab::Source;
 use evergate_cluster::{Bucket, NodeId, Role};

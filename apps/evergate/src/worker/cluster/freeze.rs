@@ -4,8 +4,7 @@
 //! entry the agent hears of it. Our sockets stay, silent behind the gate, until the bucket is not ours any more.
 
 use super::super::slab::Key;
-use super::office;
-use crate::cluster::Report;
+use crate::cluster::{Report, office};
 use crate::worker::Worker;
 use evergate_cluster::{Bucket, MemberSet, Role};
 

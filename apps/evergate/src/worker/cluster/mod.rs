@@ -19,11 +19,10 @@ mod resume;
 
 pub(crate) use leg::Gated;
 pub(crate) use owner::Mirroring;
-pub use resume::Round;
 
 use super::Worker;
 use super::slab::{Key, Source};
-use crate::cluster::{Layout, Report};
+use crate::cluster::{Layout, Report, Reporter};
 use backup::Incoming;
 use channel::Outgoing;
 use evergate_bpf::{Flow, Gate, Lane, LaneId};
@@ -34,17 +33,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
-
-/// What the agent tells a worker.
-pub enum Instruction {
-    /// Roles that changed.
-    Roles(Vec<(Bucket, Role)>),
-    /// The buckets are ours and on hold: continue their connections.
-    TakeOver(Arc<Round>),
-    /// Drop everything that is held or mirrored: this node has lost its place in the cluster.
-    Void,
-}
 
 /// Which end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +50,7 @@ pub struct Joining {
     /// Number of the worker.
     pub worker: usize,
     /// Where reports go.
-    pub reports: Sender<Report>,
+    pub reports: Reporter,
 }
 
 /// One worker's part of the cluster.
@@ -87,7 +75,7 @@ pub(crate) struct Cluster {
     freezing: BTreeMap<Bucket, (NodeId, Office)>,
     /// Those that are quiet, and were reported.
     frozen: BTreeMap<Bucket, Office>,
-    reports: Sender<Report>,
+    reports: Reporter,
     prober: evergate_sys::Prober,
 }
 
@@ -162,8 +150,7 @@ impl Cluster {
     }
 
     fn report(&self, report: Report) {
-        // The agent ends after its workers.
-        let _ = self.reports.send(report);
+        self.reports.send(report);
     }
 
     /// Milliseconds that the loop may sleep.
@@ -175,15 +162,5 @@ impl Cluster {
         } else {
             1
         }
-    }
-}
-
-/// The owner's term as the mirror frames carry it.
-pub(crate) fn office(term: evergate_cluster::Term) -> Office {
-    Office {
-        epoch: term.view.epoch,
-        proposer: term.view.proposer.0,
-        incarnation: term.view.incarnation.0,
-        moves: term.moves,
     }
 }

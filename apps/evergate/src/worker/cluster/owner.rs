@@ -1,8 +1,8 @@
 //! The owner's side: entries go to the backups before what depends on them leaves, and acknowledgements come back.
 
 use super::channel::{Notice, Outgoing};
-use super::{Cluster, End, Gated, office};
-use crate::cluster::Report;
+use super::{Cluster, End, Gated};
+use crate::cluster::{Report, office};
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
 use evergate_bpf::{Flow, Leases};

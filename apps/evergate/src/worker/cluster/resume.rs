@@ -7,7 +7,7 @@
 
 use super::leg::tcp_facts;
 use super::{Cluster, End, Gated, Mirroring};
-use crate::cluster::{Report, Resumed};
+use crate::cluster::{Report, Resumed, Round};
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstream::Upstream;
 use crate::worker::{Client, View, Worker, canonical};
@@ -15,7 +15,7 @@ use evergate_base::Micros;
 use evergate_bpf::{Flow, Heard, Leases, Restored, Slot};
 use evergate_cluster::{Bucket, Role};
 use evergate_connection::{Accepted, Connection, Io, ResumedLeg};
-use evergate_mirror::{ConnectionId, Held, LegFacts, Office};
+use evergate_mirror::{ConnectionId, Held, LegFacts};
 use evergate_sys::{Probe, Restore, Restoring, Stamp, TcpFacts};
 use std::time::{Duration, Instant};
 
@@ -30,13 +30,6 @@ const PROBE_EVERY: Duration = Duration::from_millis(2);
 const PROBE_BELOW: u32 = 256 << 10;
 /// Clocks of nodes may differ by so much without stamps going back.
 const STAMP_SLACK_MS: u64 = 100;
-
-/// Buckets to continue.
-#[derive(Debug)]
-pub struct Round {
-    /// Each with the office in which this node serves it.
-    pub buckets: Vec<(Bucket, Office)>,
-}
 
 /// One leg on its way to a socket.
 struct Leg {

@@ -1,0 +1,90 @@
+//! `evergate cluster`
+
+use super::output::{self, Table};
+use super::{RemoteArgs, remote};
+use crate::cluster::status::{ClusterStatus, TakeOverStatus};
+
+pub(super) fn key() -> u8 {
+    output::text(&format!("{}\n", crate::cluster::fresh_key()));
+    0
+}
+
+pub(super) fn status(args: &RemoteArgs) -> u8 {
+    remote::show(args, "/v1/cluster", |status: &ClusterStatus| {
+        let mut text = format!("cluster {}, node {}: {}", status.name, status.node, status.standing);
+        if status.draining {
+            text += if status.drained { ", drained" } else { ", draining" };
+        }
+        text += "\n";
+        if let Some(view) = &status.view {
+            let members: Vec<String> = view.members.iter().map(u8::to_string).collect();
+            let age_s = view.age_ms as f64 / 1000.0;
+            text += &format!(
+                "view:          {} with nodes {}, for {age_s:.1} s\n",
+                view.epoch,
+                members.join(" ")
+            );
+        }
+        let buckets = &status.buckets;
+        text += &format!(
+            "buckets:       {} owned ({} held, {} without a copy), {} backed up, {} being copied here, {} unowned\n",
+            buckets.owned, buckets.held, buckets.bare, buckets.backed, buckets.filling, buckets.unowned
+        );
+        let counts = &status.counts;
+        text += &format!(
+            "take-overs:    {}, buckets handed over {}, connections continued {}, lost {}\n",
+            counts.take_overs, counts.hand_overs, counts.connections_continued, counts.connections_lost
+        );
+        text += &format!("fenced:        {} times, {} times voided\n", counts.fenced, counts.voided);
+        for witness in &status.witnesses {
+            text += &format!("witness:       {} {}\n", witness.address, ago(witness.answered_ms));
+        }
+        text += &listed("rejected:", status.rejected.iter());
+        text += &listed("gate:", status.gate.iter());
+        let mut nodes = Table::new(&["NODE", "MEMBER", "INSIDE", "HEARD", "OUTSIDE", "HEARD"]);
+        for node in &status.nodes {
+            let own = node.number == status.node;
+            let heard = |ms| if own { "this node".to_owned() } else { ago(ms) };
+            nodes.row(vec![
+                node.number.to_string(),
+                if node.member { "yes" } else { "no" }.to_owned(),
+                node.inside.clone(),
+                heard(node.heard_inside_ms),
+                node.outside.clone(),
+                heard(node.heard_outside_ms),
+            ]);
+        }
+        text += &format!("\n{}", nodes.show(""));
+        if !status.take_overs.is_empty() {
+            text += &format!("\n{}", take_overs(&status.take_overs));
+        }
+        text
+    })
+}
+
+fn take_overs(all: &[TakeOverStatus]) -> String {
+    let mut table =
+        Table::new(&["TAKE-OVER AT", "BUCKETS TAKEN", "HANDED OVER", "CONNECTIONS", "LOST", "TOOK"]);
+    for one in all {
+        table.row(vec![
+            crate::control::rfc3339(one.began_unix_s.cast_signed()),
+            one.taken_over.to_string(),
+            one.handed_over.to_string(),
+            one.connections.to_string(),
+            one.lost.to_string(),
+            if one.running { "under way".to_owned() } else { format!("{:.1} ms", one.took_ms) },
+        ]);
+    }
+    table.show("")
+}
+
+/// What has been counted at all, on one line.
+fn listed<'a>(title: &str, counts: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
+    let counts = counts.filter(|(_, count)| **count > 0);
+    let words: Vec<String> = counts.map(|(name, count)| format!("{name} {count}")).collect();
+    if words.is_empty() { String::new() } else { format!("{title:<15}{}\n", words.join(", ")) }
+}
+
+fn ago(ms: Option<u64>) -> String {
+    ms.map_or_else(|| "never".to_owned(), |ms| format!("{ms} ms ago"))
+}

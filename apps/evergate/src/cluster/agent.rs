@@ -1,0 +1,452 @@
+//! The agent: the thread that runs the cluster protocol.
+//!
+//! Its loop is the one that `evergate_cluster` asks for: read the clock, drain the sockets, act on events, write leases,
+//! conclude, send. It does nothing that may wait: lines and look-ups go to the keeper, figures are published only when
+//! nobody reads them at that moment.
+//!
+//! Invariants: the gate learns of a role before the workers do, and of shorter leases before roles; leases are closed first
+//! when a view begins or all state is dropped.
+
+use super::Report;
+use super::instruction::{Instruction, Round, term};
+use super::keeper::{Keeper, Line};
+use super::roles::{EVERYBODY, Roles, gate_node};
+use super::rounds::Rounds;
+use super::speaker::Speaker;
+use super::status::{ClusterCounts, ClusterStatus};
+use super::witness::Witnesses;
+use evergate_base::Micros;
+use evergate_bpf::{Gate, Leases, NodeId as GateNode};
+use evergate_cluster::{
+    Begin, Bucket, Event, MemberSet, Members, Node, NodeId, Path, Role, Standing, ViewId,
+};
+use evergate_sys::{Epoll, Waker};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
+
+/// Datagrams taken from a socket in one turn: more than its queue holds, so that a turn hears all that waited.
+const DATAGRAMS_MAX: usize = 4096;
+/// Larger than any message of the protocol; what is longer is cut, and refused for it.
+const DATAGRAM_BYTES: usize = evergate_cluster::DATAGRAM_BYTES_MAX + 1;
+/// Longest wait for anything.
+const WAIT_MAX: Micros = Micros::from_ms(100);
+/// Between two publications of figures.
+const PUBLISH: Micros = Micros::from_ms(100);
+/// The bucket whose owner speaks for the movable addresses.
+pub(crate) const SPEAKING: Bucket = Bucket(0);
+/// Heartbeats that say that this node leaves, before its process ends.
+const FAREWELLS: u64 = 3;
+
+/// What the agent is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Give all buckets away and take no more, or take some again.
+    Drain(bool),
+    /// Leave the cluster for good.
+    Leave,
+    /// Leave and end.
+    Stop,
+}
+
+/// One of the two networks.
+pub(crate) struct Link {
+    pub(crate) path: Path,
+    pub(crate) socket: UdpSocket,
+    pub(crate) peers: BTreeMap<NodeId, SocketAddr>,
+}
+
+/// What the agent works with.
+pub(crate) struct Agent {
+    pub(crate) node: Node,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) links: [Link; 2],
+    pub(crate) witnesses: Option<Witnesses>,
+    pub(crate) speaker: Speaker,
+    pub(crate) workers: usize,
+    pub(crate) orders: Receiver<Order>,
+    pub(crate) reports: Receiver<Report>,
+    pub(crate) waker: Arc<Waker>,
+    pub(crate) tell: Box<dyn Fn(usize, Instruction) + Send>,
+    /// Whether the workers do their work; a node that only looks alive must be replaced.
+    pub(crate) working: Box<dyn Fn() -> bool + Send>,
+    pub(crate) keeper: Keeper,
+    pub(crate) published: Arc<Mutex<ClusterStatus>>,
+    /// What does not change of the published figures.
+    pub(crate) status: ClusterStatus,
+    pub(crate) clock: Clock,
+}
+
+/// The gate's clock in microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Clock {
+    /// Tests let the clocks of nodes differ.
+    pub(crate) ahead: Micros,
+}
+
+impl Clock {
+    pub(crate) fn now(self) -> Micros {
+        Micros(Leases::now_ns() / 1000) + self.ahead
+    }
+
+    /// A time of this clock as the gate compares it.
+    fn gate_ns(self, at: Micros) -> u64 {
+        (at - self.ahead).0.saturating_mul(1000)
+    }
+}
+
+/// What changes while the agent runs.
+struct State {
+    roles: Roles,
+    leases: Leases,
+    /// As written last, by the gate's numbers.
+    written: [u64; EVERYBODY as usize + 1],
+    rounds: Rounds,
+    counts: ClusterCounts,
+    strangers: u64,
+    installed_at: Micros,
+    draining: bool,
+    drained: bool,
+    publish_at: Micros,
+    stop_at: Option<Micros>,
+    buffer: Vec<u8>,
+}
+
+impl Agent {
+    /// Runs until told to stop, or until waiting itself fails.
+    pub(crate) fn run(mut self) -> std::io::Result<()> {
+        let mut epoll = Epoll::new(8)?;
+        for link in &self.links {
+            epoll.add_input(link.socket.as_raw_fd(), 0)?;
+        }
+        for fd in self.witnesses.iter().flat_map(Witnesses::fds) {
+            epoll.add_input(fd, 0)?;
+        }
+        epoll.add_input(self.waker.fd(), 0)?;
+        let leases = self.gate.leases();
+        leases.revoke_all();
+        let mut state = State {
+            roles: Roles::new(self.node.me().id, self.gate.owners()),
+            leases,
+            written: [0; EVERYBODY as usize + 1],
+            rounds: Rounds::default(),
+            counts: ClusterCounts::default(),
+            strangers: 0,
+            installed_at: Micros(0),
+            draining: false,
+            drained: false,
+            publish_at: Micros(0),
+            stop_at: None,
+            buffer: vec![0; DATAGRAM_BYTES],
+        };
+        loop {
+            let now = self.clock.now();
+            if state.stop_at.is_some_and(|at| now >= at) {
+                break;
+            }
+            epoll.wait_us(self.wait(&state, now).0)?;
+            self.turn(&mut state);
+        }
+        state.leases.revoke_all();
+        self.keeper.finish();
+        Ok(())
+    }
+
+    fn wait(&self, state: &State, now: Micros) -> Micros {
+        let others = [
+            Some(self.node.poll_timeout()),
+            self.witnesses.as_ref().map(Witnesses::next_at),
+            self.speaker.next_at(),
+            Some(state.publish_at),
+            state.stop_at,
+        ];
+        others.into_iter().flatten().map(|at| at.since(now)).fold(WAIT_MAX, Micros::min)
+    }
+
+    /// One turn of the loop.
+    fn turn(&mut self, state: &mut State) {
+        let before = self.clock.now();
+        self.waker.drain();
+        // Reports first: what is acknowledged must be known before anything that follows from it is answered.
+        while let Ok(report) = self.reports.try_recv() {
+            self.take_report(state, report);
+        }
+        while let Ok(order) = self.orders.try_recv() {
+            self.take_order(state, order);
+        }
+        for index in 0..self.links.len() {
+            self.drain_link(state, index);
+        }
+        while let Some(asked_at) = self.witnesses.as_mut().and_then(|all| all.answer(self.clock.now())) {
+            self.node.set_witness(self.clock.now(), asked_at, true);
+            self.settle(state);
+        }
+        if (self.working)() {
+            self.node.handle_progress(before);
+        }
+        self.node.handle_timer(before);
+        self.settle(state);
+        let now = self.clock.now();
+        if let Some(witnesses) = &mut self.witnesses {
+            witnesses.ask(now);
+        }
+        self.speaker.tend(now, self.node.gate_open(SPEAKING, now));
+        self.send(state);
+        if now >= state.publish_at {
+            self.publish(state, now);
+        }
+    }
+
+    fn drain_link(&mut self, state: &mut State, index: usize) {
+        for _ in 0..DATAGRAMS_MAX {
+            let Some(link) = self.links.get(index) else { return };
+            let (length, from) = match link.socket.recv_from(&mut state.buffer) {
+                Ok(received) => received,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(_) => continue, // an ICMP error of something sent before
+            };
+            state.counts.datagrams_received += 1;
+            let from: IpAddr = from.ip().to_canonical();
+            // Whoever floods the port from elsewhere must not cost a check of the tag each time.
+            if !link.peers.values().any(|peer| peer.ip() == from) {
+                state.strangers += 1;
+                continue;
+            }
+            let path = link.path;
+            let datagram = state.buffer.get(..length).unwrap_or_default();
+            self.node.handle_datagram(self.clock.now(), path, datagram);
+            self.settle(state);
+        }
+    }
+
+    fn take_order(&mut self, state: &mut State, order: Order) {
+        let now = self.clock.now();
+        match order {
+            Order::Drain(draining) => {
+                state.draining = draining;
+                state.drained = false;
+                self.node.set_draining(now, draining);
+                self.info(if draining {
+                    "drains: its buckets move to the others"
+                } else {
+                    "takes buckets again"
+                });
+            }
+            Order::Leave | Order::Stop => {
+                if self.node.standing() != Standing::Left {
+                    self.node.leave(now);
+                }
+                if order == Order::Stop {
+                    let heartbeat = self.node.config().timing.heartbeat;
+                    state.stop_at = Some(now + Micros(heartbeat.0 * FAREWELLS));
+                }
+            }
+        }
+        self.settle(state);
+        state.publish_at = now;
+    }
+
+    fn take_report(&mut self, state: &mut State, report: Report) {
+        let now = self.clock.now();
+        match report {
+            Report::CaughtUp { bucket, node, office } => {
+                self.node.handle_caught_up(now, bucket, term(office), node, 1);
+            }
+            Report::Complete { bucket, office } => self.node.handle_stored(bucket, term(office), 1),
+            Report::Frozen { bucket, office } => self.node.handle_frozen(now, bucket, term(office), 1),
+            Report::ChannelLost { node, why } => {
+                state.counts.channels_lost += 1;
+                let buckets = state.roles.mirrored_to(node);
+                let lost = buckets.len();
+                for bucket in buckets {
+                    self.node.drop_backup(now, bucket, node);
+                }
+                let number = node.0.saturating_add(1);
+                self.warn(format!(
+                    "lost a mirror channel with node {number} ({lost} buckets were copied there): {why}"
+                ));
+            }
+            Report::Resumed(part) => {
+                if let Some(done) = state.rounds.resumed(now, &part, &mut state.counts) {
+                    self.info(format!(
+                        "took {} buckets over and was handed {}: {} connections go on, {} are lost, {:.1} ms",
+                        done.taken_over, done.handed_over, done.connections, done.lost, done.took_ms
+                    ));
+                    state.publish_at = now;
+                }
+            }
+        }
+        self.settle(state);
+    }
+
+    /// Acts on what the protocol has concluded.
+    fn settle(&mut self, state: &mut State) {
+        while let Some(event) = self.node.poll_event() {
+            match event {
+                Event::Voided => self.voided(state),
+                Event::Installed { view, members } => self.installed(state, view, &members),
+                Event::Role { bucket, role } => {
+                    let listed = self.node.gate_listed(bucket).unwrap_or_default();
+                    state.roles.change(bucket, role, listed);
+                }
+                Event::Standing(standing) => self.stands(state, standing),
+                Event::Drained => {
+                    state.drained = true;
+                    state.publish_at = Micros(0);
+                    self.info("is drained: it serves no bucket any more");
+                }
+            }
+        }
+        self.write_leases(state);
+        let (changed, round) = state.roles.take();
+        if !changed.is_empty() {
+            self.tell_roles(state, changed, round);
+        }
+    }
+
+    fn tell_roles(&mut self, state: &mut State, changed: Vec<(Bucket, Role)>, round: Option<Round>) {
+        let round = round.map(|round| {
+            let died = |bucket: &Bucket| {
+                matches!(self.node.role(*bucket), Role::Owner { begin: Begin::TakeOver, .. })
+            };
+            let taken_over = round.buckets.iter().filter(|(bucket, _)| died(bucket)).count();
+            state.counts.take_overs += u64::from(taken_over > 0);
+            state.counts.hand_overs += (round.buckets.len() - taken_over) as u64;
+            state.rounds.begin(
+                self.clock.now(),
+                evergate_sys::wall_clock_s(),
+                &round,
+                taken_over,
+                self.workers,
+            );
+            Arc::new(round)
+        });
+        for worker in 0..self.workers {
+            (self.tell)(worker, Instruction::Roles(changed.clone()));
+            if let Some(round) = &round {
+                (self.tell)(worker, Instruction::TakeOver(round.clone()));
+            }
+        }
+    }
+
+    fn voided(&mut self, state: &mut State) {
+        state.revoke_all();
+        state.roles.void();
+        state.rounds.void();
+        state.counts.voided += 1;
+        state.publish_at = Micros(0);
+        for worker in 0..self.workers {
+            (self.tell)(worker, Instruction::Void);
+        }
+        if let Err(error) = self.gate.set_reset_unknown(false) {
+            self.warn(format!("cannot make the gate keep silent to unknown connections: {error}"));
+        }
+        self.warn("has lost its place in the cluster and dropped all state; it joins again".to_owned());
+    }
+
+    fn installed(&mut self, state: &mut State, view: ViewId, members: &Members) {
+        state.revoke_all();
+        state.counts.views += 1;
+        state.installed_at = self.clock.now();
+        state.publish_at = Micros(0);
+        let numbers: Vec<String> = members.0.keys().map(|id| (id.0 + 1).to_string()).collect();
+        let proposer = view.proposer.0.saturating_add(1);
+        self.info(format!("view {} (proposed by node {proposer}): nodes {}", view.epoch, numbers.join(", ")));
+    }
+
+    fn stands(&mut self, state: &mut State, standing: Standing) {
+        state.publish_at = Micros(0);
+        match standing {
+            Standing::Listening => self.info("listens for the others"),
+            Standing::Active => {
+                self.info("is active");
+                if let Err(error) = self.gate.set_reset_unknown(true) {
+                    self.warn(format!("cannot let the gate answer unknown connections: {error}"));
+                }
+            }
+            Standing::Fenced => {
+                state.counts.fenced += 1;
+                self.warn(
+                    "is fenced: nobody vouches for it, so it says nothing to clients and servers".to_owned(),
+                );
+            }
+            Standing::Left => self.info("has left the cluster"),
+        }
+    }
+
+    fn write_leases(&self, state: &mut State) {
+        let leases = self.node.leases();
+        state.write(0, self.clock.gate_ns(leases.own));
+        let me = self.node.me().id;
+        let mut everybody = u64::MAX;
+        let members: MemberSet = self.node.members().set();
+        for peer in self.node.config().nodes.without(me).iter() {
+            let until = leases.member.get(usize::from(peer.0)).copied().unwrap_or_default();
+            let until_ns = self.clock.gate_ns(until);
+            if members.contains(peer) {
+                everybody = everybody.min(until_ns);
+            }
+            if let Some(number) = gate_node(peer) {
+                state.write(number.number(), until_ns);
+            }
+        }
+        state.write(EVERYBODY, everybody);
+    }
+
+    fn send(&mut self, state: &mut State) {
+        while let Some(transmit) = self.node.poll_transmit() {
+            let Some(link) = self.links.iter().find(|link| link.path == transmit.path) else { continue };
+            let Some(to) = link.peers.get(&transmit.to) else { continue };
+            // What cannot be sent is as if it was lost on the way.
+            match link.socket.send_to(&transmit.bytes, to) {
+                Ok(_) => state.counts.datagrams_sent += 1,
+                Err(_) => state.counts.datagrams_unsent += 1,
+            }
+        }
+    }
+
+    fn publish(&mut self, state: &mut State, now: Micros) {
+        state.publish_at = now + PUBLISH;
+        self.describe(state, now);
+        // A reader that is at it is no reason to wait.
+        if let Ok(mut published) = self.published.try_lock() {
+            published.clone_from(&self.status);
+        }
+    }
+
+    fn info(&self, text: impl AsRef<str>) {
+        self.keeper.say(Line::Info(self.line(text.as_ref())));
+    }
+
+    fn warn(&self, text: String) {
+        self.keeper.say(Line::Warning(self.line(&text)));
+    }
+
+    fn line(&self, text: &str) -> String {
+        format!("cluster {}: node {} {text}", self.status.name, self.status.node)
+    }
+}
+
+impl State {
+    fn revoke_all(&mut self) {
+        self.leases.revoke_all();
+        self.written.fill(0);
+    }
+
+    /// Writes one lease if it has changed; 0 is this node's own.
+    fn write(&mut self, number: u8, until_ns: u64) {
+        let Some(written) = self.written.get_mut(usize::from(number)) else { return };
+        if *written == until_ns {
+            return;
+        }
+        *written = until_ns;
+        match GateNode::new(number) {
+            Some(node) => self.leases.set(node, until_ns),
+            None => self.leases.set_own(until_ns),
+        }
+    }
+}
+
+mod figures;

@@ -1,0 +1,75 @@
+//! The figures that the agent publishes.
+
+use super::{Agent, State};
+use crate::cluster::status::{BucketStatus, ViewStatus};
+use evergate_base::Micros;
+use evergate_cluster::{NodeId, Path, Rejected, Standing};
+
+impl Agent {
+    /// Brings the status up to date.
+    pub(super) fn describe(&mut self, state: &State, now: Micros) {
+        let node = &self.node;
+        let members = node.members().set();
+        let status = &mut self.status;
+        status.standing = match node.standing() {
+            Standing::Listening => "listening",
+            Standing::Active => "active",
+            Standing::Fenced => "fenced",
+            Standing::Left => "left",
+        }
+        .to_owned();
+        (status.draining, status.drained) = (state.draining, state.drained);
+        status.view = node.view().map(|view| ViewStatus {
+            epoch: view.epoch,
+            proposer: view.proposer.0.saturating_add(1),
+            members: members.iter().map(|id| id.0.saturating_add(1)).collect(),
+            age_ms: now.since(state.installed_at).as_ms(),
+        });
+        let in_view = node.view().is_some();
+        for peer in &mut status.nodes {
+            let id = NodeId(peer.number.saturating_sub(1));
+            let heard = |path| node.heard_at(id, path).map(|at| now.since(at).as_ms());
+            peer.member = in_view && members.contains(id);
+            peer.heard_inside_ms = heard(Path::Inside);
+            peer.heard_outside_ms = heard(Path::Outside);
+        }
+        let tally = state.roles.tally();
+        status.buckets = BucketStatus {
+            owned: tally.owned,
+            syncing: tally.syncing,
+            bare: tally.bare,
+            held: 0, // read from the gate by whoever asks
+            backed: tally.backed,
+            filling: tally.filling,
+            unowned: tally.unowned,
+        };
+        if let Some(witnesses) = &self.witnesses {
+            for (shown, witness) in status.witnesses.iter_mut().zip(&witnesses.all) {
+                shown.answered_ms = witness.answered_at.map(|at| now.since(at).as_ms());
+                shown.answers = witness.answers;
+            }
+        }
+        status.counts = state.counts;
+        status.take_overs = state.rounds.list();
+        for reason in Rejected::ALL {
+            status.rejected.insert(name_of(reason).to_owned(), node.rejected(reason));
+        }
+        status.rejected.insert("stranger".to_owned(), state.strangers);
+    }
+}
+
+fn name_of(reason: Rejected) -> &'static str {
+    match reason {
+        Rejected::Malformed => "malformed",
+        Rejected::Version => "version",
+        Rejected::UnknownKey => "unknown_key",
+        Rejected::Forged => "forged",
+        Rejected::WrongCluster => "wrong_cluster",
+        Rejected::UnknownSender => "unknown_sender",
+        Rejected::WrongReceiver => "wrong_receiver",
+        Rejected::StaleSender => "stale_sender",
+        Rejected::Duplicate => "duplicate",
+        Rejected::TooOld => "too_old",
+        Rejected::Unexpected => "unexpected",
+    }
+}

@@ -1,0 +1,358 @@
+//! What a node stands on before it serves: the gate, addresses, sockets, secrets. Made in this order, so that no packet of
+//! a movable address gets past the gate at any moment: load, fill the tables, attach, and only then take the addresses.
+
+use super::agent::{Agent, Clock, Link, Order};
+use super::instruction::Instruction;
+use super::keeper::{Keeper, Neighbourhood};
+use super::roles::gate_node;
+use super::secrets::Secrets;
+use super::speaker::Speaker;
+use super::status::{ClusterStatus, NodeStatus, WitnessStatus};
+use super::witness::Witnesses;
+use super::{Interface, Layout, Report, Reporter, Running, host};
+use crate::config::model::{Cluster, ClusterMode, ClusterTiming, Config, NodeNumber, Steering};
+use crate::control::message::warning;
+use anyhow::{Context, Result, anyhow};
+use evergate_base::Micros;
+use evergate_bpf::{Address, Gate, Options, PortBlocks};
+use evergate_cluster::{
+    BUCKETS, ClusterId, Incarnation, KeyId, Keyring, Mode, Node, NodeId, Pace, Path, Timing,
+};
+use evergate_crypto::derive;
+use evergate_sys::Waker;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+/// The name of the key that the key file holds. A rotation will bring others.
+const KEY: KeyId = KeyId(1);
+/// Mirror channels that may wait to be accepted by a worker.
+const MIRROR_BACKLOG: i32 = 128;
+/// Real-time priority of the agent: before everything ordinary, behind the kernel's own threads.
+const PRIORITY: i32 = 40;
+
+/// Everything that is ready before the workers start.
+pub struct Ground {
+    gate: Arc<Gate>,
+    layout: Arc<Layout>,
+    cluster: Cluster,
+    node: Node,
+    links: [Link; 2],
+    speaker: Speaker,
+    tickets: [u8; 32],
+    reports: (Sender<Report>, Receiver<Report>),
+    waker: Arc<Waker>,
+    clock: Clock,
+}
+
+impl Ground {
+    /// Makes it all. Needs root, or the capabilities that the message of a failure names.
+    pub fn prepare(config: &Config, cluster: &Cluster) -> Result<Ground> {
+        Ground::prepare_with_clock(config, cluster, Micros(0))
+    }
+
+    /// As [`Ground::prepare`], with this node's clock ahead of the kernel's. For tests.
+    pub fn prepare_with_clock(config: &Config, cluster: &Cluster, ahead: Micros) -> Result<Ground> {
+        let clock = Clock { ahead };
+        let number = cluster.node.context("it is not said which node of the cluster this is")?;
+        let entry = cluster.entry(number).context("this node is not in the list of nodes")?;
+        let secrets = Secrets::read(&cluster.key_file)?;
+        let workers = config.node.worker_count().get();
+        let interfaces = [interface(&cluster.outside_interface)?, interface(&cluster.inside_interface)?];
+        let [outside, inside] = interfaces;
+        let virtual_mac = cluster.virtual_mac.unwrap_or_else(|| mac_of(&cluster.name));
+        let ports = PortBlocks::new(cluster.server_ports_first, cluster.ports_per_bucket)
+            .context("the ports of server legs do not fit")?;
+        host::settle(ports)?;
+        let gate = Arc::new(load_gate(cluster, number, ports, &secrets, virtual_mac)?);
+        for at in clustered(config, cluster) {
+            gate.add_listener(at)?;
+        }
+        for interface in interfaces {
+            gate.attach(interface.index, interface.mac)?;
+        }
+        let everywhere = cluster.addresses.iter().chain(&cluster.server_source).copied();
+        host::add_addresses(everywhere)?;
+        let me = node_id(number);
+        let incarnation = Incarnation(u64::from_le_bytes(evergate_crypto::random_bytes()).max(1));
+        let protocol = protocol(cluster, me);
+        let mut links = Vec::new();
+        for (path, own) in [(Path::Inside, entry.inside), (Path::Outside, entry.outside)] {
+            links.push(link(cluster, number, path, own)?);
+        }
+        let links = <[Link; 2]>::try_from(links).map_err(|_| anyhow!("there are two networks"))?;
+        let mirror_port = cluster.port.get() + 1; // the checks keep it in range
+        let mirror_listeners = (0..workers).map(|worker| listen(entry.inside, mirror_port, worker));
+        let (server_tls, client_tls) = evergate_crypto::channel_configs(&secrets.channels)?;
+        let layout = Layout {
+            node: me,
+            incarnation,
+            workers,
+            addresses: cluster.addresses.iter().copied().collect(),
+            sources: cluster.server_source.clone(),
+            interfaces,
+            peers: peers(cluster, number, |node| node.inside),
+            mirror_port,
+            mirror_listeners: mirror_listeners.collect::<Result<_>>()?,
+            server_tls,
+            client_tls,
+            neighbours: Mutex::default(),
+        };
+        let places = [(outside, cluster.addresses.clone()), (inside, cluster.server_source.clone())];
+        let speaker = Speaker::new(places, virtual_mac, cluster.steering == Steering::Flood)
+            .context("cannot announce addresses: this needs CAP_NET_RAW")?;
+        let keys = Keyring::new(KEY, secrets.heartbeats);
+        Ok(Ground {
+            node: Node::new(protocol, keys, incarnation, clock.now())?,
+            gate,
+            layout: Arc::new(layout),
+            cluster: cluster.clone(),
+            links,
+            speaker,
+            tickets: secrets.tickets,
+            reports: channel(),
+            waker: Arc::new(Waker::new()?),
+            clock,
+        })
+    }
+
+    /// The gate, for the workers.
+    pub fn gate(&self) -> Arc<Gate> {
+        self.gate.clone()
+    }
+
+    /// What does not change, for the workers.
+    pub fn layout(&self) -> Arc<Layout> {
+        self.layout.clone()
+    }
+
+    /// Where a worker reports to.
+    pub fn reporter(&self) -> Reporter {
+        Reporter { reports: self.reports.0.clone(), waker: self.waker.clone() }
+    }
+
+    /// Where the session ticket keys of all nodes come from.
+    pub fn ticket_secret(&self) -> [u8; 32] {
+        self.tickets
+    }
+
+    /// Starts the agent. `tell` brings instructions to the workers; `working` says whether they do their work.
+    pub fn start(
+        self,
+        tell: impl Fn(usize, Instruction) + Send + 'static,
+        working: impl Fn() -> bool + Send + 'static,
+    ) -> Result<Running> {
+        let (orders, told) = channel();
+        let published = Arc::new(Mutex::new(ClusterStatus::default()));
+        let status = first_status(&self.cluster, self.layout.node);
+        if let Ok(mut first) = published.lock() {
+            first.clone_from(&status);
+        }
+        let neighbourhood = |interface: Interface, link: &Link| Neighbourhood {
+            interface,
+            peers: link.peers.iter().map(|(id, at)| (*id, at.ip())).collect(),
+        };
+        let [outside, inside] = self.layout.interfaces;
+        let [first, second] = &self.links;
+        let places = vec![neighbourhood(inside, first), neighbourhood(outside, second)];
+        let running = Running::new(self.gate.clone(), orders, self.waker.clone(), published.clone());
+        let witnesses = match self.cluster.mode {
+            ClusterMode::Majority => None,
+            ClusterMode::Witness => {
+                let fence = self.node.config().timing.fence;
+                let made = Witnesses::new(&self.cluster.witness, fence, self.clock.now());
+                Some(made.context("cannot ping the witnesses: this needs CAP_NET_RAW")?)
+            }
+        };
+        let agent = Agent {
+            node: self.node,
+            keeper: Keeper::start(self.gate.clone(), places)?,
+            gate: self.gate,
+            links: self.links,
+            witnesses,
+            speaker: self.speaker,
+            workers: self.layout.workers,
+            orders: told,
+            reports: self.reports.1,
+            waker: self.waker,
+            tell: Box::new(tell),
+            working: Box::new(working),
+            published,
+            status,
+            clock: self.clock,
+        };
+        let thread = std::thread::Builder::new().name("cluster-agent".to_owned()).spawn(move || {
+            be_punctual();
+            agent.run()
+        })?;
+        Ok(running.with_thread(thread))
+    }
+}
+
+/// The agent runs before everything else: a late heartbeat is a dead node.
+fn be_punctual() {
+    if let Err(error) = evergate_sys::lock_memory() {
+        warning(format_args!("cluster: memory may be paged out ({error}): give CAP_IPC_LOCK"));
+    }
+    if let Err(error) = evergate_sys::run_in_real_time(PRIORITY) {
+        warning(format_args!(
+            "cluster: heartbeats may be late under load ({error}): give CAP_SYS_NICE, or use timing = \"virtual_machine\""
+        ));
+    }
+}
+
+fn interface(name: &str) -> Result<Interface> {
+    let failed = || {
+        format!("there is no interface \"{name}\" with an Ethernet address: `ip link` shows what there is")
+    };
+    let index = evergate_bpf::interface_index(name).with_context(failed)?;
+    let mac = evergate_sys::card_address(name).with_context(failed)?;
+    Ok(Interface { index, mac })
+}
+
+/// Locally administered, for one station, and the same on all nodes.
+fn mac_of(name: &str) -> [u8; 6] {
+    let mut mac: [u8; 6] = derive(name.as_bytes(), "virtual MAC");
+    mac[0] = mac[0] & 0xfc | 2;
+    mac
+}
+
+fn load_gate(
+    cluster: &Cluster,
+    number: NodeNumber,
+    ports: PortBlocks,
+    secrets: &Secrets,
+    mac: [u8; 6],
+) -> Result<Gate> {
+    let gate = Gate::load(&Options {
+        pins: &pins(cluster, number),
+        node: gate_node(node_id(number)).context("a node's number is too large for the gate")?,
+        mode: match cluster.steering {
+            Steering::Steer => evergate_bpf::Mode::Steer,
+            Steering::Flood => evergate_bpf::Mode::Flood,
+        },
+        ports,
+        bucket_key: secrets.buckets,
+        flows_max: cluster.flows_max,
+        keep: false,
+    })
+    .context(
+        "the packet filter cannot be used: this needs Linux 6.8 and CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON",
+    )?;
+    let bucket = evergate_bpf::Bucket::new(usize::from(super::agent::SPEAKING.0));
+    let bucket = bucket.context("the answering bucket is out of range")?;
+    let legs = |ip: &IpAddr| cluster.server_source.contains(ip);
+    for ip in cluster
+        .addresses
+        .iter()
+        .chain(cluster.server_source.iter().filter(|ip| !cluster.addresses.contains(ip)))
+    {
+        gate.add_address(&Address { ip: *ip, legs: legs(ip), bucket, mac })?;
+    }
+    Ok(gate)
+}
+
+/// One folder per node, so that several nodes can run on one machine. The BPF file system takes no dots.
+fn pins(cluster: &Cluster, number: NodeNumber) -> PathBuf {
+    cluster.pins.join(format!("{}-{}", cluster.name.replace('.', "_"), number.get()))
+}
+
+/// Addresses and ports of listeners whose connections outlive a node.
+pub(crate) fn clustered(config: &Config, cluster: &Cluster) -> Vec<SocketAddr> {
+    let mut all = Vec::new();
+    for listener in &config.listeners {
+        let at = listener.address.socket;
+        let both = listener.address.both_families;
+        let taken = |ip: &&IpAddr| {
+            **ip == at.ip() || at.ip().is_unspecified() && (both || ip.is_ipv4() == at.is_ipv4())
+        };
+        all.extend(cluster.addresses.iter().filter(taken).map(|ip| SocketAddr::new(*ip, at.port())));
+    }
+    all
+}
+
+/// The protocol counts nodes from 0, people from 1.
+fn node_id(number: NodeNumber) -> NodeId {
+    NodeId(number.get() - 1)
+}
+
+fn protocol(cluster: &Cluster, me: NodeId) -> evergate_cluster::Config {
+    evergate_cluster::Config {
+        cluster: ClusterId(u64::from_le_bytes(derive(cluster.name.as_bytes(), "cluster id"))),
+        id: me,
+        nodes: cluster.nodes.iter().map(|node| node_id(node.number)).collect(),
+        buckets: BUCKETS,
+        backups: cluster.backups.map_or(NodeNumber::MAX, |backups| backups.get()),
+        mode: match cluster.mode {
+            ClusterMode::Witness => Mode::Witness,
+            ClusterMode::Majority => Mode::Majority,
+        },
+        timing: match cluster.timing {
+            ClusterTiming::BareMetal => Timing::BARE_METAL,
+            ClusterTiming::VirtualMachine => Timing::VIRTUAL_MACHINE,
+        },
+        pace: Pace::default(),
+        weight: cluster.weight,
+    }
+}
+
+fn peers<T>(
+    cluster: &Cluster,
+    me: NodeNumber,
+    of: impl Fn(&crate::config::model::ClusterNode) -> T,
+) -> BTreeMap<NodeId, T> {
+    let others = cluster.nodes.iter().filter(|node| node.number != me);
+    others.map(|node| (node_id(node.number), of(node))).collect()
+}
+
+fn link(cluster: &Cluster, me: NodeNumber, path: Path, own: IpAddr) -> Result<Link> {
+    let port = cluster.port.get();
+    let at = SocketAddr::new(own, port);
+    let socket = evergate_sys::urgent_datagrams(at).with_context(|| {
+        format!(
+            "cannot send heartbeats from {at}: is it an address of this machine, and is this node {}?",
+            me.get()
+        )
+    })?;
+    let peers = peers(cluster, me, |node| {
+        let ip = match path {
+            Path::Inside => node.inside,
+            Path::Outside => node.outside,
+        };
+        SocketAddr::new(ip, port)
+    });
+    Ok(Link { path, socket, peers })
+}
+
+fn listen(own: IpAddr, first: u16, worker: usize) -> Result<std::os::fd::OwnedFd> {
+    let port = u16::try_from(worker).ok().and_then(|worker| first.checked_add(worker));
+    let at = SocketAddr::new(own, port.context("there are more workers than ports")?);
+    evergate_sys::listen(at, MIRROR_BACKLOG).with_context(|| {
+        format!("cannot take mirrored state on {at}: another process may have the port; see cluster.port")
+    })
+}
+
+fn first_status(cluster: &Cluster, me: NodeId) -> ClusterStatus {
+    let node = |node: &crate::config::model::ClusterNode| NodeStatus {
+        number: node.number.get(),
+        inside: node.inside.to_string(),
+        outside: node.outside.to_string(),
+        ..NodeStatus::default()
+    };
+    let witness = |ip: &IpAddr| WitnessStatus { address: ip.to_string(), ..WitnessStatus::default() };
+    ClusterStatus {
+        name: cluster.name.clone(),
+        node: me.0.saturating_add(1),
+        standing: "listening".to_owned(),
+        mode: match cluster.mode {
+            ClusterMode::Witness => "witness",
+            ClusterMode::Majority => "majority",
+        }
+        .to_owned(),
+        nodes: cluster.nodes.iter().map(node).collect(),
+        witnesses: cluster.witness.iter().map(witness).collect(),
+        ..ClusterStatus::default()
+    }
+}

@@ -1,0 +1,43 @@
+//! What the agent tells a worker.
+
+use evergate_cluster::{Bucket, Incarnation, NodeId, Role, Term, ViewId};
+use evergate_mirror::Office;
+use std::sync::Arc;
+
+/// What the agent tells a worker.
+#[derive(Clone, Debug)]
+pub enum Instruction {
+    /// Roles that changed.
+    Roles(Vec<(Bucket, Role)>),
+    /// The buckets are ours and on hold: continue their connections.
+    TakeOver(Arc<Round>),
+    /// Drop everything that is held or mirrored: this node has lost its place in the cluster.
+    Void,
+}
+
+/// Buckets that came to this node together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// Each with the office that begins.
+    pub buckets: Vec<(Bucket, Office)>,
+}
+
+/// The owner's term as the mirror frames carry it.
+pub(crate) fn office(term: Term) -> Office {
+    Office {
+        epoch: term.view.epoch,
+        proposer: term.view.proposer.0,
+        incarnation: term.view.incarnation.0,
+        moves: term.moves,
+    }
+}
+
+/// The way back.
+pub(crate) fn term(office: Office) -> Term {
+    let view = ViewId {
+        epoch: office.epoch,
+        proposer: NodeId(office.proposer),
+        incarnation: Incarnation(office.incarnation),
+    };
+    Term { view, moves: office.moves }
+}

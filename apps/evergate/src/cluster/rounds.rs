@@ -1,0 +1,130 @@
+//! Take-overs under way and the last ones, as the workers report them.
+//!
+//! Workers answer their instructions in order and do not say to which one: a report belongs to the oldest take-over that
+//! lacks one.
+
+use super::Resumed;
+use super::instruction::Round;
+use super::status::{ClusterCounts, TAKE_OVERS_MAX, TakeOverStatus};
+use evergate_base::Micros;
+use std::collections::VecDeque;
+
+/// Take-overs that may be under way; the oldest beyond them is taken for done.
+const RUNNING_MAX: usize = 64;
+
+/// One under way.
+struct Running {
+    began_at: Micros,
+    missing: usize,
+    status: TakeOverStatus,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Rounds {
+    running: VecDeque<Running>,
+    last: VecDeque<TakeOverStatus>,
+}
+
+impl Rounds {
+    /// One begins. `taken_over` of its buckets lost their owner, the others were handed over.
+    pub(crate) fn begin(
+        &mut self,
+        now: Micros,
+        unix_s: u64,
+        round: &Round,
+        taken_over: usize,
+        workers: usize,
+    ) {
+        if self.running.len() >= RUNNING_MAX
+            && let Some(oldest) = self.running.pop_front()
+        {
+            self.keep(oldest.status);
+        }
+        let status = TakeOverStatus {
+            began_unix_s: unix_s,
+            running: true,
+            taken_over: taken_over as u64,
+            handed_over: round.buckets.len().saturating_sub(taken_over) as u64,
+            ..TakeOverStatus::default()
+        };
+        self.running.push_back(Running { began_at: now, missing: workers, status });
+    }
+
+    /// A worker is done with its part; the take-over, if it was the last part.
+    pub(crate) fn resumed(
+        &mut self,
+        now: Micros,
+        part: &Resumed,
+        counts: &mut ClusterCounts,
+    ) -> Option<TakeOverStatus> {
+        counts.connections_continued += part.connections as u64;
+        counts.connections_lost += part.lost as u64;
+        let running = self.running.front_mut()?;
+        let status = &mut running.status;
+        status.connections += part.connections as u64;
+        status.lost += part.lost as u64;
+        status.worker_ms = status.worker_ms.max(part.took_us as f64 / 1000.0);
+        running.missing = running.missing.saturating_sub(1);
+        if running.missing > 0 {
+            return None;
+        }
+        let mut done = self.running.pop_front()?;
+        done.status.running = false;
+        done.status.took_ms = now.since(done.began_at).0 as f64 / 1000.0;
+        self.keep(done.status.clone());
+        Some(done.status)
+    }
+
+    /// Nothing of them counts any more.
+    pub(crate) fn void(&mut self) {
+        for running in std::mem::take(&mut self.running) {
+            self.keep(running.status);
+        }
+    }
+
+    /// The last ones and those under way.
+    pub(crate) fn list(&self) -> Vec<TakeOverStatus> {
+        let all = self.last.iter().chain(self.running.iter().map(|running| &running.status));
+        let count = self.last.len() + self.running.len();
+        all.skip(count.saturating_sub(TAKE_OVERS_MAX)).cloned().collect()
+    }
+
+    fn keep(&mut self, status: TakeOverStatus) {
+        if self.last.len() >= TAKE_OVERS_MAX {
+            self.last.pop_front();
+        }
+        self.last.push_back(TakeOverStatus { running: false, ..status });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evergate_cluster::Bucket;
+
+    #[test]
+    fn a_take_over_is_done_when_every_worker_is_and_the_list_stays_short() {
+        let (mut rounds, mut counts) = (Rounds::default(), ClusterCounts::default());
+        let buckets = (0..3).map(|bucket| (Bucket(bucket), evergate_mirror::Office::default())).collect();
+        let round = Round { buckets };
+        let part = |connections, took_us| Resumed { buckets: 1, connections, lost: 1, took_us };
+        for begun in 0..40u64 {
+            let at = Micros(begun * 1000);
+            rounds.begin(at, begun, &round, 2, 2);
+            assert_eq!(rounds.resumed(at, &part(3, 500), &mut counts), None);
+            assert!(rounds.list().last().is_some_and(|last| last.running));
+            let done = rounds.resumed(at + Micros(1500), &part(4, 900), &mut counts).unwrap();
+            let figures = (done.taken_over, done.handed_over, done.connections, done.lost);
+            assert_eq!(figures, (2, 1, 7, 2));
+            assert_eq!((done.took_ms, done.worker_ms, done.running), (1.5, 0.9, false));
+        }
+        assert_eq!(rounds.list().len(), TAKE_OVERS_MAX);
+        assert_eq!((counts.connections_continued, counts.connections_lost), (280, 80));
+        assert_eq!(
+            rounds.resumed(Micros(0), &part(1, 1), &mut counts),
+            None,
+            "a report of nothing that runs"
+        );
+    }
+}

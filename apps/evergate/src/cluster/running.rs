@@ -1,0 +1,132 @@
+//! The running agent as the rest of the process sees it.
+
+use super::agent::Order;
+use super::ground::clustered;
+use super::status::ClusterStatus;
+use crate::config::model::Config;
+use evergate_bpf::{Bucket, Counter, Gate};
+use evergate_sys::Waker;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Tells the agent what to do, and shows what it does. Clones are for whoever only looks and tells.
+#[derive(Clone)]
+pub struct Handle {
+    gate: Arc<Gate>,
+    orders: Sender<Order>,
+    waker: Arc<Waker>,
+    published: Arc<Mutex<ClusterStatus>>,
+}
+
+/// The running agent; leaves the cluster when it is stopped.
+pub struct Running {
+    handle: Handle,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Running").finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
+    }
+}
+
+impl Handle {
+    /// Gives an order.
+    pub fn order(&self, order: Order) {
+        // An agent that has ended has left.
+        let _ = self.orders.send(order);
+        self.waker.wake();
+    }
+
+    /// What the agent published last, with what the gate counts.
+    pub fn status(&self) -> ClusterStatus {
+        let mut status = self.published.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let owners = self.gate.owners();
+        let held = |bucket: &Bucket| {
+            let owner = owners.get(*bucket);
+            owner.is_held() && owner.node().is_some_and(|node| node.number() == status.node)
+        };
+        status.buckets.held = Bucket::all().filter(held).count() as u64;
+        if let Ok(counters) = self.gate.counters() {
+            status.gate = Counter::ALL.iter().map(|of| (name_of(*of), counters.get(*of))).collect();
+        }
+        status
+    }
+
+    /// Whether there are other nodes that could take connections.
+    pub fn has_company(&self) -> bool {
+        let published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        published.view.as_ref().is_some_and(|view| view.members.len() > 1)
+    }
+
+    /// Whether this node has given everything away.
+    pub fn is_drained(&self) -> bool {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).drained
+    }
+}
+
+impl Running {
+    pub(super) fn new(
+        gate: Arc<Gate>,
+        orders: Sender<Order>,
+        waker: Arc<Waker>,
+        published: Arc<Mutex<ClusterStatus>>,
+    ) -> Running {
+        Running { handle: Handle { gate, orders, waker, published }, thread: None }
+    }
+
+    pub(super) fn with_thread(self, thread: JoinHandle<std::io::Result<()>>) -> Running {
+        Running { thread: Some(thread), ..self }
+    }
+
+    /// For whoever looks and tells.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Gates the listeners that a reload brought, and no longer those that it took away.
+    pub fn change_listeners(&self, before: &Config, now: &Config) -> anyhow::Result<()> {
+        let of = |config: &Config| -> BTreeSet<SocketAddr> {
+            config.cluster.iter().flat_map(|cluster| clustered(config, cluster)).collect()
+        };
+        let (before, now) = (of(before), of(now));
+        for fresh in now.difference(&before) {
+            self.handle.gate.add_listener(*fresh)?;
+        }
+        for gone in before.difference(&now) {
+            self.handle.gate.remove_listener(*gone)?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the cluster and ends the thread.
+    pub fn stop(mut self) -> std::io::Result<()> {
+        self.handle.order(Order::Stop);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(std::io::Error::other("the agent has panicked")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `AckDropped` as `ack_dropped`.
+fn name_of(counter: Counter) -> String {
+    let mut name = String::new();
+    for character in format!("{counter:?}").chars() {
+        if character.is_ascii_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(character.to_ascii_lowercase());
+    }
+    name
+}

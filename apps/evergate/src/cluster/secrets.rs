@@ -1,0 +1,71 @@
+//! What the nodes of a cluster share in secret, all from one key file.
+//!
+//! Each purpose has a label of its own, so that nobody who gets hold of one of the secrets knows another.
+
+use anyhow::{Context, Result};
+use evergate_bpf::BucketKey;
+use evergate_crypto::derive;
+use std::path::Path;
+
+/// Secrets of a cluster.
+pub(crate) struct Secrets {
+    /// Authenticates heartbeats.
+    pub(crate) heartbeats: [u8; 32],
+    /// Both ends of mirror channels prove that they have it.
+    pub(crate) channels: [u8; 32],
+    /// Which bucket a client falls into.
+    pub(crate) buckets: BucketKey,
+    /// Where ticket keys come from.
+    pub(crate) tickets: [u8; 32],
+}
+
+impl Secrets {
+    /// Reads the key file.
+    pub(crate) fn read(path: &Path) -> Result<Secrets> {
+        let file = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let key = crate::config::cluster_key(&file).with_context(|| {
+            format!(
+                "{} does not consist of 64 hexadecimal digits; see `evergate cluster key`",
+                path.display()
+            )
+        })?;
+        Ok(Secrets::of(&key))
+    }
+
+    pub(crate) fn of(key: &[u8; 32]) -> Secrets {
+        let words = derive::<16>(key, "bucket hash");
+        let [a, b] = [0, 8].map(|at| {
+            words.get(at..at + 8).and_then(|half| half.try_into().ok()).map_or(0, u64::from_le_bytes)
+        });
+        Secrets {
+            heartbeats: derive(key, "heartbeats"),
+            channels: derive(key, "mirror channels"),
+            buckets: BucketKey([a, b]),
+            tickets: derive(key, "session tickets"),
+        }
+    }
+}
+
+/// A fresh key as its file holds it.
+pub fn fresh_key() -> String {
+    let bytes: [u8; 32] = evergate_crypto::random_bytes();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_key_is_read_back_and_every_purpose_has_its_own_secret() {
+        let text = fresh_key() + "\n";
+        let key = crate::config::cluster_key(text.as_bytes()).unwrap();
+        let (secrets, again) = (Secrets::of(&key), Secrets::of(&key));
+        assert_eq!(secrets.tickets, again.tickets);
+        assert_ne!(secrets.heartbeats, secrets.channels);
+        assert_ne!(secrets.channels, secrets.tickets);
+        let BucketKey([a, b]) = secrets.buckets;
+        assert!(a != b && a != 0);
+        assert_ne!(fresh_key(), fresh_key());
+    }
+}

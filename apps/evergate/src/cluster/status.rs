@@ -1,0 +1,150 @@
+//! What the cluster looks like from this node: what the admin API answers.
+//!
+//! The agent publishes a [`ClusterStatus`] a few times a second and after every event; readers never make it wait.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Take-overs that are remembered.
+pub const TAKE_OVERS_MAX: usize = 16;
+
+/// `GET /v1/cluster`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Number of this node.
+    pub node: u8,
+    /// `listening`, `active`, `fenced` or `left`.
+    pub standing: String,
+    /// Whether this node gives its buckets away.
+    pub draining: bool,
+    /// Whether it has none left.
+    pub drained: bool,
+    /// `witness` or `majority`.
+    pub mode: String,
+    /// The view in force here, if any.
+    pub view: Option<ViewStatus>,
+    /// All configured nodes.
+    pub nodes: Vec<NodeStatus>,
+    /// What the 1024 buckets are to this node.
+    pub buckets: BucketStatus,
+    /// Who vouches for this node's network.
+    pub witnesses: Vec<WitnessStatus>,
+    /// What has happened since the start.
+    pub counts: ClusterCounts,
+    /// The last take-overs, newest last.
+    pub take_overs: Vec<TakeOverStatus>,
+    /// Datagrams that were dropped, by reason.
+    pub rejected: BTreeMap<String, u64>,
+    /// What happened to packets at the gate.
+    pub gate: BTreeMap<String, u64>,
+}
+
+/// A view.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ViewStatus {
+    /// Counts views.
+    pub epoch: u64,
+    /// Number of the node that proposed it.
+    pub proposer: u8,
+    /// Numbers of its members.
+    pub members: Vec<u8>,
+    /// How long it has been in force here.
+    pub age_ms: u64,
+}
+
+/// One configured node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its number.
+    pub number: u8,
+    /// Its address on the inside.
+    pub inside: String,
+    /// Its address on the outside.
+    pub outside: String,
+    /// Whether it is a member of the view.
+    pub member: bool,
+    /// How long ago it was heard on the inside; null for never, and for this node.
+    pub heard_inside_ms: Option<u64>,
+    /// The same on the outside.
+    pub heard_outside_ms: Option<u64>,
+}
+
+/// Buckets by what they are to this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BucketStatus {
+    /// Served here.
+    pub owned: u64,
+    /// Of those: being copied to one more backup.
+    pub syncing: u64,
+    /// Of those: without any complete copy elsewhere.
+    pub bare: u64,
+    /// Of those: taken over, and not yet going on.
+    pub held: u64,
+    /// Copied here completely.
+    pub backed: u64,
+    /// Being copied here.
+    pub filling: u64,
+    /// Served by nobody, as far as this node knows.
+    pub unowned: u64,
+}
+
+/// One witness.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WitnessStatus {
+    /// Its address.
+    pub address: String,
+    /// How long ago it answered last; null for never.
+    pub answered_ms: Option<u64>,
+    /// Answers so far.
+    pub answers: u64,
+}
+
+/// Counters of the agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterCounts {
+    /// Views installed.
+    pub views: u64,
+    /// Times that this node was fenced.
+    pub fenced: u64,
+    /// Times that it dropped all its state.
+    pub voided: u64,
+    /// Take-overs of buckets whose owner died.
+    pub take_overs: u64,
+    /// Buckets that moved here by plan.
+    pub hand_overs: u64,
+    /// Connections that were continued here.
+    pub connections_continued: u64,
+    /// Connections that could not be.
+    pub connections_lost: u64,
+    /// Mirror channels that broke or were too slow.
+    pub channels_lost: u64,
+    /// Datagrams received.
+    pub datagrams_received: u64,
+    /// Datagrams sent.
+    pub datagrams_sent: u64,
+    /// Datagrams that could not be sent.
+    pub datagrams_unsent: u64,
+}
+
+/// One take-over or hand-over.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TakeOverStatus {
+    /// When it began, in seconds since 1970.
+    pub began_unix_s: u64,
+    /// Whether a worker is still at it.
+    pub running: bool,
+    /// Buckets whose owner died.
+    pub taken_over: u64,
+    /// Buckets that were handed over by plan.
+    pub handed_over: u64,
+    /// Connections that go on.
+    pub connections: u64,
+    /// Connections that could not be continued.
+    pub lost: u64,
+    /// Until the last worker was done, in milliseconds.
+    pub took_ms: f64,
+    /// The slowest worker's own figure, in milliseconds.
+    pub worker_ms: f64,
+}

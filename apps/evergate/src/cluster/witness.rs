@@ -1,0 +1,91 @@
+//! Pings to the witnesses: a node that gets no answer may be on the lonely side of a partition.
+//!
+//! Bound: so many questions are remembered; the oldest is forgotten, and its answer does not count.
+
+use evergate_base::Micros;
+use evergate_sys::Pinger;
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+/// Questions remembered at most.
+const QUESTIONS_MAX: usize = 512;
+/// Questions to each witness within the span of a lease; the protocol asks for three.
+const QUESTIONS_PER_FENCE: u64 = 4;
+
+struct Question {
+    token: u64,
+    to: IpAddr,
+    asked_at: Micros,
+}
+
+/// One witness.
+pub(crate) struct Witness {
+    pub(crate) ip: IpAddr,
+    pub(crate) answered_at: Option<Micros>,
+    pub(crate) answers: u64,
+}
+
+/// All witnesses.
+pub(crate) struct Witnesses {
+    pinger: Pinger,
+    pub(crate) all: Vec<Witness>,
+    questions: VecDeque<Question>,
+    interval: Micros,
+    next_at: Micros,
+}
+
+impl Witnesses {
+    /// To be made in the agent's thread: its network namespace counts.
+    pub(crate) fn new(addresses: &[IpAddr], fence: Micros, now: Micros) -> io::Result<Witnesses> {
+        let witness = |ip: &IpAddr| Witness { ip: *ip, answered_at: None, answers: 0 };
+        Ok(Witnesses {
+            pinger: Pinger::new()?,
+            all: addresses.iter().map(witness).collect(),
+            questions: VecDeque::new(),
+            interval: Micros(fence.0 / QUESTIONS_PER_FENCE),
+            next_at: now,
+        })
+    }
+
+    pub(crate) fn fds(&self) -> [RawFd; 2] {
+        self.pinger.fds()
+    }
+
+    pub(crate) fn next_at(&self) -> Micros {
+        self.next_at
+    }
+
+    /// Asks everybody when it is time.
+    pub(crate) fn ask(&mut self, now: Micros) {
+        if now < self.next_at {
+            return;
+        }
+        self.next_at = now + self.interval;
+        for witness in &self.all {
+            let token = u64::from_le_bytes(evergate_crypto::random_bytes());
+            if self.questions.len() >= QUESTIONS_MAX {
+                self.questions.pop_front();
+            }
+            self.questions.push_back(Question { token, to: witness.ip, asked_at: now });
+            // What cannot be sent is not answered, which is what counts.
+            let _ = self.pinger.ask(witness.ip, token);
+        }
+    }
+
+    /// When the question was asked that the next answer belongs to.
+    pub(crate) fn answer(&mut self, now: Micros) -> Option<Micros> {
+        while let Some(pong) = self.pinger.answer() {
+            let right = |question: &Question| question.token == pong.token && question.to == pong.from;
+            let Some(at) = self.questions.iter().position(right) else { continue };
+            let Some(question) = self.questions.remove(at) else { continue };
+            if let Some(witness) = self.all.iter_mut().find(|witness| witness.ip == question.to) {
+                witness.answered_at = Some(now);
+                witness.answers += 1;
+            }
+            return Some(question.asked_at);
+        }
+        None
+    }
+}

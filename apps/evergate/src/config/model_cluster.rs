@@ -1,0 +1,124 @@
+//! `[cluster]`, validated.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::{NonZeroU8, NonZeroU16};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// `[cluster]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// Tells clusters on one network apart.
+    pub name: String,
+    /// This node; `None` when the command line says it. One of `nodes`.
+    pub node: Option<NodeNumber>,
+    /// File with the secret, which had 64 hexadecimal digits when checked.
+    pub key_file: PathBuf,
+    /// All nodes by number, at least one.
+    pub nodes: Vec<ClusterNode>,
+    /// Addresses that move, at least one.
+    pub addresses: Vec<IpAddr>,
+    /// Where server legs start from: one or two, of different families.
+    pub server_source: Vec<IpAddr>,
+    /// Interface towards the servers and the other nodes.
+    pub inside_interface: String,
+    /// Interface that clients come from.
+    pub outside_interface: String,
+    /// The addresses' Ethernet address; `None` = derived from the name.
+    pub virtual_mac: Option<[u8; 6]>,
+    /// Copies of each connection; `None` = at all other nodes.
+    pub backups: Option<NonZeroU8>,
+    /// How a node knows that it may act.
+    pub mode: ClusterMode,
+    /// Who answers pings; not empty in [`ClusterMode::Witness`].
+    pub witness: Vec<IpAddr>,
+    /// How packets find their node.
+    pub steering: Steering,
+    /// UDP port of heartbeats; the TCP ports after it, one per worker, are for mirrored state.
+    pub port: NonZeroU16,
+    /// First port of server legs; all blocks lie below 65536.
+    pub server_ports_first: u16,
+    /// Ports of server legs of each bucket.
+    pub ports_per_bucket: u16,
+    /// Folder on a BPF file system.
+    pub pins: PathBuf,
+    /// How exactly threads run on time.
+    pub timing: ClusterTiming,
+    /// Flows at a time.
+    pub flows_max: u32,
+    /// Share of the load.
+    pub weight: u16,
+}
+
+impl Cluster {
+    /// The entry of a node.
+    pub fn entry(&self, number: NodeNumber) -> Option<&ClusterNode> {
+        self.nodes.iter().find(|node| node.number == number)
+    }
+
+    /// Whether connections to this local address move.
+    pub fn moves(&self, at: SocketAddr) -> bool {
+        self.addresses.contains(&at.ip())
+    }
+}
+
+/// A node's number as people write it: 1 to 32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeNumber(NonZeroU8);
+
+impl NodeNumber {
+    /// Most nodes of a cluster, and the highest number.
+    pub const MAX: u8 = 32;
+
+    /// The node of this number; `None` outside 1 to 32.
+    pub fn new(number: u8) -> Option<NodeNumber> {
+        NonZeroU8::new(number).filter(|number| number.get() <= NodeNumber::MAX).map(NodeNumber)
+    }
+
+    /// The number.
+    pub fn get(self) -> u8 {
+        self.0.get()
+    }
+}
+
+/// `[[cluster.nodes]]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterNode {
+    /// Unique among the nodes.
+    pub number: NodeNumber,
+    /// Its own address on the inside.
+    pub inside: IpAddr,
+    /// Its own address on the outside.
+    pub outside: IpAddr,
+}
+
+/// How a node knows that it may act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClusterMode {
+    /// A witness answers, or all nodes agree.
+    Witness,
+    /// More than half of the nodes agree.
+    Majority,
+}
+
+/// How packets find their node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Steering {
+    /// One node gets them and passes them on.
+    Steer,
+    /// Every node gets them and takes its own.
+    Flood,
+}
+
+/// How exactly threads run on time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClusterTiming {
+    /// Within a few milliseconds.
+    BareMetal,
+    /// Now and then up to a tenth of a second late.
+    VirtualMachine,
+}

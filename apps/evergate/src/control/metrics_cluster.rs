@@ -1,0 +1,80 @@
+//! The cluster's part of `GET /metrics`.
+
+use super::exposition::Exposition;
+use crate::cluster::status::ClusterStatus;
+
+pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
+    members(out, status);
+    let buckets = &status.buckets;
+    out.gauge("evergate_cluster_buckets", "Buckets by what they are to this node.")
+        .sample(&[("role", "owned")], buckets.owned)
+        .sample(&[("role", "backed")], buckets.backed)
+        .sample(&[("role", "filling")], buckets.filling)
+        .sample(&[("role", "unowned")], buckets.unowned);
+    out.gauge("evergate_cluster_buckets_held", "Owned buckets that were taken over and do not yet go on.")
+        .sample(&[], buckets.held);
+    out.gauge("evergate_cluster_buckets_bare", "Owned buckets without a complete copy elsewhere.")
+        .sample(&[], buckets.bare);
+    let counts = &status.counts;
+    out.counter("evergate_cluster_views_total", "Views installed.").sample(&[], counts.views);
+    out.counter("evergate_cluster_fenced_total", "Times that this node was fenced.")
+        .sample(&[], counts.fenced);
+    out.counter("evergate_cluster_voided_total", "Times that this node dropped all state.")
+        .sample(&[], counts.voided);
+    out.counter("evergate_cluster_take_overs_total", "Take-overs from nodes that died.")
+        .sample(&[], counts.take_overs);
+    out.counter("evergate_cluster_hand_overs_total", "Buckets that were handed to this node by plan.")
+        .sample(&[], counts.hand_overs);
+    out.counter(
+        "evergate_cluster_connections_total",
+        "Connections of other nodes, by what became of them here.",
+    )
+    .sample(&[("result", "continued")], counts.connections_continued)
+    .sample(&[("result", "lost")], counts.connections_lost);
+    let newest = status.take_overs.iter().rev().find(|one| !one.running);
+    out.gauge("evergate_cluster_take_over_seconds", "How long the last take-over or hand-over took.")
+        .sample(&[], newest.map_or(0.0, |one| one.took_ms / 1000.0));
+    out.counter("evergate_cluster_channels_lost_total", "Mirror channels that broke or were too slow.")
+        .sample(&[], counts.channels_lost);
+    out.counter("evergate_cluster_datagrams_total", "Datagrams of the agent, by direction.")
+        .sample(&[("direction", "in")], counts.datagrams_received)
+        .sample(&[("direction", "out")], counts.datagrams_sent);
+    let mut rejected =
+        out.counter("evergate_cluster_rejected_total", "Datagrams that were dropped, by reason.");
+    for (reason, count) in &status.rejected {
+        rejected.sample(&[("reason", reason)], count);
+    }
+    let mut gate = out.counter("evergate_gate_total", "What happened to packets at the gate.");
+    for (event, count) in &status.gate {
+        gate.sample(&[("event", event)], count);
+    }
+}
+
+fn members(out: &mut Exposition, status: &ClusterStatus) {
+    let mut standing = out.gauge("evergate_cluster_standing", "1 for the standing of this node.");
+    for name in ["listening", "active", "fenced", "left"] {
+        standing.sample(&[("standing", name)], u8::from(status.standing == name));
+    }
+    out.gauge("evergate_cluster_epoch", "Epoch of the view in force here; 0 without one.")
+        .sample(&[], status.view.as_ref().map_or(0, |view| view.epoch));
+    out.gauge("evergate_cluster_draining", "1 while this node gives its buckets away.")
+        .sample(&[], u8::from(status.draining));
+    let mut member = out.gauge("evergate_cluster_member", "Whether a node is a member of the view.");
+    for node in &status.nodes {
+        member.sample(&[("node", &node.number.to_string())], u8::from(node.member));
+    }
+    let mut heard = out.gauge("evergate_cluster_heard_seconds", "How long ago a node was heard, by network.");
+    for node in &status.nodes {
+        for (network, ms) in [("inside", node.heard_inside_ms), ("outside", node.heard_outside_ms)] {
+            if let Some(ms) = ms {
+                heard.sample(&[("node", &node.number.to_string()), ("network", network)], ms as f64 / 1000.0);
+            }
+        }
+    }
+    let mut witness = out.gauge("evergate_cluster_witness_seconds", "How long ago a witness answered.");
+    for one in &status.witnesses {
+        if let Some(ms) = one.answered_ms {
+            witness.sample(&[("witness", &one.address)], ms as f64 / 1000.0);
+        }
+    }
+}
