@@ -42,6 +42,8 @@ use wheel::Wheel;
 
 /// How often one connection may go round before others get their turn.
 const ROUNDS: usize = 8;
+/// While requests wait for room at a server, it is looked for so often, in milliseconds.
+const QUEUE_LOOK_MS: i32 = 10;
 /// Events taken at once.
 const EVENTS: usize = 512;
 /// Large buffers kept for blocked connections.
@@ -290,6 +292,9 @@ impl Worker {
         self.join_cluster().map_err(|error| io::Error::other(format!("{error:#}")))?;
         while !self.stopping && (!self.draining || self.clients.len() > 0) {
             let wait = if self.again.is_empty() { self.wheel.wait_ms(self.now) } else { 0 };
+            // Room at a server may be made by another worker, which says nothing.
+            let queued = self.counters.queued.get() > 0;
+            let wait = if queued { wait.min(QUEUE_LOOK_MS) } else { wait };
             let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms()));
             let count = self.epoll.wait(wait)?;
             self.tick();
@@ -299,6 +304,9 @@ impl Worker {
             }
             self.go_on();
             self.fire_timers();
+            if queued {
+                self.serve_all_waiting();
+            }
             if self.cluster.is_some() {
                 self.tend_timed();
                 self.deliver_acknowledged();
