@@ -14,7 +14,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -111,8 +111,10 @@ pub struct Gate {
     owners: Owners,
     leases: Leases,
     ports: PortBlocks,
-    bucket_key: BucketKey,
+    pub(crate) bucket_key: BucketKey,
     legs: std::sync::Mutex<BTreeMap<IpAddr, bool>>,
+    pub(crate) folder: PathBuf,
+    pub(crate) node: NodeId,
     clock: Option<Table<u64>>,
 }
 
@@ -193,6 +195,8 @@ impl Gate {
             ports: options.ports,
             bucket_key: options.bucket_key,
             legs: std::sync::Mutex::new(BTreeMap::new()),
+            folder,
+            node: options.node,
             clock,
         };
         if !options.keep {
