@@ -341,8 +341,15 @@ impl Gate {
             return Err(GateError::NoSlot { flows_max: self.slots.entries() as u32 });
         }
         let slot = Slot::write(&self.slots, u32::from_ne_bytes(index), from, bucket);
-        self.put(&self.maps.flows, &from.flow.key(), &slot.index(), "registering a restored flow")?;
-        Ok(slot)
+        let key = from.flow.key();
+        let registered = self.put(&self.maps.flows, &key, &slot.index(), "registering a restored flow");
+        match registered {
+            Ok(()) => Ok(slot),
+            Err(error) => {
+                self.maps.free(&self.slots, slot.index(), &key);
+                Err(error)
+            }
+        }
     }
 
     /// Writes a restored flow again with what was learnt since. Its bucket must still be on hold.

@@ -165,10 +165,8 @@ fn a_window_update_passes_when_the_peer_runs_short_of_credit() {
         // The SYN-ACK offered 65,535 bytes: the kernel has taken them all and offers a megabyte more.
         let ack = Segment { seq: 500, ack: 66_535, window: 8192, ..out(false) };
         let got = leave(gate, &ack).unwrap();
-        assert_eq!(
-            (got.ack, u32::from(got.window) << 7),
-            (1000, 65_535 / 128 * 128 + (8192 << 7) + 128 - 128)
-        );
+        // The right edge is the kernel's, though the ACK is lower.
+        assert_eq!((got.ack, u32::from(got.window)), (1000, (65_535 + (8192 << 7)) >> 7));
         let repeated = Segment { window: 8191, ..ack };
         assert_eq!(leave(gate, &repeated), Err(STOLEN), "no credit is gained");
     });
