@@ -233,7 +233,7 @@ static __always_inline enum kind read_packet(struct __sk_buff *skb, struct packe
 }
 
 /* Replaces `len` bytes (a multiple of 4) of the TCP header at `offset`, from `old` to `new`, and mends the checksum.
- * Without BPF_F_PSEUDO_HDR the helper does nothing to packets whose checksum the device will fill in, which is right. */
+ * Without BPF_F_PSEUDO_HDR the call does nothing to packets whose checksum the device will fill in, which is right. */
 #define REPLACE_TCP(skb, p, offset, old, new, len) do { \
 	__s64 diff_ = bpf_csum_diff((__be32 *)(old), len, (__be32 *)(new), len, 0); \
 	bpf_l4_csum_replace(skb, (p)->l4 + 16, 0, diff_, 0); \
