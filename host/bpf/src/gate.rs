@@ -14,7 +14,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -111,8 +111,10 @@ pub struct Gate {
     owners: Owners,
     leases: Leases,
     ports: PortBlocks,
-    bucket_key: BucketKey,
+    pub(crate) bucket_key: BucketKey,
     legs: std::sync::Mutex<BTreeMap<IpAddr, bool>>,
+    pub(crate) folder: PathBuf,
+    pub(crate) node: NodeId,
     clock: Option<Table<u64>>,
 }
 
@@ -193,6 +195,8 @@ impl Gate {
             ports: options.ports,
             bucket_key: options.bucket_key,
             legs: std::sync::Mutex::new(BTreeMap::new()),
+            folder,
+            node: options.node,
             clock,
         };
         if !options.keep {
@@ -337,8 +341,15 @@ impl Gate {
             return Err(GateError::NoSlot { flows_max: self.slots.entries() as u32 });
         }
         let slot = Slot::write(&self.slots, u32::from_ne_bytes(index), from, bucket);
-        self.put(&self.maps.flows, &from.flow.key(), &slot.index(), "registering a restored flow")?;
-        Ok(slot)
+        let key = from.flow.key();
+        let registered = self.put(&self.maps.flows, &key, &slot.index(), "registering a restored flow");
+        match registered {
+            Ok(()) => Ok(slot),
+            Err(error) => {
+                self.maps.free(&self.slots, slot.index(), &key);
+                Err(error)
+            }
+        }
     }
 
     /// Writes a restored flow again with what was learnt since. Its bucket must still be on hold.

@@ -4,6 +4,7 @@
 
 #![allow(unsafe_code)]
 
+mod cookies;
 mod frame;
 mod live;
 mod neighbours;

@@ -232,6 +232,10 @@ impl Relay {
         }
     }
 
+    pub(crate) fn client_facts(&self) -> TcpFacts {
+        self.client.facts.tcp
+    }
+
     /// Runs until both ends are done (true), or so many bytes have been acknowledged in both directions together (false).
     pub(crate) fn run(&mut self, stop: u64) -> bool {
         let start_ns = Leases::now_ns();
