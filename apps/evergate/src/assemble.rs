@@ -408,7 +408,7 @@ fn stable_hash(parts: &[&str]) -> u64 {
 fn fingerprint(config: &Config) -> u64 {
     let decides = format!(
         "{:?} {:?} {:?} {:?} {:?} {:?}",
-        config.listeners, config.certificates, config.pools, config.rules, config.timeouts, config.limits
+        config.listeners, config.certificates, config.pools, config.rules.specs, config.timeouts, config.limits
     );
     // FNV-1a: it must only tell apart what people write.
     decides.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {

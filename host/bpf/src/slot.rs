@@ -103,7 +103,7 @@ impl Slot {
             committed: from.receive,
             k_ack: from.receive,
             k_edge: edge,
-            sent_ack: from.receive.wrapping_sub(1), // what the node before sent is unknown: our first ACK is due
+            sent_ack: from.receive,
             sent_edge: edge,
             snd_nxt: from.send,
             snd_una: from.send,

@@ -311,6 +311,7 @@ impl Worker {
                 self.tend_timed();
                 self.deliver_acknowledged();
                 self.report_frozen();
+                self.tend_channels();
                 self.end_turn();
             }
             if let Some(lines) = &mut self.lines {

@@ -25,6 +25,7 @@ use super::slab::{Key, Source};
 use crate::cluster::{Layout, Report, Reporter};
 use backup::Incoming;
 use channel::Outgoing;
+use evergate_base::Micros;
 use evergate_bpf::{Flow, Gate, Lane, LaneId};
 use evergate_cluster::{Bucket, NodeId, Role};
 use evergate_mirror::{Holder, Office};
@@ -61,6 +62,9 @@ pub(crate) struct Cluster {
     worker: usize,
     roles: Vec<Role>,
     outgoing: BTreeMap<(NodeId, usize), Outgoing>,
+    /// Channels that broke: when to try again.
+    broken: BTreeMap<(NodeId, usize), Micros>,
+    channels_at: Micros,
     incoming: Vec<Option<Incoming>>,
     holder: Holder,
     by_slot: HashMap<u32, (Key, End)>,
@@ -103,6 +107,8 @@ impl Cluster {
             worker,
             roles: vec![Role::Outside { owner: None }; usize::from(evergate_cluster::BUCKETS)],
             outgoing: BTreeMap::new(),
+            broken: BTreeMap::new(),
+            channels_at: Micros(0),
             incoming: Vec::new(),
             holder: Holder::default(),
             by_slot: HashMap::new(),
@@ -158,7 +164,7 @@ impl Cluster {
         if !self.acknowledged.is_empty() || !self.dirty.is_empty() {
             0
         } else if self.timed.is_empty() {
-            1000
+            50
         } else {
             1
         }

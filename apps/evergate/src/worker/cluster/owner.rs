@@ -5,11 +5,15 @@ use super::{Cluster, End, Gated};
 use crate::cluster::{Report, office};
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
+use evergate_base::Micros;
 use evergate_bpf::{Flow, Leases};
 use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::{Entry, FRAME_VERSION, Frame, LegFacts, Mirrored, Phase, Side};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+
+/// Between two attempts to make a channel.
+const RETRY: Micros = Micros::from_ms(50);
 
 /// What a mirrored connection has beside its state machine.
 pub(crate) struct Mirroring {
@@ -121,6 +125,19 @@ impl Worker {
         mirroring.legs.insert(0, facts);
         cluster.say(bucket, &Frame::Begin { connection, bucket: bucket.0, state: None }, None);
         cluster.say(bucket, &Frame::Leg { connection, leg: 0, facts }, None);
+    }
+
+    /// Tells the backups everything about one connection, before any further entry of it.
+    pub(super) fn begin_again(&mut self, key: Key) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(client) = self.clients.get(key) else { return };
+        let Some(mirroring) = &client.mirroring else { return };
+        let (connection, bucket) = (client.connection.id(), mirroring.bucket);
+        let state = Some(mirroring.fold.clone());
+        cluster.say(bucket, &Frame::Begin { connection, bucket: bucket.0, state }, None);
+        for (leg, facts) in &mirroring.legs {
+            cluster.say(bucket, &Frame::Leg { connection, leg: *leg, facts: *facts }, None);
+        }
     }
 
     /// A server leg is open (or used again): the backups must know it before any entry names it.
@@ -361,7 +378,7 @@ impl Worker {
                 }
             }
         });
-        if cluster.lane.emit_acks(slots).is_err() {
+        if cluster.lane.emit_acks(slots.filter(|slot| slot.owes_ack())).is_err() {
             self.counters.reason("emit_failed");
         }
         cluster.dirty = dirty;
@@ -457,12 +474,7 @@ impl Worker {
             return;
         };
         for node in required.union(syncing).iter() {
-            if let Err(error) = self.reach(node, bucket) {
-                self.counters.reason("mirror_unreachable");
-                if let Some(cluster) = &self.cluster {
-                    cluster.report(Report::ChannelLost { node, why: error.to_string() });
-                }
-            }
+            self.reach(node, bucket);
         }
         let told = match was {
             Role::Owner { term, required, syncing, .. } if matches!(role, Role::Owner { term: now, .. } if now == term) => {
@@ -502,14 +514,15 @@ impl Worker {
         }
     }
 
-    /// Makes a channel to the node's worker for the bucket, if there is none.
-    fn reach(&mut self, node: NodeId, bucket: Bucket) -> anyhow::Result<()> {
-        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+    /// Makes a channel to the node's worker for the bucket, if there is none and it is not hopeless. True for a new one.
+    fn reach(&mut self, node: NodeId, bucket: Bucket) -> bool {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return false };
         let peer = (node, cluster.worker_of(bucket));
-        if cluster.outgoing.contains_key(&peer) {
-            return Ok(());
+        if cluster.outgoing.contains_key(&peer) || cluster.broken.get(&peer).is_some_and(|at| *at > now) {
+            return false;
         }
-        let Some(to) = cluster.layout.mirror_address(node, peer.1) else { return Ok(()) };
+        let Some(to) = cluster.layout.mirror_address(node, peer.1) else { return false };
         let hello = Frame::Hello {
             version: FRAME_VERSION,
             node: cluster.layout.node.0,
@@ -517,10 +530,48 @@ impl Worker {
             worker: cluster.worker as u16,
             workers: cluster.layout.workers as u16,
         };
-        let outgoing = Outgoing::connect(to, &cluster.layout.client_tls, &hello)?;
-        self.epoll.add(outgoing.channel.fd(), Source::Outgoing(node.0, peer.1 as u16).token())?;
+        cluster.broken.insert(peer, now + RETRY);
+        let Ok(outgoing) = Outgoing::connect(to, &cluster.layout.client_tls, &hello) else {
+            self.counters.reason("mirror_unreachable");
+            return false;
+        };
+        let token = Source::Outgoing(node.0, peer.1 as u16).token();
+        if self.epoll.add(outgoing.channel.fd(), token).is_err() {
+            self.counters.reason("epoll_failed");
+            return false;
+        }
         cluster.outgoing.insert(peer, outgoing);
-        Ok(())
+        true
+    }
+
+    /// Channels that are wanted and missing are made again, and what they missed is said again.
+    pub(in crate::worker) fn tend_channels(&mut self) {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return };
+        if now < cluster.channels_at {
+            return;
+        }
+        cluster.channels_at = now + RETRY;
+        let mut missing = Vec::new();
+        for (number, role) in cluster.roles.iter().enumerate() {
+            let Role::Owner { required, syncing, .. } = role else { continue };
+            let bucket = Bucket(number as u16);
+            for node in required.union(*syncing).iter() {
+                if !cluster.outgoing.contains_key(&(node, cluster.worker_of(bucket))) {
+                    missing.push((bucket, node, syncing.contains(node)));
+                }
+            }
+        }
+        let mut fresh = Vec::new();
+        for (bucket, node, syncing) in missing {
+            if self.reach(node, bucket) {
+                fresh.push(node);
+            }
+            // One that had to hold everything has a gap now: it must be dropped, and filled anew.
+            if fresh.contains(&node) && syncing {
+                self.tell_everything(bucket, node);
+            }
+        }
     }
 
     /// Everything about a bucket for a backup that knows nothing: what is said afterwards follows it.

@@ -272,11 +272,15 @@ impl Worker {
         let gated = Gated::resumed(slot, &facts, received, held.state.server.output, acked, self.now);
         let mut mirroring = Mirroring::new(bucket, gated, held.state);
         mirroring.legs.insert(0, facts);
+        if let (Some(server), Some(leg)) = (&server, &leg) {
+            mirroring.legs.insert(leg.route.leg, server.facts);
+        }
         let mut entry = Client::new(socket, connection, Vec::new());
         entry.mirroring = Some(Box::new(mirroring));
         let key = self.clients.insert(entry);
         self.shared.connections.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.register_resumed(key);
+        self.begin_again(key);
         if let (Some(server), Some(leg)) = (server, leg) {
             self.attach_server(key, server, &leg);
         }
@@ -332,9 +336,6 @@ impl Worker {
         });
         if let Some(client) = self.clients.get_mut(key) {
             client.upstream = Some(upstream);
-            if let Some(mirroring) = &mut client.mirroring {
-                mirroring.legs.insert(number, facts);
-            }
         }
         if let Some(cluster) = &mut self.cluster {
             cluster.by_slot.insert(slot, (key, End::Server));
@@ -362,12 +363,12 @@ impl Worker {
         false
     }
 
-    /// Everything that was taken over, to the backups that are to hold it now.
+    /// Everything that was taken over has been said to the backups that are to hold it now.
     fn tell_listed(&mut self, bucket: Bucket) {
-        let Some(cluster) = &self.cluster else { return };
-        let Role::Owner { required, syncing, .. } = cluster.role(bucket) else { return };
-        for node in required.union(syncing).iter() {
-            self.tell_everything(bucket, node);
+        let Some(cluster) = &mut self.cluster else { return };
+        let Role::Owner { syncing, .. } = cluster.role(bucket) else { return };
+        for node in syncing.iter() {
+            cluster.say_complete(bucket, node);
         }
     }
 }
