@@ -72,6 +72,11 @@ impl Owner {
         self.hold
     }
 
+    /// This owner in the place of `old`: what is on hold stays so as long as the node is the same.
+    fn after(self, old: Owner) -> Owner {
+        if old.hold && old.node == self.node { self.held() } else { self }
+    }
+
     fn word(self) -> u64 {
         let [a, b, c, d, e, f] = self.backups;
         let node = self.node.map_or(0, NodeId::number);
@@ -98,11 +103,7 @@ impl Owners {
 
     /// Sets one bucket's owner; a hold of the same owner stays, whoever releases it at the same time.
     pub fn update(&self, bucket: Bucket, owner: Owner) {
-        let next = |old: u64| {
-            let old = Owner::from_word(old);
-            let hold = owner.hold || old.hold && old.node == owner.node;
-            Some(Owner { hold, ..owner }.word())
-        };
+        let next = |old: u64| Some(owner.after(Owner::from_word(old)).word());
         // The closure never refuses.
         let _ = self.table.word(bucket.number()).fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
     }
@@ -170,6 +171,10 @@ mod tests {
         assert_eq!(owner.held().released(), owner);
         assert_eq!(owner.held().word() & !HOLD, owner.word());
         assert_eq!(Owner::new(node(1), &[node(2); 7]), None);
+        let again = Owner::new(node(63), &[node(1)]).unwrap();
+        assert_eq!(again.after(owner.held()), again.held(), "the hold stays");
+        assert_eq!(Owner::new(node(2), &[]).unwrap().after(owner.held()), Owner::new(node(2), &[]).unwrap());
+        assert_eq!(again.held().after(owner), again.held());
         assert_eq!((NodeId::new(0), NodeId::new(64)), (None, None));
     }
 }

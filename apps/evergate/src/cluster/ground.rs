@@ -1,7 +1,7 @@
 //! What a node stands on before it serves: the gate, addresses, sockets, secrets. Made in this order, so that no packet of
 //! a movable address gets past the gate at any moment: load, fill the tables, attach, and only then take the addresses.
 
-use super::agent::{Agent, Clock, Link, Order};
+use super::agent::{Agent, Clock, Link};
 use super::instruction::Instruction;
 use super::keeper::{Keeper, Neighbourhood};
 use super::roles::gate_node;
