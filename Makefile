@@ -28,10 +28,9 @@ lint:
 unit:
 	$(CARGO) test --workspace --locked
 
-# mirror, restore and connection are run by hand (scripts/fuzz without names): they have open findings, see docs/fuzzing.md.
-FUZZED = handshake records http_request http_response http_body rules bodies config
+FUZZED = handshake records http_request http_response http_body rules bodies config mirror restore connection
 
-fuzz: ## a short run of the fuzz targets of everything that a peer or an operator can reach (FUZZ_SECONDS each)
+fuzz: ## a short run of the fuzz targets: whatever a peer, an operator or another node can say (FUZZ_SECONDS each)
 	@scripts/fuzz $(FUZZED)
 
 bench: build ## side by side with nginx and HAProxy; results in target/bench/results.json

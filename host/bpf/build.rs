@@ -4,7 +4,7 @@ use libbpf_cargo::SkeletonBuilder;
 use std::{env, path::PathBuf, process::Command};
 
 /// Objects of their own, so that a missing kernel function in one does not block the others.
-const PROGRAMS: &[&str] = &["gate"];
+const PROGRAMS: &[&str] = &["gate", "accept"];
 
 fn main() {
     println!("cargo:rerun-if-env-changed=BPF_CLANG");

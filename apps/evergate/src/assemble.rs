@@ -129,7 +129,11 @@ pub fn assemble(config: &Config, previous: Option<&Generation>, keep: &mut Keeps
         });
     let rates = Arc::new(Rates::new(limits));
     let rule_hits = Arc::new((0..rules.len()).map(|_| AtomicU64::new(0)).collect());
-    keep.next_generation += 1;
+    keep.next_generation = match config.cluster {
+        // Nodes with the same configuration must give it the same number: connections name it when they move.
+        Some(_) => fingerprint(config),
+        None => keep.next_generation + 1,
+    };
     let snapshot = Snapshot {
         generation: keep.next_generation,
         listeners,
@@ -398,4 +402,16 @@ fn stable_hash(parts: &[&str]) -> u64 {
     let hash = bytes
         .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+/// Names what decides about connections: the same on all nodes that run the same version with the same file.
+fn fingerprint(config: &Config) -> u64 {
+    let decides = format!(
+        "{:?} {:?} {:?} {:?} {:?} {:?}",
+        config.listeners, config.certificates, config.pools, config.rules, config.timeouts, config.limits
+    );
+    // FNV-1a: it must only tell apart what people write.
+    decides.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }

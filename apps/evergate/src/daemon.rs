@@ -1,12 +1,12 @@
 //! The process: binds, starts workers, and keeps what the control plane works on.
 
 use crate::assemble::{Assembled, Keepsakes, assemble};
-use crate::cluster::idle::Idle;
 use crate::cluster::{self, Ground};
 use crate::config::Config;
 use crate::config::model::{AccessLog, Listener};
 use crate::log::{Target, Writer};
 use crate::runtime::Generation;
+use crate::worker::cluster::Joining;
 use crate::worker::{Bounds, Command, Counters, ListenerSocket, Settings, Shared, Worker};
 use anyhow::{Context, Result, bail};
 use evergate_crypto::CertifiedName;
@@ -105,7 +105,13 @@ impl Daemon {
             .into_iter()
             .enumerate()
             .map(|(index, sockets)| {
-                start_worker(index, &generation, &settings, &shared, writer.as_ref(), sockets)
+                let joining = ground.as_ref().map(|ground| Joining {
+                    gate: ground.gate(),
+                    layout: ground.layout(),
+                    worker: index,
+                    reports: ground.reporter(),
+                });
+                start_worker(index, &generation, &settings, &shared, writer.as_ref(), sockets, joining)
             })
             .collect::<Result<Vec<_>>>()?;
         let cluster = ground.map(|ground| start_agent(ground, &workers)).transpose()?;
@@ -269,12 +275,19 @@ fn settings(config: &Config, workers: usize) -> Settings {
     }
 }
 
-/// Starts the agent. The workers have no part in the cluster yet: to the others they are workers without connections.
+/// Starts the agent: it tells the workers what they are to do.
 fn start_agent(ground: Ground, workers: &[WorkerHandle]) -> Result<cluster::Running> {
-    let idle = Idle::new(workers.len(), ground.gate().owners(), ground.reporter());
+    let ways: Vec<_> = workers.iter().map(|worker| (worker.commands.clone(), worker.waker.clone())).collect();
     let alive: Vec<_> = workers.iter().map(|worker| worker.alive.clone()).collect();
     let working = move || alive.iter().all(|alive| alive.load(Ordering::Relaxed));
-    ground.start(move |worker, instruction| idle.follow(worker, &instruction), working)
+    let tell = move |worker: usize, instruction| {
+        if let Some((commands, waker)) = ways.get(worker) {
+            // A worker that is gone hears nothing more.
+            let _ = commands.send(Command::Cluster(instruction));
+            waker.wake();
+        }
+    };
+    ground.start(tell, working)
 }
 
 /// Binds a listener once per worker, on the same port.
@@ -307,11 +320,15 @@ fn start_worker(
     shared: &Arc<Shared>,
     writer: Option<&Writer>,
     sockets: Vec<ListenerSocket>,
+    joining: Option<Joining>,
 ) -> Result<WorkerHandle> {
     let (commands, received) = channel();
     let lines = writer.map(Writer::sender);
-    let worker = Worker::new(generation, settings.clone(), shared.clone(), received, lines)
+    let mut worker = Worker::new(generation, settings.clone(), shared.clone(), received, lines)
         .context("cannot set up a worker: is epoll allowed here, and are there file descriptors left?")?;
+    if let Some(joining) = joining {
+        worker.join(joining);
+    }
     let (waker, counters) = (worker.waker(), worker.counters());
     let alive = Arc::new(AtomicBool::new(true));
     let end = End(alive.clone());

@@ -57,6 +57,11 @@ impl ServerRuntime {
         self.outstanding.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
+    /// Counts a request in that is under way already, whatever the bound.
+    pub fn enter_resumed(&self) {
+        self.outstanding.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Counts a request out.
     pub fn leave(&self) {
         self.outstanding.fetch_sub(1, Ordering::Relaxed);

@@ -49,11 +49,17 @@ pub enum Counter {
     NeighbourAnswered,
     /// ARP and neighbour messages stopped: somebody else speaks for the address.
     NeighbourHeld,
+    /// SYNs answered without keeping state.
+    CookieSent,
+    /// Connections accepted from a cookie.
+    CookieAccepted,
+    /// ACKs of unknown connections without a valid cookie.
+    CookieWrong,
 }
 
 impl Counter {
     /// All of them, in order.
-    pub const ALL: [Counter; 21] = [
+    pub const ALL: [Counter; 24] = [
         Counter::Clamped,
         Counter::AckDropped,
         Counter::AckEmitted,
@@ -75,6 +81,9 @@ impl Counter {
         Counter::Unsteerable,
         Counter::NeighbourAnswered,
         Counter::NeighbourHeld,
+        Counter::CookieSent,
+        Counter::CookieAccepted,
+        Counter::CookieWrong,
     ];
 }
 

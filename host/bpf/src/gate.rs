@@ -6,7 +6,7 @@ use crate::lane::{Lane, LaneId};
 use crate::skeleton::{gate::GateSkelBuilder, types};
 use crate::slot::{FLAG_TAKEN, Restored, Slot};
 use crate::table::{Table, bytes};
-use crate::{Bucket, BucketKey, Flow, GateError, Leases, NodeId, Owners, PortBlocks, bucket_of, pins};
+use crate::{Bucket, BucketKey, Flow, GateError, Leases, NodeId, Owners, PortBlocks, bucket_of, pins, says};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_EGRESS, TC_INGRESS, TcHookBuilder};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -111,8 +111,10 @@ pub struct Gate {
     owners: Owners,
     leases: Leases,
     ports: PortBlocks,
-    bucket_key: BucketKey,
+    pub(crate) bucket_key: BucketKey,
     legs: std::sync::Mutex<BTreeMap<IpAddr, bool>>,
+    pub(crate) folder: PathBuf,
+    pub(crate) node: NodeId,
     clock: Option<Table<u64>>,
 }
 
@@ -154,7 +156,8 @@ impl Gate {
                 map.set_pin_path(folder.join(name)).map_err(|error| GateError::bpf(loading, &error))?;
             }
         }
-        let loaded = open.load().map_err(|error| GateError::bpf(loading, &error))?;
+        let (loaded, said) = says::quietly(|| open.load());
+        let loaded = loaded.map_err(|error| GateError::bpf(format!("{loading} {said}"), &error))?;
         let handle = |map: &libbpf_rs::MapMut<'_>| {
             MapHandle::try_from(map).map_err(|error| GateError::bpf("keeping a map", &error))
         };
@@ -192,6 +195,8 @@ impl Gate {
             ports: options.ports,
             bucket_key: options.bucket_key,
             legs: std::sync::Mutex::new(BTreeMap::new()),
+            folder,
+            node: options.node,
             clock,
         };
         if !options.keep {
@@ -224,8 +229,10 @@ impl Gate {
                 .handle(1)
                 .priority(1)
                 .hook(point);
-            hook.create().map_err(|error| GateError::bpf(attempt(), &error))?;
-            hook.attach().map_err(|error| GateError::bpf(attempt(), &error))?;
+            // The queue discipline may be there already.
+            says::quietly(|| hook.create()).0.map_err(|error| GateError::bpf(attempt(), &error))?;
+            let (attached, said) = says::quietly(|| hook.attach());
+            attached.map_err(|error| GateError::bpf(format!("{} {said}", attempt()), &error))?;
         }
         Ok(())
     }
@@ -334,8 +341,15 @@ impl Gate {
             return Err(GateError::NoSlot { flows_max: self.slots.entries() as u32 });
         }
         let slot = Slot::write(&self.slots, u32::from_ne_bytes(index), from, bucket);
-        self.put(&self.maps.flows, &from.flow.key(), &slot.index(), "registering a restored flow")?;
-        Ok(slot)
+        let key = from.flow.key();
+        let registered = self.put(&self.maps.flows, &key, &slot.index(), "registering a restored flow");
+        match registered {
+            Ok(()) => Ok(slot),
+            Err(error) => {
+                self.maps.free(&self.slots, slot.index(), &key);
+                Err(error)
+            }
+        }
     }
 
     /// Writes a restored flow again with what was learnt since. Its bucket must still be on hold.
@@ -392,6 +406,16 @@ impl Gate {
             }
         }
         freed
+    }
+
+    /// Slots of flows that live, start or end.
+    pub fn slots_in_use(&self) -> usize {
+        let born = |index| {
+            let pointer = self.slots.pointer(index);
+            // SAFETY: an aligned field of an entry of the table.
+            unsafe { AtomicU64::from_ptr(&raw mut (*pointer).born_ns) }.load(Ordering::Relaxed)
+        };
+        (0..self.slots.entries()).filter(|index| born(*index) != 0).count()
     }
 
     /// What happened at the gate so far.

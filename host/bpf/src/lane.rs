@@ -116,14 +116,12 @@ impl Lane {
         Ok(())
     }
 
-    /// Sends an ACK at `committed` for each slot whose last ACK was lower, in batches. Must be called in the network
-    /// namespace of the node. An ACK that cannot be sent is no error: the peer asks again.
+    /// Sends an ACK at `committed` for each slot, in batches; leave out those that do not owe one
+    /// ([`Slot::owes_ack`]). Must be called in the network namespace of the node. An ACK that cannot be sent is no error:
+    /// the peer asks again.
     pub fn emit_acks<'a>(&mut self, slots: impl IntoIterator<Item = &'a Slot>) -> io::Result<()> {
         let mut batches = [([0; BATCH], 0), ([0; BATCH], 0)];
         for slot in slots {
-            if slot.sent_ack() == slot.committed() {
-                continue;
-            }
             let v6 = slot.flow().is_ipv6();
             let (indexes, count) = &mut batches[usize::from(v6)];
             indexes[*count] = slot.index();

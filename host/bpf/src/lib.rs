@@ -1,11 +1,12 @@
 //! The kernel side of fail-over: what may leave this node, and which packets are its own.
 //!
-//! Three programs in C (`src/bpf`) run at the tc hooks of the node's interfaces:
+//! Programs in C (`src/bpf`) run at the tc hooks of the node's interfaces:
 //! - the **gate** withholds ACKs above `committed`, and FINs and RSTs, of every gated flow until the program releases
 //!   them. A flow is gated from its first packet on; it stays gated when the process dies;
 //! - the **owner table** decides for each of 1024 buckets whether a packet is ours, held, or another node's, and leases
 //!   silence the node when nobody vouches for it any more;
-//! - **neighbour answers** give the virtual MAC of the movable addresses, from one node only.
+//! - **neighbour answers** give the virtual MAC of the movable addresses, from one node only;
+//! - the **stateless accept** ([`Accept`], optional) answers SYNs with cookies that any node can check.
 //!
 //! # Order of things
 //! [`Gate::load`], then [`Gate::add_address`] and [`Gate::add_listener`], owners and leases, and [`Gate::attach`] last:
@@ -23,23 +24,28 @@
 
 #![allow(unsafe_code)]
 
+mod accept;
 mod bucket;
 mod counters;
 mod error;
+mod feature;
 mod flow;
 mod gate;
 mod lane;
 pub mod netns;
 mod owners;
 mod pins;
+mod says;
 mod skeleton;
 mod slot;
 mod table;
 mod testrun;
 
+pub use accept::{Accept, CookieKey};
 pub use bucket::{BUCKETS, Bucket, BucketKey, PortBlocks, bucket_of};
 pub use counters::{Counter, Counters};
 pub use error::GateError;
+pub use feature::missing_gate_features;
 pub use flow::Flow;
 pub use gate::{Address, Gate, Heard, Mode, Options, interface_index};
 pub use lane::{BATCH, Lane, LaneId};

@@ -51,6 +51,25 @@ pub(crate) fn folder(pins: &Path, flows_max: u32) -> Result<PathBuf, GateError> 
     Ok(folder)
 }
 
+/// Sizes the maps of an object and lets it share them, by their pins, with the other objects and with later processes.
+pub(crate) fn share(
+    object: &mut libbpf_rs::OpenObject,
+    folder: &Path,
+    flows_max: u32,
+) -> libbpf_rs::Result<()> {
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if ["slots", "flows", "free_slots", "heard"].contains(&name.as_str()) {
+            map.set_max_entries(flows_max)?;
+        }
+        // Constants and the test clock belong to one load; rings belong to one process.
+        if !name.contains('.') && name != "events" {
+            map.set_pin_path(folder.join(name))?;
+        }
+    }
+    Ok(())
+}
+
 /// Forgets what is pinned in `folder`.
 pub(crate) fn clear(folder: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {

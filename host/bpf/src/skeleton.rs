@@ -13,6 +13,19 @@ pub(crate) mod gate {
     include!(concat!(env!("OUT_DIR"), "/gate.skel.rs"));
 }
 
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    dead_code,
+    unused_imports,
+    clippy::all,
+    clippy::pedantic,
+    clippy::undocumented_unsafe_blocks
+)]
+pub(crate) mod accept {
+    include!(concat!(env!("OUT_DIR"), "/accept.skel.rs"));
+}
+
 pub(crate) use gate::types;
 
 const _: () = assert!(size_of::<types::slot>() == 256);

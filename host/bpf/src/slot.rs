@@ -103,7 +103,7 @@ impl Slot {
             committed: from.receive,
             k_ack: from.receive,
             k_edge: edge,
-            sent_ack: from.receive,
+            sent_ack: from.receive.wrapping_sub(1), // what the node before sent is unknown: our first ACK is due
             sent_edge: edge,
             snd_nxt: from.send,
             snd_una: from.send,
@@ -167,6 +167,11 @@ impl Slot {
     /// The highest ACK that has left.
     pub fn sent_ack(&self) -> u32 {
         self.read(|slot| field!(slot, sent_ack))
+    }
+
+    /// Whether less has been acknowledged than may be.
+    pub fn owes_ack(&self) -> bool {
+        self.sent_ack() != self.committed()
     }
 
     /// What our kernel would acknowledge: all that it received in order.

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
-const IP_LOCAL_PORT_RANGE: i32 = 51;
+pub(crate) const IP_LOCAL_PORT_RANGE: i32 = 51;
 const SOCK_DESTROY: u16 = 21;
 
 /// Starts connecting from `local` and a free port of `ports`; the socket becomes writable when connected, see
@@ -19,7 +19,16 @@ const SOCK_DESTROY: u16 = 21;
 /// Ports outside the sysctl `net.ipv4.ip_local_port_range` are ignored by the kernel, which then takes any port: the
 /// caller checks the sysctl at start, see [`local_port_range`]. Linux 6.3 or newer.
 pub fn connect_from(local: IpAddr, ports: RangeInclusive<u16>, remote: SocketAddr) -> io::Result<OwnedFd> {
-    let socket = tcp_socket(remote)?;
+    connect_socket_from(tcp_socket(remote)?, local, ports, remote)
+}
+
+/// As [`connect_from`], with a socket that the caller has prepared.
+pub fn connect_socket_from(
+    socket: OwnedFd,
+    local: IpAddr,
+    ports: RangeInclusive<u16>,
+    remote: SocketAddr,
+) -> io::Result<OwnedFd> {
     let fd = socket.as_raw_fd();
     set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32)?;
     set(fd, libc::SOL_IP, IP_BIND_ADDRESS_NO_PORT, &1i32)?;
@@ -44,6 +53,12 @@ pub fn local_port_range() -> io::Result<RangeInclusive<u16>> {
         (Some(Ok(first)), Some(Ok(last))) => Ok(first..=last),
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, format!("ip_local_port_range reads {text:?}"))),
     }
+}
+
+/// Closes a socket without a word to its peer: it lives on elsewhere, or its peer has long heard its end. Needs
+/// `CAP_NET_ADMIN`; when the kernel refuses, it is closed as usual and the error says so.
+pub fn forget(socket: OwnedFd) -> io::Result<()> {
+    set(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_REPAIR, &1i32)
 }
 
 /// Destroys the socket with these ends, whoever holds it; an orphan in FIN_WAIT1 would keep its successor from being

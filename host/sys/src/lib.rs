@@ -9,6 +9,7 @@
 mod address;
 mod datagram;
 mod epoll;
+mod feature;
 mod leg;
 mod link;
 mod netlink;
@@ -22,13 +23,14 @@ mod splice;
 
 pub use datagram::urgent_datagrams;
 pub use epoll::{Epoll, Event, Waker};
-pub use leg::{connect_from, destroy, local_port_range};
+pub use feature::{Missing, missing_socket_features};
+pub use leg::{connect_from, connect_socket_from, destroy, forget, local_port_range};
 pub use link::{Announcer, add_address, card_address, neighbour, set_neighbour};
 pub use pinger::{Pinger, Pong};
 pub use prober::{Probe, Prober};
 pub use process::{
     drop_privileges, lock_memory, pin_to_core, raise_file_limit, resident_bytes, run_in_real_time,
-    thread_cpu_ns, wall_clock_s,
+    thread_cpu_ns, wall_clock_ms, wall_clock_s,
 };
 pub use repair::{Restore, RestoreError, Restoring, Stamp, TcpFacts, facts};
 pub use socket::{

@@ -97,11 +97,13 @@ pub struct Announcer {
     socket: OwnedFd,
     interface: u32,
     virtual_mac: [u8; 6],
+    source_mac: [u8; 6],
 }
 
 impl Announcer {
-    /// An announcer of `virtual_mac` on an interface.
-    pub fn new(interface: u32, virtual_mac: [u8; 6]) -> io::Result<Announcer> {
+    /// An announcer of `virtual_mac` on an interface. Frames come from `source_mac`: the virtual MAC itself moves the
+    /// switch's table; the card's own keeps a switch that must flood the virtual MAC from ever learning it.
+    pub fn new(interface: u32, virtual_mac: [u8; 6], source_mac: [u8; 6]) -> io::Result<Announcer> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no pointers are passed. Protocol 0: nothing is received.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
@@ -119,15 +121,15 @@ impl Announcer {
             mr_address: address,
         };
         set(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &request)?;
-        Ok(Announcer { socket, interface, virtual_mac })
+        Ok(Announcer { socket, interface, virtual_mac, source_mac })
     }
 
-    /// Gratuitous ARP or unsolicited neighbour advertisement for `ip`. Sent from the virtual MAC, it moves the switch's
-    /// table at once. The gate lets it pass only at the node that may speak for the address.
+    /// Gratuitous ARP or unsolicited neighbour advertisement for `ip`. The gate lets it pass only at the node that may
+    /// speak for the address.
     pub fn announce(&self, ip: IpAddr) -> io::Result<()> {
         let frame = match ip {
-            IpAddr::V4(v4) => arp(self.virtual_mac, v4.octets()),
-            IpAddr::V6(v6) => advertisement(self.virtual_mac, v6.octets()),
+            IpAddr::V4(v4) => arp(self.source_mac, self.virtual_mac, v4.octets()),
+            IpAddr::V6(v6) => advertisement(self.source_mac, self.virtual_mac, v6.octets()),
         };
         // SAFETY: sockaddr_ll is plain data for which all zero bytes are a valid value.
         let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -150,9 +152,9 @@ impl Announcer {
     }
 }
 
-fn arp(mac: [u8; 6], ip: [u8; 4]) -> Vec<u8> {
+fn arp(source: [u8; 6], mac: [u8; 6], ip: [u8; 4]) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
-    frame.extend(mac);
+    frame.extend(source);
     frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]); // ARP, Ethernet, IPv4, request
     frame.extend(mac);
     frame.extend(ip);
@@ -161,7 +163,7 @@ fn arp(mac: [u8; 6], ip: [u8; 4]) -> Vec<u8> {
     frame
 }
 
-fn advertisement(mac: [u8; 6], ip: [u8; 16]) -> Vec<u8> {
+fn advertisement(source: [u8; 6], mac: [u8; 6], ip: [u8; 16]) -> Vec<u8> {
     let all_nodes = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
     let mut message = vec![136, 0, 0, 0, 0x20, 0, 0, 0]; // advertisement, override
     message.extend(ip);
@@ -175,7 +177,7 @@ fn advertisement(mac: [u8; 6], ip: [u8; 16]) -> Vec<u8> {
     }
     message[2..4].copy_from_slice(&(!(sum as u16)).to_be_bytes());
     let mut frame = vec![0x33, 0x33, 0, 0, 0, 1];
-    frame.extend(mac);
+    frame.extend(source);
     frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
     frame.extend((message.len() as u16).to_be_bytes());
     frame.extend([58, 255]);

@@ -179,7 +179,7 @@ impl Node {
     pub fn gate_open(&self, bucket: Bucket, clock: Micros) -> bool {
         let Some(listed) = self.gate_listed(bucket) else { return false };
         let lease = |id: NodeId| self.peers.get(&id).is_some_and(|peer| clock < peer.expiry);
-        clock < self.own_expiry() && listed.iter().all(lease)
+        clock < self.gate_expiry() && listed.iter().all(lease)
     }
 
     /// Whether entries that `owner` sends in `view` may be stored and acknowledged. Once a view without the owner is

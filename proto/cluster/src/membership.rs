@@ -71,19 +71,9 @@ impl Node {
         }
         match self.config.mode {
             Mode::Witness => {
-                let excluder = |id: &NodeId| {
-                    self.hears(*id)
-                        && self.peers.get(id).is_some_and(|peer| {
-                            self.members.contains(peer.member())
-                                && peer.last.is_some_and(|last| last.excludes_you)
-                        })
-                };
-                let excluded = self.peers.keys().any(|id| excluder(id));
-                self.excluded_since = if excluded { self.excluded_since.or(Some(now)) } else { None };
-                // They hear us and may not go on before we yield; they do not come back to us either.
-                let yields = self.excluded_since.is_some_and(|at| now.since(at) > self.config.timing.take);
-                if yields || self.is_lapsed_for_good(now) {
-                    self.void(yields);
+                self.note_excluded();
+                if self.is_lapsed_for_good(now) {
+                    self.void(false);
                 }
             }
             Mode::Majority => {
@@ -92,6 +82,18 @@ impl Node {
                 }
             }
         }
+    }
+
+    /// Witness mode: a member that we hear, and that perhaps does not hear us, is about to replace us. It waits until it
+    /// must take us for dead, so the gate closes first. It opens again when the member changes its mind.
+    pub(crate) fn note_excluded(&mut self) {
+        let excludes = |peer: &crate::peer::Peer| {
+            self.members.contains(peer.member())
+                && self.hears(peer.member().id)
+                && peer.last.is_some_and(|last| last.excludes_you)
+        };
+        self.excluded =
+            self.config.mode == Mode::Witness && self.established && self.peers.values().any(excludes);
     }
 
     /// A lapsed view of this node can neither be renewed nor followed by one of the same members.
@@ -288,7 +290,11 @@ impl Node {
             .map(|peer| peer.member().id)
             .collect();
         let founders = founders.with(self.me.id);
-        let since = self.active_heard_at.map_or(self.listen_since, |at| at.max(self.listen_since));
+        let heard_of = match self.config.mode {
+            Mode::Witness => self.active_heard_at.max(self.stray_at),
+            Mode::Majority => self.active_heard_at,
+        };
+        let since = heard_of.map_or(self.listen_since, |at| at.max(self.listen_since));
         let listened = now.since(since.max(self.silence_floor)) >= self.listen_for;
         (listened || founders == self.config.nodes).then_some(founders)
     }

@@ -57,12 +57,13 @@ pub struct Node {
     pub(crate) wanted_since: Option<Micros>,
     /// Since when views and promises of members have differed.
     pub(crate) unsettled_since: Option<Micros>,
-    /// Since when a member of the view has kept a promise without this node.
-    pub(crate) excluded_since: Option<Micros>,
+    /// A member of the view has promised one without this node, and this node hears it.
+    pub(crate) excluded: bool,
 
     // Being sure of it.
     pub(crate) witness_until: Micros,
     pub(crate) witness_since: Option<Micros>,
+    pub(crate) witness_asked_at: Micros,
     pub(crate) opened: bool,
     pub(crate) lapsed_at: Option<Micros>,
     pub(crate) left: bool,
@@ -71,6 +72,8 @@ pub struct Node {
     pub(crate) listen_since: Micros,
     pub(crate) listen_for: Micros,
     pub(crate) active_heard_at: Option<Micros>,
+    /// When a heartbeat that was not for this life told of a view.
+    pub(crate) stray_at: Option<Micros>,
     pub(crate) hold_down: Micros,
     pub(crate) held_until: Micros,
 
@@ -128,15 +131,17 @@ impl Node {
             proposal: None,
             wanted_since: None,
             unsettled_since: None,
-            excluded_since: None,
+            excluded: false,
             witness_until: Micros(0),
             witness_since: None,
+            witness_asked_at: Micros(0),
             opened: false,
             lapsed_at: None,
             left: false,
             listen_since: now,
             listen_for: config.timing.listen_start,
             active_heard_at: None,
+            stray_at: None,
             hold_down: config.timing.hold_down_min,
             held_until: Micros(0),
             progress_at: None,
@@ -189,7 +194,7 @@ impl Node {
             Standing::Left
         } else if !self.established {
             Standing::Listening
-        } else if self.lapsed_at.is_some() {
+        } else if self.lapsed_at.is_some() || self.excluded {
             Standing::Fenced
         } else {
             Standing::Active
@@ -210,6 +215,11 @@ impl Node {
     /// When a node was last heard on a path.
     pub fn heard_at(&self, id: NodeId, path: Path) -> Option<Micros> {
         self.peers.get(&id).and_then(|peer| peer.heard_at.get(path.index()).copied().flatten())
+    }
+
+    /// The nodes heard lately, this one included.
+    pub fn hearing(&self) -> MemberSet {
+        self.heard_set()
     }
 
     /// The keys, for a rotation.
@@ -245,7 +255,6 @@ impl Node {
             // We were paused: silence is ours, not theirs.
             self.silence_floor = now;
             self.witness_since = None;
-            self.excluded_since = None;
         }
         self.note_now(now);
         self.due = false;
@@ -259,7 +268,7 @@ impl Node {
     }
 
     /// A witness answered the question that was asked at `asked_at`, or (`reachable` false) is known not to answer.
-    /// Ask at least three times within [`crate::Timing::fence`].
+    /// Ask at least three times within [`crate::Timing::fence`], and when [`Node::witness_wanted`] says.
     pub fn set_witness(&mut self, now: Micros, asked_at: Micros, reachable: bool) {
         self.note_now(now);
         if !reachable {
@@ -271,6 +280,7 @@ impl Node {
                 self.witness_since = Some(self.now);
             }
             self.witness_until = self.witness_until.max(until);
+            self.witness_asked_at = self.witness_asked_at.max(asked_at.min(now));
         }
         self.due = true;
     }
@@ -328,7 +338,7 @@ impl Node {
                 }
             }
         }
-        Leases { member, own: self.own_expiry() }
+        Leases { member, own: self.gate_expiry() }
     }
 
     // ---- inside ----
@@ -352,12 +362,16 @@ impl Node {
     fn take_in(&mut self, path: Path, datagram: &[u8]) -> Result<(), Rejected> {
         let message = self.open(datagram)?;
         let header = message.header;
-        let peer = self.peers.get_mut(&header.from.id).ok_or(Rejected::UnknownSender)?;
+        if !self.peers.contains_key(&header.from.id) {
+            return Err(Rejected::UnknownSender);
+        }
         if header.to.id != self.me.id {
             return Err(Rejected::WrongReceiver);
         }
         if header.to.incarnation == Incarnation::UNKNOWN {
             // Proves nothing: it may be a replay. An answer lets the sender prove that it hears us.
+            self.note_stray(&message);
+            let Some(peer) = self.peers.get_mut(&header.from.id) else { return Ok(()) };
             if let Body::Heartbeat(heartbeat) = &message.body
                 && peer.handle_hello(&header, heartbeat, self.now, self.config.timing.heartbeat)
             {
@@ -366,10 +380,12 @@ impl Node {
             return Ok(());
         }
         if header.to.incarnation != self.me.incarnation {
+            self.note_stray(&message);
             return Err(Rejected::WrongReceiver);
         }
         let echo =
             if let Body::Heartbeat(heartbeat) = &message.body { Some(heartbeat.echo_us) } else { None };
+        let peer = self.peers.get_mut(&header.from.id).ok_or(Rejected::UnknownSender)?;
         peer.admit(&header, echo, self.now)?;
         if self.left {
             return Ok(());
@@ -382,6 +398,17 @@ impl Node {
             Body::Commit(commit) => self.handle_commit(&header, commit),
             Body::Ops(ops) => self.handle_ops(&header, &ops),
             Body::Yield(view) => self.handle_yield(view),
+        }
+    }
+
+    /// A heartbeat that is not for this life still tells of a view: a node that founds a cluster must not overhear it.
+    /// Only rising clocks count, so that a recording can delay a foundation but not for ever.
+    fn note_stray(&mut self, message: &Message) {
+        let Body::Heartbeat(heartbeat) = &message.body else { return };
+        let Some(peer) = self.peers.get_mut(&message.header.from.id) else { return };
+        let acts = matches!(heartbeat.state, Announced::Active | Announced::Fenced);
+        if peer.note_stray(message.header.from.incarnation, heartbeat.clock_us, self.now) && acts {
+            self.stray_at = Some(self.now);
         }
     }
 
@@ -420,6 +447,7 @@ impl Node {
             peer.expiry = peer.expiry.max(Micros(heartbeat.echo_us) + self.config.timing.fence);
         }
         if newest {
+            self.note_excluded();
             self.learn_views(header, heartbeat);
         }
         Ok(())
@@ -478,6 +506,11 @@ impl Node {
                 peer.note_grant(self.now);
             }
             self.send_to(id, incarnation, &Body::Heartbeat(heartbeat));
+            if incarnation != Incarnation::UNKNOWN && !self.hears(id) {
+                // Perhaps both of us live anew, each speaking to the other's former life.
+                let hello = Heartbeat { grants: false, includes_you: false, excludes_you: false, ..heartbeat };
+                self.send_to(id, Incarnation::UNKNOWN, &Body::Heartbeat(hello));
+            }
         }
     }
 
@@ -548,7 +581,7 @@ impl Node {
         self.proposal = None;
         self.wanted_since = None;
         self.unsettled_since = None;
-        self.excluded_since = None;
+        self.excluded = false;
         self.opened = false;
         self.lapsed_at = None;
         self.busy.clear();
@@ -616,6 +649,11 @@ impl Node {
         member == self.me
             || (self.hears(member.id)
                 && self.peers.get(&member.id).is_some_and(|peer| peer.member() == member))
+    }
+
+    /// What the gate compares: nothing passes while a member replaces this node, but that is no lapse.
+    pub(crate) fn gate_expiry(&self) -> Micros {
+        if self.excluded { Micros(0) } else { self.own_expiry() }
     }
 
     /// Until when this node may believe in its view.

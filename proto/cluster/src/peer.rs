@@ -5,6 +5,8 @@
 //! the adopted life count as hearing; `granted_at` and `granted_to` survive everything but the process, because a lease
 //! once given outlives our own changes of mind.
 
+use std::collections::BTreeMap;
+
 use evergate_base::Micros;
 
 use crate::message::{Announced, Header, Heartbeat};
@@ -13,6 +15,9 @@ use crate::{Incarnation, Member, NodeId, Path, Rejected, ViewId};
 
 /// How many former lives of a peer are remembered as dead.
 const RETIRED_MAX: usize = 8;
+
+/// Of how many lives strays are remembered; beyond that one is forgotten and could be replayed to delay a foundation.
+const STRAYS_MAX: usize = 8;
 
 /// How old an echo of our clock may be in the first message of a new life.
 const ADOPT_ECHO_AGE_MAX: Micros = Micros::from_ms(1000);
@@ -30,6 +35,10 @@ pub(crate) struct Peer {
     /// A life that said hello and must be answered, with its clock.
     hello: Option<(Incarnation, u64)>,
     replied_at: Option<Micros>,
+    /// The newest clocks in heartbeats that were not for our present life, by the life that sent them.
+    strays: BTreeMap<Incarnation, u64>,
+    /// When anything was last heard of it, whichever life it spoke to.
+    pub(crate) sign_at: Option<Micros>,
     /// When it was last heard on each path.
     pub(crate) heard_at: [Option<Micros>; 2],
     /// Its newest heartbeat and the view in that heartbeat's header.
@@ -57,6 +66,8 @@ impl Peer {
             sequence: 0,
             hello: None,
             replied_at: None,
+            strays: BTreeMap::new(),
+            sign_at: None,
             heard_at: [None; 2],
             last: None,
             view: ViewId::NONE,
@@ -140,6 +151,20 @@ impl Peer {
         }
     }
 
+    /// Notes a heartbeat that was not for our present life. Whether it is newer than those before.
+    pub(crate) fn note_stray(&mut self, incarnation: Incarnation, clock_us: u64, now: Micros) -> bool {
+        let known = self.strays.get(&incarnation).copied();
+        if self.retired.contains(&incarnation) || known.is_some_and(|known| clock_us <= known) {
+            return false;
+        }
+        if known.is_none() && self.strays.len() >= STRAYS_MAX {
+            self.strays.pop_first();
+        }
+        self.strays.insert(incarnation, clock_us);
+        self.sign_at = Some(now);
+        true
+    }
+
     fn adopt(&mut self, incarnation: Incarnation) {
         if self.incarnation != Incarnation::UNKNOWN {
             if self.retired.len() >= RETIRED_MAX {
@@ -183,6 +208,7 @@ impl Peer {
         if heartbeat.clock_us <= self.clock_us && self.last.is_some() {
             return false;
         }
+        self.sign_at = Some(now);
         self.clock_us = heartbeat.clock_us;
         self.last = Some(*heartbeat);
         self.view = header.view;

@@ -23,6 +23,8 @@ pub(crate) struct Pending {
     pub(crate) promised_at: Option<Micros>,
     /// The proposer asked again.
     asked: bool,
+    /// Made by nodes without state: a new cluster.
+    founding: bool,
 }
 
 /// A view that this node proposes.
@@ -72,11 +74,8 @@ impl Node {
         if !all && self.witness_until <= self.now {
             return false;
         }
-        let founder = proposer != self.me.id
-            && self.peers.get(&proposer).is_some_and(|peer| {
-                !matches!(peer.state(), Announced::Active | Announced::Fenced) || peer.view == ViewId::NONE
-            });
-        if founder && (self.established || self.peers.values().any(|peer| self.acts(peer.member()))) {
+        let acting = self.established || self.peers.values().any(|peer| self.acts(peer.member()));
+        if self.is_founder(proposer) && acting {
             // A node without state founds a cluster only where there is none.
             return false;
         }
@@ -89,6 +88,16 @@ impl Node {
             }
             _ => true,
         }
+    }
+
+    /// Whether a proposer has no view itself, as far as is known.
+    fn is_founder(&self, proposer: NodeId) -> bool {
+        if proposer == self.me.id {
+            return !self.established;
+        }
+        self.peers.get(&proposer).is_some_and(|peer| {
+            !matches!(peer.state(), Announced::Active | Announced::Fenced) || peer.view == ViewId::NONE
+        })
     }
 
     /// Whether a node was heard lately that says it acts in a view.
@@ -107,9 +116,10 @@ impl Node {
         if self.proposal.as_ref().is_some_and(|proposal| proposal.view < view) {
             self.proposal = None;
         }
+        let founding = self.is_founder(view.proposer);
         self.promised = view;
         self.wanted_since = None;
-        self.pending = Some(Pending { view, members, accepted_at: self.now, promised_at: None, asked: true });
+        self.pending = Some(Pending { view, members, accepted_at: self.now, promised_at: None, asked: true, founding });
         self.due = true;
     }
 
@@ -127,8 +137,38 @@ impl Node {
             }
             due = due.max(granted_at + take);
         }
+        if let Some(from) = self.witness_needed(pending) {
+            // The witness must have been there after the others were silent for long enough: what is left over from
+            // before a partition says nothing about who is on the lonely side.
+            if self.witness_asked_at < from {
+                return None;
+            }
+            due = due.max(from);
+        }
         let blocked = self.config.mode == Mode::Witness && self.outsider_lives(&pending.members);
         (!blocked).then_some(due)
+    }
+
+    /// From when on the witness must have been asked, for a promise that leaves out nodes which may act.
+    fn witness_needed(&self, pending: &Pending) -> Option<Micros> {
+        if self.config.mode == Mode::Majority || pending.members.set() == self.config.nodes {
+            return None;
+        }
+        let may_act = |peer: &&crate::peer::Peer| {
+            let member = peer.member();
+            let known = pending.founding || self.members.0.contains_key(&member.id);
+            let closed = self.members.0.get(&member.id).is_some_and(|incarnation| peer.is_closed(*incarnation));
+            known && !closed && !pending.members.contains(member)
+        };
+        let signs = self.peers.values().filter(may_act).filter_map(|peer| peer.sign_at);
+        signs.max().map(|at| at + self.config.timing.take)
+    }
+
+    /// When to ask the witness, beside the steady questions: an answer to a question asked from then on is what a
+    /// take-over waits for.
+    pub fn witness_wanted(&self) -> Option<Micros> {
+        let pending = self.pending.as_ref().filter(|pending| pending.asked)?;
+        self.witness_needed(pending).filter(|from| self.witness_asked_at < *from)
     }
 
     /// Rule 11: whether a member of the installed view outside `members` was heard within the drain, without saying
@@ -284,7 +324,7 @@ impl Node {
         self.proposal = None;
         self.wanted_since = None;
         self.unsettled_since = None;
-        self.excluded_since = None;
+        self.excluded = false;
         for peer in self.peers.values_mut() {
             peer.expiry = Micros(0);
             peer.commit_sent_at = None;

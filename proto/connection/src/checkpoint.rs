@@ -221,6 +221,24 @@ impl Connection {
         self.finish_call(io);
     }
 
+    /// No backup is left to wait for: what was queued so far counts as held. What follows from it happens with the next
+    /// call of [`Connection::handle_mirror_acked`].
+    pub fn count_as_mirrored(&mut self) {
+        if let Some(remote) = &mut self.remote {
+            let newest = remote.log.last();
+            remote.log.handle_acknowledged(newest);
+        }
+    }
+
+    /// Whether the client's, and the server's, input ends inside something that only more of it completes: its peer may
+    /// be unable to send more before what it sent is acknowledged, so it is stashed soon.
+    pub fn awaits_completion(&self) -> (bool, bool) {
+        let client = !self.raw.is_empty() || !self.plain.is_empty();
+        let server = self.leg.as_ref().is_some_and(|leg| !leg.raw.is_empty() || !leg.held.is_empty());
+        let replays = self.remote.as_ref().is_some_and(|remote| remote.replays() || !remote.hold.is_empty());
+        (client, server || replays)
+    }
+
     /// A stall: the client's input has waited unacknowledged for so long that it must be stashed with the backups.
     pub fn handle_client_stall(&mut self, io: &mut Io<'_>) {
         let received = self.in_pos + self.raw.len() as u64;

@@ -71,6 +71,9 @@ impl Connection {
         let done = open.tls && connection.restore_tls(state, open, io)?;
         connection.restore_positions(state)?;
         if done {
+            if !state.routes.is_empty() {
+                return Err(RestoreError::Inconsistent("a route before the end of the handshake"));
+            }
             connection.finish_handshake(io, Vec::new()); // its last flight was sent just now
         }
         connection.restore_stash(state);

@@ -41,6 +41,13 @@ pub enum HolderError {
 #[derive(Clone, Debug, Default)]
 pub struct Announced(BTreeMap<u16, Office>);
 
+impl Announced {
+    /// The office last announced for a bucket.
+    pub fn of(&self, bucket: u16) -> Option<Office> {
+        self.0.get(&bucket).copied()
+    }
+}
+
 /// The connections that a worker holds for other nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Holder {
@@ -60,7 +67,14 @@ impl Holder {
                     return Err(HolderError::Office { bucket, said: Some(office), known });
                 }
                 self.offices.insert(bucket, office);
-                announced.0.insert(bucket, office);
+                // Whoever spoke last goes on: what it said before stands.
+                if announced.0.insert(bucket, office) == known {
+                    for connection in self.buckets.get(&bucket).into_iter().flatten() {
+                        if let Some(held) = self.held.get_mut(connection) {
+                            held.office = office;
+                        }
+                    }
+                }
             }
             Frame::Begin { connection, bucket, state } => {
                 let office = self.office(announced, bucket)?;
@@ -175,16 +189,14 @@ impl Holder {
 }
 
 impl Held {
-    /// Sequence numbers from which the leg goes on: the next to send (what the peer is known to have) and the next to
-    /// receive (what is mirrored, and may be acknowledged).
-    pub fn sequence(&self, leg: u32) -> Option<(u32, u32)> {
-        let facts = self.legs.get(&leg)?;
-        let (sent, received) = match leg {
+    /// Positions from which the leg goes on: output that its peer is known to have, and input that is mirrored and may be
+    /// acknowledged.
+    pub fn positions(&self, leg: u32) -> (u64, u64) {
+        match leg {
             0 => (self.state.server.output, self.state.client_frontier()),
             _ if self.state.client.leg == leg => (self.state.client.output, self.state.server_frontier(leg)),
             _ => (0, self.state.server_frontier(leg)),
-        };
-        Some((facts.sent.wrapping_add(sent as u32), facts.received.wrapping_add(received as u32)))
+        }
     }
 }
 
@@ -227,11 +239,23 @@ mod tests {
         for id in 1..=3 {
             holder.handle(&mut channel, begin(id, 7)).unwrap();
         }
-        holder.handle(&mut channel, Frame::Office { bucket: 7, office: later(1) }).unwrap();
-        holder.handle(&mut channel, begin(2, 7)).unwrap();
-        holder.handle(&mut channel, Frame::Complete { bucket: 7 }).unwrap();
+        let mut next = Announced::default();
+        holder.handle(&mut next, Frame::Office { bucket: 7, office: later(1) }).unwrap();
+        holder.handle(&mut next, begin(2, 7)).unwrap();
+        holder.handle(&mut next, Frame::Complete { bucket: 7 }).unwrap();
         holder.check_invariants();
         assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn an_owner_that_stays_need_not_repeat_itself() {
+        let mut holder = Holder::default();
+        let mut channel = Announced::default();
+        holder.handle(&mut channel, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
+        holder.handle(&mut channel, begin(1, 7)).unwrap();
+        holder.handle(&mut channel, Frame::Office { bucket: 7, office: later(1) }).unwrap();
+        holder.handle(&mut channel, Frame::Complete { bucket: 7 }).unwrap();
+        assert_eq!(holder.len(), 1);
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod witness;
 
 pub use agent::Order;
 pub use ground::Ground;
+pub(crate) use instruction::office;
 pub use instruction::{Instruction, Round};
 pub use running::{Handle, Running};
 pub use secrets::fresh_key;

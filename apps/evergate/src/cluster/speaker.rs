@@ -32,7 +32,7 @@ impl Speaker {
         quiet: bool,
     ) -> io::Result<Speaker> {
         let open = |(interface, addresses): (Interface, Vec<IpAddr>)| {
-            Ok((Announcer::new(interface.index, virtual_mac)?, addresses))
+            Ok((Announcer::new(interface.index, virtual_mac, interface.mac)?, addresses))
         };
         let places = places.into_iter().map(open).collect::<io::Result<Vec<_>>>()?;
         Ok(Speaker { places, speaks: !quiet, since: None, said: 0, next_at: Micros(0) })

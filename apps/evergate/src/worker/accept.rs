@@ -72,6 +72,15 @@ impl Worker {
         self.counters.accepted.add(1);
         let local = known
             .unwrap_or_else(|| evergate_sys::local_address(socket.as_raw_fd()).map_or(address, canonical));
+        let mirroring = match self.gate_client(socket.as_raw_fd(), local, address) {
+            Ok(mirroring) => mirroring,
+            Err(reason) => {
+                self.counters.reason(reason);
+                self.counters.refused.add(1);
+                self.give_back(&held);
+                return;
+            }
+        };
         let fresh = evergate_crypto::random_bytes::<40>();
         let (id, secret) = fresh.split_at(8);
         let accepted = Accepted {
@@ -84,7 +93,10 @@ impl Worker {
         };
         let snapshot = self.current[self.current.len() - 1].generation.snapshot.clone();
         let connection = Connection::new(&snapshot, &accepted, self.now);
-        let key = self.clients.insert(Client::new(socket, connection, held));
+        let mut client = Client::new(socket, connection, held);
+        client.mirroring = mirroring.map(Box::new);
+        let key = self.clients.insert(client);
+        self.begin_mirroring(key);
         let fd = self.clients.get_mut(key).map_or(-1, |client| client.fd());
         self.counters.open.set(self.clients.len() as u64);
         if self.epoll.add(fd, Source::Client(key).token()).is_err() {
@@ -138,21 +150,32 @@ impl Worker {
     pub(super) fn forget(&mut self, key: super::Key) {
         let Some(client) = self.clients.remove(key) else { return };
         self.buffered = self.buffered.saturating_sub(client.buffered);
-        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         self.counters.open.set(self.clients.len() as u64);
-        if !client.held.is_empty() {
-            let mut counts = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
-            for held in &client.held {
-                if let Some(count) = counts.get_mut(held) {
-                    *count -= 1;
-                    if *count == 0 {
-                        counts.remove(held);
-                    }
-                }
-            }
-        }
+        self.give_back(&client.held);
+        let connection = client.connection.id();
+        drop(client.socket);
         if let Some(upstream) = client.upstream {
             self.drop_upstream(upstream);
+        }
+        if let Some(mirroring) = client.mirroring {
+            self.end_mirroring(*mirroring, connection);
+        }
+    }
+
+    /// Counts a connection out.
+    fn give_back(&self, held: &[Held]) {
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        if held.is_empty() {
+            return;
+        }
+        let mut counts = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
+        for held in held {
+            if let Some(count) = counts.get_mut(held) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(held);
+                }
+            }
         }
     }
 }

@@ -64,6 +64,10 @@ pub struct Counters {
     pub queued: Count,
     /// Access-log lines lost because the writer was behind.
     pub log_lines_lost: Count,
+    /// Connections continued after another node's death.
+    pub resumed: Count,
+    /// Connections that could not be continued.
+    pub resume_lost: Count,
     /// Turns of the loop.
     pub turns: Count,
     /// CPU time of the worker in nanoseconds, updated every second.

@@ -110,7 +110,8 @@ impl Worker {
     fn connect(&mut self, key: Key, leg: u32, pool: &PoolRuntime, index: u32, reuse: bool) {
         let server = pool.servers[index as usize].clone();
         server.requests.fetch_add(1, Ordering::Relaxed);
-        let idle = if reuse { self.take_idle(server.id) } else { None };
+        let bucket = self.clients.get(key).and_then(|client| Some(client.mirroring.as_ref()?.bucket));
+        let idle = if reuse { self.take_idle(server.id, bucket.map(|bucket| bucket.0)) } else { None };
         if let Some(idle) = idle {
             self.counters.reused.add(1);
             let mut records = None;
@@ -122,12 +123,18 @@ impl Worker {
             if let Some(client) = self.clients.get_mut(key) {
                 client.upstream = Some(idle);
             }
+            self.gate_server(key, idle, leg);
             self.with(key, |connection, io| connection.handle_leg_open(io, leg, index, records));
             return self.perform(key);
         }
         self.counters.connects.add(1);
         self.with(key, |connection, io| connection.handle_leg_connecting(io.now, leg, index));
-        match evergate_sys::connect(server.addresses[0]) {
+        let to = server.addresses[0];
+        let dialled = match (&self.cluster, bucket) {
+            (Some(cluster), Some(bucket)) => cluster.connect_server(bucket, to),
+            _ => evergate_sys::connect(to),
+        };
+        match dialled {
             Ok(socket) => {
                 let fd = socket.as_raw_fd();
                 let upstream = self.upstreams.insert(Upstream {
@@ -141,6 +148,7 @@ impl Worker {
                     ended: false,
                     idle_until: Micros(0),
                     records: None,
+                    gated: None,
                 });
                 if let Some(client) = self.clients.get_mut(key) {
                     client.upstream = Some(upstream);

@@ -41,12 +41,13 @@ impl Scene {
         let backend = TcpListener::bind("127.0.0.1:0").unwrap();
         let config = format!(
             "[node]\nworkers = 1\n[logs]\naccess = \"off\"\n[timeouts]\nrequest_head_ms = 100\n\
-             [[listeners]]\nname = \"in\"\naddress = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"web\"\n\
+             [[listeners]]\nname = \"in\"\naddress = \"127.0.0.1:1\"\nprotocol = \"http\"\npool = \"web\"\n\
              [[pools]]\nname = \"web\"\nservers = [{{ address = \"{}\" }}]\n",
             backend.local_addr().unwrap()
         );
-        let loaded = parse(&config, "test.toml", Path::new(".")).unwrap();
-        let daemon = Daemon::start(loaded.config).unwrap();
+        let mut config = parse(&config, "test.toml", Path::new(".")).unwrap().config;
+        config.listeners[0].address.socket.set_port(0); // any free one; a file cannot say so
+        let daemon = Daemon::start(config).unwrap();
         let mut bystander = connect(&daemon);
         ask(&mut bystander);
         let (mut to_server, _) = backend.accept().unwrap();
@@ -56,22 +57,22 @@ impl Scene {
     }
 
     /// One client was reset; the worker goes on with everybody else, and nothing of the lost one is left.
-    fn is_unharmed(mut self) {
-        ask(&mut self.bystander);
-        answer(&mut self.to_server);
-        expect_answer(&mut self.bystander);
-        let worker = &self.daemon.workers[0];
-        let reasons = worker.counters.reasons.lock().unwrap().clone();
-        assert_eq!(reasons.get("internal_panic"), Some(&1), "{reasons:?}");
-        assert_eq!(worker.counters.open.get(), 1, "only the bystander is connected");
-        assert_eq!(self.daemon.shared.connections.load(Ordering::Relaxed), 1);
-        let server = &self.daemon.generation.pools[0].servers[0];
-        assert_eq!(server.outstanding.load(Ordering::Relaxed), 0, "the server has no request under way");
+    fn expect_unharmed(mut self) {
         let mut newcomer = connect(&self.daemon);
-        ask(&mut newcomer);
-        answer(&mut self.to_server);
-        expect_answer(&mut newcomer);
+        for client in [&mut self.bystander, &mut newcomer] {
+            ask(client);
+            answer(&mut self.to_server);
+            expect_answer(client);
+        }
+        let counters = self.daemon.workers[0].counters.clone();
+        let reasons = counters.reasons.lock().unwrap().clone();
+        assert_eq!(reasons.get("internal_panic"), Some(&1), "{reasons:?}");
+        assert_eq!(counters.open.get(), 2, "the bystander and the newcomer are connected");
+        let (shared, generation) = (self.daemon.shared.clone(), self.daemon.generation.clone());
         self.daemon.stop();
+        assert_eq!(shared.connections.load(Ordering::Relaxed), 0, "connections are counted out");
+        let server = &generation.pools[0].servers[0];
+        assert_eq!(server.outstanding.load(Ordering::Relaxed), 0, "requests are counted out");
     }
 }
 
@@ -126,7 +127,7 @@ fn a_panic_over_a_clients_bytes_ends_that_client_alone() {
     victims().push((victim.local_addr().unwrap(), false));
     ask(&mut victim);
     expect_reset(&mut victim);
-    scene.is_unharmed();
+    scene.expect_unharmed();
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn a_panic_over_a_servers_bytes_ends_its_client_and_the_server_connection() {
     scene.to_server = scene.backend.accept().unwrap().0;
     answer(&mut scene.to_server);
     expect_answer(&mut scene.bystander);
-    scene.is_unharmed();
+    scene.expect_unharmed();
 }
 
 #[test]
@@ -153,5 +154,5 @@ fn a_panic_at_a_deadline_ends_that_client_alone() {
     victims().push((victim.local_addr().unwrap(), true));
     victim.write_all(b"GET / HTTP/1.1\r\nHo").unwrap();
     expect_reset(&mut victim);
-    scene.is_unharmed();
+    scene.expect_unharmed();
 }

@@ -7,6 +7,7 @@
 //! one connection gets at most [`ROUNDS`] turns before the others are served; work left over is done in the next turn.
 
 mod accept;
+pub mod cluster;
 mod counters;
 mod dial;
 #[cfg(test)]
@@ -41,6 +42,8 @@ use wheel::Wheel;
 
 /// How often one connection may go round before others get their turn.
 const ROUNDS: usize = 8;
+/// While requests wait for room at a server, it is looked for so often, in milliseconds.
+const QUEUE_LOOK_MS: i32 = 10;
 /// Events taken at once.
 const EVENTS: usize = 512;
 /// Large buffers kept for blocked connections.
@@ -63,6 +66,8 @@ pub enum Command {
     Drain,
     /// End everything now.
     Stop,
+    /// What the cluster has decided.
+    Cluster(crate::cluster::Instruction),
 }
 
 /// A bound listener.
@@ -142,6 +147,8 @@ struct Client {
     /// What this connection counts against; empty where only the process is bounded.
     held: Vec<Held>,
     pipes: Option<Box<Pipes>>,
+    /// In a cluster: what the backups know, and what may be acknowledged.
+    mirroring: Option<Box<cluster::Mirroring>>,
 }
 
 /// Pipes of a connection that splices and was blocked with bytes inside.
@@ -159,7 +166,8 @@ pub struct Worker {
     listeners: Vec<Option<ListenerSocket>>,
     clients: Slab<Client>,
     upstreams: Slab<Upstream>,
-    idle: HashMap<u64, Vec<Key>>,
+    /// By server, and in a cluster by bucket.
+    idle: HashMap<(u64, Option<u16>), Vec<Key>>,
     current: Vec<Current>,
     scratch: Scratch,
     effects: Effects,
@@ -183,6 +191,8 @@ pub struct Worker {
     buffered: usize,
     draining: bool,
     stopping: bool,
+    joining: Option<cluster::Joining>,
+    cluster: Option<Box<cluster::Cluster>>,
 }
 
 /// What a connection sees of its worker during one call.
@@ -257,7 +267,14 @@ impl Worker {
             buffered: 0,
             draining: false,
             stopping: false,
+            joining: None,
+            cluster: None,
         })
+    }
+
+    /// Makes it one of a cluster's; before [`Worker::run`].
+    pub fn join(&mut self, joining: cluster::Joining) {
+        self.joining = Some(joining);
     }
 
     /// Ends the worker's wait from another thread.
@@ -272,8 +289,13 @@ impl Worker {
 
     /// Serves until told to stop, or until drained.
     pub fn run(mut self) -> io::Result<()> {
+        self.join_cluster().map_err(|error| io::Error::other(format!("{error:#}")))?;
         while !self.stopping && (!self.draining || self.clients.len() > 0) {
             let wait = if self.again.is_empty() { self.wheel.wait_ms(self.now) } else { 0 };
+            // Room at a server may be made by another worker, which says nothing.
+            let queued = self.counters.queued.get() > 0;
+            let wait = if queued { wait.min(QUEUE_LOOK_MS) } else { wait };
+            let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms()));
             let count = self.epoll.wait(wait)?;
             self.tick();
             for index in 0..count {
@@ -282,12 +304,24 @@ impl Worker {
             }
             self.go_on();
             self.fire_timers();
+            if queued {
+                self.serve_all_waiting();
+            }
+            if self.cluster.is_some() {
+                self.tend_timed();
+                self.deliver_acknowledged();
+                self.report_frozen();
+                self.end_turn();
+            }
             if let Some(lines) = &mut self.lines {
                 self.counters.log_lines_lost.add(lines.flush());
             }
             self.counters.turns.add(1);
         }
         for key in self.clients.keys() {
+            if self.clients.get(key).is_some_and(|client| client.mirroring.is_some()) {
+                continue; // nothing of it leaves: another node goes on with it
+            }
             self.with(key, |connection, io| connection.handle_abort(io, "shutdown"));
             self.perform(key);
         }
@@ -358,6 +392,10 @@ impl Worker {
                 self.pump(key);
             }
             Some(Source::Upstream(key)) => self.upstream_event(key, event),
+            Some(Source::Channels) => self.accept_channel(),
+            Some(Source::Incoming(index)) => self.incoming_event(index as usize),
+            Some(Source::Outgoing(node, worker)) => self.outgoing_event(node, usize::from(worker)),
+            Some(Source::Lane) => self.lane_event(),
             None => {}
         }
     }
@@ -371,6 +409,7 @@ impl Worker {
                 Command::Settings(settings) => self.settings = settings,
                 Command::Drain => self.drain(),
                 Command::Stop => self.stopping = true,
+                Command::Cluster(instruction) => self.take_instruction(instruction),
             }
         }
     }
@@ -407,7 +446,8 @@ impl Worker {
         for key in due.drain(..) {
             let Some(client) = self.clients.get_mut(key) else { continue };
             client.filed = Micros(u64::MAX);
-            if client.connection.deadline() <= self.now {
+            let due = client.connection.deadline() <= self.now;
+            if due && !self.is_frozen(key) {
                 self.guarded(Some(Source::Client(key)), |worker| {
                     worker.with(key, |connection, io| connection.handle_timeout(io));
                     worker.perform(key);
@@ -491,6 +531,7 @@ impl Client {
             filed: Micros(u64::MAX),
             held,
             pipes: None,
+            mirroring: None,
         }
     }
 

@@ -10,6 +10,9 @@ use std::sync::atomic::Ordering;
 impl Worker {
     /// Performs everything that the last call to the connection asked for.
     pub(super) fn perform(&mut self, key: Key) {
+        if self.cluster.is_some() {
+            self.mirror(key);
+        }
         self.send_down(key);
         self.send_up(key);
         for (status, reason) in self.effects.answered.drain(..) {
@@ -50,7 +53,9 @@ impl Worker {
         }
         let Some(client) = self.clients.get_mut(key) else { return self.scratch.down.clear() };
         let after = client.connection.newest_entry();
-        let free = after <= client.connection.acknowledged() && client.connection.down().is_empty();
+        let free = after <= client.connection.acknowledged()
+            && client.connection.down().is_empty()
+            && client.mirroring.as_ref().is_none_or(|mirroring| !mirroring.leg.has_surplus());
         let (first, second) = self.scratch.down.ready();
         let total = first.len() + second.len();
         let fd = client.fd();
@@ -70,6 +75,9 @@ impl Worker {
             }
         };
         self.counters.client_bytes_out.add(written as u64);
+        if let Some(mirroring) = &mut client.mirroring {
+            mirroring.leg.handle_written(written);
+        }
         if written < total {
             client.writable &= !free;
             keep(client, &mut self.scratch, &mut self.spare_buffers, written, after);
@@ -87,8 +95,11 @@ impl Worker {
             let free = after <= client.connection.acknowledged() && client.connection.up().is_empty();
             let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
             let mut written = 0;
-            if let Some(upstream) =
-                upstream.filter(|upstream| free && upstream.writable && !upstream.connecting)
+            let surplus = |upstream: &super::upstream::Upstream| {
+                upstream.gated.as_ref().is_some_and(|gated| gated.has_surplus())
+            };
+            if let Some(upstream) = upstream
+                .filter(|upstream| free && upstream.writable && !upstream.connecting && !surplus(upstream))
             {
                 let result = match &self.effects.up[..] {
                     [piece] => evergate_sys::write(
@@ -104,7 +115,12 @@ impl Worker {
                     }
                 };
                 match result {
-                    Transfer::Moved(count) => written = count,
+                    Transfer::Moved(count) => {
+                        written = count;
+                        if let Some(gated) = &mut upstream.gated {
+                            gated.handle_written(count);
+                        }
+                    }
                     Transfer::Blocked | Transfer::End => upstream.writable = false,
                     Transfer::Broken(_) => {
                         // What the server said before it closed is still to be read.
@@ -157,6 +173,9 @@ impl Worker {
                     && abort
                 {
                     evergate_sys::reset_on_close(client.fd());
+                    if let Some(mirroring) = &client.mirroring {
+                        mirroring.leg.slot.allow_rst();
+                    }
                 }
                 self.forget(key);
             }
@@ -175,7 +194,7 @@ impl Worker {
                     lines.push(&line, &client.connection);
                 }
             }
-            Effect::Acknowledge { .. } => {} // there is a gate only in a cluster
+            Effect::Acknowledge { side, position } => self.release_input(key, side, position),
         }
     }
 
@@ -184,11 +203,17 @@ impl Worker {
         let Some(client) = self.clients.get_mut(key) else { return };
         if client.fin_waits && client.connection.down().is_empty() {
             client.fin_waits = false;
+            if let Some(mirroring) = &client.mirroring {
+                mirroring.leg.slot.allow_fin();
+            }
             evergate_sys::shutdown_write(client.fd());
         }
         if client.server_fin_waits && client.connection.up().is_empty() {
             client.server_fin_waits = false;
             if let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) {
+                if let Some(gated) = &upstream.gated {
+                    gated.slot.allow_fin();
+                }
                 evergate_sys::shutdown_write(upstream.fd());
             }
         }

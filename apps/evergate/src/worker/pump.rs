@@ -15,6 +15,12 @@ const SPLICE_BYTES: usize = 1 << 20;
 
 impl Worker {
     pub(super) fn pump(&mut self, key: Key) {
+        if self.cluster.is_some() {
+            if self.is_frozen(key) {
+                return;
+            }
+            self.note_peers(key);
+        }
         for _ in 0..ROUNDS {
             let mut moved = self.flush_down(key);
             moved |= self.flush_up(key);
@@ -44,6 +50,9 @@ impl Worker {
             return self.perform(key);
         }
         self.file(key);
+        if self.cluster.is_some() && self.watch(key) {
+            self.put_again(key);
+        }
     }
 
     fn flush_down(&mut self, key: Key) -> bool {
@@ -57,9 +66,20 @@ impl Worker {
         if waiting.is_empty() {
             return false;
         }
+        if let Some(mirroring) = &mut client.mirroring
+            && let skipped @ 1.. = mirroring.leg.take_surplus(waiting.len())
+        {
+            client.connection.down().advance(skipped);
+            self.with(key, |connection, io| connection.handle_flushed(io, skipped));
+            self.perform(key);
+            return true;
+        }
         match evergate_sys::write(fd, waiting) {
             Transfer::Moved(count) => {
                 client.writable = count == waiting.len();
+                if let Some(mirroring) = &mut client.mirroring {
+                    mirroring.leg.handle_written(count);
+                }
                 client.connection.down().advance(count);
                 if let Some(buffer) = client.connection.down().take_spent() {
                     self.spare_buffers.push(buffer);
@@ -90,9 +110,21 @@ impl Worker {
         if waiting.is_empty() {
             return false;
         }
+        if let Some(gated) = &mut upstream.gated
+            && let skipped @ 1.. = gated.take_surplus(waiting.len())
+        {
+            client.connection.up().advance(skipped);
+            client.connection.up().take_spent();
+            self.with(key, |connection, io| connection.handle_flushed(io, skipped));
+            self.perform(key);
+            return true;
+        }
         match evergate_sys::write(upstream.fd(), waiting) {
             Transfer::Moved(count) => {
                 upstream.writable = count == waiting.len();
+                if let Some(gated) = &mut upstream.gated {
+                    gated.handle_written(count);
+                }
                 client.connection.up().advance(count);
                 client.connection.up().take_spent();
                 self.counters.server_bytes_out.add(count as u64);
@@ -142,6 +174,9 @@ impl Worker {
             Transfer::Moved(count) => {
                 client.readable = count == room || client.ended;
                 self.counters.client_bytes_in.add(count as u64);
+                if let Some(mirroring) = &mut client.mirroring {
+                    mirroring.leg.handle_read(count, self.now);
+                }
                 let handshaking = client.handshaking;
                 self.with(key, |connection, io| connection.handle_client_data(io, held + count));
                 if handshaking {
@@ -152,6 +187,9 @@ impl Worker {
             }
             Transfer::End => {
                 client.readable = false;
+                if let Some(mirroring) = &mut client.mirroring {
+                    mirroring.leg.handle_end();
+                }
                 self.with(key, |connection, io| connection.handle_client_end(io));
                 self.perform(key);
                 true
@@ -220,6 +258,9 @@ impl Worker {
         match result {
             Transfer::Moved(count) => {
                 upstream.readable = count == asked || upstream.ended;
+                if let Some(gated) = &mut upstream.gated {
+                    gated.handle_read(count, self.now);
+                }
                 self.counters.server_bytes_in.add(count as u64);
                 self.with(key, |connection, io| connection.handle_server_data(io, plan, count));
                 self.perform(key);
@@ -241,6 +282,9 @@ impl Worker {
         if let Some(upstream) = upstream {
             upstream.readable = false;
             upstream.ended = true;
+            if let Some(gated) = &mut upstream.gated {
+                gated.handle_end();
+            }
         }
         let Some(leg) = client.connection.leg_id() else { return false };
         self.with(key, |connection, io| match broken {

@@ -34,6 +34,11 @@ impl<T> Slab<T> {
         Key { index: self.slots.len() as u32 - 1, generation: 0 }
     }
 
+    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+        let slot = self.slots.get(key.index as usize)?;
+        if slot.0 == key.generation { slot.1.as_ref() } else { None }
+    }
+
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let slot = self.slots.get_mut(key.index as usize)?;
         if slot.0 == key.generation { slot.1.as_mut() } else { None }
@@ -67,6 +72,14 @@ pub(crate) enum Source {
     Listener(u32),
     Client(Key),
     Upstream(Key),
+    /// Mirror channels arrive.
+    Channels,
+    /// A mirror channel from another node.
+    Incoming(u32),
+    /// The mirror channel to a worker of another node.
+    Outgoing(u8, u16),
+    /// Events of the gate.
+    Lane,
 }
 
 impl Source {
@@ -77,6 +90,10 @@ impl Source {
             Source::Listener(index) => 1 << 56 | u64::from(index),
             Source::Client(key) => pack(2, key),
             Source::Upstream(key) => pack(3, key),
+            Source::Channels => 4 << 56,
+            Source::Incoming(index) => 5 << 56 | u64::from(index),
+            Source::Outgoing(node, worker) => 6 << 56 | u64::from(node) << 16 | u64::from(worker),
+            Source::Lane => 7 << 56,
         }
     }
 
@@ -88,6 +105,10 @@ impl Source {
             1 => Some(Source::Listener(key.index)),
             2 => Some(Source::Client(key)),
             3 => Some(Source::Upstream(key)),
+            4 => Some(Source::Channels),
+            5 => Some(Source::Incoming(key.index)),
+            6 => Some(Source::Outgoing((token >> 16) as u8, token as u16)),
+            7 => Some(Source::Lane),
             _ => None,
         }
     }
@@ -112,7 +133,17 @@ mod tests {
     #[test]
     fn tokens_name_their_source() {
         let key = Key { index: 77, generation: 0xff_fffe };
-        for source in [Source::Waker, Source::Listener(3), Source::Client(key), Source::Upstream(key)] {
+        let sources = [
+            Source::Waker,
+            Source::Listener(3),
+            Source::Client(key),
+            Source::Upstream(key),
+            Source::Channels,
+            Source::Incoming(9),
+            Source::Outgoing(31, 4000),
+            Source::Lane,
+        ];
+        for source in sources {
             assert_eq!(Source::of(source.token()), Some(source));
         }
         assert_eq!(Source::of(9 << 56), None);

@@ -1,5 +1,6 @@
 //! Server connections: connecting, in use, idle.
 
+use super::cluster::Gated;
 use super::slab::Key;
 use super::{Worker, dial};
 use crate::runtime::ServerRuntime;
@@ -25,6 +26,8 @@ pub(super) struct Upstream {
     pub(super) ended: bool,
     pub(super) idle_until: Micros,
     pub(super) records: Option<Box<Records>>,
+    /// In a cluster: its acknowledgements wait for the backups.
+    pub(super) gated: Option<Box<Gated>>,
 }
 
 impl Upstream {
@@ -60,6 +63,7 @@ impl Worker {
                 Ok(()) => {
                     upstream.connecting = false;
                     let index = upstream.index;
+                    self.gate_server(client, key, leg);
                     self.with(client, |connection, io| connection.handle_leg_open(io, leg, index, None));
                 }
                 Err(_) => {
@@ -84,7 +88,8 @@ impl Worker {
         let Some(key) = client.upstream.take() else { return self.stop_waiting(client_key) };
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         let quiet = !upstream.readable || is_quiet(upstream);
-        let idle = self.idle.entry(upstream.server.id).or_default();
+        let bucket = client.mirroring.as_ref().map(|mirroring| mirroring.bucket.0);
+        let idle = self.idle.entry((upstream.server.id, bucket)).or_default();
         let settings = self.current.last().and_then(|current| dial::idle_of(current, &upstream.server));
         let (idle_max, idle_span) = settings.unwrap_or((0, Micros(0)));
         if !clean || !quiet || upstream.ended || upstream.connecting || idle.len() >= idle_max {
@@ -106,35 +111,37 @@ impl Worker {
         match upstream.owner {
             Some(_) => upstream.server.leave(),
             None => {
-                if let Some(idle) = self.idle.get_mut(&upstream.server.id) {
+                for (_, idle) in self.idle.iter_mut().filter(|((server, _), _)| *server == upstream.server.id)
+                {
                     idle.retain(|other| *other != key);
                 }
             }
         }
+        drop(upstream.socket);
+        if let Some(gated) = upstream.gated {
+            self.end_gated(*gated);
+        }
     }
 
-    /// The newest idle connection to a server that is still quiet.
-    pub(super) fn take_idle(&mut self, server: u64) -> Option<Key> {
-        while let Some(key) = self.idle.get_mut(&server).and_then(Vec::pop) {
+    /// The newest idle connection to a server that is still quiet. In a cluster connections are shared only within a
+    /// bucket: a server leg moves with the bucket of its port.
+    pub(super) fn take_idle(&mut self, server: u64, bucket: Option<u16>) -> Option<Key> {
+        while let Some(key) = self.idle.get_mut(&(server, bucket)).and_then(Vec::pop) {
             if self.upstreams.get_mut(key).is_some_and(|upstream| !upstream.ended && !upstream.readable) {
                 return Some(key);
             }
-            self.upstreams.remove(key);
+            self.drop_upstream(key);
         }
         None
     }
 
     pub(super) fn expire_idle(&mut self) {
         let now = self.now;
-        let upstreams = &mut self.upstreams;
-        for idle in self.idle.values_mut() {
-            idle.retain(|key| {
-                let keep = upstreams.get_mut(*key).is_some_and(|upstream| upstream.idle_until > now);
-                if !keep {
-                    upstreams.remove(*key);
-                }
-                keep
-            });
+        let upstreams = &self.upstreams;
+        let expired = |key: &Key| upstreams.get(*key).is_none_or(|upstream| upstream.idle_until <= now);
+        let late: Vec<Key> = self.idle.values().flatten().copied().filter(expired).collect();
+        for key in late {
+            self.drop_upstream(key);
         }
         self.idle.retain(|_, idle| !idle.is_empty());
     }

@@ -97,6 +97,7 @@ enum counter {
 	CLAMPED, ACK_DROPPED, ACK_EMITTED, SACK_HIDDEN, ACK_LOWERED, SEQ_RAISED, FIN_HELD, RST_HELD,
 	FENCED, FOREIGN, UNREGISTERED, NO_SLOT, EVENT_LOST,
 	HELD, STEERED, SHADOWED, NOT_OURS, TTL_SPENT, UNSTEERABLE, NEIGHBOUR_ANSWERED, NEIGHBOUR_HELD,
+	COOKIE_SENT, COOKIE_ACCEPTED, COOKIE_WRONG,
 	COUNTERS,
 };
 
@@ -106,6 +107,7 @@ const volatile __u32 flood = 0;			/* flood mode: drop what is not ours instead o
 const volatile __u32 port_first = 0, port_block = 0;	/* ports of server legs: block per bucket */
 const volatile __u64 bucket_key[2] = {};
 const volatile __u32 template_mark = 0x50110001;
+const volatile __u32 cookie_mark = 0x50110002;
 const volatile __u64 repeat_ns = 50000000;
 const volatile __u32 test_clock = 0;
 __u64 test_now_ns = 0;				/* the clock when test_clock is set */
@@ -144,6 +146,15 @@ static __always_inline void count(__u32 which)
 	__u64 *n = bpf_map_lookup_elem(&counters, &which);
 	if (n)
 		(*n)++;
+}
+
+static __always_inline struct slot *slot_of(const struct flow_key *key, __u32 *index)
+{
+	__u32 *i = bpf_map_lookup_elem(&flows, key);
+	if (!i)
+		return 0;
+	*index = *i;
+	return bpf_map_lookup_elem(&slots, i);
 }
 
 enum kind {
@@ -222,7 +233,7 @@ static __always_inline enum kind read_packet(struct __sk_buff *skb, struct packe
 }
 
 /* Replaces `len` bytes (a multiple of 4) of the TCP header at `offset`, from `old` to `new`, and mends the checksum.
- * Without BPF_F_PSEUDO_HDR the helper does nothing to packets whose checksum the device will fill in, which is right. */
+ * Without BPF_F_PSEUDO_HDR the call does nothing to packets whose checksum the device will fill in, which is right. */
 #define REPLACE_TCP(skb, p, offset, old, new, len) do { \
 	__s64 diff_ = bpf_csum_diff((__be32 *)(old), len, (__be32 *)(new), len, 0); \
 	bpf_l4_csum_replace(skb, (p)->l4 + 16, 0, diff_, 0); \

@@ -7,52 +7,11 @@
  *
  * Packets are dropped with TC_ACT_STOLEN, not TC_ACT_SHOT: TCP takes SHOT for a local failure and parks the data. */
 #include "neighbour.h"
+#include "offer.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-static __always_inline struct slot *slot_of(const struct flow_key *key, __u32 *index)
-{
-	__u32 *i = bpf_map_lookup_elem(&flows, key);
-	if (!i)
-		return 0;
-	*index = *i;
-	return bpf_map_lookup_elem(&slots, i);
-}
-
 /* ---- registration ---- */
-
-struct offer { bool wscale_present, has_ts; __u8 wscale; };
-
-/* Window scale and timestamps of a SYN. */
-static __always_inline void read_offer(struct __sk_buff *skb, const struct packet *p, struct offer *offer)
-{
-	__u8 o[40];
-	__builtin_memset(o, 1, sizeof o);
-	__builtin_memset(offer, 0, sizeof *offer);
-	__u32 len = (p->tcp.doff * 4 - 20) & 63;
-	if (!len || len > sizeof o || bpf_skb_load_bytes(skb, p->l4 + 20, o, len))
-		return;
-	int skip = 0;
-	for (int i = 0; i < 38; i++) {
-		if (skip) {
-			skip--;
-			continue;
-		}
-		if (o[i] == 0)
-			break;
-		if (o[i] == 1)
-			continue;
-		if (o[i] == 3) {
-			offer->wscale_present = true;
-			offer->wscale = o[i + 2] > 14 ? 14 : o[i + 2];
-		}
-		if (o[i] == 8)
-			offer->has_ts = true;
-		if (o[i + 1] < 2)
-			break;
-		skip = o[i + 1] - 1;
-	}
-}
 
 static __always_inline void fill_slot(struct __sk_buff *skb, const struct packet *p, struct slot *s, __u32 bucket,
 				      __u16 generation)
@@ -68,6 +27,8 @@ static __always_inline void fill_slot(struct __sk_buff *skb, const struct packet
 	s->key = p->key;
 	s->wscale = offer.wscale;
 	s->has_ts = offer.has_ts;
+	s->tsval = offer.tsval;
+	s->tsecr = offer.tsecr;		/* none yet in a SYN */
 	s->ifindex = skb->ifindex;
 	s->bucket = bucket;
 	s->generation = generation;
@@ -128,7 +89,8 @@ static __always_inline bool note_kernel(struct __sk_buff *skb, const struct pack
 	__be32 ts[2];
 	if (s->has_ts && p->tcp.doff >= 8 && !bpf_skb_load_bytes(skb, p->l4 + 24, ts, 8)) {
 		s->tsval = ts[0];
-		if ((__s32)(bpf_ntohl(ts[1]) - bpf_ntohl(s->tsecr)) > 0)
+		/* a restored socket echoes 0 until it hears the peer */
+		if (ts[1] && (__s32)(bpf_ntohl(ts[1]) - bpf_ntohl(s->tsecr)) > 0)
 			s->tsecr = ts[1];
 	}
 	return again;
@@ -245,8 +207,8 @@ static __always_inline int egress_unregistered(struct __sk_buff *skb, struct pac
 		return TC_ACT_STOLEN;
 	if (role == ROLE_ADDRESS)
 		return TC_ACT_OK;
-	if (p->tcp.syn)
-		return register_flow(skb, p, bucket);
+	if (p->tcp.syn)		/* an answer with a cookie is no state yet: the flow is registered when the peer returns it */
+		return skb->mark == cookie_mark ? TC_ACT_OK : register_flow(skb, p, bucket);
 	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
 	if (p->tcp.rst && set && READ(set->reset_unknown))
 		return TC_ACT_OK;
@@ -288,7 +250,7 @@ SEC("tc") int gate_egress(struct __sk_buff *skb)
 	if (!may_speak(s->bucket))
 		return TC_ACT_STOLEN;
 	if (p.tcp.syn)
-		return register_flow(skb, &p, s->bucket);
+		return skb->mark == cookie_mark ? TC_ACT_OK : register_flow(skb, &p, s->bucket);
 	return egress_flow(skb, &p, s);
 }
 
@@ -305,6 +267,7 @@ static __always_inline void complete(struct __sk_buff *skb, const struct packet 
 		s->wscale = 0;
 	if (!offer.has_ts)
 		s->has_ts = 0;
+	s->tsecr = offer.tsval;
 	s->k_ack = s->sent_ack = s->k_edge = s->sent_edge = bpf_ntohl(p->tcp.seq) + 1;
 	WRITE(s->committed, bpf_ntohl(p->tcp.seq) + 1);
 	s->established = 1;
@@ -415,10 +378,11 @@ SEC("tc") int gate_ingress(struct __sk_buff *skb)
 	if (kind != KIND_TCP)
 		return ingress_other(skb, &p, kind);
 	__u32 index = 0, bucket = 0;
+	enum role role = ROLE_NONE;
 	struct slot *s = slot_of(&p.key, &index);
 	if (s)
 		bucket = s->bucket;
-	else if (role_of(&p.key, &bucket) == ROLE_NONE)
+	else if ((role = role_of(&p.key, &bucket)) == ROLE_NONE)
 		return TC_ACT_OK;
 	bool stray = false;
 	if (!accept_frame(skb, &p, &stray))
@@ -426,7 +390,13 @@ SEC("tc") int gate_ingress(struct __sk_buff *skb)
 	int verdict = steer(skb, &p, bucket, stray);
 	if (verdict >= 0)
 		return verdict;
-	return s ? ingress_flow(skb, &p, s, index) : TC_ACT_OK;
+	if (s)
+		verdict = ingress_flow(skb, &p, s, index);
+	else
+		verdict = TC_ACT_OK;
+	/* Nobody has accepted it yet: the stateless accept, if it is there, looks at it next. */
+	bool young = s ? !(READ(s->flags) & FLAG_TAKEN) : role == ROLE_LISTENER;
+	return young ? TC_ACT_UNSPEC : verdict;
 }
 
 /* ---- emission of ACKs: BPF_PROG_TEST_RUN with an empty frame whose first four bytes name the lane ---- */

@@ -28,8 +28,8 @@ enum bpf_map_type {
 };
 enum { BPF_ANY = 0, BPF_NOEXIST = 1, BPF_EXIST = 2 };
 enum { BPF_F_MMAPABLE = 1024 };
-enum { BPF_F_CURRENT_NETNS = -1 };
-enum { TC_ACT_OK = 0, TC_ACT_SHOT = 2, TC_ACT_STOLEN = 4 };
+enum { BPF_F_CURRENT_NETNS = -1, BPF_F_PSEUDO_HDR = 16 };
+enum { TC_ACT_UNSPEC = -1, TC_ACT_OK = 0, TC_ACT_SHOT = 2, TC_ACT_STOLEN = 4 };
 enum { PACKET_HOST = 0 };
 enum { ETH_P_IP = 0x0800, ETH_P_ARP = 0x0806, ETH_P_IPV6 = 0x86dd };
 enum { IPPROTO_TCP = 6, IPPROTO_ICMPV6 = 58 };
@@ -86,3 +86,28 @@ struct __sk_buff {
 	__u32 len, pkt_type, mark, queue_mapping, protocol, vlan_present, vlan_tci, vlan_proto, priority;
 	__u32 ingress_ifindex, ifindex, tc_index, cb[5], hash, tc_classid, data, data_end;
 };
+
+struct bpf_sock {
+	__u32 bound_dev_if, family, type, protocol, mark, priority, src_ip4, src_ip6[4], src_port;
+	__be16 dst_port;
+	__u32 dst_ip4, dst_ip6[4], state;
+};
+
+struct bpf_sock_tuple {
+	union {
+		struct { __be32 saddr, daddr; __be16 sport, dport; } ipv4;
+		struct { __be32 saddr[4], daddr[4]; __be16 sport, dport; } ipv6;
+	};
+};
+
+struct bpf_tcp_req_attrs {
+	__u32 rcv_tsval, rcv_tsecr;
+	__u16 mss;
+	__u8 rcv_wscale, snd_wscale, ecn_ok, wscale_ok, sack_ok, tstamp_ok, usec_ts_ok, reserved[3];
+};
+
+/* The kernel compares kinds, so these must be structs with something in them. */
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct sock { __u32 sk_mark; };
+struct tcp_sock { __u32 tsoffset; };
+#pragma clang attribute pop

@@ -4,6 +4,13 @@
 
 #![allow(unsafe_code)]
 
+mod cookies;
 mod frame;
+mod live;
+mod neighbours;
 mod packets;
+mod relay;
+mod sockets;
+mod stream;
+mod takeover;
 mod world;

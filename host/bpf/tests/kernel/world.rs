@@ -1,9 +1,13 @@
 //! Where the tests run.
 
 use evergate_bpf::netns::Namespace;
-use evergate_bpf::{Address, Bucket, BucketKey, Gate, Mode, NodeId, Options, Owner, PortBlocks};
+use evergate_bpf::{
+    Address, Bucket, BucketKey, Gate, Mode, NodeId, Options, Owner, PortBlocks, interface_index,
+};
+use evergate_sys::card_address;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 
 /// What all movable addresses answer.
 pub(crate) const VIRTUAL_MAC: [u8; 6] = [2, 0, 0x5e, 0, 0, 0x64];
@@ -23,6 +27,15 @@ pub(crate) fn privileged() -> bool {
         return false;
     }
     true
+}
+
+/// Waits until a condition holds; the deadline only ends a hang.
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !condition() {
+        assert!(start.elapsed().as_secs() < 20, "waited in vain until {what}");
+        std::thread::yield_now();
+    }
 }
 
 pub(crate) fn node(number: u8) -> NodeId {
@@ -72,4 +85,76 @@ pub(crate) fn bench(mode: Mode, test: impl FnOnce(&Gate) + Send + 'static) {
         gate.owners().set_all(Owner::new(node(1), &[]).unwrap());
         test(&gate);
     });
+}
+
+/// A node of the cluster: its namespace, and the gate on its only card.
+pub(crate) struct Node {
+    pub(crate) namespace: Namespace,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) card: u32,
+    pub(crate) mac: [u8; 6],
+    pub(crate) mode: Mode,
+}
+
+/// Two nodes, a client and a server around one switch. The virtual address lives on the loopback of both nodes.
+pub(crate) struct World {
+    pub(crate) nodes: [Node; 2],
+    pub(crate) client: Namespace,
+    pub(crate) server: Namespace,
+    /// Last: the others' cables end in it.
+    pub(crate) _switch: Namespace,
+}
+
+pub(crate) fn mac(host: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0, host]
+}
+
+fn host(switch: &Namespace, number: u8) -> Namespace {
+    let namespace = Namespace::new().unwrap();
+    let text = mac(number).map(|byte| format!("{byte:02x}")).join(":");
+    let port = format!("port{number}");
+    namespace.connect("eth0", &text, switch, &port).unwrap();
+    switch.ip(&format!("link set {port} master bridge0")).unwrap();
+    namespace.ip(&format!("addr add 10.77.0.{number}/24 dev eth0")).unwrap();
+    namespace.ip(&format!("addr add fd77::{number}/64 dev eth0 nodad")).unwrap();
+    namespace
+}
+
+impl World {
+    /// Node 1 owns everything and both leases last for ever, until a test says otherwise.
+    pub(crate) fn new(mode: Mode) -> World {
+        let switch = Namespace::new().unwrap();
+        switch.ip("link add bridge0 type bridge mcast_snooping 0").unwrap();
+        switch.ip("link set bridge0 up").unwrap();
+        let nodes = [1, 2].map(|number| {
+            let namespace = host(&switch, number);
+            for v6 in [false, true] {
+                let suffix = if v6 { "/128 dev lo nodad" } else { "/32 dev lo" };
+                namespace.ip(&format!("addr add {}{suffix}", vip(v6))).unwrap();
+            }
+            for (name, value) in [
+                ("net.ipv4.conf.all.arp_ignore", "1"),
+                ("net.ipv4.conf.all.arp_announce", "2"),
+                ("net.ipv4.ip_local_port_range", "32768 60999"),
+                ("net.ipv4.tcp_fastopen", "0"),
+            ] {
+                namespace.sysctl(name, value).unwrap();
+            }
+            let (gate, card) = namespace.run(move || {
+                let pins = format!("/sys/fs/bpf/evergate/node{number}");
+                let options = Options { node: node(number), mode, ..options(Path::new(&pins)) };
+                let gate = Gate::load(&options).unwrap();
+                let card = interface_index("eth0").unwrap();
+                assert_eq!(card_address("eth0").unwrap(), mac(number));
+                configure(&gate);
+                gate.owners().set_all(Owner::new(node(1), &[]).unwrap());
+                gate.leases().set_own(u64::MAX);
+                gate.set_peer(card, node(3 - number), mac(3 - number)).unwrap();
+                gate.attach(card, mac(number)).unwrap();
+                (Arc::new(gate), card)
+            });
+            Node { namespace, gate, card, mac: mac(number), mode }
+        });
+        World { nodes, client: host(&switch, 10), server: host(&switch, 20), _switch: switch }
+    }
 }

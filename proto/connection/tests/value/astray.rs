@@ -6,7 +6,7 @@ use crate::harness::rig::{TestNode, fill};
 use crate::harness::setup;
 use crate::scenario::{config, noise};
 use evergate_base::Micros;
-use evergate_connection::{Connection, Effect, Effects, Io, Scratch, Snapshot};
+use evergate_connection::{Connection, Effect, Effects, Io, RestoreError, ResumedLeg, Scratch, Snapshot};
 use evergate_mirror::{Boundary, Mirrored, RUN_BYTES_MAX, RecordKind};
 use std::sync::Arc;
 
@@ -38,16 +38,8 @@ impl Pair {
 
     /// Another node takes over; the leg's socket is there.
     fn restore(state: &Mirrored, config: &Arc<Snapshot>) -> Pair {
-        let now = Micros(1_000_000);
-        let (mut scratch, mut effects) = (Scratch::new(), Effects::default());
-        let mut node = TestNode { snapshot: config.clone(), draining: false, refuses: false };
-        let mut io = Io { now, scratch: &mut scratch, effects: &mut effects, node: &mut node };
-        let fresh = setup::accepted(setup::TLS);
-        let (conn, leg) = Connection::restore(config, state, &fresh, &mut io).unwrap();
+        let (mut pair, leg) = restore(state, config).unwrap();
         let leg = leg.unwrap();
-        let mut pair = Pair::around(conn, config, scratch, effects);
-        pair.mirrored = state.clone();
-        pair.perform();
         pair.call(|conn, io| conn.handle_leg_open(io, leg.route.leg, leg.route.server, None));
         pair
     }
@@ -129,6 +121,20 @@ impl Pair {
         self.now = self.now.max(self.conn.deadline());
         self.call(|conn, io| conn.handle_timeout(io));
     }
+}
+
+/// Another node takes over; the leg that it needs comes with it.
+fn restore(state: &Mirrored, config: &Arc<Snapshot>) -> Result<(Pair, Option<ResumedLeg>), RestoreError> {
+    let now = Micros(1_000_000);
+    let (mut scratch, mut effects) = (Scratch::new(), Effects::default());
+    let mut node = TestNode { snapshot: config.clone(), draining: false, refuses: false };
+    let mut io = Io { now, scratch: &mut scratch, effects: &mut effects, node: &mut node };
+    let fresh = setup::accepted(setup::TLS);
+    let (conn, leg) = Connection::restore(config, state, &fresh, &mut io)?;
+    let mut pair = Pair::around(conn, config, scratch, effects);
+    pair.mirrored = state.clone();
+    pair.perform();
+    Ok((pair, leg))
 }
 
 /// A tunnel inside TLS whose server has said `said`, in records that the client has not acknowledged.
@@ -242,4 +248,22 @@ fn an_acknowledged_answer_of_ours_may_be_followed_by_another() {
     pair.expire();
     assert_eq!((pair.closed, pair.reasons.last()), (None, Some(&"request_head_timeout")));
     assert!(pair.to_client[output as usize..].starts_with(b"HTTP/1.1 408 "));
+}
+
+#[test]
+fn a_route_without_the_handshake_that_it_needs_is_refused() {
+    let config = config();
+    let (mut peer, hello) = Peer::ours(&rustls::version::TLS13, 1);
+    let mut pair = Pair::new(&config, setup::TLS);
+    pair.client_says(&hello);
+    let finished = peer.receive(&std::mem::take(&mut pair.to_client));
+    pair.client_says(&finished);
+    pair.open();
+    let mut state = pair.mirrored;
+    let consumed = state.established.take().unwrap().consumed;
+    assert_eq!((state.client.input, state.routes.len(), state.hello.is_some()), (consumed, 1, true));
+    let refused = restore(&state, &config).map(|_| ());
+    assert!(matches!(refused, Err(RestoreError::Inconsistent(_))), "{refused:?}");
+    state.routes.clear();
+    assert_eq!(restore(&state, &config).map(|(pair, _)| pair.dialled.is_some()), Ok(true));
 }

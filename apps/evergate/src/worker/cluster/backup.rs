@@ -1,12 +1,12 @@
 //! The backup's side: frames of other nodes' connections come in and are answered by how many have been taken.
 
 use super::channel::Channel;
-use super::{Cluster, Instruction, office};
-use crate::cluster::Report;
-use crate::worker::slab::Source;
+use super::Cluster;
+use crate::cluster::{Instruction, Report, office};
 use crate::worker::Worker;
-use evergate_cluster::{NodeId, Role};
-use evergate_mirror::{Announced, Answer, FRAME_VERSION, Frame};
+use crate::worker::slab::Source;
+use evergate_cluster::{Bucket, NodeId, Role};
+use evergate_mirror::{Announced, Answer, FRAME_VERSION, Frame, Office};
 use std::os::fd::AsRawFd;
 
 /// Channels from other nodes at a time.
@@ -60,7 +60,13 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(Some(incoming)) = cluster.incoming.get_mut(index) else { return };
         let ended = incoming.channel.receive();
-        let result = incoming.take_in(&mut cluster.holder, &cluster.layout).and_then(|()| Ok(ended?));
+        let mut complete = Vec::new();
+        let result = incoming.take_in(&mut cluster.holder, &cluster.layout, &mut complete);
+        let result = result.and_then(|()| Ok(ended?));
+        for (bucket, office) in complete {
+            cluster.report(Report::Complete { bucket, office });
+        }
+        let Some(Some(incoming)) = cluster.incoming.get_mut(index) else { return };
         if let Err(error) = result {
             let from = incoming.from;
             cluster.incoming[index] = None;
@@ -106,6 +112,7 @@ impl Incoming {
         &mut self,
         holder: &mut evergate_mirror::Holder,
         layout: &crate::cluster::Layout,
+        complete: &mut Vec<(Bucket, Office)>,
     ) -> anyhow::Result<()> {
         let mut at = 0;
         while let Some((frame, length)) = Frame::decode(&self.channel.input[at..])? {
@@ -129,7 +136,13 @@ impl Incoming {
             if let Frame::Leg { facts, .. } = &frame {
                 layout.know_neighbour(facts);
             }
+            let completes = if let Frame::Complete { bucket } = &frame { Some(*bucket) } else { None };
             holder.handle(&mut self.announced, frame)?;
+            if let Some(bucket) = completes
+                && let Some(office) = self.announced.of(bucket)
+            {
+                complete.push((Bucket(bucket), office));
+            }
         }
         self.channel.input.drain(..at);
         Ok(())
@@ -163,7 +176,7 @@ impl Cluster {
     }
 
     /// What a change of role means for what is held for others.
-    pub(super) fn change_held(&mut self, bucket: evergate_cluster::Bucket, role: Role) {
+    pub(super) fn change_held(&mut self, bucket: Bucket, role: Role) {
         match role {
             Role::Outside { .. } => self.holder.forget(bucket.0),
             Role::Backup { .. } => {}
@@ -174,4 +187,3 @@ impl Cluster {
         }
     }
 }
-

@@ -154,9 +154,15 @@ impl Gated {
         skip as usize
     }
 
+    /// Whether the peer has output that is yet to be made again.
+    pub(crate) fn has_surplus(&self) -> bool {
+        self.surplus > 0
+    }
+
     /// What the peer acknowledged, if it is more than before.
     pub(crate) fn newly_acked(&mut self) -> Option<u64> {
-        let ahead = self.slot.peer_acked().wrapping_sub(self.origin.sent.wrapping_add(self.acked as u32)) as i32;
+        let ahead =
+            self.slot.peer_acked().wrapping_sub(self.origin.sent.wrapping_add(self.acked as u32)) as i32;
         if ahead <= 0 || self.acked >= self.written {
             return None;
         }
@@ -201,10 +207,10 @@ impl Gated {
     }
 
     /// Whether input has waited so long that it must be stashed with the backups.
-    pub(crate) fn is_stalled(&self, now: Micros) -> bool {
-        self.target < self.read
-            && (now.since(self.read_at.max(self.target_at)) >= STASH_AFTER
-                || now.since(self.waits_since) >= STASH_AT_LAST)
+    /// `incomplete`: it ends inside something that only more of it completes.
+    pub(crate) fn is_stalled(&self, incomplete: bool, now: Micros) -> bool {
+        let rests = now.since(self.read_at.max(self.target_at)) >= STASH_AFTER;
+        self.target < self.read && ((incomplete && rests) || now.since(self.waits_since) >= STASH_AT_LAST)
     }
 
     /// The peer's end may be acknowledged: the backups know of it. True when it was waiting.
@@ -216,11 +222,6 @@ impl Gated {
         self.committed = self.read;
         self.slot.set_committed(self.origin.received.wrapping_add(self.read as u32).wrapping_add(1));
         true
-    }
-
-    /// Whether the peer's end was read and waits.
-    pub(crate) fn end_waits(&self) -> bool {
-        self.end == End::Read
     }
 
     fn commit(&mut self, position: u64) -> bool {

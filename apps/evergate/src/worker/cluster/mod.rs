@@ -4,48 +4,53 @@
 //! - [`owner`]: entries of our connections go out, what they make safe comes back;
 //! - [`channel`]: the encrypted connection to one worker of another node;
 //! - [`backup`]: entries of others come in;
-//! - [`resume`]: connections whose owner is gone are continued here.
+//! - [`freeze`]: connections that move to another node on purpose become quiet here;
+//! - [`resume`]: connections whose owner is gone, or has frozen them for us, are continued here.
 //!
 //! Which node serves which bucket is decided elsewhere (`crate::cluster`) and told as roles. Without a cluster none of
 //! this exists in a worker.
 
 mod backup;
 mod channel;
+mod freeze;
 mod leg;
 mod owner;
 mod resume;
 
 pub(crate) use leg::Gated;
 pub(crate) use owner::Mirroring;
-pub use resume::Round;
 
-use super::slab::Key;
-use crate::cluster::{Layout, Report};
+use super::Worker;
+use super::slab::{Key, Source};
+use crate::cluster::{Layout, Report, Reporter};
 use backup::Incoming;
 use channel::Outgoing;
 use evergate_bpf::{Flow, Gate, Lane, LaneId};
 use evergate_cluster::{Bucket, NodeId, Role};
 use evergate_mirror::{Holder, Office};
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
-
-/// What the agent tells a worker.
-pub enum Instruction {
-    /// Roles that changed.
-    Roles(Vec<(Bucket, Role)>),
-    /// The buckets are ours and on hold: continue their connections.
-    TakeOver(Arc<Round>),
-    /// Drop everything that is held or mirrored: this node has lost its place in the cluster.
-    Void,
-}
 
 /// Which end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Client,
     Server,
+}
+
+/// What a worker needs to be one of a cluster's.
+pub struct Joining {
+    /// The node's gate.
+    pub gate: Arc<Gate>,
+    /// What does not change.
+    pub layout: Arc<Layout>,
+    /// Number of the worker.
+    pub worker: usize,
+    /// Where reports go.
+    pub reports: Reporter,
 }
 
 /// One worker's part of the cluster.
@@ -66,18 +71,30 @@ pub(crate) struct Cluster {
     /// Connections of which something is due in a moment.
     timed: Vec<Key>,
     woken: Vec<u32>,
-    reports: Sender<Report>,
+    /// Buckets that are to become quiet, for which node, and in which office.
+    freezing: BTreeMap<Bucket, (NodeId, Office)>,
+    /// Those that are quiet, and were reported.
+    frozen: BTreeMap<Bucket, Office>,
+    reports: Reporter,
     prober: evergate_sys::Prober,
 }
 
+impl Worker {
+    /// Becomes one of a cluster's workers, in its own thread.
+    pub(super) fn join_cluster(&mut self) -> anyhow::Result<()> {
+        let Some(joining) = self.joining.take() else { return Ok(()) };
+        let cluster = Cluster::new(joining)?;
+        self.epoll.add_input(cluster.lane.events_fd(), Source::Lane.token())?;
+        if let Some(listener) = cluster.layout.mirror_listeners.get(cluster.worker) {
+            self.epoll.add_input(listener.as_raw_fd(), Source::Channels.token())?;
+        }
+        self.cluster = Some(Box::new(cluster));
+        Ok(())
+    }
+}
+
 impl Cluster {
-    /// To be called in the worker's thread.
-    pub(crate) fn new(
-        gate: Arc<Gate>,
-        layout: Arc<Layout>,
-        worker: usize,
-        reports: Sender<Report>,
-    ) -> anyhow::Result<Cluster> {
+    fn new(Joining { gate, layout, worker, reports }: Joining) -> anyhow::Result<Cluster> {
         let lane = gate.lane(LaneId::new(worker)?)?;
         Ok(Cluster {
             gate,
@@ -93,6 +110,8 @@ impl Cluster {
             acknowledged: Vec::new(),
             timed: Vec::new(),
             woken: Vec::new(),
+            freezing: BTreeMap::new(),
+            frozen: BTreeMap::new(),
             reports,
             prober: evergate_sys::Prober::new()?,
         })
@@ -116,14 +135,22 @@ impl Cluster {
         matches!(self.role(bucket), Role::Owner { .. })
     }
 
+    /// Starts connecting to a server, from a port that belongs to the bucket.
+    pub(crate) fn connect_server(&self, bucket: Bucket, to: SocketAddr) -> io::Result<OwnedFd> {
+        let missing = |what| io::Error::new(io::ErrorKind::AddrNotAvailable, what);
+        let from = self.layout.source_for(to).ok_or_else(|| missing("no server_source of this family"))?;
+        let bucket =
+            evergate_bpf::Bucket::new(usize::from(bucket.0)).ok_or_else(|| missing("no such bucket"))?;
+        evergate_sys::connect_from(from, self.gate.ports().of(bucket), to)
+    }
+
     /// The worker that continues connections of the bucket, on every node.
     fn worker_of(&self, bucket: Bucket) -> usize {
         usize::from(bucket.0) % self.layout.workers
     }
 
     fn report(&self, report: Report) {
-        // The agent ends after its workers.
-        let _ = self.reports.send(report);
+        self.reports.send(report);
     }
 
     /// Milliseconds that the loop may sleep.
@@ -135,15 +162,5 @@ impl Cluster {
         } else {
             1
         }
-    }
-}
-
-/// The owner's term as the mirror frames carry it.
-pub(crate) fn office(term: evergate_cluster::Term) -> Office {
-    Office {
-        epoch: term.view.epoch,
-        proposer: term.view.proposer.0,
-        incarnation: term.view.incarnation.0,
-        moves: term.moves,
     }
 }

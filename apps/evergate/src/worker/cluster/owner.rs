@@ -1,8 +1,8 @@
 //! The owner's side: entries go to the backups before what depends on them leaves, and acknowledgements come back.
 
 use super::channel::{Notice, Outgoing};
-use super::{Cluster, End, Gated, office};
-use crate::cluster::Report;
+use super::{Cluster, End, Gated};
+use crate::cluster::{Report, office};
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
 use evergate_bpf::{Flow, Leases};
@@ -49,8 +49,14 @@ impl Mirroring {
 
     /// Every node of `required` holds the entries up to here.
     fn held_by(&self, required: MemberSet) -> u64 {
-        let of = |node| self.acknowledged.iter().find(|(known, _)| *known == node).map_or(0, |(_, index)| *index);
+        let of =
+            |node| self.acknowledged.iter().find(|(known, _)| *known == node).map_or(0, |(_, index)| *index);
         required.iter().map(of).min().unwrap_or(self.queued).min(self.queued)
+    }
+
+    /// Every node of `nodes` holds everything.
+    pub(super) fn is_held_by(&self, nodes: MemberSet) -> bool {
+        self.held_by(nodes) == self.queued
     }
 
     fn note(&mut self, node: NodeId, index: u64) {
@@ -191,6 +197,9 @@ impl Worker {
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(mirroring) = &mut client.mirroring else { return };
         mirroring.listed = false;
+        if cluster.freezing.contains_key(&mirroring.bucket) {
+            return; // acted on by the next owner
+        }
         let held = mirroring.held_by(cluster.required(mirroring.bucket));
         if mirroring.client_end.is_some_and(|index| index <= held) && mirroring.leg.release_end() {
             cluster.dirty.push((key, End::Client));
@@ -214,9 +223,10 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
         let (released, end) = match side {
-            Side::Client => {
-                (client.mirroring.as_mut().is_some_and(|mirroring| mirroring.leg.release(position, now)), End::Client)
-            }
+            Side::Client => (
+                client.mirroring.as_mut().is_some_and(|mirroring| mirroring.leg.release(position, now)),
+                End::Client,
+            ),
             Side::Server(leg) => {
                 let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
                 let upstream = upstream.filter(|upstream| upstream.owner.is_some_and(|(_, of)| of == leg));
@@ -238,7 +248,9 @@ impl Worker {
             self.perform(key);
         }
         let Some(client) = self.clients.get_mut(key) else { return };
-        let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) else { return };
+        let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) else {
+            return;
+        };
         let Some((_, leg)) = upstream.owner else { return };
         if let Some(output) = upstream.gated.as_mut().and_then(|gated| gated.newly_acked()) {
             self.with(key, |connection, io| connection.handle_server_acked(io, leg, output));
@@ -293,6 +305,9 @@ impl Worker {
             let answered = client.connection.acknowledged() >= client.connection.newest_entry();
             let Some(mirroring) = &mut client.mirroring else { continue };
             mirroring.timed = false;
+            if self.cluster.as_ref().is_some_and(|cluster| cluster.freezing.contains_key(&mirroring.bucket)) {
+                continue;
+            }
             let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
             let mut server = upstream.and_then(|upstream| upstream.gated.as_mut());
             let Some(cluster) = &mut self.cluster else { return };
@@ -302,8 +317,9 @@ impl Worker {
             if answered && server.as_mut().is_some_and(|gated| gated.ripen(now)) {
                 cluster.dirty.push((key, End::Server));
             }
-            let client_stalled = mirroring.leg.is_stalled(now);
-            let server_stalled = server.is_some_and(|gated| gated.is_stalled(now));
+            let (client_partial, server_partial) = client.connection.awaits_completion();
+            let client_stalled = mirroring.leg.is_stalled(client_partial, now);
+            let server_stalled = server.is_some_and(|gated| gated.is_stalled(server_partial, now));
             if client_stalled {
                 self.with(key, |connection, io| connection.handle_client_stall(io));
                 self.perform(key);
@@ -388,7 +404,11 @@ impl Worker {
     }
 
     /// A mirrored connection is gone from this worker: its slots go too.
-    pub(in crate::worker) fn end_mirroring(&mut self, mirroring: Mirroring, connection: evergate_mirror::ConnectionId) {
+    pub(in crate::worker) fn end_mirroring(
+        &mut self,
+        mirroring: Mirroring,
+        connection: evergate_mirror::ConnectionId,
+    ) {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.say(mirroring.bucket, &Frame::End { connection }, None);
         cluster.by_slot.remove(&mirroring.leg.slot.index());
@@ -429,6 +449,7 @@ impl Worker {
         let Some(known) = cluster.roles.get_mut(usize::from(bucket.0)) else { return };
         let before = std::mem::replace(known, role);
         cluster.change_held(bucket, role);
+        self.change_freezing(bucket, role);
         let (Role::Owner { required, syncing, .. }, was) = (role, before) else {
             if matches!(before, Role::Owner { .. }) {
                 self.leave_bucket(bucket);
@@ -521,7 +542,10 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let Role::Owner { term, .. } = cluster.role(bucket) else { return };
         let office = office(term);
-        frames.push((Frame::Complete { bucket: bucket.0 }, Some(Notice::Complete { bucket: bucket.0, office })));
+        frames.push((
+            Frame::Complete { bucket: bucket.0 },
+            Some(Notice::Complete { bucket: bucket.0, office }),
+        ));
         for (frame, notice) in frames {
             cluster.say_to(node, bucket, &frame, notice);
         }

@@ -1,0 +1,66 @@
+//! Hand-over: a bucket becomes quiet here before another node goes on with it.
+//!
+//! The bucket is on hold, its connections are not touched any more, and when the next owner has acknowledged every
+//! entry the agent hears of it. Our sockets stay, silent behind the gate, until the bucket is not ours any more.
+
+use super::super::slab::Key;
+use crate::cluster::{Report, office};
+use crate::worker::Worker;
+use evergate_cluster::{Bucket, MemberSet, Role};
+
+impl Worker {
+    /// Notes what a role says about freezing.
+    pub(super) fn change_freezing(&mut self, bucket: Bucket, role: Role) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let wanted = match role {
+            Role::Owner { term, freeze_for: Some(node), .. } => Some((node, office(term))),
+            _ => None,
+        };
+        let before = cluster.freezing.remove(&bucket);
+        cluster.frozen.remove(&bucket);
+        if let Some(wanted) = wanted {
+            cluster.freezing.insert(bucket, wanted);
+            if let Some(table) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
+                let owners = cluster.gate.owners();
+                owners.set(table, owners.get(table).held());
+            }
+            return;
+        }
+        // The move was called off: what waited goes on.
+        if before.is_some() && matches!(role, Role::Owner { .. }) {
+            if let Some(table) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
+                let owners = cluster.gate.owners();
+                owners.set(table, owners.get(table).released());
+            }
+            for key in self.keys_of(bucket) {
+                self.put_again(key);
+            }
+        }
+    }
+
+    /// Whether the connection must not be touched.
+    pub(in crate::worker) fn is_frozen(&self, key: Key) -> bool {
+        let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.freezing.is_empty()) else { return false };
+        let mirroring = self.clients.get(key).and_then(|client| client.mirroring.as_ref());
+        mirroring.is_some_and(|mirroring| cluster.freezing.contains_key(&mirroring.bucket))
+    }
+
+    /// Reports buckets of which the next owner has everything.
+    pub(in crate::worker) fn report_frozen(&mut self) {
+        let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.freezing.is_empty()) else { return };
+        let freezing = cluster.freezing.clone();
+        for (bucket, (node, office)) in freezing {
+            let keys = self.keys_of(bucket);
+            let to = MemberSet::of(node);
+            let quiet = keys.iter().filter_map(|key| self.clients.get(*key)?.mirroring.as_ref());
+            if !quiet.into_iter().all(|mirroring| mirroring.is_held_by(to)) {
+                continue;
+            }
+            if let Some(cluster) = &mut self.cluster
+                && cluster.frozen.insert(bucket, office) != Some(office)
+            {
+                cluster.report(Report::Frozen { bucket, office });
+            }
+        }
+    }
+}

@@ -1,0 +1,461 @@
+//! Take-over: connections whose owner is gone go on here.
+//!
+//! The buckets are ours and on hold: what their peers send is recorded and dropped, and our probes may leave. Slots
+//! come before sockets, so that nothing escapes the gate; peers are asked how much they have before anything is
+//! restored, because a socket that believes its peer has less than it has would stall for good. The first ACK then moves
+//! every peer on. Steps and reasons: the failover design, "Take-over, step by step".
+
+use super::leg::tcp_facts;
+use super::{Cluster, End, Gated, Mirroring};
+use crate::cluster::{Report, Resumed, Round};
+use crate::worker::slab::{Key, Source};
+use crate::worker::upstream::Upstream;
+use crate::worker::{Client, View, Worker, canonical};
+use evergate_base::Micros;
+use evergate_bpf::{Flow, Heard, Leases, Restored, Slot};
+use evergate_cluster::{Bucket, Role};
+use evergate_connection::{Accepted, Connection, Io, ResumedLeg};
+use evergate_mirror::{ConnectionId, Held, LegFacts};
+use evergate_sys::{Probe, Restore, Restoring, Stamp, TcpFacts};
+use std::time::{Duration, Instant};
+
+/// Receive window of a restored socket, before scaling.
+const WINDOW: u32 = 65_535 << 6;
+/// Buffers of a restored socket, in bytes.
+const BUFFER: u32 = 8 << 20;
+/// Probes are repeated so often at most, this far apart.
+const PROBES: usize = 20;
+const PROBE_EVERY: Duration = Duration::from_millis(2);
+/// How far below the mirrored position a probe acknowledges: what it says must be nothing new.
+const PROBE_BELOW: u32 = 256 << 10;
+/// Clocks of nodes may differ by so much without stamps going back.
+const STAMP_SLACK_MS: u64 = 100;
+
+/// One leg on its way to a socket.
+struct Leg {
+    number: u32,
+    facts: LegFacts,
+    tcp: TcpFacts,
+    /// Positions that are mirrored: output that the peer has, input that we have.
+    sent: u64,
+    received: u64,
+    /// What the peer turned out to have.
+    acked: u64,
+    slot: Option<Slot>,
+    heard: Option<Heard>,
+    socket: Option<Restoring>,
+}
+
+struct Take {
+    id: ConnectionId,
+    bucket: Bucket,
+    held: Held,
+    client: Leg,
+    server: Option<Leg>,
+}
+
+impl Leg {
+    fn of(held: &Held, number: u32) -> Option<Leg> {
+        let facts = *held.legs.get(&number)?;
+        let (sent, received) = held.positions(number);
+        Some(Leg {
+            number,
+            facts,
+            tcp: tcp_facts(&facts),
+            sent,
+            received,
+            acked: sent,
+            slot: None,
+            heard: None,
+            socket: None,
+        })
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::new(self.facts.local, self.facts.remote)
+    }
+
+    fn window(&self) -> u32 {
+        WINDOW.min(65_535 << self.tcp.receive_scale())
+    }
+
+    fn send_sequence(&self) -> u32 {
+        self.facts.sent.wrapping_add(self.acked as u32)
+    }
+
+    fn receive_sequence(&self) -> u32 {
+        self.facts.received.wrapping_add(self.received as u32)
+    }
+
+    fn stamp(&self, now_ms: u64) -> Option<u32> {
+        let seen = self.heard.map_or(0, |heard| heard.timestamps.1);
+        self.tcp.stamp.map(|stamp| match self.heard {
+            Some(_) => stamp.after(now_ms, STAMP_SLACK_MS, seen),
+            None => Stamp::at(stamp, now_ms, STAMP_SLACK_MS),
+        })
+    }
+
+    fn restored(&self, cluster: &Cluster, now_ms: u64) -> Restored {
+        let interface = cluster.layout.interfaces[usize::from(self.facts.interface).min(1)];
+        let newest = self.heard.map_or(0, |heard| heard.timestamps.0);
+        Restored {
+            flow: self.flow(),
+            send: self.send_sequence(),
+            receive: self.receive_sequence(),
+            window: self.window(),
+            window_scale: self.tcp.receive_scale(),
+            timestamps: self.stamp(now_ms).map(|own| (own, newest)),
+            interface: interface.index,
+            source_mac: interface.mac,
+            next_hop: self.facts.next_hop,
+        }
+    }
+
+    fn ask(&self, cluster: &Cluster, now_ms: u64) {
+        let probe = Probe {
+            acknowledged: self.send_sequence(),
+            ack: self.receive_sequence().wrapping_sub(PROBE_BELOW.min(self.received as u32)),
+            window: self.window(),
+            timestamp: self.stamp(now_ms),
+        };
+        // A probe that cannot leave is repeated.
+        let _ = cluster.prober.ask(&self.tcp, &probe);
+    }
+
+    /// Looks whether the peer has answered.
+    fn listen(&mut self, cluster: &Cluster) -> bool {
+        self.heard = cluster.gate.heard(&self.flow());
+        if let Some(heard) = self.heard {
+            let ahead = heard.ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32;
+            self.acked = self.sent + u64::try_from(ahead).unwrap_or(0);
+        }
+        self.heard.is_some()
+    }
+
+    /// Gate first, then the socket, still asleep.
+    fn build(&mut self, cluster: &Cluster, now_ms: u64) -> anyhow::Result<()> {
+        let restored = self.restored(cluster, now_ms);
+        let slot = self.slot.take().ok_or_else(|| anyhow::anyhow!("no slot"))?;
+        self.slot = Some(cluster.gate.restore_again(slot, &restored));
+        let peer_window = self.heard.map_or(1, |heard| heard.window) << self.tcp.send_scale();
+        let restore = Restore {
+            facts: self.tcp,
+            send: restored.send,
+            receive: restored.receive,
+            timestamp: restored.timestamps.map(|(own, _)| own),
+            window: restored.window,
+            peer_window,
+            buffer: BUFFER,
+        };
+        let socket = match restore.open() {
+            Err(error) if error.source.kind() == std::io::ErrorKind::AddrNotAvailable => {
+                evergate_sys::destroy(self.tcp.local, self.tcp.remote)?; // an orphan of an earlier life
+                restore.open()?
+            }
+            other => other?,
+        };
+        self.socket = Some(socket);
+        Ok(())
+    }
+}
+
+impl Take {
+    fn of(id: ConnectionId, held: Held) -> Option<Take> {
+        let client = Leg::of(&held, 0)?;
+        let route = held.state.routes.get(&held.state.server.request);
+        let server = route.and_then(|route| Leg::of(&held, route.leg));
+        Some(Take { id, bucket: Bucket(held.bucket), held, client, server })
+    }
+
+    fn legs(&mut self) -> impl Iterator<Item = &mut Leg> {
+        std::iter::once(&mut self.client).chain(self.server.as_mut())
+    }
+}
+
+impl Worker {
+    /// Continues the connections of this worker's share of the buckets.
+    pub(super) fn take_over(&mut self, round: &Round) {
+        let started = Instant::now();
+        let Some(cluster) = &mut self.cluster else { return };
+        let worker = cluster.worker;
+        let mine = round.buckets.iter().filter(|(bucket, _)| cluster.worker_of(*bucket) == worker);
+        let mine: Vec<_> = mine.copied().collect();
+        let (mut takes, mut lost) = (Vec::new(), 0);
+        for (bucket, office) in &mine {
+            for (id, held) in cluster.holder.take_over(bucket.0, *office) {
+                match Take::of(id, held) {
+                    Some(take) => takes.push(take),
+                    None => lost += 1,
+                }
+            }
+        }
+        gate_all(cluster, &mut takes);
+        ask_all(cluster, &mut takes);
+        let now_ms = evergate_sys::wall_clock_ms();
+        takes.retain_mut(|take| {
+            let built: anyhow::Result<()> = take.legs().try_for_each(|leg| leg.build(cluster, now_ms));
+            if built.is_err() {
+                lost += 1;
+                for slot in take.legs().filter_map(|leg| leg.slot.take()) {
+                    cluster.lane.finish(slot, None, Leases::now_ns());
+                }
+            }
+            built.is_ok()
+        });
+        for (bucket, _) in &mine {
+            let owners = cluster.gate.owners();
+            if let Some(bucket) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
+                owners.set(bucket, owners.get(bucket).released());
+            }
+        }
+        let mut resumed = Resumed { buckets: mine.len(), ..Resumed::default() };
+        let awake: Vec<_> = takes.into_iter().filter_map(|take| wake(cluster, take)).collect();
+        resumed.took_us = started.elapsed().as_micros() as u64;
+        for take in awake {
+            match self.resume(take) {
+                true => resumed.connections += 1,
+                false => lost += 1,
+            }
+        }
+        for (bucket, _) in &mine {
+            self.tell_listed(*bucket);
+        }
+        resumed.lost = lost;
+        self.counters.resumed.add(resumed.connections as u64);
+        self.counters.resume_lost.add(lost as u64);
+        if let Some(cluster) = &self.cluster {
+            cluster.report(Report::Resumed(resumed));
+        }
+    }
+
+    /// One connection goes on: state machine, sockets and backups are put together.
+    fn resume(&mut self, take: Awake) -> bool {
+        let Awake { id, bucket, held, client, server } = take;
+        let index = match held.state.generation() {
+            Some(generation) => self.current_of(generation),
+            None => Some(self.current.len() - 1),
+        };
+        let Some(index) = index else {
+            self.counters.reason("resume_generation");
+            return self.drop_awake(client, server);
+        };
+        let fresh = Accepted {
+            id,
+            listener: 0,
+            client: canonical(client.facts.remote),
+            local: canonical(client.facts.local),
+            unix_s: evergate_sys::wall_clock_s(),
+            secret: evergate_crypto::random_bytes(),
+        };
+        let current = &self.current[index].generation;
+        let snapshot = current.snapshot.clone();
+        let mut view = View {
+            snapshot: &current.snapshot,
+            current,
+            draining: self.draining,
+            logs: self.lines.is_some(),
+            now: self.now,
+        };
+        let mut io =
+            Io { now: self.now, scratch: &mut self.scratch, effects: &mut self.effects, node: &mut view };
+        let (connection, leg) = match Connection::restore(&snapshot, &held.state, &fresh, &mut io) {
+            Ok(restored) => restored,
+            Err(_) => {
+                self.counters.reason("resume_failed");
+                self.scratch.down.clear();
+                self.effects.clear();
+                return self.drop_awake(client, server);
+            }
+        };
+        // What restoring made waits for the sockets: the connection is not known to the worker yet.
+        let AwakeLeg { facts, received, acked, slot, socket } = client;
+        let gated = Gated::resumed(slot, &facts, received, held.state.server.output, acked, self.now);
+        let mut mirroring = Mirroring::new(bucket, gated, held.state);
+        mirroring.legs.insert(0, facts);
+        let mut entry = Client::new(socket, connection, Vec::new());
+        entry.mirroring = Some(Box::new(mirroring));
+        let key = self.clients.insert(entry);
+        self.shared.connections.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.register_resumed(key);
+        if let (Some(server), Some(leg)) = (server, leg) {
+            self.attach_server(key, server, &leg);
+        }
+        self.perform(key);
+        self.with(key, |connection, io| connection.handle_client_acked(io, acked));
+        self.perform(key);
+        self.pump(key);
+        true
+    }
+
+    fn register_resumed(&mut self, key: Key) {
+        self.counters.open.set(self.clients.len() as u64);
+        let Some(client) = self.clients.get_mut(key) else { return };
+        client.readable = true;
+        let fd = client.fd();
+        if let (Some(cluster), Some(mirroring)) = (&mut self.cluster, &client.mirroring) {
+            cluster.by_slot.insert(mirroring.leg.slot.index(), (key, End::Client));
+        }
+        if self.epoll.add(fd, Source::Client(key).token()).is_err() {
+            self.counters.reason("epoll_failed");
+        }
+    }
+
+    /// The server leg that the connection goes on with.
+    fn attach_server(&mut self, key: Key, server: AwakeLeg, leg: &ResumedLeg) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let generation = client.connection.snapshot().generation;
+        let runtime = self.current_of(generation).and_then(|index| {
+            let pool = self.current[index].generation.pools.get(leg.route.pool as usize)?;
+            pool.servers.get(leg.route.server as usize).cloned()
+        });
+        let Some(runtime) = runtime else {
+            self.counters.reason("resume_server");
+            return;
+        };
+        runtime.enter_resumed();
+        let number = leg.route.leg;
+        let AwakeLeg { facts, received, acked, slot, socket } = server;
+        let gated = Gated::resumed(slot, &facts, received, leg.output, acked, self.now);
+        let slot = gated.slot.index();
+        let upstream = self.upstreams.insert(Upstream {
+            socket,
+            server: runtime,
+            index: leg.route.server,
+            owner: Some((key, number)),
+            connecting: false,
+            readable: true,
+            writable: true,
+            ended: false,
+            idle_until: Micros(0),
+            records: None,
+            gated: Some(Box::new(gated)),
+        });
+        if let Some(client) = self.clients.get_mut(key) {
+            client.upstream = Some(upstream);
+            if let Some(mirroring) = &mut client.mirroring {
+                mirroring.legs.insert(number, facts);
+            }
+        }
+        if let Some(cluster) = &mut self.cluster {
+            cluster.by_slot.insert(slot, (key, End::Server));
+        }
+        if let Some(fd) = self.upstreams.get_mut(upstream).map(|upstream| upstream.fd())
+            && self.epoll.add(fd, Source::Upstream(upstream).token()).is_err()
+        {
+            self.counters.reason("epoll_failed");
+        }
+        let index = leg.route.server;
+        self.perform(key);
+        self.with(key, |connection, io| connection.handle_leg_open(io, number, index, None));
+        self.perform(key);
+        self.with(key, |connection, io| connection.handle_server_acked(io, number, acked));
+        self.perform(key);
+    }
+
+    /// A connection that cannot go on: its peers learn it when they ask.
+    fn drop_awake(&mut self, client: AwakeLeg, server: Option<AwakeLeg>) -> bool {
+        let Some(cluster) = &mut self.cluster else { return false };
+        for leg in std::iter::once(client).chain(server) {
+            drop(leg.socket);
+            cluster.lane.finish(leg.slot, None, Leases::now_ns());
+        }
+        false
+    }
+
+    /// Everything that was taken over, to the backups that are to hold it now.
+    fn tell_listed(&mut self, bucket: Bucket) {
+        let Some(cluster) = &self.cluster else { return };
+        let Role::Owner { required, syncing, .. } = cluster.role(bucket) else { return };
+        for node in required.union(syncing).iter() {
+            self.tell_everything(bucket, node);
+        }
+    }
+}
+
+/// A leg with a living socket.
+struct AwakeLeg {
+    facts: LegFacts,
+    received: u64,
+    acked: u64,
+    slot: Slot,
+    socket: std::os::fd::OwnedFd,
+}
+
+struct Awake {
+    id: ConnectionId,
+    bucket: Bucket,
+    held: Held,
+    client: AwakeLeg,
+    server: Option<AwakeLeg>,
+}
+
+fn gate_all(cluster: &Cluster, takes: &mut Vec<Take>) {
+    let now_ms = evergate_sys::wall_clock_ms();
+    takes.retain_mut(|take| {
+        take.legs().all(|leg| {
+            let restored = leg.restored(cluster, now_ms);
+            leg.slot = cluster.gate.restore(&restored).ok();
+            leg.slot.is_some()
+        })
+    });
+}
+
+/// Asks every peer what it has, until all have answered or time is up.
+fn ask_all(cluster: &Cluster, takes: &mut [Take]) {
+    for take in takes.iter_mut() {
+        take.legs().for_each(|leg| cluster.gate.forget_heard(&leg.flow()));
+    }
+    for _ in 0..PROBES {
+        let now_ms = evergate_sys::wall_clock_ms();
+        let mut open = false;
+        for leg in takes.iter_mut().flat_map(Take::legs).filter(|leg| leg.heard.is_none()) {
+            leg.ask(cluster, now_ms);
+            open = true;
+        }
+        if !open {
+            break;
+        }
+        let until = Instant::now() + PROBE_EVERY;
+        loop {
+            let mut waiting = 0;
+            for leg in takes.iter_mut().flat_map(Take::legs).filter(|leg| leg.heard.is_none()) {
+                waiting += usize::from(!leg.listen(cluster));
+            }
+            if waiting == 0 || Instant::now() >= until {
+                break;
+            }
+            std::thread::yield_now();
+        }
+    }
+    for leg in takes.iter_mut().flat_map(Take::legs) {
+        leg.listen(cluster); // the newest word
+    }
+}
+
+/// Sockets leave repair, the first ACK of each leg moves its peer on, and a second probe makes up for what was held.
+fn wake(cluster: &mut Cluster, mut take: Take) -> Option<Awake> {
+    let now_ms = evergate_sys::wall_clock_ms();
+    let mut awake = Vec::new();
+    for leg in take.legs() {
+        let (Some(slot), Some(socket)) = (leg.slot.take(), leg.socket.take()) else { continue };
+        match socket.finish() {
+            Ok(socket) => {
+                let _ = cluster.lane.emit_acks([&slot]);
+                leg.ask(cluster, now_ms);
+                let (facts, received, acked) = (leg.facts, leg.received, leg.acked);
+                awake.push((leg.number, AwakeLeg { facts, received, acked, slot, socket }));
+            }
+            Err(_) => cluster.lane.finish(slot, None, Leases::now_ns()),
+        }
+    }
+    let wanted = 1 + usize::from(take.server.is_some());
+    if awake.len() < wanted {
+        for (_, leg) in awake {
+            cluster.lane.finish(leg.slot, None, Leases::now_ns());
+        }
+        return None;
+    }
+    let mut legs = awake.into_iter().map(|(_, leg)| leg);
+    let client = legs.next()?;
+    Some(Awake { id: take.id, bucket: take.bucket, held: take.held, client, server: legs.next() })
+}

@@ -1,0 +1,65 @@
+//! The stateless accept: an object of its own, because it needs a newer kernel than the gate.
+
+use crate::skeleton::accept::AcceptSkelBuilder;
+use crate::{Gate, GateError, pins, says};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{TC_INGRESS, TcHookBuilder};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Key of the cookies: the same on all nodes, a secret.
+#[derive(Clone, Copy)]
+pub struct CookieKey(pub [u64; 2]);
+
+/// Answers SYNs of gated listeners without keeping state, and accepts connections from the cookies that come back,
+/// whoever sent them. It needs Linux 6.8 and the sysctl `net.ipv4.tcp_syncookies` at 1 or 2.
+pub struct Accept {
+    program: OwnedFd,
+}
+
+impl Gate {
+    /// Loads the stateless accept beside this gate. `segment_bytes`: the segment size to offer, IPv4 and IPv6; from the
+    /// interface's MTU.
+    pub fn load_accept(&self, key: CookieKey, segment_bytes: [u16; 2]) -> Result<Accept, GateError> {
+        let loading = "loading the stateless accept (needs Linux 6.8)";
+        let failed = |error: libbpf_rs::Error| GateError::bpf(loading, &error);
+        let mut storage = MaybeUninit::uninit();
+        let mut open = AcceptSkelBuilder::default().open(&mut storage).map_err(failed)?;
+        if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
+            constants.node = u32::from(self.node.number());
+            constants.bucket_key = self.bucket_key.0;
+            constants.cookie_key = key.0;
+            constants.segment_bytes = segment_bytes;
+        }
+        pins::share(open.open_object_mut(), &self.folder, self.slots.entries() as u32).map_err(failed)?;
+        let (loaded, said) = says::quietly(|| open.load());
+        let loaded = loaded.map_err(|error| GateError::bpf(format!("{loading} {said}"), &error))?;
+        let program = loaded.progs.stateless_accept.as_fd().try_clone_to_owned();
+        Ok(Accept { program: program.map_err(|error| GateError::kernel("keeping a program", error))? })
+    }
+}
+
+impl Accept {
+    /// Puts it behind the gate on an interface.
+    pub fn attach(&self, interface: u32) -> Result<(), GateError> {
+        let (attached, said) = says::quietly(|| self.hook(interface).attach());
+        let attempt = || format!("attaching the stateless accept to interface {interface} {said}");
+        attached.map(drop).map_err(|error| GateError::bpf(attempt(), &error))
+    }
+
+    /// Takes it off again: the kernel answers SYNs.
+    pub fn detach(&self, interface: u32) -> Result<(), GateError> {
+        self.hook(interface)
+            .detach()
+            .map_err(|error| GateError::bpf(format!("detaching from interface {interface}"), &error))
+    }
+
+    fn hook(&self, interface: u32) -> libbpf_rs::TcHook {
+        TcHookBuilder::new(self.program.as_fd())
+            .ifindex(interface as i32)
+            .replace(true)
+            .handle(1)
+            .priority(2)
+            .hook(TC_INGRESS)
+    }
+}

@@ -1,0 +1,275 @@
+/* Stateless accept: a SYN is answered with a cookie that any node of the cluster can check, so a connection survives its
+ * node from the first packet on, and a flood of SYNs costs no memory. A tc filter behind the gate, in an object of its
+ * own: bpf_sk_assign_tcp_reqsk() needs Linux 6.8.
+ *
+ * The sequence number of our SYN-ACK: 22 bits of a keyed hash over the addresses, the peer's sequence number, the epoch
+ * and the options; 2 bits of the epoch (68.7 s, from the TAI clock); 3 bits of segment size, 4 of window scale (15: none),
+ * 1 of SACK. Timestamps need no bits: whoever returns the cookie shows them. An epoch before or after ours is accepted, so
+ * clocks may differ by a minute. */
+#include "offer.h"
+#include "owner.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struct bpf_tcp_req_attrs *attrs,
+				   int attrs__sz) __ksym;
+
+const volatile __u64 cookie_key[2] = {};
+const volatile __u16 segment_bytes[2] = { 1460, 1440 };	/* what we offer, IPv4 and IPv6 */
+
+#define NO_WSCALE 15
+#define OUR_WSCALE 7
+#define STATE_LISTEN 10
+
+/* A word takes two rounds here, against one in the bucket hash. */
+#define COOKIE_WORD(m) do { __u64 m_ = (m); v3 ^= m_; SIP_ROUND; SIP_ROUND; v0 ^= m_; } while (0)
+
+/* SipHash-2-4 of the flow, the peer's first sequence number, the epoch and the option bits. */
+static __noinline __u32 cookie_hash(const struct flow_key *k, __u32 theirs, __u32 epoch, __u32 options)
+{
+	if (!k)
+		return 0;
+	__u64 v0 = 0x736f6d6570736575ULL ^ cookie_key[0], v1 = 0x646f72616e646f6dULL ^ cookie_key[1];
+	__u64 v2 = 0x6c7967656e657261ULL ^ cookie_key[0], v3 = 0x7465646279746573ULL ^ cookie_key[1];
+	COOKIE_WORD((__u64)k->remote_addr[0] << 32 | k->remote_addr[1]);
+	COOKIE_WORD((__u64)k->remote_addr[2] << 32 | k->remote_addr[3]);
+	COOKIE_WORD((__u64)k->local_addr[0] << 32 | k->local_addr[1]);
+	COOKIE_WORD((__u64)k->local_addr[2] << 32 | k->local_addr[3]);
+	COOKIE_WORD((__u64)k->remote_port << 48 | (__u64)k->local_port << 32 | theirs);
+	COOKIE_WORD((__u64)epoch << 32 | options);
+	COOKIE_WORD(48ULL << 56);
+	v2 ^= 0xff;
+	SIP_ROUND; SIP_ROUND; SIP_ROUND; SIP_ROUND;
+	return v0 ^ v1 ^ v2 ^ v3;
+}
+
+static __always_inline __u32 epoch_now(void) { return bpf_ktime_get_tai_ns() >> 36; }
+
+static __always_inline __u32 cookie_of(const struct flow_key *k, __u32 theirs, __u32 epoch, __u32 options)
+{
+	return cookie_hash(k, theirs, epoch, options) << 10 | (epoch & 3) << 8 | options;
+}
+
+static __always_inline bool cookie_valid(const struct flow_key *k, __u32 cookie, __u32 theirs)
+{
+	__u32 now = epoch_now();
+	__s32 distance = ((cookie >> 8) - now + 1) & 3;	/* 0: the epoch before, 1: this one, 2: the next */
+	return distance < 3 && cookie_of(k, theirs, now + distance - 1, cookie & 0xff) == cookie;
+}
+
+static __always_inline __u16 mss_of(__u32 index)
+{
+	switch (index & 7) {
+	case 0: return 536;
+	case 1: return 1220;
+	case 2: return 1300;
+	case 3: return 1380;
+	case 4: return 1440;
+	case 5: return 1460;
+	case 6: return 4312;
+	default: return 8960;
+	}
+}
+
+static __always_inline __u32 mss_index(__u32 mss)
+{
+	return mss >= 8960 ? 7 : mss >= 4312 ? 6 : mss >= 1460 ? 5 : mss >= 1440 ? 4 : mss >= 1380 ? 3
+		: mss >= 1300 ? 2 : mss >= 1220 ? 1 : 0;
+}
+
+/* ---- SYN ---- */
+
+struct syn_ack { struct tcphdr tcp; __be32 option[5]; };
+
+static __always_inline void write_options(struct syn_ack *new, const struct offer *offer, bool v6)
+{
+	new->option[0] = bpf_htonl(0x02040000 | segment_bytes[v6]);
+	new->option[1] = bpf_htonl((offer->sack ? 0x04020000 : 0x01010000) | (offer->has_ts ? 0x080a : 0x0101));
+	new->option[2] = offer->has_ts ? bpf_htonl((__u32)(bpf_ktime_get_ns() / 1000000) & ~1u)
+		: bpf_htonl(0x01010101);
+	new->option[3] = offer->has_ts ? offer->tsval : bpf_htonl(0x01010101);
+	new->option[4] = bpf_htonl(offer->wscale_present ? 0x01030300 | OUR_WSCALE : 0x01010101);
+}
+
+static __always_inline void turn_around(struct __sk_buff *skb, const struct packet *p, bool v6)
+{
+	__u8 macs[12];
+	bpf_skb_load_bytes(skb, 6, macs, 6);
+	bpf_skb_load_bytes(skb, 0, macs + 6, 6);
+	struct peer from = { skb->ifindex, 0 };
+	struct mac *ours = bpf_map_lookup_elem(&peers, &from);
+	if (ours)
+		__builtin_memcpy(macs + 6, ours->mac, 6);
+	bpf_skb_store_bytes(skb, 0, macs, 12, 0);
+	if (v6) {
+		struct ipv6hdr ip = { .version = 6, .nexthdr = IPPROTO_TCP, .hop_limit = 64,
+				      .payload_len = bpf_htons(sizeof(struct syn_ack)) };
+		__builtin_memcpy(ip.saddr, p->key.local_addr, 16);
+		__builtin_memcpy(ip.daddr, p->key.remote_addr, 16);
+		bpf_skb_store_bytes(skb, 14, &ip, sizeof ip, 0);
+		return;
+	}
+	struct iphdr ip = { .version = 4, .ihl = 5, .ttl = 64, .protocol = IPPROTO_TCP, .frag_off = bpf_htons(0x4000),
+			    .tot_len = bpf_htons(20 + sizeof(struct syn_ack)),
+			    .saddr = p->key.local_addr[3], .daddr = p->key.remote_addr[3] };
+	__u64 sum = bpf_csum_diff(0, 0, (__be32 *)&ip, sizeof ip, 0);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	ip.check = ~sum;
+	bpf_skb_store_bytes(skb, 14, &ip, sizeof ip, 0);
+}
+
+/* The checksum is mended, not computed: whether it covers the packet yet or only the pseudo-header (a sender on this
+ * machine left the rest to its card) cannot be seen here. */
+static __always_inline int answer_syn(struct __sk_buff *skb, struct packet *p)
+{
+	struct offer offer;
+	struct { __be32 word[15]; } old = {};
+	struct syn_ack new = { .tcp = { .source = p->tcp.dest, .dest = p->tcp.source, .doff = 10, .syn = 1, .ack = 1,
+					.window = bpf_htons(65535) } };
+	bool v6 = skb->protocol == bpf_htons(ETH_P_IPV6);
+	__u32 old_len = (p->tcp.doff * 4) & 63, theirs = bpf_ntohl(p->tcp.seq);
+	if (p->data_len || old_len < 20 || old_len > 60 || bpf_skb_load_bytes(skb, p->l4, &old, old_len))
+		return TC_ACT_OK;	/* with data: left to the kernel */
+	read_offer(skb, p, &offer);
+	__u32 options = mss_index(offer.mss) << 5 | (offer.wscale_present ? offer.wscale : NO_WSCALE) << 1 | offer.sack;
+	new.tcp.seq = bpf_htonl(cookie_of(&p->key, theirs, epoch_now(), options));
+	new.tcp.ack_seq = bpf_htonl(theirs + 1);
+	write_options(&new, &offer, v6);
+	old.word[4] &= bpf_htonl(0xffff);	/* without the checksum */
+	__s64 diff = bpf_csum_diff(old.word, sizeof old, (__be32 *)&new, sizeof new, 0);
+	new.tcp.check = p->tcp.check;
+	if (bpf_skb_change_tail(skb, p->l4 + sizeof new, 0))
+		return TC_ACT_SHOT;
+	turn_around(skb, p, v6);
+	bpf_skb_store_bytes(skb, p->l4, &new, sizeof new, 0);
+	bpf_l4_csum_replace(skb, p->l4 + 16, 0, diff, 0);
+	bpf_l4_csum_replace(skb, p->l4 + 16, bpf_htons(old_len), bpf_htons(sizeof new), BPF_F_PSEUDO_HDR | 2);
+	skb->mark = cookie_mark;
+	count(COOKIE_SENT);
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+/* ---- the ACK that returns the cookie ---- */
+
+static __always_inline bool register_accepted(struct __sk_buff *skb, struct packet *p,
+					      const struct bpf_tcp_req_attrs *attrs, __u32 bucket)
+{
+	__u32 index;
+	struct slot *s = slot_of(&p->key, &index);
+	bool fresh = !s || READ(s->flags) & FLAG_TAKEN;
+	if (fresh) {
+		if (bpf_map_pop_elem(&free_slots, &index)) {
+			count(NO_SLOT);
+			return false;
+		}
+		s = bpf_map_lookup_elem(&slots, &index);
+		if (!s)
+			return false;
+	}
+	__u16 generation = s->generation + 1;
+	__u32 seq = bpf_ntohl(p->tcp.seq), ack = bpf_ntohl(p->tcp.ack_seq);
+	__builtin_memset(s, 0, sizeof *s);
+	s->committed = s->k_ack = s->sent_ack = seq;
+	s->k_edge = s->sent_edge = seq + 65535;
+	s->snd_nxt = s->snd_una = s->peer_ack = ack;
+	s->tsval = bpf_htonl(attrs->rcv_tsecr);
+	s->tsecr = bpf_htonl(attrs->rcv_tsval);
+	s->established = 1;
+	s->born_ns = bpf_ktime_get_ns();
+	s->key = p->key;
+	s->wscale = attrs->wscale_ok ? OUR_WSCALE : 0;
+	s->has_ts = attrs->tstamp_ok;
+	s->ifindex = skb->ifindex;
+	s->bucket = bucket;
+	s->generation = generation;
+	bpf_skb_load_bytes(skb, 6, s->eth, 6);
+	struct peer from = { skb->ifindex, 0 };
+	struct mac *ours = bpf_map_lookup_elem(&peers, &from);
+	if (ours)
+		__builtin_memcpy(s->eth + 6, ours->mac, 6);
+	bpf_skb_load_bytes(skb, 12, s->eth + 12, 2);
+	if (!fresh || !bpf_map_update_elem(&flows, &p->key, &index, BPF_ANY))
+		return true;
+	bpf_map_push_elem(&free_slots, &index, 0);
+	return false;
+}
+
+static __always_inline void read_cookie(struct __sk_buff *skb, const struct packet *p, __u32 options,
+					struct bpf_tcp_req_attrs *attrs)
+{
+	__u32 wscale = options >> 1 & 15;
+	attrs->mss = mss_of(options >> 5);
+	attrs->sack_ok = options & 1;
+	if (wscale != NO_WSCALE) {
+		attrs->wscale_ok = 1;
+		attrs->snd_wscale = wscale;
+		attrs->rcv_wscale = OUR_WSCALE;
+	}
+	__be32 ts[3];
+	if (p->tcp.doff >= 8 && !bpf_skb_load_bytes(skb, p->l4 + 20, ts, 12) && ts[0] == bpf_htonl(0x0101080a)) {
+		attrs->tstamp_ok = 1;
+		attrs->rcv_tsval = bpf_ntohl(ts[1]);
+		attrs->rcv_tsecr = bpf_ntohl(ts[2]);
+	}
+}
+
+static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const struct packet *p, bool v6)
+{
+	struct bpf_sock_tuple t = {};
+	if (v6) {
+		__builtin_memcpy(t.ipv6.saddr, p->key.remote_addr, 16);
+		__builtin_memcpy(t.ipv6.daddr, p->key.local_addr, 16);
+		t.ipv6.sport = p->key.remote_port;
+		t.ipv6.dport = p->key.local_port;
+		return bpf_skc_lookup_tcp(skb, &t, sizeof t.ipv6, BPF_F_CURRENT_NETNS, 0);
+	}
+	t.ipv4.saddr = p->key.remote_addr[3];
+	t.ipv4.daddr = p->key.local_addr[3];
+	t.ipv4.sport = p->key.remote_port;
+	t.ipv4.dport = p->key.local_port;
+	return bpf_skc_lookup_tcp(skb, &t, sizeof t.ipv4, BPF_F_CURRENT_NETNS, 0);
+}
+
+static __always_inline int accept_ack(struct __sk_buff *skb, struct packet *p)
+{
+	__u32 cookie = bpf_ntohl(p->tcp.ack_seq) - 1, theirs = bpf_ntohl(p->tcp.seq) - 1;
+	bool v6 = skb->protocol == bpf_htons(ETH_P_IPV6);
+	int verdict = TC_ACT_OK;
+	struct bpf_sock *sk = find_socket(skb, p, v6);
+	if (!sk)
+		return TC_ACT_OK;
+	if (sk->state != STATE_LISTEN)
+		goto release;
+	if (!cookie_valid(&p->key, cookie, theirs)) {
+		count(COOKIE_WRONG);
+		goto release;
+	}
+	struct sock *listener = (struct sock *)bpf_skc_to_tcp_sock(sk);
+	struct bpf_tcp_req_attrs attrs = {};
+	read_cookie(skb, p, cookie & 0xff, &attrs);
+	verdict = TC_ACT_SHOT;		/* what cannot be gated does not start */
+	if (!listener || !register_accepted(skb, p, &attrs, hash_bucket(&p->key)))
+		goto release;
+	if (!bpf_sk_assign_tcp_reqsk(skb, listener, &attrs, sizeof attrs)) {
+		count(COOKIE_ACCEPTED);
+		verdict = TC_ACT_OK;
+	}
+release:
+	bpf_sk_release(sk);
+	return verdict;
+}
+
+SEC("tc") int stateless_accept(struct __sk_buff *skb)
+{
+	struct packet p;
+	if (read_packet(skb, &p, false) != KIND_TCP)
+		return TC_ACT_OK;
+	struct listener l = { .port = p.key.local_port };
+	__builtin_memcpy(l.ip, p.key.local_addr, 16);
+	if (!bpf_map_lookup_elem(&listeners, &l) || p.tcp.rst || p.tcp.fin)
+		return TC_ACT_OK;
+	if (p.tcp.syn)
+		return p.tcp.ack ? TC_ACT_OK : answer_syn(skb, &p);
+	return p.tcp.ack ? accept_ack(skb, &p) : TC_ACT_OK;
+}

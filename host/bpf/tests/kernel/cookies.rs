@@ -1,0 +1,108 @@
+//! Connections that are accepted from cookies.
+
+use crate::relay::{NodeRef, Relay};
+use crate::stream::exchange;
+use crate::world::{PORT, World, at, eventually, node, privileged, vip};
+use evergate_bpf::{Bucket, CookieKey, Counter, Mode, Owner};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+const BYTES: u64 = 8 << 20;
+
+fn with_cookies(key: [CookieKey; 2]) -> World {
+    let world = World::new(Mode::Steer);
+    for (node, key) in world.nodes.iter().zip(key) {
+        let (gate, card) = (node.gate.clone(), node.card);
+        node.namespace.run(move || gate.load_accept(key, [1460, 1440]).unwrap().attach(card).unwrap());
+    }
+    world
+}
+
+fn count(world: &World, node: usize, counter: Counter) -> u64 {
+    world.nodes[node].gate.counters().unwrap().get(counter)
+}
+
+#[test]
+fn a_connection_is_accepted_from_a_cookie_and_gated_from_its_first_byte() {
+    if !privileged() {
+        return;
+    }
+    for (v6, timestamps, scaling, sack) in
+        [(false, "1", "1", "1"), (true, "1", "1", "1"), (false, "0", "1", "0"), (true, "0", "0", "1")]
+    {
+        let world = with_cookies([CookieKey([5, 6]); 2]);
+        world.client.sysctl("net.ipv4.tcp_timestamps", timestamps).unwrap();
+        world.client.sysctl("net.ipv4.tcp_window_scaling", scaling).unwrap();
+        world.client.sysctl("net.ipv4.tcp_sack", sack).unwrap();
+        let to = SocketAddr::new(vip(v6), PORT);
+        let origin = at(v6, 20, 9000);
+        let server = world.server.run(move || TcpListener::bind(origin).unwrap());
+        let server =
+            world.server.spawn(move || exchange(&server.accept().unwrap().0, (2, BYTES), (1, BYTES), false));
+        let first = NodeRef::from(&world.nodes[0]);
+        let listener = world.nodes[0].namespace.run(move || evergate_sys::listen(to, 16).unwrap());
+        let relay = world.nodes[0].namespace.spawn(move || {
+            let mut relay = Relay::accept(&first, &listener, origin, None);
+            let facts = relay.client_facts();
+            assert!(relay.run(u64::MAX));
+            relay.finish();
+            facts
+        });
+        let client = world.client.spawn(move || {
+            exchange(&TcpStream::connect(to).unwrap(), (1, BYTES), (2, BYTES), false);
+        });
+        client.join().unwrap();
+        server.join().unwrap();
+        let facts = relay.join().unwrap();
+        let agreed = (facts.stamp.is_some(), facts.window_scales.is_some(), facts.sack);
+        assert_eq!(agreed, (timestamps == "1", scaling == "1", sack == "1"), "IPv6 {v6}");
+        assert_eq!(count(&world, 0, Counter::CookieAccepted), 1);
+        assert_eq!(count(&world, 0, Counter::CookieSent), 1);
+        assert!(count(&world, 0, Counter::Clamped) > 0, "not gated");
+    }
+}
+
+/// A handshake whose SYN was answered by node 1, where nobody listens, and whose owner then is node 2.
+fn moved(keys: [CookieKey; 2]) -> (World, TcpListener, TcpStream) {
+    let world = with_cookies(keys);
+    let to = SocketAddr::new(vip(false), PORT);
+    let listener = world.nodes[1].namespace.run(move || TcpListener::bind(to).unwrap());
+    let mut client = world.client.run(move || TcpStream::connect(to).unwrap());
+    assert_eq!(count(&world, 0, Counter::CookieSent), 1);
+    for node_of in &world.nodes {
+        node_of.gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
+    }
+    // Node 1 still has the address: it passes packets on.
+    let designated = Bucket::new(0).unwrap();
+    world.nodes[0].gate.owners().set(designated, Owner::new(node(1), &[]).unwrap());
+    client.write_all(b"hello").unwrap();
+    (world, listener, client)
+}
+
+#[test]
+fn a_cookie_of_one_node_is_accepted_by_another() {
+    if !privileged() {
+        return;
+    }
+    let (world, listener, _client) = moved([CookieKey([5, 6]); 2]);
+    let (mut socket, _) = listener.accept().unwrap();
+    let mut got = [0; 5];
+    socket.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"hello");
+    assert_eq!(count(&world, 1, Counter::CookieAccepted), 1);
+    assert_eq!(count(&world, 0, Counter::CookieAccepted), 0);
+    assert_eq!(world.nodes[1].gate.slots_in_use(), 1);
+    assert_eq!(world.nodes[0].gate.slots_in_use(), 0, "answering a SYN keeps no state");
+}
+
+#[test]
+fn a_cookie_of_another_cluster_is_worth_nothing() {
+    if !privileged() {
+        return;
+    }
+    let (world, listener, _client) = moved([CookieKey([5, 6]), CookieKey([5, 7])]);
+    eventually("node 2 has looked at it", || count(&world, 1, Counter::CookieWrong) > 0);
+    listener.set_nonblocking(true).unwrap();
+    assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    assert_eq!(world.nodes[1].gate.slots_in_use(), 0);
+}

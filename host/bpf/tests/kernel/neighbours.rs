@@ -1,0 +1,150 @@
+//! Who answers for a virtual address, and what leaves in its name.
+
+use crate::frame::{fold, sum};
+use crate::packets::{DROP, PASS, REDIRECT, STOLEN};
+use crate::world::{VIRTUAL_MAC, bench, node, privileged, vip};
+use evergate_bpf::{Bucket, Gate, Hook, Mode, Owner};
+use std::net::IpAddr;
+
+const ASKER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+const CARD: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+fn octets(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+fn arp(operation: u8, sender: ([u8; 6], [u8; 4]), target: [u8; 4]) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend(sender.0);
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, operation]);
+    frame.extend(sender.0);
+    frame.extend(sender.1);
+    frame.extend([0; 6]);
+    frame.extend(target);
+    frame
+}
+
+fn neighbour(kind: u8, from: [u8; 16], to: [u8; 16], target: [u8; 16], option: &[u8]) -> Vec<u8> {
+    let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 0];
+    message.extend(target);
+    message.extend(option);
+    let check = !fold(sum(&message) + sum(&from) + sum(&to) + 58 + message.len() as u32);
+    message[2..4].copy_from_slice(&check.to_be_bytes());
+    let mut frame = vec![0x33, 0x33, 0xff, 0, 1, 0];
+    frame.extend(ASKER);
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+    frame.extend((message.len() as u16).to_be_bytes());
+    frame.extend([58, 255]);
+    frame.extend(from);
+    frame.extend(to);
+    frame.extend(message);
+    frame
+}
+
+fn vip4() -> [u8; 4] {
+    octets(vip(false)).try_into().unwrap()
+}
+
+fn vip6() -> [u8; 16] {
+    octets(vip(true)).try_into().unwrap()
+}
+
+const CLIENT6: [u8; 16] = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10];
+
+fn give_address_to(gate: &Gate, number: u8) {
+    gate.owners().set(Bucket::new(0).unwrap(), Owner::new(node(number), &[]).unwrap());
+}
+
+#[test]
+fn only_the_designated_node_answers_arp_and_with_the_virtual_mac() {
+    if !privileged() {
+        return;
+    }
+    for (mode, source) in [(Mode::Steer, VIRTUAL_MAC), (Mode::Flood, CARD)] {
+        bench(mode, move |gate| {
+            gate.attach(1, CARD).unwrap();
+            let question = arp(1, (ASKER, [10, 77, 0, 10]), vip4());
+            let answer = gate.run(Hook::Ingress, &question, 0).unwrap();
+            assert_eq!(answer.action, REDIRECT);
+            assert_eq!((&answer.frame[..6], &answer.frame[6..12]), (&ASKER[..], &source[..]));
+            let mut body = vec![0, 1, 8, 0, 6, 4, 0, 2];
+            body.extend(VIRTUAL_MAC);
+            body.extend(vip4());
+            body.extend(ASKER);
+            body.extend([10, 77, 0, 10]);
+            assert_eq!(&answer.frame[14..42], body);
+            let announcement = arp(1, (ASKER, vip4()), vip4());
+            assert_eq!(gate.run(Hook::Ingress, &announcement, 0).unwrap().action, DROP);
+            let other = arp(1, (ASKER, [10, 77, 0, 10]), [10, 77, 0, 1]);
+            assert_eq!(gate.run(Hook::Ingress, &other, 0).unwrap().action, PASS);
+            gate.leases().set_own(0);
+            assert_eq!(gate.run(Hook::Ingress, &question, 0).unwrap().action, DROP);
+            gate.leases().set_own(u64::MAX);
+            give_address_to(gate, 2);
+            assert_eq!(gate.run(Hook::Ingress, &question, 0).unwrap().action, DROP);
+        });
+    }
+}
+
+#[test]
+fn only_the_designated_node_answers_neighbour_solicitations() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let to = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 1, 0];
+        let mut option = vec![1, 1];
+        option.extend(ASKER);
+        for option in [&option[..], &[]] {
+            let question = neighbour(135, CLIENT6, to, vip6(), option);
+            let answer = gate.run(Hook::Ingress, &question, 0).unwrap();
+            assert_eq!(answer.action, REDIRECT);
+            let mut ours = vec![2, 1];
+            ours.extend(VIRTUAL_MAC);
+            let mut expected = neighbour(136, vip6(), CLIENT6, vip6(), &ours);
+            expected[..6].copy_from_slice(&ASKER);
+            expected[6..12].copy_from_slice(&VIRTUAL_MAC);
+            expected[58] = 0x60; // solicited, override
+            let check = u16::from_be_bytes([expected[56], expected[57]]);
+            let check = !fold(u32::from(!check) + 0x6000);
+            expected[56..58].copy_from_slice(&check.to_be_bytes());
+            assert_eq!(answer.frame, expected);
+        }
+        let question = neighbour(135, CLIENT6, to, vip6(), &option);
+        let duplicate_check = neighbour(135, [0; 16], to, vip6(), &[]);
+        assert_eq!(gate.run(Hook::Ingress, &duplicate_check, 0).unwrap().action, DROP);
+        let other = neighbour(135, CLIENT6, to, CLIENT6, &option);
+        assert_eq!(gate.run(Hook::Ingress, &other, 0).unwrap().action, PASS);
+        give_address_to(gate, 2);
+        assert_eq!(gate.run(Hook::Ingress, &question, 0).unwrap().action, DROP);
+    });
+}
+
+#[test]
+fn nothing_else_leaves_in_the_name_of_the_address() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let announced = |mac| {
+            let mut option = vec![2, 1];
+            option.extend(mac);
+            let frames = [arp(1, (mac, vip4()), vip4()), neighbour(136, vip6(), CLIENT6, vip6(), &option)];
+            frames.map(|frame| gate.run(Hook::Egress, &frame, 0).unwrap().action)
+        };
+        assert_eq!(announced(VIRTUAL_MAC), [PASS, PASS]);
+        assert_eq!(announced(CARD), [STOLEN, STOLEN], "the kernel's own answers carry the card's address");
+        gate.leases().set_own(0);
+        assert_eq!(announced(VIRTUAL_MAC), [STOLEN, STOLEN]);
+        let ping = |from| neighbour(128, from, CLIENT6, [0; 16], &[]);
+        assert_eq!(gate.run(Hook::Egress, &ping(vip6()), 0).unwrap().action, STOLEN);
+        assert_eq!(gate.run(Hook::Egress, &ping(CLIENT6), 0).unwrap().action, PASS);
+        gate.leases().set_own(u64::MAX);
+        give_address_to(gate, 2);
+        assert_eq!(announced(VIRTUAL_MAC), [STOLEN, STOLEN]);
+        assert_eq!(gate.run(Hook::Egress, &ping(vip6()), 0).unwrap().action, PASS);
+    });
+}

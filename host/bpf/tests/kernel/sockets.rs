@@ -1,0 +1,133 @@
+//! Socket calls that need namespaces: port blocks, orphans, neighbours.
+
+use crate::world::privileged;
+use evergate_bpf::netns::Namespace;
+use evergate_bpf::{Bucket, PortBlocks};
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+
+fn loopback(v6: bool) -> (Namespace, TcpListener, SocketAddr) {
+    let namespace = Namespace::new().unwrap();
+    namespace.sysctl("net.ipv4.ip_local_port_range", "32768 60999").unwrap();
+    let any: SocketAddr = if v6 { "[::1]:0" } else { "127.0.0.1:0" }.parse().unwrap();
+    let listener = namespace.run(move || TcpListener::bind(any).unwrap());
+    let to = listener.local_addr().unwrap();
+    (namespace, listener, to)
+}
+
+#[test]
+fn legs_use_every_port_of_their_block_and_no_other() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        let (namespace, _listener, to) = loopback(v6);
+        let second = namespace.run(move || TcpListener::bind(SocketAddr::new(to.ip(), 0)).unwrap());
+        let second_to = second.local_addr().unwrap();
+        namespace.run(move || {
+            let range = evergate_sys::local_port_range().unwrap();
+            let blocks = PortBlocks::DEFAULT;
+            assert!(range.contains(blocks.range().start()) && range.contains(blocks.range().end()));
+            let ports = blocks.of(Bucket::new(500).unwrap());
+            let connect = |to: SocketAddr| evergate_sys::connect_from(to.ip(), ports.clone(), to);
+            let sockets: Vec<_> = ports.clone().map(|_| connect(to).unwrap()).collect();
+            let used: BTreeSet<u16> = sockets
+                .iter()
+                .map(|socket| evergate_sys::local_address(socket.as_raw_fd()).unwrap().port())
+                .collect();
+            assert_eq!(used, ports.clone().collect());
+            let error = connect(to).expect_err("the block is used up");
+            assert_eq!(error.kind(), std::io::ErrorKind::AddrNotAvailable);
+            connect(second_to).expect("another server may use the same ports");
+        });
+    }
+}
+
+#[test]
+fn a_destroyed_socket_is_gone_and_its_name_is_free() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        let (namespace, listener, to) = loopback(v6);
+        namespace.run(move || {
+            let mut client = TcpStream::connect(to).unwrap();
+            let local = client.local_addr().unwrap();
+            let (_server, _) = listener.accept().unwrap();
+            assert!(evergate_sys::destroy(local, to).unwrap());
+            let error = client.read(&mut [0; 1]).expect_err("the socket is dead");
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted);
+            assert!(!evergate_sys::destroy(local, to).unwrap());
+        });
+    }
+}
+
+#[test]
+fn a_restored_socket_may_not_take_the_name_of_a_living_one() {
+    if !privileged() {
+        return;
+    }
+    let (namespace, listener, to) = loopback(false);
+    namespace.run(move || {
+        let client = TcpStream::connect(to).unwrap();
+        let _server = listener.accept().unwrap();
+        let facts = evergate_sys::facts(client.as_raw_fd(), 0).unwrap();
+        let restore = evergate_sys::Restore {
+            facts,
+            send: 1,
+            receive: 1,
+            timestamp: None,
+            window: 65_535,
+            peer_window: 65_535,
+            buffer: 1 << 20,
+        };
+        let error = restore.open().expect_err("the name is taken");
+        assert_eq!((error.step, error.source.kind()), ("connect", std::io::ErrorKind::AddrNotAvailable));
+        assert!(evergate_sys::destroy(facts.local, facts.remote).unwrap());
+        // The server's half is gone too, reset by the destroyed one.
+        restore.open().expect("the name is free now");
+    });
+}
+
+#[test]
+fn permanent_neighbours_are_known_before_anybody_asks() {
+    if !privileged() {
+        return;
+    }
+    let (one, other) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    one.connect("eth0", "02:00:00:00:00:01", &other, "eth0").unwrap();
+    one.run(|| {
+        let card = evergate_bpf::interface_index("eth0").unwrap();
+        for ip in ["10.77.0.9", "fd77::9"] {
+            for last in [8, 9] {
+                evergate_sys::set_neighbour(card, ip.parse().unwrap(), [2, 0, 0, 0, 0, last]).unwrap();
+            }
+            let output = std::process::Command::new("ip").args(["neigh", "show", ip]).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            assert!(text.contains("02:00:00:00:00:09") && text.contains("PERMANENT"), "{text}");
+        }
+        assert!(evergate_sys::set_neighbour(9999, "10.77.0.9".parse().unwrap(), [0; 6]).is_err());
+    });
+}
+
+#[test]
+fn nothing_is_missing_here_and_what_is_refused_is_named() {
+    if !privileged() {
+        return;
+    }
+    assert_eq!(evergate_bpf::missing_gate_features(), []);
+    assert_eq!(evergate_sys::missing_socket_features(), []);
+    // Without root's capabilities, in a thread of its own: they are a thread's.
+    let refused = std::thread::spawn(|| {
+        // SAFETY: no pointers are passed. The raw call changes the calling thread only.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) }, 0);
+        [evergate_bpf::missing_gate_features(), evergate_sys::missing_socket_features()].concat()
+    });
+    let text: String = refused.join().unwrap().iter().map(|missing| format!("{missing}\n")).collect();
+    for part in ["SCHED_CLS", "CAP_BPF", "TCP_REPAIR", "CAP_NET_ADMIN", "raw probes", "CAP_NET_RAW"] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    assert!(!text.contains("IP_LOCAL_PORT_RANGE"), "port blocks need no privilege:\n{text}");
+}

@@ -1,0 +1,8 @@
+//! The cluster protocol as a whole: nodes in a simulated network, and the model checker.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod random;
+mod replica;
+mod simulation;
+mod world;
