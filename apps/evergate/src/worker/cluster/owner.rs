@@ -7,7 +7,7 @@ use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
 use evergate_base::Micros;
 use evergate_bpf::{Flow, Leases};
-use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
+use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::{Entry, FRAME_VERSION, Frame, LegFacts, Mirrored, Phase, Side};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -482,7 +482,10 @@ impl Worker {
             }
             _ => MemberSet::EMPTY,
         };
-        for node in syncing.minus(told).iter() {
+        // What is about to be taken over is said when it goes on.
+        let comes = matches!(role, Role::Owner { begin: Begin::TakeOver | Begin::HandOver, .. })
+            && !matches!(was, Role::Owner { .. });
+        for node in syncing.minus(told).iter().filter(|_| !comes) {
             self.tell_everything(bucket, node);
         }
         // Fewer backups may be left to wait for.
@@ -591,15 +594,10 @@ impl Worker {
             }
         }
         let Some(cluster) = &mut self.cluster else { return };
-        let Role::Owner { term, .. } = cluster.role(bucket) else { return };
-        let office = office(term);
-        frames.push((
-            Frame::Complete { bucket: bucket.0 },
-            Some(Notice::Complete { bucket: bucket.0, office }),
-        ));
         for (frame, notice) in frames {
             cluster.say_to(node, bucket, &frame, notice);
         }
+        cluster.say_complete(bucket, node);
     }
 }
 
@@ -617,6 +615,13 @@ impl Cluster {
         for node in required.union(syncing).iter() {
             self.say_to(node, bucket, frame, notice);
         }
+    }
+
+    /// All of the bucket has been said to this backup.
+    pub(super) fn say_complete(&mut self, bucket: Bucket, node: NodeId) {
+        let Role::Owner { term, .. } = self.role(bucket) else { return };
+        let notice = Notice::Complete { bucket: bucket.0, office: office(term) };
+        self.say_to(node, bucket, &Frame::Complete { bucket: bucket.0 }, Some(notice));
     }
 
     fn say_to(&mut self, node: NodeId, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
