@@ -84,13 +84,19 @@ impl Node {
         }
     }
 
-    /// Witness mode: a member that we hear, and that perhaps does not hear us, is about to replace us. It waits until it
-    /// must take us for dead, so the gate closes first. It opens again when the member changes its mind.
+    /// Witness mode: a node that we hear, and that does not hear us, is about to replace us or acts without us. It cannot
+    /// know better and we do, so our gate closes; it opens again when that node changes its mind. For a node that is
+    /// not even in our view this holds only where we are not the greater part: one deaf newcomer must not stop a
+    /// cluster.
     pub(crate) fn note_excluded(&mut self) {
+        let greater = self.members.0.len() >= self.config.majority();
         let excludes = |peer: &crate::peer::Peer| {
-            self.members.contains(peer.member())
-                && self.hears(peer.member().id)
-                && peer.last.is_some_and(|last| last.excludes_you)
+            let Some(last) = peer.last.filter(|_| self.hears(peer.member().id)) else { return false };
+            if self.members.contains(peer.member()) {
+                return last.excludes_you;
+            }
+            let deaf = !last.heard.contains(self.me.id);
+            deaf && !greater && (last.excludes_you || last.state == Announced::Active && !last.includes_you)
         };
         self.excluded =
             self.config.mode == Mode::Witness && self.established && self.peers.values().any(excludes);

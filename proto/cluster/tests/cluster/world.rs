@@ -531,6 +531,9 @@ impl World {
                 node.members().set(),
                 node.hearing(),
             );
+            if self.trace {
+                text += &format!("{node:#?}\n");
+            }
             for bucket in 0..self.template.buckets {
                 text += &format!("    {bucket}: {}\n", describe_role(node.role(Bucket(bucket))));
             }
