@@ -141,7 +141,12 @@ impl Node {
                         || (last.state == Announced::Fenced && self.lapsed_at.is_none())
                 })
         };
-        let unsettled = self.established && (self.pending.is_some() || self.peers.values().any(stuck));
+        // A lapse of a view of all nodes ends by itself, when all grant again.
+        let lapsed = self.config.mode == Mode::Witness
+            && self.lapsed_at.is_some()
+            && self.members.set() != self.config.nodes;
+        let unsettled =
+            self.established && (lapsed || self.pending.is_some() || self.peers.values().any(stuck));
         self.unsettled_since = if unsettled { self.unsettled_since.or(Some(now)) } else { None };
     }
 
@@ -196,7 +201,11 @@ impl Node {
             (false, true) => false,
             _ => *id < self.me.id,
         });
-        Micros(self.config.timing.stagger.0.saturating_mul(before.count() as u64))
+        let rank = Micros(self.config.timing.stagger.0.saturating_mul(before.count() as u64));
+        // Whoever comes out of an outage gives the others the time to come out of it too.
+        let take = self.config.timing.take;
+        let outage = self.lapsed_at.is_some() || self.renewed_at.is_some_and(|at| self.now.since(at) < take);
+        rank + if outage { take } else { Micros(0) }
     }
 
     fn propose(&mut self, members: Members) {

@@ -340,6 +340,7 @@ impl Node {
         self.opened = false;
         self.lapsed_at = None;
         self.busy.clear();
+        self.urgent.clear();
         self.replies.clear();
         self.drained_told = false;
         for ((bucket, office), assignment) in (0u16..).zip(self.offices.iter_mut()).zip(&map) {

@@ -4,5 +4,6 @@
 
 mod random;
 mod replica;
+mod scenarios;
 mod simulation;
 mod world;
