@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod checker;
 mod random;
 mod replica;
 mod scenarios;
