@@ -35,8 +35,11 @@ impl Node {
         self.balance_at = now + if self.draining { Micros(interval.0 / 10) } else { interval };
         let steady = self.steady();
         let mut room = Room::of(self);
-        self.complete_backups(steady, &mut room);
         self.even_load(steady, &mut room);
+        if room.moves > 0 {
+            self.forget_plans(steady);
+        }
+        self.complete_backups(steady, &mut room);
         let owns = self.offices.iter().any(|office| office.owner == Some(self.me.id));
         if self.draining && !owns && self.busy.is_empty() && !self.drained_told {
             self.drained_told = true;
@@ -48,6 +51,16 @@ impl Node {
     fn steady(&self) -> MemberSet {
         let weights = self.weights(&self.members);
         weights.into_iter().filter(|(_, weight)| *weight > 0).map(|(id, _)| id).collect()
+    }
+
+    /// A bucket that was mirrored to be moved, and was not although it could be, is not needed there any more.
+    fn forget_plans(&mut self, steady: MemberSet) {
+        for office in &mut self.offices {
+            let idle = office.owner == Some(self.me.id) && office.freezing.is_none();
+            if idle && office.destined.is_some_and(|id| office.backups.contains(id) || !steady.contains(id)) {
+                office.destined = None;
+            }
+        }
     }
 
     /// Every owned bucket gets the backups it lacks and loses those it does not need.
@@ -135,7 +148,7 @@ impl Node {
                 && office.freezing.is_none()
                 && office.adding.is_empty()
                 && office.dropping.is_empty()
-                && office.destined.is_none_or(|id| id == to)
+                && (draining || office.destined.is_none_or(|id| id == to))
                 && (draining || office.load < gap)
         };
         let ready = |office: &crate::bucket::Office| free(office) && office.backups.contains(to);

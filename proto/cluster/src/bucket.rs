@@ -297,16 +297,24 @@ impl Node {
         self.touch(bucket);
     }
 
-    /// Notes that a bucket's role or operations changed.
+    /// Notes that a bucket has something new to say: to the shell, and to other members at once.
     pub(crate) fn touch(&mut self, bucket: Bucket) {
+        self.note_change(bucket);
+        if self.busy.contains(&bucket.0) {
+            self.urgent.insert(bucket.0);
+            self.due = true;
+        }
+    }
+
+    /// Notes that a bucket's role or outstanding operations changed.
+    fn note_change(&mut self, bucket: Bucket) {
         self.changed.insert(bucket.0);
         if self.offices.get(usize::from(bucket.0)).is_some_and(Office::is_busy) {
             self.busy.insert(bucket.0);
         } else {
             self.busy.remove(&bucket.0);
+            self.urgent.remove(&bucket.0);
         }
-        self.ops_at = self.now;
-        self.due = true;
     }
 
     /// Takes in operations of another member of the same view.
@@ -390,22 +398,30 @@ impl Node {
             Change::Added | Change::Owned | Change::Dropped => {
                 if office.owner == Some(me) && known == op.moves {
                     office.handle_answer(from, op.change);
-                    self.touch(op.bucket);
+                    self.note_change(op.bucket);
                 }
                 Ok(None)
             }
         }
     }
 
-    /// Repeats what is outstanding. While a promise is pending nothing is added, dropped or moved.
+    /// Says what is new, and repeats what is outstanding from time to time. While a promise is pending nothing is
+    /// added, dropped or moved.
     pub(crate) fn advance_ops(&mut self) {
-        if !self.established || self.busy.is_empty() || self.now < self.ops_at {
+        let urgent = std::mem::take(&mut self.urgent);
+        let repeat = self.now >= self.ops_at;
+        if !self.established || self.busy.is_empty() || urgent.is_empty() && !repeat {
             return;
         }
-        self.ops_at = self.now + Micros(self.config.timing.heartbeat.0.saturating_mul(2));
+        let buckets = if repeat {
+            self.ops_at = self.now + Micros(self.config.timing.heartbeat.0.saturating_mul(2));
+            self.busy.clone()
+        } else {
+            urgent
+        };
         let mut queued: Vec<(NodeId, Op)> = Vec::new();
         let mut thawed = Vec::new();
-        for bucket in &self.busy {
+        for bucket in &buckets {
             let Some(office) = self.offices.get_mut(usize::from(*bucket)) else { continue };
             let stale = |at: Micros| self.now.since(at) > self.config.timing.freeze_max;
             if office.freezing.is_some_and(|(_, at)| stale(at)) {

@@ -84,13 +84,19 @@ impl Node {
         }
     }
 
-    /// Witness mode: a member that we hear, and that perhaps does not hear us, is about to replace us. It waits until it
-    /// must take us for dead, so the gate closes first. It opens again when the member changes its mind.
+    /// Witness mode: a node that we hear, and that does not hear us, is about to replace us or acts without us. It cannot
+    /// know better and we do, so our gate closes; it opens again when that node changes its mind. For a node that is
+    /// not even in our view this holds only where we are not the greater part: one deaf newcomer must not stop a
+    /// cluster.
     pub(crate) fn note_excluded(&mut self) {
+        let greater = self.members.0.len() >= self.config.majority();
         let excludes = |peer: &crate::peer::Peer| {
-            self.members.contains(peer.member())
-                && self.hears(peer.member().id)
-                && peer.last.is_some_and(|last| last.excludes_you)
+            let Some(last) = peer.last.filter(|_| self.hears(peer.member().id)) else { return false };
+            if self.members.contains(peer.member()) {
+                return last.excludes_you;
+            }
+            let deaf = !last.heard.contains(self.me.id);
+            deaf && !greater && (last.excludes_you || last.state == Announced::Active && !last.includes_you)
         };
         self.excluded =
             self.config.mode == Mode::Witness && self.established && self.peers.values().any(excludes);
@@ -135,7 +141,12 @@ impl Node {
                         || (last.state == Announced::Fenced && self.lapsed_at.is_none())
                 })
         };
-        let unsettled = self.established && (self.pending.is_some() || self.peers.values().any(stuck));
+        // A lapse of a view of all nodes ends by itself, when all grant again.
+        let lapsed = self.config.mode == Mode::Witness
+            && self.lapsed_at.is_some()
+            && self.members.set() != self.config.nodes;
+        let unsettled =
+            self.established && (lapsed || self.pending.is_some() || self.peers.values().any(stuck));
         self.unsettled_since = if unsettled { self.unsettled_since.or(Some(now)) } else { None };
     }
 
@@ -190,7 +201,11 @@ impl Node {
             (false, true) => false,
             _ => *id < self.me.id,
         });
-        Micros(self.config.timing.stagger.0.saturating_mul(before.count() as u64))
+        let rank = Micros(self.config.timing.stagger.0.saturating_mul(before.count() as u64));
+        // Whoever comes out of an outage gives the others the time to come out of it too.
+        let take = self.config.timing.take;
+        let outage = self.lapsed_at.is_some() || self.renewed_at.is_some_and(|at| self.now.since(at) < take);
+        rank + if outage { take } else { Micros(0) }
     }
 
     fn propose(&mut self, members: Members) {

@@ -18,8 +18,7 @@ use crate::message::{Announced, Assignment, Body, DecodeError, Header, Heartbeat
 use crate::peer::Peer;
 use crate::view::{Pending, Proposal};
 use crate::{
-    Event, Incarnation, Leases, Member, MemberSet, Members, NODES_MAX, NodeId, Path, Rejected, Standing,
-    Transmit, ViewId,
+    Event, Incarnation, Leases, Member, MemberSet, Members, NODES_MAX, NodeId, Path, Rejected, Role, Standing, Transmit, ViewId,
 };
 
 /// How many datagrams may wait to be sent; what does not fit is dropped and counted, as the network might.
@@ -66,6 +65,8 @@ pub struct Node {
     pub(crate) witness_asked_at: Micros,
     pub(crate) opened: bool,
     pub(crate) lapsed_at: Option<Micros>,
+    /// When the last lapse ended with the same view.
+    pub(crate) renewed_at: Option<Micros>,
     pub(crate) left: bool,
 
     // Listening.
@@ -81,7 +82,9 @@ pub struct Node {
     progress_at: Option<Micros>,
     pub(crate) draining: bool,
     pub(crate) drained_told: bool,
+    /// Buckets with outstanding operations, and those of them that have not been sent yet.
     pub(crate) busy: BTreeSet<u16>,
+    pub(crate) urgent: BTreeSet<u16>,
     pub(crate) ops_at: Micros,
     pub(crate) balance_at: Micros,
     pub(crate) replies: BTreeMap<NodeId, Vec<crate::message::Op>>,
@@ -96,6 +99,7 @@ pub struct Node {
     voided: bool,
     installed: bool,
     pub(crate) changed: BTreeSet<u16>,
+    told_roles: BTreeMap<u16, Role>,
     told: Option<Standing>,
     pub(crate) drained: bool,
 }
@@ -137,6 +141,7 @@ impl Node {
             witness_asked_at: Micros(0),
             opened: false,
             lapsed_at: None,
+            renewed_at: None,
             left: false,
             listen_since: now,
             listen_for: config.timing.listen_start,
@@ -148,6 +153,7 @@ impl Node {
             draining: config.weight == 0,
             drained_told: false,
             busy: BTreeSet::new(),
+            urgent: BTreeSet::new(),
             ops_at: now,
             balance_at: now + config.timing.balance,
             replies: BTreeMap::new(),
@@ -159,6 +165,7 @@ impl Node {
             voided: false,
             installed: false,
             changed: BTreeSet::new(),
+            told_roles: BTreeMap::new(),
             told: None,
             drained: false,
             config,
@@ -311,14 +318,17 @@ impl Node {
     /// The next event. To be polled until `None` after every call of a `handle_*`, before transmits.
     pub fn poll_event(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.voided) {
+            self.told_roles.clear();
             return Some(Event::Voided);
         }
         if std::mem::take(&mut self.installed) && self.established {
             return Some(Event::Installed { view: self.view, members: self.members.clone() });
         }
-        if let Some(bucket) = self.changed.pop_first() {
+        while let Some(bucket) = self.changed.pop_first() {
             let role = self.role(crate::Bucket(bucket));
-            return Some(Event::Role { bucket: crate::Bucket(bucket), role });
+            if self.told_roles.insert(bucket, role) != Some(role) {
+                return Some(Event::Role { bucket: crate::Bucket(bucket), role });
+            }
         }
         if self.told != Some(self.standing()) {
             self.told = Some(self.standing());
@@ -585,6 +595,7 @@ impl Node {
         self.opened = false;
         self.lapsed_at = None;
         self.busy.clear();
+        self.urgent.clear();
         self.replies.clear();
         for (bucket, office) in (0u16..).zip(self.offices.iter_mut()) {
             if office.forget() {
@@ -693,7 +704,9 @@ impl Node {
         }
         if self.now < self.own_expiry() {
             self.opened = true;
-            self.lapsed_at = None;
+            if self.lapsed_at.take().is_some() {
+                self.renewed_at = Some(self.now);
+            }
         } else if self.lapsed_at.is_none()
             && (self.opened || self.now.since(self.installed_at) >= self.config.timing.fence)
         {

@@ -28,7 +28,8 @@ pub(crate) struct Peer {
     id: NodeId,
     /// The adopted life; unknown until it has shown that it hears us.
     pub(crate) incarnation: Incarnation,
-    retired: Vec<Incarnation>,
+    /// Former lives, and until when they are refused: as long as an echo that they were sent could pass for fresh.
+    retired: Vec<(Incarnation, Micros)>,
     window: ReplayWindow,
     /// Sequence of the last message to it.
     sequence: u64,
@@ -114,7 +115,7 @@ impl Peer {
         now: Micros,
         gap: Micros,
     ) -> bool {
-        if self.retired.contains(&header.from.incarnation) {
+        if self.is_dead(header.from.incarnation, now) {
             return false;
         }
         if header.from.incarnation != self.incarnation {
@@ -139,10 +140,10 @@ impl Peer {
             let fresh = echo_us.is_some_and(|echo| {
                 echo != 0 && echo <= now.0 && now.since(Micros(echo)) <= ADOPT_ECHO_AGE_MAX
             });
-            if !fresh || self.retired.contains(&header.from.incarnation) || header.from.incarnation.0 == 0 {
+            if !fresh || self.is_dead(header.from.incarnation, now) || header.from.incarnation.0 == 0 {
                 return Err(Rejected::StaleSender);
             }
-            self.adopt(header.from.incarnation);
+            self.adopt(header.from.incarnation, now);
         }
         match self.window.note(header.sequence) {
             Seen::New => Ok(()),
@@ -154,7 +155,7 @@ impl Peer {
     /// Notes a heartbeat that was not for our present life. Whether it is newer than those before.
     pub(crate) fn note_stray(&mut self, incarnation: Incarnation, clock_us: u64, now: Micros) -> bool {
         let known = self.strays.get(&incarnation).copied();
-        if self.retired.contains(&incarnation) || known.is_some_and(|known| clock_us <= known) {
+        if self.is_dead(incarnation, now) || known.is_some_and(|known| clock_us <= known) {
             return false;
         }
         if known.is_none() && self.strays.len() >= STRAYS_MAX {
@@ -165,12 +166,17 @@ impl Peer {
         true
     }
 
-    fn adopt(&mut self, incarnation: Incarnation) {
+    /// Whether a life is known to be over: replaced by another one lately, or closed by the present one.
+    fn is_dead(&self, incarnation: Incarnation, now: Micros) -> bool {
+        self.is_closed(incarnation) || self.retired.iter().any(|(dead, until)| *dead == incarnation && now < *until)
+    }
+
+    fn adopt(&mut self, incarnation: Incarnation, now: Micros) {
         if self.incarnation != Incarnation::UNKNOWN {
             if self.retired.len() >= RETIRED_MAX {
                 self.retired.remove(0);
             }
-            self.retired.push(self.incarnation);
+            self.retired.push((self.incarnation, now + ADOPT_ECHO_AGE_MAX));
         }
         self.incarnation = incarnation;
         self.window = ReplayWindow::default();

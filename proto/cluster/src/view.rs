@@ -138,6 +138,9 @@ impl Node {
             due = due.max(granted_at + take);
         }
         if let Some(from) = self.witness_needed(pending) {
+            // Those who hear us although we do not hear them need the time to close their gates.
+            let notice = if pending.founding { take } else { Micros(self.config.timing.heartbeat.0.saturating_mul(2)) };
+            due = due.max(pending.accepted_at + notice);
             // The witness must have been there after the others were silent for long enough: what is left over from
             // before a partition says nothing about who is on the lonely side.
             if self.witness_asked_at < from {
@@ -337,6 +340,7 @@ impl Node {
         self.opened = false;
         self.lapsed_at = None;
         self.busy.clear();
+        self.urgent.clear();
         self.replies.clear();
         self.drained_told = false;
         for ((bucket, office), assignment) in (0u16..).zip(self.offices.iter_mut()).zip(&map) {

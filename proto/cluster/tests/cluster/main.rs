@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod checker;
 mod random;
 mod replica;
+mod scenarios;
 mod simulation;
 mod world;

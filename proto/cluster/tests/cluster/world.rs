@@ -82,6 +82,10 @@ pub(crate) struct World {
     template: Config,
     started: u64,
     steps_at: u64,
+    /// The largest datagram so far, in bytes.
+    pub(crate) largest: usize,
+    /// What nodes told about themselves.
+    pub(crate) events: Vec<(usize, Event)>,
     trace: bool,
 }
 
@@ -104,6 +108,8 @@ impl World {
             template,
             started: 0,
             steps_at: 0,
+            largest: 0,
+            events: Vec::new(),
             trace: std::env::var_os("CLUSTER_TRACE").is_some(),
         };
         for id in 0..nodes {
@@ -324,6 +330,9 @@ impl World {
                 trace(self.now, id, &event);
             }
             host.replica.handle_event(&event)?;
+            if !matches!(event, Event::Role { .. }) {
+                self.events.push((id, event));
+            }
         }
         host.node.check_invariants()?;
         for (_, begin) in host.replica.resumed.drain(..) {
@@ -337,6 +346,7 @@ impl World {
             out.push(transmit);
         }
         for transmit in out {
+            self.largest = self.largest.max(transmit.bytes.len());
             let to = usize::from(transmit.to.0);
             if to < self.hosts.len() && !self.cut.contains(&(id, to, transmit.path)) {
                 self.carry(to, transmit.path, transmit.bytes);
@@ -531,7 +541,7 @@ impl World {
                 node.members().set(),
                 node.hearing(),
             );
-            for bucket in 0..self.template.buckets {
+            for bucket in 0..self.template.buckets.min(30) {
                 text += &format!("    {bucket}: {}\n", describe_role(node.role(Bucket(bucket))));
             }
         }

@@ -1,0 +1,258 @@
+//! Single stories with the default timers: how long a take-over takes, leaving, draining, joining, coming back.
+
+use evergate_base::Micros;
+use evergate_cluster::{Bucket, Config, DATAGRAM_BYTES_MAX, Event, Mode, NodeId, Path, Role, Standing, Timing};
+
+use crate::random::Random;
+use crate::simulation::config;
+use crate::world::World;
+
+fn default_timers(nodes: u8, buckets: u16, backups: u8, mode: Mode) -> Config {
+    Config { timing: Timing::BARE_METAL, ..config(nodes, buckets, backups, mode) }
+}
+
+/// A world that has come up and is in order.
+fn settled(seed: u64, config: Config) -> World {
+    let nodes = config.nodes.len() as u8;
+    let mut world = World::new(seed, nodes, config);
+    let up = world.run_until(6_000_000, World::is_settled);
+    assert_eq!(up, Ok(true), "seed {seed}\n{}", world.describe());
+    world
+}
+
+fn served(world: &World, buckets: u16) -> bool {
+    (0..buckets).all(|bucket| {
+        world.hosts.iter().any(|host| host.up && host.node.gate_open(Bucket(bucket), host.clock(world.now)))
+    })
+}
+
+/// Time from a crash until every bucket is served again, for many crashes at random moments.
+fn stalls_us(nodes: u8, mode: Mode) -> Vec<u64> {
+    let mut stalls = Vec::new();
+    for seed in 0..60 {
+        let mut world = settled(seed, default_timers(nodes, 16, 1, mode));
+        let wait = Random::new(seed).below(30_000);
+        world.run_for(200_000 + wait).unwrap();
+        let victim = (seed % u64::from(nodes)) as usize;
+        let (crashed_at, before) = (world.now, world.takeovers);
+        world.crash(victim);
+        let again = world.run_until(400_000, |world| served(world, 16));
+        assert_eq!(again, Ok(true), "seed {seed}\n{}", world.describe());
+        assert!(world.takeovers > before, "seed {seed}: nothing was resumed");
+        stalls.push(world.now - crashed_at);
+    }
+    stalls.sort_unstable();
+    stalls
+}
+
+#[test]
+fn a_crashed_owner_is_replaced_within_60_ms() {
+    for (nodes, mode) in [(2, Mode::Witness), (3, Mode::Witness), (3, Mode::Majority), (5, Mode::Majority)] {
+        let stalls = stalls_us(nodes, mode);
+        let (p50, max) = (stalls[stalls.len() / 2], stalls[stalls.len() - 1]);
+        println!("{nodes} nodes, {mode:?}: take-over p50 {p50} us, max {max} us");
+        assert!(max <= 60_000, "{nodes} nodes, {mode:?}: p50 {p50} us, max {max} us");
+    }
+}
+
+#[test]
+fn a_node_that_leaves_is_replaced_without_waiting_for_its_leases() {
+    for seed in 0..40 {
+        let mut world = settled(seed, default_timers(3, 16, 1, Mode::Witness));
+        world.run_for(100_000).unwrap();
+        let left_at = world.now;
+        let clock = world.hosts[1].clock(world.now);
+        world.hosts[1].node.leave(clock);
+        let others = |world: &World| {
+            (0..16).all(|bucket| {
+                [0, 2].iter().any(|id| {
+                    let host = &world.hosts[*id];
+                    host.node.gate_open(Bucket(bucket), host.clock(world.now))
+                })
+            })
+        };
+        assert_eq!(world.run_until(400_000, others), Ok(true), "seed {seed}\n{}", world.describe());
+        let stall = world.now - left_at;
+        assert!(stall < world.hosts[0].node.config().timing.take.0, "seed {seed}: {stall} us");
+        assert_eq!(world.hosts[1].node.standing(), Standing::Left);
+        assert!(world.takeovers > 0);
+    }
+}
+
+#[test]
+fn a_drained_node_ends_with_nothing_and_no_bucket_stalls() {
+    for seed in 0..10 {
+        let mut world = settled(seed, config(3, 16, 1, Mode::Witness));
+        let clock = world.hosts[2].clock(world.now);
+        world.hosts[2].node.set_draining(clock, true);
+        let empty = |world: &World| (0..16).all(|b| world.hosts[2].node.gate_listed(Bucket(b)).is_none());
+        assert_eq!(world.run_until(8_000_000, empty), Ok(true), "seed {seed}\n{}", world.describe());
+        // Also its mirrors are replaced, so that leaving costs no bucket its backup.
+        let alone = |world: &World| {
+            world.is_settled()
+                && (0..16).all(|b| matches!(world.hosts[2].node.role(Bucket(b)), Role::Outside { .. }))
+        };
+        assert_eq!(world.run_until(8_000_000, alone), Ok(true), "seed {seed}\n{}", world.describe());
+        let (handovers, takeovers) = (world.handovers, world.takeovers);
+        assert!(handovers >= 4 && takeovers == 0, "seed {seed}: {handovers} hand-overs, {takeovers} take-overs");
+        let told = world.events.iter().any(|(id, event)| *id == 2 && *event == Event::Drained);
+        assert!(told, "seed {seed}: not told that it is drained");
+    }
+}
+
+#[test]
+fn a_node_that_joins_gets_its_share_and_load_is_evened() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, 3, config(3, 30, 1, Mode::Witness));
+        world.crash(2);
+        assert_eq!(world.run_until(4_000_000, World::is_settled), Ok(true), "seed {seed}");
+        for host in &mut world.hosts {
+            (0..30).for_each(|bucket| host.node.set_load(Bucket(bucket), 10 + u64::from(bucket % 3)));
+        }
+        world.restart(2);
+        (0..30).for_each(|bucket| world.hosts[2].node.set_load(Bucket(bucket), 10 + u64::from(bucket % 3)));
+        let owned = |world: &World, id: usize| {
+            (0..30).filter(|b| world.hosts[id].node.gate_listed(Bucket(*b)).is_some()).count()
+        };
+        let even = |world: &World| world.is_settled() && (0..3).all(|id| (8..=12).contains(&owned(world, id)));
+        let done = world.run_until(10_000_000, even);
+        let counts: Vec<usize> = (0..3).map(|id| owned(&world, id)).collect();
+        assert_eq!(done, Ok(true), "seed {seed}: {counts:?}\n{}", world.describe());
+        // And it stays so: nothing swings back and forth.
+        world.run_for(500_000).unwrap();
+        let handovers = world.handovers;
+        world.run_for(1_000_000).unwrap();
+        assert_eq!(world.handovers, handovers, "seed {seed}: moves without end");
+    }
+}
+
+#[test]
+fn a_node_paused_for_ten_seconds_comes_back_empty_and_serves_again() {
+    for (seed, mode) in [(1, Mode::Witness), (2, Mode::Majority)] {
+        let mut world = settled(seed, default_timers(3, 8, 1, mode));
+        world.pause(0);
+        world.run_for(10_000_000).unwrap();
+        assert!(served(&world, 8), "{}", world.describe());
+        world.resume(0).unwrap();
+        assert_eq!(world.run_until(8_000_000, World::is_settled), Ok(true), "{}", world.describe());
+    }
+}
+
+#[test]
+fn one_after_the_other_dies_until_one_is_left() {
+    for seed in 0..20 {
+        let mut world = settled(seed, default_timers(4, 16, 1, Mode::Witness));
+        for victim in [3, 1, 0] {
+            world.run_for(200_000).unwrap();
+            assert_eq!(world.run_until(3_000_000, World::is_settled), Ok(true), "seed {seed}\n{}", world.describe());
+            let generations = |world: &World| -> Vec<_> {
+                (0..16)
+                    .map(|b| match world.hosts[2].node.role(Bucket(b)) {
+                        Role::Owner { generation, .. } => Some(generation),
+                        _ => None,
+                    })
+                    .collect()
+            };
+            world.crash(victim);
+            assert_eq!(world.run_until(400_000, |w| served(w, 16)), Ok(true), "seed {seed}\n{}", world.describe());
+            if victim == 0 {
+                assert!(generations(&world).iter().flatten().all(|g| g.0.epoch <= 2), "seed {seed}: began anew");
+            }
+        }
+        assert!(world.takeovers > 0);
+    }
+}
+
+#[test]
+fn a_whole_map_fits_into_a_datagram_below_16_kb() {
+    let mut world = World::new(3, 7, config(7, 1024, 3, Mode::Witness));
+    world.traffic = false;
+    let all = |world: &World| world.hosts.iter().all(|host| host.node.view().is_some());
+    assert_eq!(world.run_until(2_000_000, all), Ok(true), "{}", world.describe());
+    // A promise with claims is larger than a commit.
+    world.crash(6);
+    let without = |world: &World| world.hosts.iter().filter(|host| host.node.members().0.len() == 6).count() == 6;
+    assert_eq!(world.run_until(2_000_000, without), Ok(true), "{}", world.describe());
+    println!("largest datagram: {} bytes", world.largest);
+    assert!(world.largest > 1024 && world.largest < 16_384, "{} bytes", world.largest);
+    assert!(world.largest < DATAGRAM_BYTES_MAX);
+}
+
+#[test]
+fn with_one_network_gone_nothing_happens() {
+    let mut world = settled(5, default_timers(3, 8, 1, Mode::Majority));
+    world.run_for(100_000).unwrap();
+    let views: Vec<_> = world.hosts.iter().map(|host| host.node.view()).collect();
+    world.cut_between(&[0], &[1, 2], &[Path::Outside], true);
+    world.run_for(3_000_000).unwrap();
+    assert_eq!(views, world.hosts.iter().map(|host| host.node.view()).collect::<Vec<_>>());
+    assert!(served(&world, 8));
+}
+
+#[test]
+fn a_node_whose_workers_hang_is_replaced() {
+    let mut world = settled(6, default_timers(3, 8, 1, Mode::Witness));
+    let clock = world.hosts[0].clock(world.now);
+    world.hosts[0].node.handle_progress(clock);
+    let replaced = |world: &World| {
+        (0..8).all(|b| {
+            [1, 2].iter().any(|id| {
+                let host = &world.hosts[*id];
+                host.node.gate_open(Bucket(b), host.clock(world.now))
+            })
+        })
+    };
+    assert_eq!(world.run_until(400_000, replaced), Ok(true), "{}", world.describe());
+}
+
+#[test]
+fn an_outage_of_all_networks_is_survived_with_all_state() {
+    let generations = |world: &World| -> Vec<_> {
+        let owner = |bucket| {
+            world.hosts.iter().find_map(|host| match host.node.role(Bucket(bucket)) {
+                Role::Owner { generation, .. } => Some((host.node.me(), generation)),
+                _ => None,
+            })
+        };
+        (0..8).map(owner).collect()
+    };
+    for (seed, nodes, mode) in [(7, 2, Mode::Witness), (8, 3, Mode::Witness), (9, 3, Mode::Majority)] {
+        let mut world = settled(seed, default_timers(nodes, 8, 1, mode));
+        world.run_for(300_000).unwrap();
+        let before = generations(&world);
+        let everyone: Vec<usize> = (0..usize::from(nodes)).collect();
+        world.cut_between(&everyone, &everyone, &Path::ALL, true);
+        world.hosts.iter_mut().for_each(|host| host.witness = false);
+        world.run_for(2_500_000).unwrap();
+        assert!(world.hosts.iter().all(|host| host.node.standing() == Standing::Fenced), "{}", world.describe());
+        world.cut.clear();
+        world.hosts.iter_mut().for_each(|host| host.witness = true);
+        assert_eq!(world.run_until(1_000_000, World::is_settled), Ok(true), "{}", world.describe());
+        assert_eq!(before, generations(&world), "a bucket changed hands or began anew");
+    }
+}
+
+#[test]
+fn two_of_three_survive_a_blink_of_the_witness_with_all_state() {
+    let mut world = settled(11, default_timers(3, 8, 1, Mode::Witness));
+    world.crash(2);
+    world.run_for(500_000).unwrap();
+    let generations = |world: &World| -> Vec<_> {
+        (0..8)
+            .map(|b| {
+                world.hosts.iter().find_map(|host| match host.node.role(Bucket(b)) {
+                    Role::Owner { generation, .. } if host.up => Some(generation),
+                    _ => None,
+                })
+            })
+            .collect()
+    };
+    let before = generations(&world);
+    [0, 1].iter().for_each(|id| world.hosts[*id].witness = false);
+    world.run_for(80_000).unwrap();
+    assert!([0, 1].iter().all(|id| world.hosts[*id].node.standing() == Standing::Fenced));
+    [0, 1].iter().for_each(|id| world.hosts[*id].witness = true);
+    assert_eq!(world.run_until(2_500_000, World::is_settled), Ok(true), "{}", world.describe());
+    assert_eq!(before, generations(&world), "connections were given up");
+    assert!(Micros(world.now) > Micros(0) && world.hosts[0].node.me().id == NodeId(0));
+}
