@@ -109,7 +109,7 @@ impl Daemon {
                     gate: ground.gate(),
                     layout: ground.layout(),
                     worker: index,
-                    reports: ground.reporter(),
+                    reports: ground.reporter(index),
                 });
                 start_worker(index, &generation, &settings, &shared, writer.as_ref(), sockets, joining)
             })

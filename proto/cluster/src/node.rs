@@ -518,7 +518,8 @@ impl Node {
             self.send_to(id, incarnation, &Body::Heartbeat(heartbeat));
             if incarnation != Incarnation::UNKNOWN && !self.hears(id) {
                 // Perhaps both of us live anew, each speaking to the other's former life.
-                let hello = Heartbeat { grants: false, includes_you: false, excludes_you: false, ..heartbeat };
+                let hello =
+                    Heartbeat { grants: false, includes_you: false, excludes_you: false, ..heartbeat };
                 self.send_to(id, Incarnation::UNKNOWN, &Body::Heartbeat(hello));
             }
         }

@@ -119,7 +119,8 @@ impl Node {
         let founding = self.is_founder(view.proposer);
         self.promised = view;
         self.wanted_since = None;
-        self.pending = Some(Pending { view, members, accepted_at: self.now, promised_at: None, asked: true, founding });
+        self.pending =
+            Some(Pending { view, members, accepted_at: self.now, promised_at: None, asked: true, founding });
         self.due = true;
     }
 
@@ -160,7 +161,8 @@ impl Node {
         let may_act = |peer: &&crate::peer::Peer| {
             let member = peer.member();
             let known = pending.founding || self.members.0.contains_key(&member.id);
-            let closed = self.members.0.get(&member.id).is_some_and(|incarnation| peer.is_closed(*incarnation));
+            let closed =
+                self.members.0.get(&member.id).is_some_and(|incarnation| peer.is_closed(*incarnation));
             known && !closed && !pending.members.contains(member)
         };
         let signs = self.peers.values().filter(may_act).filter_map(|peer| peer.sign_at);

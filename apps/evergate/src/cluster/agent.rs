@@ -8,21 +8,23 @@
 //! when a view begins or all state is dropped.
 
 use super::Report;
-use super::instruction::{Instruction, Round, term};
+mod conclusions;
+mod figures;
+
+use super::chorus::Chorus;
+use super::instruction::{Instruction, term};
 use super::keeper::{Keeper, Line};
-use super::roles::{EVERYBODY, Roles, gate_node};
+use super::roles::{EVERYBODY, Roles};
 use super::rounds::Rounds;
 use super::speaker::Speaker;
 use super::status::{ClusterCounts, ClusterStatus};
 use super::witness::Witnesses;
 use evergate_base::Micros;
 use evergate_bpf::{Gate, Leases, NodeId as GateNode};
-use evergate_cluster::{
-    Begin, Bucket, Event, MemberSet, Members, Node, NodeId, Path, Role, Standing, ViewId,
-};
+use evergate_cluster::{Bucket, Node, NodeId, Path, Rejected, Standing};
 use evergate_sys::{Epoll, Waker};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
@@ -37,6 +39,14 @@ const WAIT_MAX: Micros = Micros::from_ms(100);
 const PUBLISH: Micros = Micros::from_ms(100);
 /// The bucket whose owner speaks for the movable addresses.
 pub(crate) const SPEAKING: Bucket = Bucket(0);
+/// How long a node that has no state yet does not count its witnesses after somebody at another node's address spoke under
+/// another key: it would found a second cluster beside the one that it belongs to.
+const ESTRANGED: Micros = Micros::from_ms(2000);
+/// Between two lines about it.
+const ESTRANGED_LINES: Micros = Micros::from_ms(10_000);
+/// The length of a log, as the protocol compares them: workers say only that a mirror is complete. Those that are hold the
+/// same, because every commit waits for all of them.
+const COMPLETE: u64 = 1;
 /// Heartbeats that say that this node leaves, before its process ends.
 const FAREWELLS: u64 = 3;
 
@@ -67,7 +77,8 @@ pub(crate) struct Agent {
     pub(crate) speaker: Speaker,
     pub(crate) workers: usize,
     pub(crate) orders: Receiver<Order>,
-    pub(crate) reports: Receiver<Report>,
+    /// From which worker, and what.
+    pub(crate) reports: Receiver<(usize, Report)>,
     pub(crate) waker: Arc<Waker>,
     pub(crate) tell: Box<dyn Fn(usize, Instruction) + Send>,
     /// Whether the workers do their work; a node that only looks alive must be replaced.
@@ -104,8 +115,12 @@ struct State {
     /// As written last, by the gate's numbers.
     written: [u64; EVERYBODY as usize + 1],
     rounds: Rounds,
+    chorus: Chorus,
     counts: ClusterCounts,
     strangers: u64,
+    /// Until when a node without state does not trust its witnesses.
+    estranged_until: Micros,
+    estranged_told_at: Option<Micros>,
     installed_at: Micros,
     draining: bool,
     drained: bool,
@@ -132,8 +147,11 @@ impl Agent {
             leases,
             written: [0; EVERYBODY as usize + 1],
             rounds: Rounds::default(),
+            chorus: Chorus::new(self.workers),
             counts: ClusterCounts::default(),
             strangers: 0,
+            estranged_until: Micros(0),
+            estranged_told_at: None,
             installed_at: Micros(0),
             draining: false,
             drained: false,
@@ -170,8 +188,8 @@ impl Agent {
         let before = self.clock.now();
         self.waker.drain();
         // Reports first: what is acknowledged must be known before anything that follows from it is answered.
-        while let Ok(report) = self.reports.try_recv() {
-            self.take_report(state, report);
+        while let Ok((worker, report)) = self.reports.try_recv() {
+            self.take_report(state, worker, report);
         }
         while let Ok(order) = self.orders.try_recv() {
             self.take_order(state, order);
@@ -180,7 +198,9 @@ impl Agent {
             self.drain_link(state, index);
         }
         while let Some(asked_at) = self.witnesses.as_mut().and_then(|all| all.answer(self.clock.now())) {
-            self.node.set_witness(self.clock.now(), asked_at, true);
+            let now = self.clock.now();
+            let estranged = self.node.standing() == Standing::Listening && now < state.estranged_until;
+            self.node.set_witness(now, asked_at, !estranged);
             self.settle(state);
         }
         if (self.working)() {
@@ -208,16 +228,39 @@ impl Agent {
                 Err(_) => continue, // an ICMP error of something sent before
             };
             state.counts.datagrams_received += 1;
-            let from: IpAddr = from.ip().to_canonical();
             // Whoever floods the port from elsewhere must not cost a check of the tag each time.
-            if !link.peers.values().any(|peer| peer.ip() == from) {
+            let ip = from.ip().to_canonical();
+            let Some(sender) = link.peers.iter().find(|(_, at)| at.ip() == ip) else {
                 state.strangers += 1;
                 continue;
-            }
-            let path = link.path;
+            };
+            let (path, peer) = (link.path, (*sender.1 == from).then_some(*sender.0));
+            let not_understood = self.not_understood();
             let datagram = state.buffer.get(..length).unwrap_or_default();
             self.node.handle_datagram(self.clock.now(), path, datagram);
+            if let Some(peer) = peer.filter(|_| self.not_understood() > not_understood) {
+                self.estrange(state, peer);
+            }
             self.settle(state);
+        }
+    }
+
+    /// Datagrams so far that this node could not make sense of, as those of another key, name or version.
+    fn not_understood(&self) -> u64 {
+        let reasons = [Rejected::Forged, Rejected::UnknownKey, Rejected::Version, Rejected::WrongCluster];
+        reasons.into_iter().map(|reason| self.node.rejected(reason)).sum()
+    }
+
+    /// Somebody at the very address of a node speaks, and is not understood.
+    fn estrange(&mut self, state: &mut State, peer: NodeId) {
+        let now = self.clock.now();
+        state.estranged_until = now + ESTRANGED;
+        if state.estranged_told_at.is_none_or(|at| now.since(at) >= ESTRANGED_LINES) {
+            state.estranged_told_at = Some(now);
+            let number = peer.0.saturating_add(1);
+            self.warn(format!(
+                "does not understand node {number}: are cluster.name, cluster.key_file and the version the same there?"
+            ));
         }
     }
 
@@ -248,14 +291,20 @@ impl Agent {
         state.publish_at = now;
     }
 
-    fn take_report(&mut self, state: &mut State, report: Report) {
+    fn take_report(&mut self, state: &mut State, worker: usize, report: Report) {
         let now = self.clock.now();
         match report {
             Report::CaughtUp { bucket, node, office } => {
-                self.node.handle_caught_up(now, bucket, term(office), node, 1);
+                if state.chorus.caught_up(worker, bucket, node, office) {
+                    self.node.handle_caught_up(now, bucket, term(office), node, COMPLETE);
+                }
             }
-            Report::Complete { bucket, office } => self.node.handle_stored(bucket, term(office), 1),
-            Report::Frozen { bucket, office } => self.node.handle_frozen(now, bucket, term(office), 1),
+            Report::Complete { bucket, office } => self.node.handle_stored(bucket, term(office), COMPLETE),
+            Report::Frozen { bucket, office } => {
+                if state.chorus.frozen(worker, bucket, office) {
+                    self.node.handle_frozen(now, bucket, term(office), COMPLETE);
+                }
+            }
             Report::ChannelLost { node, why } => {
                 state.counts.channels_lost += 1;
                 let buckets = state.roles.mirrored_to(node);
@@ -279,120 +328,6 @@ impl Agent {
             }
         }
         self.settle(state);
-    }
-
-    /// Acts on what the protocol has concluded.
-    fn settle(&mut self, state: &mut State) {
-        while let Some(event) = self.node.poll_event() {
-            match event {
-                Event::Voided => self.voided(state),
-                Event::Installed { view, members } => self.installed(state, view, &members),
-                Event::Role { bucket, role } => {
-                    let listed = self.node.gate_listed(bucket).unwrap_or_default();
-                    state.roles.change(bucket, role, listed);
-                }
-                Event::Standing(standing) => self.stands(state, standing),
-                Event::Drained => {
-                    state.drained = true;
-                    state.publish_at = Micros(0);
-                    self.info("is drained: it serves no bucket any more");
-                }
-            }
-        }
-        self.write_leases(state);
-        let (changed, round) = state.roles.take();
-        if !changed.is_empty() {
-            self.tell_roles(state, changed, round);
-        }
-    }
-
-    fn tell_roles(&mut self, state: &mut State, changed: Vec<(Bucket, Role)>, round: Option<Round>) {
-        let round = round.map(|round| {
-            let died = |bucket: &Bucket| {
-                matches!(self.node.role(*bucket), Role::Owner { begin: Begin::TakeOver, .. })
-            };
-            let taken_over = round.buckets.iter().filter(|(bucket, _)| died(bucket)).count();
-            state.counts.take_overs += u64::from(taken_over > 0);
-            state.counts.hand_overs += (round.buckets.len() - taken_over) as u64;
-            state.rounds.begin(
-                self.clock.now(),
-                evergate_sys::wall_clock_s(),
-                &round,
-                taken_over,
-                self.workers,
-            );
-            Arc::new(round)
-        });
-        for worker in 0..self.workers {
-            (self.tell)(worker, Instruction::Roles(changed.clone()));
-            if let Some(round) = &round {
-                (self.tell)(worker, Instruction::TakeOver(round.clone()));
-            }
-        }
-    }
-
-    fn voided(&mut self, state: &mut State) {
-        state.revoke_all();
-        state.roles.void();
-        state.rounds.void();
-        state.counts.voided += 1;
-        state.publish_at = Micros(0);
-        for worker in 0..self.workers {
-            (self.tell)(worker, Instruction::Void);
-        }
-        if let Err(error) = self.gate.set_reset_unknown(false) {
-            self.warn(format!("cannot make the gate keep silent to unknown connections: {error}"));
-        }
-        self.warn("has lost its place in the cluster and dropped all state; it joins again".to_owned());
-    }
-
-    fn installed(&mut self, state: &mut State, view: ViewId, members: &Members) {
-        state.revoke_all();
-        state.counts.views += 1;
-        state.installed_at = self.clock.now();
-        state.publish_at = Micros(0);
-        let numbers: Vec<String> = members.0.keys().map(|id| (id.0 + 1).to_string()).collect();
-        let proposer = view.proposer.0.saturating_add(1);
-        self.info(format!("view {} (proposed by node {proposer}): nodes {}", view.epoch, numbers.join(", ")));
-    }
-
-    fn stands(&mut self, state: &mut State, standing: Standing) {
-        state.publish_at = Micros(0);
-        match standing {
-            Standing::Listening => self.info("listens for the others"),
-            Standing::Active => {
-                self.info("is active");
-                if let Err(error) = self.gate.set_reset_unknown(true) {
-                    self.warn(format!("cannot let the gate answer unknown connections: {error}"));
-                }
-            }
-            Standing::Fenced => {
-                state.counts.fenced += 1;
-                self.warn(
-                    "is fenced: nobody vouches for it, so it says nothing to clients and servers".to_owned(),
-                );
-            }
-            Standing::Left => self.info("has left the cluster"),
-        }
-    }
-
-    fn write_leases(&self, state: &mut State) {
-        let leases = self.node.leases();
-        state.write(0, self.clock.gate_ns(leases.own));
-        let me = self.node.me().id;
-        let mut everybody = u64::MAX;
-        let members: MemberSet = self.node.members().set();
-        for peer in self.node.config().nodes.without(me).iter() {
-            let until = leases.member.get(usize::from(peer.0)).copied().unwrap_or_default();
-            let until_ns = self.clock.gate_ns(until);
-            if members.contains(peer) {
-                everybody = everybody.min(until_ns);
-            }
-            if let Some(number) = gate_node(peer) {
-                state.write(number.number(), until_ns);
-            }
-        }
-        state.write(EVERYBODY, everybody);
     }
 
     fn send(&mut self, state: &mut State) {
@@ -448,5 +383,3 @@ impl State {
         }
     }
 }
-
-mod figures;

@@ -42,7 +42,7 @@ pub struct Ground {
     links: [Link; 2],
     speaker: Speaker,
     tickets: [u8; 32],
-    reports: (Sender<Report>, Receiver<Report>),
+    reports: (Sender<(usize, Report)>, Receiver<(usize, Report)>),
     waker: Arc<Waker>,
     clock: Clock,
 }
@@ -128,9 +128,9 @@ impl Ground {
         self.layout.clone()
     }
 
-    /// Where a worker reports to.
-    pub fn reporter(&self) -> Reporter {
-        Reporter { reports: self.reports.0.clone(), waker: self.waker.clone() }
+    /// Where this worker reports to.
+    pub fn reporter(&self, worker: usize) -> Reporter {
+        Reporter { worker, reports: self.reports.0.clone(), waker: self.waker.clone() }
     }
 
     /// Where the session ticket keys of all nodes come from.

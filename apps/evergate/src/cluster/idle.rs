@@ -1,69 +1,69 @@
 //! Workers without connections: they answer every instruction at once, as workers with nothing to mirror would.
 //!
-//! For tests of the agent, and for a node whose workers have no part in the cluster.
+//! For tests of the agent alone.
 
-use super::Reporter;
 use super::instruction::{Instruction, Round, office};
-use super::{Report, Resumed};
+use super::{Report, Reporter, Resumed};
 use evergate_bpf::Owners;
 use evergate_cluster::{Bucket, Role};
 
 /// All workers of a node.
 pub struct Idle {
-    workers: usize,
     owners: Owners,
-    reporter: Reporter,
+    reporters: Vec<Reporter>,
 }
 
 impl Idle {
-    /// `workers` of them.
-    pub fn new(workers: usize, owners: Owners, reporter: Reporter) -> Idle {
-        Idle { workers: workers.max(1), owners, reporter }
+    /// One for each reporter.
+    pub fn new(owners: Owners, reporters: Vec<Reporter>) -> Idle {
+        Idle { owners, reporters }
     }
 
     /// One of them follows an instruction.
     pub fn follow(&self, worker: usize, instruction: &Instruction) {
+        let Some(reporter) = self.reporters.get(worker) else { return };
         match instruction {
             Instruction::Roles(roles) => {
-                let own = roles.iter().filter(|(bucket, _)| self.is_of(worker, *bucket));
-                own.for_each(|(bucket, role)| self.play(*bucket, *role));
+                for (bucket, role) in roles {
+                    play(reporter, *bucket, *role, self.is_of(worker, *bucket));
+                }
             }
-            Instruction::TakeOver(round) => self.resume(worker, round),
+            Instruction::TakeOver(round) => reporter.send(Report::Resumed(self.resume(worker, round))),
             Instruction::Void => {}
         }
     }
 
     fn is_of(&self, worker: usize, bucket: Bucket) -> bool {
-        usize::from(bucket.0) % self.workers == worker
+        usize::from(bucket.0) % self.reporters.len().max(1) == worker
     }
 
-    fn play(&self, bucket: Bucket, role: Role) {
-        match role {
-            Role::Owner { term, syncing, freeze_for, .. } => {
-                let office = office(term);
-                for node in syncing.iter() {
-                    self.reporter.send(Report::CaughtUp { bucket, node, office });
-                }
-                if freeze_for.is_some() {
-                    self.reporter.send(Report::Frozen { bucket, office });
-                }
-            }
-            Role::Backup { term, .. } => {
-                self.reporter.send(Report::Complete { bucket, office: office(term) })
-            }
-            Role::Outside { .. } => {}
-        }
-    }
-
-    fn resume(&self, worker: usize, round: &Round) {
-        let own = round.buckets.iter().filter(|(bucket, _)| self.is_of(worker, *bucket));
+    fn resume(&self, worker: usize, round: &Round) -> Resumed {
         let mut resumed = Resumed::default();
-        for (bucket, _) in own {
+        for (bucket, _) in round.buckets.iter().filter(|(bucket, _)| self.is_of(worker, *bucket)) {
             if let Some(bucket) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
                 self.owners.release(bucket);
             }
             resumed.buckets += 1;
         }
-        self.reporter.send(Report::Resumed(resumed));
+        resumed
+    }
+}
+
+/// `holds`: whether the worker holds copies of the bucket for others.
+fn play(reporter: &Reporter, bucket: Bucket, role: Role, holds: bool) {
+    match role {
+        Role::Owner { term, syncing, freeze_for, .. } => {
+            let office = office(term);
+            for node in syncing.iter() {
+                reporter.send(Report::CaughtUp { bucket, node, office });
+            }
+            if freeze_for.is_some() {
+                reporter.send(Report::Frozen { bucket, office });
+            }
+        }
+        Role::Backup { term, .. } if holds => {
+            reporter.send(Report::Complete { bucket, office: office(term) });
+        }
+        Role::Backup { .. } | Role::Outside { .. } => {}
     }
 }

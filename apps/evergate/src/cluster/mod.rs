@@ -9,6 +9,7 @@
 //! - [`Running`] and [`Handle`]: what the rest of the process sees of it.
 
 mod agent;
+mod chorus;
 mod ground;
 mod host;
 pub mod idle;
@@ -106,14 +107,15 @@ impl Layout {
 /// A worker's way to the agent.
 #[derive(Clone, Debug)]
 pub struct Reporter {
-    reports: Sender<Report>,
+    worker: usize,
+    reports: Sender<(usize, Report)>,
     waker: Arc<evergate_sys::Waker>,
 }
 
 impl Reporter {
     /// Reports. The agent ends after its workers; what comes later is of no use to anybody.
     pub fn send(&self, report: Report) {
-        if self.reports.send(report).is_ok() {
+        if self.reports.send((self.worker, report)).is_ok() {
             self.waker.wake();
         }
     }

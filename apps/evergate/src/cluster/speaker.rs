@@ -1,7 +1,7 @@
 //! Tells the network where the movable addresses live, while this node is the one that answers for them.
 //!
 //! In steer mode the switch learns the place of the virtual MAC from what comes from it, and only announcements and answers
-//! come from it. In flood mode the switch must never learn it: then nothing is said, but the cards still listen to it.
+//! come from it. In flood mode the switch must never learn it: announcements come from the card's own address.
 
 use super::Interface;
 use evergate_base::Micros;
@@ -18,24 +18,24 @@ const INTERVAL: Micros = Micros::from_ms(5000);
 /// Announcements on both interfaces.
 pub(crate) struct Speaker {
     places: Vec<(Announcer, Vec<IpAddr>)>,
-    speaks: bool,
     since: Option<Micros>,
     said: usize,
     next_at: Micros,
 }
 
 impl Speaker {
-    /// `quiet`: flood mode.
+    /// `flood`: the switch must not learn where the virtual MAC lives.
     pub(crate) fn new(
         places: [(Interface, Vec<IpAddr>); 2],
         virtual_mac: [u8; 6],
-        quiet: bool,
+        flood: bool,
     ) -> io::Result<Speaker> {
         let open = |(interface, addresses): (Interface, Vec<IpAddr>)| {
-            Ok((Announcer::new(interface.index, virtual_mac, virtual_mac)?, addresses))
+            let source = if flood { interface.mac } else { virtual_mac };
+            Ok((Announcer::new(interface.index, virtual_mac, source)?, addresses))
         };
         let places = places.into_iter().map(open).collect::<io::Result<Vec<_>>>()?;
-        Ok(Speaker { places, speaks: !quiet, since: None, said: 0, next_at: Micros(0) })
+        Ok(Speaker { places, since: None, said: 0, next_at: Micros(0) })
     }
 
     /// When there is something to say; `None` while this node does not answer for the addresses.
@@ -45,7 +45,7 @@ impl Speaker {
 
     /// `open`: whether this node's gate lets it speak for the addresses.
     pub(crate) fn tend(&mut self, now: Micros, open: bool) {
-        if !open || !self.speaks {
+        if !open {
             self.since = None;
             return;
         }

@@ -1,7 +1,7 @@
 //! The backup's side: frames of other nodes' connections come in and are answered by how many have been taken.
 
-use super::channel::Channel;
 use super::Cluster;
+use super::channel::Channel;
 use crate::cluster::{Instruction, Report, office};
 use crate::worker::Worker;
 use crate::worker::slab::Source;

@@ -40,14 +40,18 @@ impl Worker {
 
     /// Whether the connection must not be touched.
     pub(in crate::worker) fn is_frozen(&self, key: Key) -> bool {
-        let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.freezing.is_empty()) else { return false };
+        let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.freezing.is_empty()) else {
+            return false;
+        };
         let mirroring = self.clients.get(key).and_then(|client| client.mirroring.as_ref());
         mirroring.is_some_and(|mirroring| cluster.freezing.contains_key(&mirroring.bucket))
     }
 
     /// Reports buckets of which the next owner has everything.
     pub(in crate::worker) fn report_frozen(&mut self) {
-        let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.freezing.is_empty()) else { return };
+        let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.freezing.is_empty()) else {
+            return;
+        };
         let freezing = cluster.freezing.clone();
         for (bucket, (node, office)) in freezing {
             let keys = self.keys_of(bucket);

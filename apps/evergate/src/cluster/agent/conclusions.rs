@@ -1,0 +1,136 @@
+//! From what the protocol concludes to the gate and the workers.
+
+use super::{Agent, COMPLETE, State};
+use crate::cluster::instruction::{Instruction, Round};
+use crate::cluster::roles::{EVERYBODY, gate_node};
+use evergate_base::Micros;
+use evergate_cluster::{Begin, Bucket, Event, MemberSet, Members, Role, Standing, ViewId};
+use std::sync::Arc;
+
+impl Agent {
+    /// Acts on what the protocol has concluded.
+    pub(super) fn settle(&mut self, state: &mut State) {
+        while let Some(event) = self.node.poll_event() {
+            match event {
+                Event::Voided => self.voided(state),
+                Event::Installed { view, members } => self.installed(state, view, &members),
+                Event::Role { bucket, role } => self.play(state, bucket, role),
+                Event::Standing(standing) => self.stands(state, standing),
+                Event::Drained => {
+                    state.drained = true;
+                    state.publish_at = Micros(0);
+                    self.info("is drained: it serves no bucket any more");
+                }
+            }
+        }
+        self.write_leases(state);
+        let (changed, round) = state.roles.take();
+        if !changed.is_empty() {
+            self.tell_roles(state, changed, round);
+        }
+    }
+
+    fn play(&mut self, state: &mut State, bucket: Bucket, role: Role) {
+        let listed = self.node.gate_listed(bucket).unwrap_or_default();
+        state.roles.change(bucket, role, listed);
+        let (syncing, freezes) = match role {
+            Role::Owner { syncing, freeze_for, .. } => (syncing, freeze_for.is_some()),
+            _ => (MemberSet::EMPTY, false),
+        };
+        state.chorus.expect(bucket, syncing, freezes);
+        if let Role::Backup { term, in_sync: true, .. } = role {
+            // It stays complete when a view or an owner changes: every commit has waited for it. Nobody tells it again.
+            self.node.handle_stored(bucket, term, COMPLETE);
+        }
+    }
+
+    fn tell_roles(&mut self, state: &mut State, changed: Vec<(Bucket, Role)>, round: Option<Round>) {
+        let round = round.map(|round| {
+            let died = |bucket: &Bucket| {
+                matches!(self.node.role(*bucket), Role::Owner { begin: Begin::TakeOver, .. })
+            };
+            let taken_over = round.buckets.iter().filter(|(bucket, _)| died(bucket)).count();
+            state.counts.take_overs += u64::from(taken_over > 0);
+            state.counts.hand_overs += (round.buckets.len() - taken_over) as u64;
+            state.rounds.begin(
+                self.clock.now(),
+                evergate_sys::wall_clock_s(),
+                &round,
+                taken_over,
+                self.workers,
+            );
+            Arc::new(round)
+        });
+        for worker in 0..self.workers {
+            (self.tell)(worker, Instruction::Roles(changed.clone()));
+            if let Some(round) = &round {
+                (self.tell)(worker, Instruction::TakeOver(round.clone()));
+            }
+        }
+    }
+
+    fn voided(&mut self, state: &mut State) {
+        state.revoke_all();
+        state.roles.void();
+        state.rounds.void();
+        state.chorus.clear();
+        state.counts.voided += 1;
+        state.publish_at = Micros(0);
+        for worker in 0..self.workers {
+            (self.tell)(worker, Instruction::Void);
+        }
+        if let Err(error) = self.gate.set_reset_unknown(false) {
+            self.warn(format!("cannot make the gate keep silent to unknown connections: {error}"));
+        }
+        self.warn("has lost its place in the cluster and dropped all state; it joins again".to_owned());
+    }
+
+    fn installed(&mut self, state: &mut State, view: ViewId, members: &Members) {
+        state.revoke_all();
+        state.counts.views += 1;
+        state.installed_at = self.clock.now();
+        state.publish_at = Micros(0);
+        let numbers: Vec<String> = members.0.keys().map(|id| (id.0 + 1).to_string()).collect();
+        let proposer = view.proposer.0.saturating_add(1);
+        self.info(format!("view {} (proposed by node {proposer}): nodes {}", view.epoch, numbers.join(", ")));
+    }
+
+    fn stands(&mut self, state: &mut State, standing: Standing) {
+        state.publish_at = Micros(0);
+        match standing {
+            Standing::Listening => self.info("listens for the others"),
+            Standing::Active => {
+                self.info("is active");
+                if let Err(error) = self.gate.set_reset_unknown(true) {
+                    self.warn(format!("cannot let the gate answer unknown connections: {error}"));
+                }
+            }
+            Standing::Fenced => {
+                state.counts.fenced += 1;
+                self.warn(
+                    "is fenced: nobody vouches for it, so it says nothing to clients and servers".to_owned(),
+                );
+            }
+            Standing::Left => self.info("has left the cluster"),
+        }
+    }
+
+    fn write_leases(&self, state: &mut State) {
+        let leases = self.node.leases();
+        state.write(0, self.clock.gate_ns(leases.own));
+        let me = self.node.me().id;
+        let mut everybody = u64::MAX;
+        let members: MemberSet = self.node.members().set();
+        for peer in self.node.config().nodes.without(me).iter() {
+            let until = leases.member.get(usize::from(peer.0)).copied().unwrap_or_default();
+            let until_ns = self.clock.gate_ns(until);
+            if members.contains(peer) {
+                everybody = everybody.min(until_ns);
+            }
+            if let Some(number) = gate_node(peer) {
+                state.write(number.number(), until_ns);
+            }
+        }
+        state.write(EVERYBODY, everybody);
+    }
+}

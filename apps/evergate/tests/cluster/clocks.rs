@@ -1,0 +1,43 @@
+//! No clock is compared with another node's.
+
+use crate::world::{World, eventually, privileged};
+use evergate::cluster::idle::Idle;
+use evergate::cluster::{Ground, Running};
+use evergate::config::{self, Config};
+use evergate_base::Micros;
+
+#[test]
+fn nodes_whose_clocks_differ_by_a_minute_agree() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let text = world.config(&World::entries(2), "");
+    let folder = world.folder.path("");
+    let nodes = [(1, Micros(0)), (2, Micros::from_ms(60_000))].map(|(number, ahead)| {
+        let mut config = config::parse(&text, "test.toml", &folder).unwrap().config;
+        config::choose_node(&mut config, Some(number), "test.toml").unwrap();
+        world.host(number).run(move || start(&config, ahead))
+    });
+    eventually("both are in one view and copy each other's buckets", || {
+        let all: Vec<_> = nodes.iter().map(|node| node.handle().status()).collect();
+        let views: Vec<_> =
+            all.iter().filter_map(|status| Some(status.view.as_ref()?.members.clone())).collect();
+        let owned: u64 = all.iter().map(|status| status.buckets.owned).sum();
+        let bare: u64 = all.iter().map(|status| status.buckets.bare).sum();
+        let agreed = views == [vec![1, 2], vec![1, 2]] && owned == 1024 && bare == 0;
+        (agreed && all.iter().all(|status| status.standing == "active")).then_some(())
+    });
+    for node in nodes {
+        node.stop().unwrap();
+    }
+}
+
+fn start(config: &Config, ahead: Micros) -> Running {
+    let cluster = config.cluster.as_ref().unwrap();
+    let ground = Ground::prepare_with_clock(config, cluster, ahead).unwrap();
+    let workers = config.node.worker_count().get();
+    let reporters = (0..workers).map(|worker| ground.reporter(worker)).collect();
+    let idle = Idle::new(ground.gate().owners(), reporters);
+    ground.start(move |worker, instruction| idle.follow(worker, &instruction), || true).unwrap()
+}

@@ -1,0 +1,104 @@
+//! Whoever is not one of the nodes changes nothing.
+
+use crate::relay::{FOR_ONE, FOR_TWO, Relay};
+use crate::world::{PORT, World, entry, eventually, inside, outside, privileged, settled};
+use evergate::cluster::status::ClusterStatus;
+use std::net::UdpSocket;
+
+fn epoch(status: &ClusterStatus) -> Option<u64> {
+    status.view.as_ref().map(|view| view.epoch)
+}
+
+#[test]
+fn what_is_forged_replayed_or_noise_is_counted_and_changes_nothing() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let relay = Relay::start(&world.switch);
+    let nodes = [
+        world.start(
+            1,
+            &world.config(&(entry(1, inside(1), outside(1)) + &entry(2, inside(FOR_ONE), outside(2))), ""),
+        ),
+        world.start(
+            2,
+            &world.config(&(entry(1, inside(FOR_TWO), outside(1)) + &entry(2, inside(2), outside(2))), ""),
+        ),
+    ];
+    let before = settled(&nodes);
+    relay.turn_hostile();
+    for reason in ["duplicate", "too_old", "forged", "malformed"] {
+        for node in &nodes {
+            node.eventually(reason, |status| status.rejected[reason] > 20);
+        }
+    }
+    assert!(relay.attacks() > 1000);
+    for (node, before) in nodes.iter().zip(before) {
+        let now = node.status();
+        assert_eq!(epoch(&now), epoch(&before), "{:#?}", node.process.lines());
+        assert_eq!((now.counts.voided, now.counts.fenced), (before.counts.voided, before.counts.fenced));
+        assert_eq!(now.buckets.owned, before.buckets.owned);
+        let heard = now
+            .nodes
+            .iter()
+            .find(|other| other.number != node.number)
+            .and_then(|other| other.heard_inside_ms);
+        assert!(heard.is_some(), "{:?}", now.nodes);
+    }
+}
+
+#[test]
+fn strangers_are_counted_without_a_look_at_what_they_say() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(1);
+    let node = world.start(1, &world.config(&World::entries(2), ""));
+    world.switch.run(|| {
+        let socket = UdpSocket::bind((outside(254), 0)).unwrap();
+        for length in 0..500usize {
+            let _ = socket.send_to(&vec![1; length], (outside(1), PORT));
+        }
+    });
+    let status = node.eventually("counts strangers", |status| status.rejected["stranger"] == 500);
+    let others = status.rejected.iter().filter(|(reason, _)| *reason != "stranger");
+    assert_eq!(others.map(|(_, count)| count).sum::<u64>(), 0, "{:?}", status.rejected);
+}
+
+#[test]
+fn a_node_with_another_key_never_joins_and_never_founds_a_second_cluster() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(3);
+    let mut nodes = world.cluster(2, "");
+    // The others know of a third node, which has the wrong key.
+    for node in nodes.drain(..) {
+        node.kill();
+    }
+    let config = world.config(&World::entries(3), "");
+    let nodes: Vec<_> = (1..=2).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    world.folder.write("other.key", &format!("{}\n", evergate::cluster::fresh_key()));
+    let other = world.start(3, &world.config(&World::entries(3), "key_file = \"other.key\""));
+    other.process.line_after(0, "does not understand node");
+    // Longer than a node without company listens before it founds a cluster: heartbeats come 200 times a second.
+    let mut seen = 0;
+    eventually("it has heard much and understood nothing", || {
+        let status = other.status();
+        assert_eq!(
+            (status.standing.as_str(), epoch(&status)),
+            ("listening", None),
+            "{:#?}",
+            other.process.lines()
+        );
+        assert_eq!(status.buckets.owned, 0);
+        seen = status.rejected["forged"];
+        (seen > 4000).then_some(())
+    });
+    for status in settled(&nodes) {
+        assert!(status.rejected["forged"] > 0);
+        assert_eq!(status.nodes.iter().filter(|node| node.member).count(), 2);
+    }
+}

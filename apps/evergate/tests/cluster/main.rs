@@ -1,0 +1,14 @@
+//! The agent in network namespaces: real nodes, two switches, and whoever wants to disturb them. No traffic: what becomes
+//! of connections is tested elsewhere.
+
+#![allow(missing_docs)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod clocks;
+mod hostile;
+mod orders;
+mod relay;
+mod views;
+mod world;

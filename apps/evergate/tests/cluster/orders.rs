@@ -1,0 +1,76 @@
+//! What an operator tells a node.
+
+use crate::world::{World, privileged, settled};
+
+#[test]
+fn a_drained_node_gives_its_buckets_away_and_takes_them_back_when_told() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let nodes = world.cluster(2, "");
+    let output = nodes[0].cli(&["node", "drain"]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let drained = nodes[0].eventually("is drained", |status| status.drained);
+    assert!(drained.draining && drained.buckets.owned == 0, "{drained:?}");
+    let other = nodes[1].eventually("has everything", |status| status.buckets.owned == 1024);
+    assert!(other.counts.hand_overs > 0 && other.counts.take_overs == 0, "{:?}", other.counts);
+    assert_eq!(other.counts.voided + drained.counts.voided, 0);
+
+    assert_eq!(nodes[0].cli(&["node", "undrain"]).code, Some(0));
+    nodes[0].eventually("takes buckets again", |status| !status.draining && status.buckets.owned > 0);
+}
+
+#[test]
+fn a_node_that_leaves_is_replaced_at_once_and_stays_out() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let mut nodes = world.cluster(2, "");
+    let leaver = nodes.remove(0);
+    assert_eq!(leaver.cli(&["node", "leave"]).code, Some(0));
+    leaver.eventually("has left", |status| status.standing == "left" && status.view.is_none());
+    let rest = settled(&nodes).remove(0);
+    assert_eq!(rest.view.unwrap().members, [2]);
+    assert_eq!(rest.counts.take_overs, 1);
+    assert_eq!(leaver.status().standing, "left");
+}
+
+#[test]
+fn a_node_told_to_stop_hands_over_first() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let mut nodes = world.cluster(2, "");
+    let mut stopped = nodes.remove(0);
+    stopped.process.signal("TERM");
+    assert!(stopped.process.wait().success());
+    let rest = settled(&nodes).remove(0);
+    assert!(rest.counts.hand_overs > 0, "{:?}", rest.counts);
+    let lines = stopped.process.lines();
+    assert!(lines.iter().any(|line| line.contains("is drained")), "{lines:#?}");
+}
+
+#[test]
+fn a_node_without_a_cluster_says_so() {
+    let folder = crate::world::Folder::new();
+    let config = "[node]\nworkers = 1\n[logs]\naccess = \"off\"\n[admin]\nsocket = \"admin.sock\"\n\
+        [[listeners]]\nname = \"in\"\naddress = \"127.0.0.1:1\"\nprotocol = \"http\"\nredirect_to_https = true\n";
+    let file = folder.write(
+        "evergate.toml",
+        &config.replace("127.0.0.1:1", &crate::support::Port::new().address().to_string()),
+    );
+    let process = crate::support::Process::start(|command| command.arg(&file));
+    let socket = folder.path("admin.sock");
+    for verb in [["cluster", "status"], ["node", "drain"], ["node", "undrain"], ["node", "leave"]] {
+        let output = crate::world::evergate(&[verb[0], verb[1], "--socket", socket.to_str().unwrap()]);
+        assert_eq!(output.code, Some(1), "{output:?}");
+        assert!(output.err.contains("not part of a cluster"), "{output:?}");
+    }
+    drop(process);
+    let output = crate::world::evergate(&["run", file.to_str().unwrap(), "--node", "1"]);
+    assert_eq!(output.code, Some(2), "{output:?}");
+    assert!(output.err.contains("there is no `[cluster]`"), "{output:?}");
+}

@@ -1,0 +1,82 @@
+//! Nodes come and go.
+
+use crate::world::{ADDRESS, VIRTUAL_MAC, World, outside, privileged, settled};
+use evergate_bpf::netns::Namespace;
+use std::net::UdpSocket;
+use std::process::Command;
+
+#[test]
+fn buckets_are_spread_move_when_nodes_die_and_come_back_with_them() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(3);
+    let mut nodes = world.cluster(3, "backups = 2");
+    for status in settled(&nodes) {
+        assert!((300..=400).contains(&status.buckets.owned), "{:?}", status.buckets);
+        assert_eq!(status.buckets.owned + status.buckets.backed, 1024, "{:?}", status.buckets);
+        assert!(status.gate.contains_key("fenced"));
+    }
+
+    nodes.remove(0).kill();
+    for status in settled(&nodes) {
+        let taken: u64 = status.take_overs.iter().map(|one| one.taken_over).sum();
+        assert!(taken > 0 && status.counts.take_overs == 1, "{:?}", status.take_overs);
+        assert!(status.take_overs.iter().all(|one| !one.running && one.lost == 0), "{:?}", status.take_overs);
+    }
+
+    nodes.remove(1).kill();
+    let last = settled(&nodes).remove(0);
+    assert_eq!((last.buckets.owned, last.buckets.bare), (1024, 1024));
+
+    let config = world.config(&World::entries(3), "backups = 2");
+    nodes.insert(0, world.start(1, &config));
+    let back = nodes[0].eventually("gets buckets back", |status| status.buckets.owned > 0);
+    assert!(back.counts.hand_overs > 0 && back.counts.take_overs == 0, "{:?}", back.counts);
+    assert_eq!(back.view.map(|view| view.members), Some(vec![1, 2]));
+}
+
+#[test]
+fn the_address_lives_at_the_owner_of_its_bucket_and_moves_with_it() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let mut nodes = world.cluster(2, "");
+    assert_eq!(question(&world.switch).as_deref(), Some(VIRTUAL_MAC));
+    let place = crate::world::eventually("the switch knows where", || place(&world.switch));
+    let speaker: u8 = place.trim_start_matches("out").parse().unwrap();
+    assert!((1..=2).contains(&speaker), "{place}");
+
+    nodes.remove(usize::from(speaker) - 1).kill();
+    settled(&nodes);
+    let survivor = format!("out{}", nodes[0].number);
+    crate::world::eventually("the switch sends to the survivor", || {
+        (self::place(&world.switch).as_deref() == Some(survivor.as_str())).then_some(())
+    });
+    world.switch.ip("neigh flush all").unwrap();
+    assert_eq!(question(&world.switch).as_deref(), Some(VIRTUAL_MAC), "the survivor answers");
+}
+
+/// Who answers for the address, as the kernel of the switch's namespace is told.
+fn question(switch: &Namespace) -> Option<String> {
+    crate::world::eventually("somebody answers for the address", || {
+        switch.run(|| {
+            let socket = UdpSocket::bind((outside(254), 0)).unwrap();
+            let _ = socket.send_to(b"?", (ADDRESS, 9));
+            let interface = evergate_bpf::interface_index("out").unwrap();
+            evergate_sys::neighbour(interface, ADDRESS.parse().unwrap()).unwrap()
+        })
+    })
+    .map(|byte: u8| format!("{byte:02x}"))
+    .join(":")
+    .into()
+}
+
+/// The port behind which the switch has seen the virtual MAC.
+fn place(switch: &Namespace) -> Option<String> {
+    let table = switch.run(|| Command::new("bridge").args(["fdb", "show", "br", "out"]).output().unwrap());
+    let text = String::from_utf8(table.stdout).unwrap();
+    let line = text.lines().find(|line| line.starts_with(VIRTUAL_MAC))?;
+    line.split_whitespace().skip_while(|word| *word != "dev").nth(1).map(str::to_owned)
+}

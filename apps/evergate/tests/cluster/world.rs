@@ -1,0 +1,186 @@
+//! Nodes in namespaces of their own, on two switches in another one, which is also the witness.
+
+pub(crate) use crate::support::{Folder, Output, eventually, evergate};
+
+use crate::support::{DEADLINE, Process};
+use evergate::cluster::status::ClusterStatus;
+use evergate_bpf::netns::Namespace;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// The cluster's addresses; hosts of both networks have the numbers of their nodes, the switches 254.
+pub(crate) const ADDRESS: &str = "10.72.0.100";
+const SOURCE: &str = "10.71.0.100";
+pub(crate) const VIRTUAL_MAC: &str = "02:00:5e:00:00:64";
+pub(crate) const PORT: u16 = 7400;
+
+/// Whether these tests can run here; says so on stderr when not. With root and a kernel that is new enough they can, and
+/// what fails then is a failure.
+pub(crate) fn privileged() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.trim().parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let root =
+        status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"));
+    if !root || version < (6, 8) {
+        eprintln!("skipped: needs root (is {root}) and Linux 6.8 (is {})", release.trim());
+        return false;
+    }
+    true
+}
+
+pub(crate) fn inside(host: u8) -> IpAddr {
+    IpAddr::from([10, 71, 0, host])
+}
+
+pub(crate) fn outside(host: u8) -> IpAddr {
+    IpAddr::from([10, 72, 0, host])
+}
+
+/// The networks of a cluster. Namespaces are gone when nobody is left in them.
+pub(crate) struct World {
+    pub(crate) switch: Namespace,
+    hosts: Vec<Namespace>,
+    pub(crate) folder: Folder,
+}
+
+impl World {
+    /// A switch and this many hosts, numbered from 1.
+    pub(crate) fn new(hosts: u8) -> World {
+        let switch = Namespace::new().unwrap();
+        for (name, address) in [("in", inside(254)), ("out", outside(254))] {
+            switch.ip(&format!("link add {name} type bridge")).unwrap();
+            switch.ip(&format!("link set {name} up")).unwrap();
+            switch.ip(&format!("addr add {address}/24 dev {name}")).unwrap();
+        }
+        let hosts = (1..=hosts).map(|number| host(&switch, number)).collect();
+        let folder = Folder::new();
+        folder.write("cluster.key", &format!("{}\n", evergate::cluster::fresh_key()));
+        World { switch, hosts, folder }
+    }
+
+    pub(crate) fn host(&self, number: u8) -> &Namespace {
+        &self.hosts[usize::from(number) - 1]
+    }
+
+    /// The configuration of all nodes, which each starts with its own number. `nodes`: the entries of `[[cluster.nodes]]`;
+    /// `more`: further keys of `[cluster]`.
+    pub(crate) fn config(&self, nodes: &str, more: &str) -> String {
+        let witness = outside(254);
+        let key = if more.contains("key_file") { "" } else { "key_file = \"cluster.key\"" };
+        format!(
+            "[node]\nworkers = 2\n[logs]\naccess = \"off\"\n\
+             [cluster]\nname = \"test\"\n{key}\naddresses = [\"{ADDRESS}\"]\nserver_source = [\"{SOURCE}\"]\n\
+             inside_interface = \"in\"\noutside_interface = \"out\"\nvirtual_mac = \"{VIRTUAL_MAC}\"\n\
+             witness = [\"{witness}\"]\ntiming = \"virtual_machine\"\nflows_max = 1024\nport = {PORT}\n{more}\n{nodes}\n\
+             [[listeners]]\nname = \"in\"\naddress = \"{ADDRESS}:8080\"\nprotocol = \"tcp\"\npool = \"web\"\n\
+             [[pools]]\nname = \"web\"\nservers = [{{ address = \"10.71.0.254:9\" }}]\n"
+        )
+    }
+
+    /// Nodes 1 to `count` under their own addresses.
+    pub(crate) fn entries(count: u8) -> String {
+        (1..=count).map(|number| entry(number, inside(number), outside(number))).collect()
+    }
+
+    /// Starts a node with this configuration.
+    pub(crate) fn start(&self, number: u8, config: &str) -> Node {
+        let file = self.folder.write(&format!("node-{number}.toml"), config);
+        let socket = self.folder.path(&format!("node-{number}.sock"));
+        let (file_text, socket_text) = (file.display().to_string(), socket.display().to_string());
+        let process = self.host(number).run(move || {
+            let number = number.to_string();
+            Process::start(|command| command.args([&file_text, "--node", &number, "--socket", &socket_text]))
+        });
+        Node { number, process, socket }
+    }
+
+    /// Starts nodes 1 to `count` with the same configuration, and waits until they are one.
+    pub(crate) fn cluster(&self, count: u8, more: &str) -> Vec<Node> {
+        let config = self.config(&World::entries(count), more);
+        let nodes: Vec<Node> = (1..=count).map(|number| self.start(number, &config)).collect();
+        settled(&nodes);
+        nodes
+    }
+}
+
+pub(crate) fn entry(number: u8, inside: IpAddr, outside: IpAddr) -> String {
+    format!("[[cluster.nodes]]\nnumber = {number}\ninside = \"{inside}\"\noutside = \"{outside}\"\n")
+}
+
+/// A namespace with a card on each switch.
+fn host(switch: &Namespace, number: u8) -> Namespace {
+    let host = Namespace::new().unwrap();
+    for (net, (name, address)) in [("in", inside(number)), ("out", outside(number))].into_iter().enumerate() {
+        let port = format!("{name}{number}");
+        host.connect(name, &format!("02:00:00:00:{net:02x}:{number:02x}"), switch, &port).unwrap();
+        host.ip(&format!("addr add {address}/24 dev {name}")).unwrap();
+        switch.ip(&format!("link set {port} master {name}")).unwrap();
+    }
+    host
+}
+
+/// A running node; killed at its end, unless it has ended before.
+pub(crate) struct Node {
+    pub(crate) number: u8,
+    pub(crate) process: Process,
+    socket: PathBuf,
+}
+
+impl Node {
+    /// Runs a command against it.
+    pub(crate) fn cli(&self, args: &[&str]) -> Output {
+        let mut all = args.to_vec();
+        all.extend(["--socket", self.socket.to_str().unwrap()]);
+        evergate(&all)
+    }
+
+    pub(crate) fn status(&self) -> ClusterStatus {
+        let output = self.cli(&["cluster", "status", "--json"]);
+        assert_eq!(output.code, Some(0), "{output:?}");
+        serde_json::from_str(&output.out).unwrap()
+    }
+
+    /// Waits until the node's status is as wanted.
+    pub(crate) fn eventually(&self, what: &str, wanted: impl Fn(&ClusterStatus) -> bool) -> ClusterStatus {
+        let what = format!("node {}: {what}", self.number);
+        let mut last = ClusterStatus::default();
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            eventually(&what, || {
+                last = self.status();
+                wanted(&last).then(|| last.clone())
+            })
+        }));
+        found.unwrap_or_else(|_| {
+            panic!("never within {DEADLINE:?}: {what}; {last:#?}\n{:#?}", self.process.lines())
+        })
+    }
+
+    /// Ends it as a crash would.
+    pub(crate) fn kill(self) {
+        self.process.signal("KILL");
+    }
+}
+
+/// Waits until these nodes are exactly the members of one view, share the buckets, and copy each.
+pub(crate) fn settled(nodes: &[Node]) -> Vec<ClusterStatus> {
+    let members: Vec<u8> = nodes.iter().map(|node| node.number).collect();
+    let copied = members.len() > 1;
+    let whole = |status: &ClusterStatus| {
+        status.standing == "active"
+            && status.view.as_ref().is_some_and(|view| view.members == members)
+            && status.buckets.unowned == 0
+            && status.buckets.held == 0
+            && status.buckets.syncing == 0
+            && (status.buckets.bare == 0 || !copied)
+    };
+    eventually(&format!("nodes {members:?} are a cluster"), || {
+        let all: Vec<ClusterStatus> =
+            nodes.iter().map(|node| node.eventually("is in the cluster", whole)).collect();
+        let epochs = all.iter().filter_map(|status| status.view.as_ref().map(|view| view.epoch));
+        let same = epochs.clone().all(|epoch| Some(epoch) == epochs.clone().next());
+        let owned: u64 = all.iter().map(|status| status.buckets.owned).sum();
+        (same && owned == 1024).then_some(all)
+    })
+}
