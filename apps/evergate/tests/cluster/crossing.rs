@@ -1,0 +1,240 @@
+//! Transfers through a movable address while the node that carries them dies: every byte arrives, once, and in order.
+
+use crate::support::eventually;
+use crate::world::{ADDRESS, Node, World, privileged, settled};
+use evergate_crypto::{ClientSettings, Verify, client_config};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// More than all buffers between the two ends hold, so that the transfer is under way when the node dies.
+const BYTES: usize = 48 << 20;
+/// When it dies.
+const SO_FAR: usize = BYTES / 4;
+/// A transfer that hangs is a failure.
+const PATIENCE: Duration = Duration::from_secs(30);
+const SERVER: &str = "10.71.0.254:8000";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Down,
+    Up,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listener {
+    Tcp,
+    Http,
+    Https,
+}
+
+impl Listener {
+    fn port(self) -> u16 {
+        match self {
+            Listener::Tcp => 9001,
+            Listener::Http => 9002,
+            Listener::Https => 9003,
+        }
+    }
+}
+
+trait Stream: Read + Write {}
+impl<T: Read + Write> Stream for T {}
+
+/// The byte at a position: nothing repeats at the length of a record, a segment or a buffer.
+fn byte(position: usize) -> u8 {
+    ((position as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+fn content(from: usize, to: usize) -> Vec<u8> {
+    (from..to).map(byte).collect()
+}
+
+/// Takes exactly the content from `from` to `to`.
+fn check(stream: &mut impl Read, from: usize, to: usize) {
+    let mut buffer = vec![0; 65_536];
+    let mut at = from;
+    while at < to {
+        let most = buffer.len().min(to - at);
+        let count = stream.read(&mut buffer[..most]).unwrap_or_else(|error| panic!("after {at} bytes: {error}"));
+        assert!(count > 0, "the stream ended after {at} of {to} bytes");
+        if buffer[..count] != content(at, at + count) {
+            let wrong = (0..count).find(|place| buffer[*place] != byte(at + place)).unwrap();
+            panic!("another byte at {}", at + wrong);
+        }
+        at += count;
+    }
+}
+
+/// A server that sends the content, and takes nothing else: one thread per connection.
+fn serve(listener: TcpListener) {
+    for stream in listener.incoming().flatten() {
+        std::thread::spawn(move || {
+            let mut input = BufReader::new(stream.try_clone().unwrap());
+            let mut output = stream;
+            loop {
+                let mut head = String::new();
+                while !head.ends_with("\r\n\r\n") {
+                    if input.read_line(&mut head).unwrap_or(0) == 0 {
+                        return;
+                    }
+                }
+                if head.starts_with("POST ") {
+                    check(&mut input, 0, BYTES);
+                    let _ = output.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole");
+                } else {
+                    let _ = write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {BYTES}\r\n\r\n");
+                    let _ = output.write_all(&content(0, BYTES));
+                }
+            }
+        });
+    }
+}
+
+fn connect(listener: Listener) -> Box<dyn Stream> {
+    let stream = TcpStream::connect((ADDRESS, listener.port())).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    if listener != Listener::Https {
+        return Box::new(stream);
+    }
+    let settings = ClientSettings { verify: Verify::InsecureNone, alpn: Vec::new(), certificate: None };
+    let name = "shop.test".to_owned().try_into().unwrap();
+    let connection = rustls::ClientConnection::new(client_config(settings).unwrap(), name).unwrap();
+    Box::new(rustls::StreamOwned::new(connection, stream))
+}
+
+/// The client: says when a quarter is through, and waits for a word.
+fn transfer(listener: Listener, way: Way, quarter: &Sender<()>, go_on: &Receiver<()>) {
+    let mut stream = connect(listener);
+    let pause = || {
+        quarter.send(()).unwrap();
+        go_on.recv().unwrap();
+    };
+    match way {
+        Way::Down => {
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
+            assert!(head(&mut stream).starts_with("HTTP/1.1 200"));
+            check(&mut stream, 0, SO_FAR);
+            pause();
+            check(&mut stream, SO_FAR, BYTES);
+        }
+        Way::Up => {
+            write!(stream, "POST / HTTP/1.1\r\nHost: shop.test\r\nContent-Length: {BYTES}\r\n\r\n").unwrap();
+            stream.write_all(&content(0, SO_FAR)).unwrap();
+            pause();
+            stream.write_all(&content(SO_FAR, BYTES)).unwrap();
+            assert!(head(&mut stream).starts_with("HTTP/1.1 200"));
+            let mut said = [0; 5];
+            stream.read_exact(&mut said).unwrap();
+            assert_eq!(&said, b"whole");
+        }
+    }
+}
+
+/// Byte by byte: nothing behind it may be taken.
+fn head(stream: &mut impl Read) -> String {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).unwrap()
+}
+
+fn config(world: &World) -> String {
+    let files = ["shop.pem", "shop.key"].map(|name| world.folder.path(name));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-noenc", "-days", "30", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"])
+        .args(["-subj", "/CN=shop.test", "-addext", "subjectAltName=DNS:shop.test"])
+        .arg("-out")
+        .arg(&files[0])
+        .arg("-keyout")
+        .arg(&files[1])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let mut text = world.config(&World::entries(3), "");
+    text = text.replace("10.71.0.254:9\"", &format!("{SERVER}\"")).replace("flows_max = 1024", "flows_max = 4096");
+    for (name, listener) in [("tcp", Listener::Tcp), ("http", Listener::Http), ("https", Listener::Https)] {
+        let port = listener.port();
+        text.push_str(&format!(
+            "[[listeners]]\nname = \"{name}\"\naddress = \"{ADDRESS}:{port}\"\nprotocol = \"{name}\"\npool = \"web\"\n"
+        ));
+        if listener == Listener::Https {
+            text.push_str("certificates = [\"shop\"]\n");
+        }
+    }
+    text + "[[certificates]]\nname = \"shop\"\nchain = \"shop.pem\"\nkey = \"shop.key\"\n"
+}
+
+/// Client connections that a node has open.
+fn open(node: &Node) -> u64 {
+    let status: serde_json::Value = serde_json::from_str(&node.cli(&["status", "--json"]).out).unwrap();
+    status["connections"]["open"].as_u64().unwrap_or_else(|| panic!("no count in {status}"))
+}
+
+/// One transfer, whose node dies when a quarter is through.
+fn crosses(listener: Listener, way: Way) {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(3);
+    world.switch.run(|| {
+        let listener = TcpListener::bind(SERVER).unwrap();
+        std::thread::spawn(move || serve(listener));
+    });
+    let config = config(&world);
+    let mut nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    let (quarter, is_through) = channel();
+    let (tell, go_on) = channel();
+    let client: JoinHandle<()> =
+        world.switch.spawn(move || transfer(listener, way, &quarter, &go_on));
+    if is_through.recv_timeout(PATIENCE).is_err() {
+        client.join().unwrap();
+        panic!("{listener:?} {way:?}: nothing moved");
+    }
+    let carrier = eventually("a node carries the connection", || nodes.iter().position(|node| open(node) > 0));
+    nodes.remove(carrier).kill();
+    tell.send(()).unwrap();
+    if client.join().is_err() {
+        let lines: Vec<_> = nodes.iter().map(|node| node.process.lines()).collect();
+        panic!("{listener:?} {way:?}: {lines:#?}");
+    }
+    let continued: u64 = nodes.iter().map(|node| node.status().counts.connections_continued).sum();
+    assert_eq!(continued, 1, "the transfer was over before its node died");
+}
+
+#[test]
+fn a_raw_download_outlives_its_node() {
+    crosses(Listener::Tcp, Way::Down);
+}
+
+#[test]
+fn a_raw_upload_outlives_its_node() {
+    crosses(Listener::Tcp, Way::Up);
+}
+
+#[test]
+fn an_http_download_outlives_its_node() {
+    crosses(Listener::Http, Way::Down);
+}
+
+#[test]
+fn an_http_upload_outlives_its_node() {
+    crosses(Listener::Http, Way::Up);
+}
+
+#[test]
+fn a_tls_download_outlives_its_node() {
+    crosses(Listener::Https, Way::Down);
+}
+
+#[test]
+fn a_tls_upload_outlives_its_node() {
+    crosses(Listener::Https, Way::Up);
+}
