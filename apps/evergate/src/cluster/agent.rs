@@ -44,6 +44,8 @@ pub(crate) const SPEAKING: Bucket = Bucket(0);
 /// How long a node that has no state yet does not count its witnesses after somebody at another node's address spoke under
 /// another key: it would found a second cluster beside the one that it belongs to.
 const ESTRANGED: Micros = Micros::from_ms(2000);
+/// Between two lines about mirror channels with one node: each pair of workers has its own.
+const CHANNEL_LINES: Micros = Micros::from_ms(1000);
 /// Between two lines about it.
 const ESTRANGED_LINES: Micros = Micros::from_ms(10_000);
 /// The length of a log, as the protocol compares them: workers say only that a mirror is complete. Those that are hold the
@@ -122,6 +124,7 @@ struct State {
     /// Until when a node without state does not trust its witnesses.
     estranged_until: Micros,
     estranged_told_at: Option<Micros>,
+    channels_told_at: BTreeMap<NodeId, Micros>,
     installed_at: Micros,
     draining: bool,
     drained: bool,
@@ -158,6 +161,7 @@ impl Agent {
             strangers: 0,
             estranged_until: Micros(0),
             estranged_told_at: None,
+            channels_told_at: BTreeMap::new(),
             installed_at: Micros(0),
             draining: false,
             drained: false,
@@ -330,14 +334,18 @@ impl Agent {
             Report::ChannelLost { node, why } => {
                 state.counts.channels_lost += 1;
                 let buckets = state.roles.mirrored_to(node);
-                let lost = buckets.len();
+                let first =
+                    state.channels_told_at.get(&node).is_none_or(|at| now.since(*at) >= CHANNEL_LINES);
+                if first {
+                    state.channels_told_at.insert(node, now);
+                    let (number, count) = (node.0.saturating_add(1), buckets.len());
+                    self.warn(format!(
+                        "lost mirror channels with node {number} ({count} buckets are copied there): {why}"
+                    ));
+                }
                 for bucket in buckets {
                     self.node.drop_backup(now, bucket, node);
                 }
-                let number = node.0.saturating_add(1);
-                self.warn(format!(
-                    "lost a mirror channel with node {number} ({lost} buckets were copied there): {why}"
-                ));
             }
             Report::Resumed(part) => {
                 if let Some(done) = state.rounds.resumed(now, &part, &mut state.counts) {
