@@ -14,6 +14,7 @@ mod figures;
 use super::chorus::Chorus;
 use super::instruction::{Instruction, term};
 use super::keeper::{Keeper, Line};
+use super::mailbox::Mailbox;
 use super::roles::{EVERYBODY, Roles};
 use super::rounds::Rounds;
 use super::speaker::Speaker;
@@ -22,11 +23,10 @@ use super::witness::Witnesses;
 use evergate_base::Micros;
 use evergate_bpf::{Gate, Leases, NodeId as GateNode};
 use evergate_cluster::{Bucket, Node, NodeId, Path, Rejected, Standing};
-use evergate_sys::{Epoll, Waker};
+use evergate_sys::Epoll;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 
 /// Datagrams taken from a socket in one turn: more than its queue holds, so that a turn hears all that waited.
@@ -37,11 +37,15 @@ const DATAGRAM_BYTES: usize = evergate_cluster::DATAGRAM_BYTES_MAX + 1;
 const WAIT_MAX: Micros = Micros::from_ms(100);
 /// Between two publications of figures.
 const PUBLISH: Micros = Micros::from_ms(100);
+/// How soon a box is tried again that was in use.
+const AGAIN: Micros = Micros(500);
 /// The bucket whose owner speaks for the movable addresses.
 pub(crate) const SPEAKING: Bucket = Bucket(0);
 /// How long a node that has no state yet does not count its witnesses after somebody at another node's address spoke under
 /// another key: it would found a second cluster beside the one that it belongs to.
 const ESTRANGED: Micros = Micros::from_ms(2000);
+/// Between two lines about mirror channels with one node: each pair of workers has its own.
+const CHANNEL_LINES: Micros = Micros::from_ms(1000);
 /// Between two lines about it.
 const ESTRANGED_LINES: Micros = Micros::from_ms(10_000);
 /// The length of a log, as the protocol compares them: workers say only that a mirror is complete. Those that are hold the
@@ -76,10 +80,9 @@ pub(crate) struct Agent {
     pub(crate) witnesses: Option<Witnesses>,
     pub(crate) speaker: Speaker,
     pub(crate) workers: usize,
-    pub(crate) orders: Receiver<Order>,
+    pub(crate) orders: Arc<Mailbox<Order>>,
     /// From which worker, and what.
-    pub(crate) reports: Receiver<(usize, Report)>,
-    pub(crate) waker: Arc<Waker>,
+    pub(crate) reports: Arc<Mailbox<(usize, Report)>>,
     pub(crate) tell: Box<dyn Fn(usize, Instruction) + Send>,
     /// Whether the workers do their work; a node that only looks alive must be replaced.
     pub(crate) working: Box<dyn Fn() -> bool + Send>,
@@ -121,10 +124,15 @@ struct State {
     /// Until when a node without state does not trust its witnesses.
     estranged_until: Micros,
     estranged_told_at: Option<Micros>,
+    channels_told_at: BTreeMap<NodeId, Micros>,
     installed_at: Micros,
     draining: bool,
     drained: bool,
     publish_at: Micros,
+    /// A box was in use.
+    again: bool,
+    /// Memory for reports.
+    reports: Vec<(usize, Report)>,
     stop_at: Option<Micros>,
     buffer: Vec<u8>,
 }
@@ -139,7 +147,8 @@ impl Agent {
         for fd in self.witnesses.iter().flat_map(Witnesses::fds) {
             epoll.add_input(fd, 0)?;
         }
-        epoll.add_input(self.waker.fd(), 0)?;
+        epoll.add_input(self.orders.waker().fd(), 0)?;
+        epoll.add_input(self.reports.waker().fd(), 0)?;
         let leases = self.gate.leases();
         leases.revoke_all();
         let mut state = State {
@@ -152,10 +161,13 @@ impl Agent {
             strangers: 0,
             estranged_until: Micros(0),
             estranged_told_at: None,
+            channels_told_at: BTreeMap::new(),
             installed_at: Micros(0),
             draining: false,
             drained: false,
             publish_at: Micros(0),
+            again: false,
+            reports: Vec::new(),
             stop_at: None,
             buffer: vec![0; DATAGRAM_BYTES],
         };
@@ -164,8 +176,11 @@ impl Agent {
             if state.stop_at.is_some_and(|at| now >= at) {
                 break;
             }
-            epoll.wait_us(self.wait(&state, now).0)?;
+            let wait = self.wait(&state, now);
+            epoll.wait_us(wait.0)?;
+            let woken_at = self.clock.now();
             self.turn(&mut state);
+            state.note_turn(woken_at.since(now + wait), self.clock.now().since(woken_at));
         }
         state.leases.revoke_all();
         self.keeper.finish();
@@ -179,6 +194,7 @@ impl Agent {
             self.speaker.next_at(),
             Some(state.publish_at),
             state.stop_at,
+            state.again.then(|| now + AGAIN),
         ];
         others.into_iter().flatten().map(|at| at.since(now)).fold(WAIT_MAX, Micros::min)
     }
@@ -186,16 +202,11 @@ impl Agent {
     /// One turn of the loop.
     fn turn(&mut self, state: &mut State) {
         let before = self.clock.now();
-        self.waker.drain();
         // Reports first: what is acknowledged must be known before anything that follows from it is answered.
-        while let Ok((worker, report)) = self.reports.try_recv() {
-            self.take_report(state, worker, report);
-        }
-        while let Ok(order) = self.orders.try_recv() {
-            self.take_order(state, order);
-        }
+        self.take_letters(state);
         for index in 0..self.links.len() {
             self.drain_link(state, index);
+            self.settle(state);
         }
         while let Some(asked_at) = self.witnesses.as_mut().and_then(|all| all.answer(self.clock.now())) {
             let now = self.clock.now();
@@ -214,9 +225,26 @@ impl Agent {
         }
         self.speaker.tend(now, self.node.gate_open(SPEAKING, now));
         self.send(state);
+        self.keeper.hand_over();
         if now >= state.publish_at {
             self.publish(state, now);
         }
+    }
+
+    /// Reports and orders. A box that another thread is at waits for the next turn.
+    fn take_letters(&mut self, state: &mut State) {
+        self.reports.waker().drain();
+        self.orders.waker().drain();
+        let (mut reports, mut orders) = (std::mem::take(&mut state.reports), Vec::new());
+        state.again = !self.reports.try_take(&mut reports) | !self.orders.try_take(&mut orders);
+        for (worker, report) in reports.drain(..) {
+            self.take_report(state, worker, report);
+        }
+        state.reports = reports;
+        for order in orders {
+            self.take_order(state, order);
+        }
+        self.settle(state);
     }
 
     fn drain_link(&mut self, state: &mut State, index: usize) {
@@ -241,7 +269,6 @@ impl Agent {
             if let Some(peer) = peer.filter(|_| self.not_understood() > not_understood) {
                 self.estrange(state, peer);
             }
-            self.settle(state);
         }
     }
 
@@ -287,7 +314,6 @@ impl Agent {
                 }
             }
         }
-        self.settle(state);
         state.publish_at = now;
     }
 
@@ -308,14 +334,18 @@ impl Agent {
             Report::ChannelLost { node, why } => {
                 state.counts.channels_lost += 1;
                 let buckets = state.roles.mirrored_to(node);
-                let lost = buckets.len();
+                let first =
+                    state.channels_told_at.get(&node).is_none_or(|at| now.since(*at) >= CHANNEL_LINES);
+                if first {
+                    state.channels_told_at.insert(node, now);
+                    let (number, count) = (node.0.saturating_add(1), buckets.len());
+                    self.warn(format!(
+                        "lost mirror channels with node {number} ({count} buckets are copied there): {why}"
+                    ));
+                }
                 for bucket in buckets {
                     self.node.drop_backup(now, bucket, node);
                 }
-                let number = node.0.saturating_add(1);
-                self.warn(format!(
-                    "lost a mirror channel with node {number} ({lost} buckets were copied there): {why}"
-                ));
             }
             Report::Resumed(part) => {
                 if let Some(done) = state.rounds.resumed(now, &part, &mut state.counts) {
@@ -327,7 +357,6 @@ impl Agent {
                 }
             }
         }
-        self.settle(state);
     }
 
     fn send(&mut self, state: &mut State) {
@@ -351,12 +380,14 @@ impl Agent {
         }
     }
 
-    fn info(&self, text: impl AsRef<str>) {
-        self.keeper.say(Line::Info(self.line(text.as_ref())));
+    fn info(&mut self, text: impl AsRef<str>) {
+        let line = self.line(text.as_ref());
+        self.keeper.say(Line::Info(line));
     }
 
-    fn warn(&self, text: String) {
-        self.keeper.say(Line::Warning(self.line(&text)));
+    fn warn(&mut self, text: String) {
+        let line = self.line(&text);
+        self.keeper.say(Line::Warning(line));
     }
 
     fn line(&self, text: &str) -> String {
@@ -365,6 +396,12 @@ impl Agent {
 }
 
 impl State {
+    /// A turn began `late` after it was due, and took `took`.
+    fn note_turn(&mut self, late: Micros, took: Micros) {
+        self.counts.late_us_max = self.counts.late_us_max.max(late.0);
+        self.counts.turn_us_max = self.counts.turn_us_max.max(took.0);
+    }
+
     fn revoke_all(&mut self) {
         self.leases.revoke_all();
         self.written.fill(0);

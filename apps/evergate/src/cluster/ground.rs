@@ -4,6 +4,7 @@
 use super::agent::{Agent, Clock, Link};
 use super::instruction::Instruction;
 use super::keeper::{Keeper, Neighbourhood};
+use super::mailbox::Mailbox;
 use super::roles::gate_node;
 use super::secrets::Secrets;
 use super::speaker::Speaker;
@@ -19,11 +20,9 @@ use evergate_cluster::{
     BUCKETS, ClusterId, Incarnation, KeyId, Keyring, Mode, Node, NodeId, Pace, Path, Timing,
 };
 use evergate_crypto::derive;
-use evergate_sys::Waker;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 /// The name of the key that the key file holds. A rotation will bring others.
@@ -42,8 +41,7 @@ pub struct Ground {
     links: [Link; 2],
     speaker: Speaker,
     tickets: [u8; 32],
-    reports: (Sender<(usize, Report)>, Receiver<(usize, Report)>),
-    waker: Arc<Waker>,
+    reports: Arc<Mailbox<(usize, Report)>>,
     clock: Clock,
 }
 
@@ -112,8 +110,7 @@ impl Ground {
             links,
             speaker,
             tickets: secrets.tickets,
-            reports: channel(),
-            waker: Arc::new(Waker::new()?),
+            reports: Arc::new(Mailbox::new()?),
             clock,
         })
     }
@@ -130,7 +127,7 @@ impl Ground {
 
     /// Where this worker reports to.
     pub fn reporter(&self, worker: usize) -> Reporter {
-        Reporter { worker, reports: self.reports.0.clone(), waker: self.waker.clone() }
+        Reporter { worker, mailbox: self.reports.clone() }
     }
 
     /// Where the session ticket keys of all nodes come from.
@@ -144,7 +141,7 @@ impl Ground {
         tell: impl Fn(usize, Instruction) + Send + 'static,
         working: impl Fn() -> bool + Send + 'static,
     ) -> Result<Running> {
-        let (orders, told) = channel();
+        let orders = Arc::new(Mailbox::new()?);
         let published = Arc::new(Mutex::new(ClusterStatus::default()));
         let status = first_status(&self.cluster, self.layout.node);
         if let Ok(mut first) = published.lock() {
@@ -157,7 +154,7 @@ impl Ground {
         let [outside, inside] = self.layout.interfaces;
         let [first, second] = &self.links;
         let places = vec![neighbourhood(inside, first), neighbourhood(outside, second)];
-        let running = Running::new(self.gate.clone(), orders, self.waker.clone(), published.clone());
+        let running = Running::new(self.gate.clone(), orders.clone(), published.clone());
         let witnesses = match self.cluster.mode {
             ClusterMode::Majority => None,
             ClusterMode::Witness => {
@@ -174,9 +171,8 @@ impl Ground {
             witnesses,
             speaker: self.speaker,
             workers: self.layout.workers,
-            orders: told,
-            reports: self.reports.1,
-            waker: self.waker,
+            orders,
+            reports: self.reports,
             tell: Box::new(tell),
             working: Box::new(working),
             published,

@@ -2,16 +2,16 @@
 //!
 //! Bound: so many lines may wait; more are lost, and their number is told.
 
+use super::mailbox::Mailbox;
 use super::{Interface, roles};
 use crate::control::message::{info, warning};
 use evergate_bpf::{Gate, Leases};
 use evergate_cluster::NodeId;
+use evergate_sys::Epoll;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,12 +30,15 @@ const RECLAIM: Duration = Duration::from_secs(10);
 pub(crate) enum Line {
     Info(String),
     Warning(String),
+    /// The agent has ended.
+    End,
 }
 
 /// The agent's end.
 pub(crate) struct Keeper {
-    lines: SyncSender<Line>,
-    lost: Arc<AtomicU64>,
+    mailbox: Arc<Mailbox<Line>>,
+    unsaid: Vec<Line>,
+    lost: u64,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -46,27 +49,42 @@ pub(crate) struct Neighbourhood {
 }
 
 impl Keeper {
-    /// Starts the thread; it ends with this value.
+    /// Starts the thread, which runs until [`Keeper::finish`].
     pub(crate) fn start(gate: Arc<Gate>, places: Vec<Neighbourhood>) -> io::Result<Keeper> {
-        let (lines, waiting) = sync_channel(LINES_MAX);
-        let lost = Arc::new(AtomicU64::new(0));
-        let seen = lost.clone();
-        let work = move || Work { gate, places, known: BTreeMap::new(), lost: seen }.run(&waiting);
+        let mailbox = Arc::new(Mailbox::new()?);
+        let mut epoll = Epoll::new(1)?;
+        epoll.add_input(mailbox.waker().fd(), 0)?;
+        let read = mailbox.clone();
+        let work = move || Work { gate, places, known: BTreeMap::new() }.run(&mut epoll, &read);
         let thread = std::thread::Builder::new().name("cluster-keeper".to_owned()).spawn(work)?;
-        Ok(Keeper { lines, lost, thread: Some(thread) })
+        Ok(Keeper { mailbox, unsaid: Vec::new(), lost: 0, thread: Some(thread) })
     }
 
-    pub(crate) fn say(&self, line: Line) {
-        if self.lines.try_send(line).is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+    /// Never waits. What cannot be handed over now goes with the next line, or with [`Keeper::hand_over`].
+    pub(crate) fn say(&mut self, line: Line) {
+        if self.unsaid.len() < LINES_MAX {
+            self.unsaid.push(line);
+        } else {
+            self.lost += 1;
         }
+    }
+
+    /// Hands over what is to be said; once a turn.
+    pub(crate) fn hand_over(&mut self) {
+        if self.lost > 0 && self.unsaid.len() < LINES_MAX {
+            let lost = std::mem::take(&mut self.lost);
+            self.unsaid
+                .push(Line::Warning(format!("cluster: {lost} messages were lost: they came too fast")));
+        }
+        self.mailbox.try_post(&mut self.unsaid);
     }
 
     /// Waits until everything is said.
     pub(crate) fn finish(mut self) {
-        let thread = self.thread.take();
-        drop(self);
-        if let Some(thread) = thread {
+        for line in self.unsaid.drain(..).chain([Line::End]) {
+            self.mailbox.post(line);
+        }
+        if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
@@ -76,27 +94,26 @@ struct Work {
     gate: Arc<Gate>,
     places: Vec<Neighbourhood>,
     known: BTreeMap<(u32, NodeId), [u8; 6]>,
-    lost: Arc<AtomicU64>,
 }
 
 impl Work {
-    fn run(mut self, lines: &Receiver<Line>) {
+    fn run(mut self, epoll: &mut Epoll, mailbox: &Mailbox<Line>) {
         let (mut look_at, mut reclaim_at) = (Instant::now(), Instant::now() + RECLAIM);
         loop {
             let until = look_at.min(reclaim_at).saturating_duration_since(Instant::now());
-            match lines.recv_timeout(until) {
-                Ok(Line::Info(text)) => info(text),
-                Ok(Line::Warning(text)) => warning(text),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+            // An epoll that cannot wait is looked at as often as it would.
+            let _ = epoll.wait_us(u64::try_from(until.as_micros()).unwrap_or(u64::MAX).max(1));
+            mailbox.waker().drain();
+            for line in mailbox.take() {
+                match line {
+                    Line::Info(text) => info(text),
+                    Line::Warning(text) => warning(text),
+                    Line::End => return,
+                }
             }
             let now = Instant::now();
             if now >= look_at {
                 look_at = now + if self.look() { LOOK } else { LOOK_SOON };
-                let lost = self.lost.swap(0, Ordering::Relaxed);
-                if lost > 0 {
-                    warning(format_args!("cluster: {lost} messages were lost because they came too fast"));
-                }
             }
             if now >= reclaim_at {
                 reclaim_at = now + RECLAIM;

@@ -15,6 +15,7 @@ mod host;
 pub mod idle;
 mod instruction;
 mod keeper;
+mod mailbox;
 mod roles;
 mod rounds;
 mod running;
@@ -30,12 +31,13 @@ pub use instruction::{Instruction, Round};
 pub use running::{Handle, Running};
 pub use secrets::fresh_key;
 
+use mailbox::Mailbox;
+
 use evergate_cluster::{Bucket, Incarnation, NodeId};
 use evergate_mirror::{LegFacts, Office};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Neighbours that are kept known at most.
@@ -108,16 +110,13 @@ impl Layout {
 #[derive(Clone, Debug)]
 pub struct Reporter {
     worker: usize,
-    reports: Sender<(usize, Report)>,
-    waker: Arc<evergate_sys::Waker>,
+    mailbox: Arc<Mailbox<(usize, Report)>>,
 }
 
 impl Reporter {
     /// Reports. The agent ends after its workers; what comes later is of no use to anybody.
     pub fn send(&self, report: Report) {
-        if self.reports.send((self.worker, report)).is_ok() {
-            self.waker.wake();
-        }
+        self.mailbox.post((self.worker, report));
     }
 }
 

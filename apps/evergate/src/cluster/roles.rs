@@ -54,7 +54,10 @@ impl Roles {
             let word = word(self.me, role, listed);
             self.owners.update(at, if arrived { word.held() } else { word });
         }
-        self.changed.push((bucket, role));
+        if before != role {
+            // Otherwise it is only about what the gate must know.
+            self.changed.push((bucket, role));
+        }
         if let (true, Role::Owner { term, .. }) = (arrived, role) {
             self.arrived.push((bucket, office(term)));
         }

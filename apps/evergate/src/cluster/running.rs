@@ -2,13 +2,12 @@
 
 use super::agent::Order;
 use super::ground::clustered;
+use super::mailbox::Mailbox;
 use super::status::ClusterStatus;
 use crate::config::model::Config;
 use evergate_bpf::{Bucket, Counter, Gate};
-use evergate_sys::Waker;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -16,8 +15,7 @@ use std::thread::JoinHandle;
 #[derive(Clone)]
 pub struct Handle {
     gate: Arc<Gate>,
-    orders: Sender<Order>,
-    waker: Arc<Waker>,
+    orders: Arc<Mailbox<Order>>,
     published: Arc<Mutex<ClusterStatus>>,
 }
 
@@ -43,8 +41,7 @@ impl Handle {
     /// Gives an order.
     pub fn order(&self, order: Order) {
         // An agent that has ended has left.
-        let _ = self.orders.send(order);
-        self.waker.wake();
+        self.orders.post(order);
     }
 
     /// What the agent published last, with what the gate counts.
@@ -77,11 +74,10 @@ impl Handle {
 impl Running {
     pub(super) fn new(
         gate: Arc<Gate>,
-        orders: Sender<Order>,
-        waker: Arc<Waker>,
+        orders: Arc<Mailbox<Order>>,
         published: Arc<Mutex<ClusterStatus>>,
     ) -> Running {
-        Running { handle: Handle { gate, orders, waker, published }, thread: None }
+        Running { handle: Handle { gate, orders, published }, thread: None }
     }
 
     pub(super) fn with_thread(self, thread: JoinHandle<std::io::Result<()>>) -> Running {

@@ -126,6 +126,10 @@ pub struct ClusterCounts {
     pub datagrams_sent: u64,
     /// Datagrams that could not be sent.
     pub datagrams_unsent: u64,
+    /// How late the agent woke up at worst, in microseconds.
+    pub late_us_max: u64,
+    /// How long its longest turn took, in microseconds.
+    pub turn_us_max: u64,
 }
 
 /// One take-over or hand-over.

@@ -19,11 +19,11 @@ fn what_is_forged_replayed_or_noise_is_counted_and_changes_nothing() {
     let nodes = [
         world.start(
             1,
-            &world.config(&(entry(1, inside(1), outside(1)) + &entry(2, inside(FOR_ONE), outside(2))), ""),
+            &world.config(&(entry(1, inside(1), outside(1)) + &entry(2, inside(2), outside(FOR_ONE))), ""),
         ),
         world.start(
             2,
-            &world.config(&(entry(1, inside(FOR_TWO), outside(1)) + &entry(2, inside(2), outside(2))), ""),
+            &world.config(&(entry(1, inside(1), outside(FOR_TWO)) + &entry(2, inside(2), outside(2))), ""),
         ),
     ];
     let before = settled(&nodes);
@@ -43,7 +43,7 @@ fn what_is_forged_replayed_or_noise_is_counted_and_changes_nothing() {
             .nodes
             .iter()
             .find(|other| other.number != node.number)
-            .and_then(|other| other.heard_inside_ms);
+            .and_then(|other| other.heard_outside_ms);
         assert!(heard.is_some(), "{:?}", now.nodes);
     }
 }

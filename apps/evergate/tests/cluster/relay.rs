@@ -1,7 +1,7 @@
 //! A wire between two nodes that can say everything twice, later, or wrongly: each node takes the relay's address for the
 //! other's.
 
-use crate::world::{PORT, inside};
+use crate::world::{PORT, outside};
 use evergate_bpf::netns::Namespace;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Where node 1 finds node 2, and where node 2 finds node 1, on the inside.
+/// Where node 1 finds node 2, and where node 2 finds node 1, on the outside.
 pub(crate) const FOR_ONE: u8 = 201;
 pub(crate) const FOR_TWO: u8 = 202;
 /// How many datagrams later an old one is said again: beyond what a replay window remembers.
@@ -32,11 +32,11 @@ impl Relay {
     /// Between the nodes 1 and 2, in the switch's namespace. It passes everything on, and no more.
     pub(crate) fn start(switch: &Namespace) -> Relay {
         for host in [FOR_ONE, FOR_TWO] {
-            switch.ip(&format!("addr add {}/24 dev in", inside(host))).unwrap();
+            switch.ip(&format!("addr add {}/24 dev out", outside(host))).unwrap();
         }
         let shared = Arc::new(Shared::default());
         let socket = |host| {
-            let socket = switch.run(move || UdpSocket::bind((inside(host), PORT)).unwrap());
+            let socket = switch.run(move || UdpSocket::bind((outside(host), PORT)).unwrap());
             socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
             Arc::new(socket)
         };
@@ -44,7 +44,7 @@ impl Relay {
         // What node 1 sends to "node 2" goes to node 2, from the address that is node 1 to it; and back.
         let ways = [(to_two.clone(), to_one.clone(), 2), (to_one, to_two, 1)];
         let threads = ways.map(|(from, by, to)| {
-            let (shared, to) = (shared.clone(), SocketAddr::new(inside(to), PORT));
+            let (shared, to) = (shared.clone(), SocketAddr::new(outside(to), PORT));
             std::thread::spawn(move || pass(&from, &by, to, &shared))
         });
         Relay { shared, threads: threads.into() }

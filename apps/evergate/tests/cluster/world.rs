@@ -163,6 +163,14 @@ impl Node {
     }
 }
 
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("node {} said: {:#?}", self.number, self.process.lines());
+        }
+    }
+}
+
 /// Waits until these nodes are exactly the members of one view, share the buckets, and copy each.
 pub(crate) fn settled(nodes: &[Node]) -> Vec<ClusterStatus> {
     let members: Vec<u8> = nodes.iter().map(|node| node.number).collect();
