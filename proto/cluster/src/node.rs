@@ -18,7 +18,8 @@ use crate::message::{Announced, Assignment, Body, DecodeError, Header, Heartbeat
 use crate::peer::Peer;
 use crate::view::{Pending, Proposal};
 use crate::{
-    Event, Incarnation, Leases, Member, MemberSet, Members, NODES_MAX, NodeId, Path, Rejected, Role, Standing, Transmit, ViewId,
+    Event, Incarnation, Leases, Member, MemberSet, Members, NODES_MAX, NodeId, Path, Rejected, Role,
+    Standing, Transmit, ViewId,
 };
 
 /// How many datagrams may wait to be sent; what does not fit is dropped and counted, as the network might.
@@ -518,7 +519,8 @@ impl Node {
             self.send_to(id, incarnation, &Body::Heartbeat(heartbeat));
             if incarnation != Incarnation::UNKNOWN && !self.hears(id) {
                 // Perhaps both of us live anew, each speaking to the other's former life.
-                let hello = Heartbeat { grants: false, includes_you: false, excludes_you: false, ..heartbeat };
+                let hello =
+                    Heartbeat { grants: false, includes_you: false, excludes_you: false, ..heartbeat };
                 self.send_to(id, Incarnation::UNKNOWN, &Body::Heartbeat(hello));
             }
         }

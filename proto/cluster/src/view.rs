@@ -119,7 +119,8 @@ impl Node {
         let founding = self.is_founder(view.proposer);
         self.promised = view;
         self.wanted_since = None;
-        self.pending = Some(Pending { view, members, accepted_at: self.now, promised_at: None, asked: true, founding });
+        self.pending =
+            Some(Pending { view, members, accepted_at: self.now, promised_at: None, asked: true, founding });
         self.due = true;
     }
 
@@ -139,7 +140,11 @@ impl Node {
         }
         if let Some(from) = self.witness_needed(pending) {
             // Those who hear us although we do not hear them need the time to close their gates.
-            let notice = if pending.founding { take } else { Micros(self.config.timing.heartbeat.0.saturating_mul(2)) };
+            let notice = if pending.founding {
+                take
+            } else {
+                Micros(self.config.timing.heartbeat.0.saturating_mul(2))
+            };
             due = due.max(pending.accepted_at + notice);
             // The witness must have been there after the others were silent for long enough: what is left over from
             // before a partition says nothing about who is on the lonely side.
@@ -160,7 +165,8 @@ impl Node {
         let may_act = |peer: &&crate::peer::Peer| {
             let member = peer.member();
             let known = pending.founding || self.members.0.contains_key(&member.id);
-            let closed = self.members.0.get(&member.id).is_some_and(|incarnation| peer.is_closed(*incarnation));
+            let closed =
+                self.members.0.get(&member.id).is_some_and(|incarnation| peer.is_closed(*incarnation));
             known && !closed && !pending.members.contains(member)
         };
         let signs = self.peers.values().filter(may_act).filter_map(|peer| peer.sign_at);

@@ -67,7 +67,10 @@ impl Replica {
                         *copy = Copy { generation, ..Copy::default() };
                     }
                 } else if copy.generation != generation {
-                    return Err(format!("bucket {bucket}: {begin:?} of {generation:?} but holds {:?}", copy.generation));
+                    return Err(format!(
+                        "bucket {bucket}: {begin:?} of {generation:?} but holds {:?}",
+                        copy.generation
+                    ));
                 } else if copy.term != term && begin != Begin::Kept {
                     self.resumed.push((bucket, begin));
                 }
@@ -116,7 +119,9 @@ impl Replica {
     pub(crate) fn drive(&mut self, node: &mut Node, now: Micros) -> Vec<(NodeId, Feed)> {
         let mut feeds = Vec::new();
         for (bucket, copy) in &mut self.copies {
-            let Role::Owner { term, required, syncing, freeze_for, generation, .. } = node.role(Bucket(*bucket)) else {
+            let Role::Owner { term, required, syncing, freeze_for, generation, .. } =
+                node.role(Bucket(*bucket))
+            else {
                 continue;
             };
             if copy.term != term {
@@ -145,7 +150,9 @@ impl Replica {
 
     /// How many entries are committed, for an owner.
     pub(crate) fn committed(&self, node: &Node, bucket: u16) -> usize {
-        let (Some(copy), Role::Owner { required, .. }) = (self.copies.get(&bucket), node.role(Bucket(bucket))) else {
+        let (Some(copy), Role::Owner { required, .. }) =
+            (self.copies.get(&bucket), node.role(Bucket(bucket)))
+        else {
             return 0;
         };
         let acked = required.iter().map(|id| copy.acked.get(&id).copied().unwrap_or(0));

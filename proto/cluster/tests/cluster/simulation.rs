@@ -188,7 +188,11 @@ fn storm(seed: u64, nodes: u8, backups: u8, mode: Mode) -> Result<World, (World,
             }
         }
         world.weather = crate::world::FAIR;
-        if world.run_until(4_000_000, World::is_settled)? { Ok(()) } else { Err("not settled after 4 s".into()) }
+        if world.run_until(4_000_000, World::is_settled)? {
+            Ok(())
+        } else {
+            Err("not settled after 4 s".into())
+        }
     };
     match run(&mut world) {
         Ok(()) => Ok(world),

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use evergate_base::Micros;
 use evergate_cluster::{
-    Begin, Bucket, Config, Event, Generation, Incarnation, KeyId, Keyring, MemberSet, Node, NodeId, Path, Role,
-    Standing,
+    Begin, Bucket, Config, Event, Generation, Incarnation, KeyId, Keyring, MemberSet, Node, NodeId, Path,
+    Role, Standing,
 };
 
 use crate::random::Random;
@@ -237,7 +237,9 @@ impl World {
     }
 
     pub(crate) fn step(&mut self) -> Result<(), String> {
-        let Some(((at, _), what)) = self.queue.pop_first() else { return Err("nothing left to happen".into()) };
+        let Some(((at, _), what)) = self.queue.pop_first() else {
+            return Err("nothing left to happen".into());
+        };
         self.steps_at = if at / 1000 == self.now / 1000 { self.steps_at + 1 } else { 0 };
         if self.steps_at > 20_000 {
             return Err("20,000 steps within a millisecond: something goes round in circles".into());
@@ -455,7 +457,9 @@ impl World {
                         self.emitted += 1;
                     }
                     Some(known) if known != *tag => {
-                        return Err(format!("bucket {bucket} position {position}: two contents, {known} and {tag}, node {id}"));
+                        return Err(format!(
+                            "bucket {bucket} position {position}: two contents, {known} and {tag}, node {id}"
+                        ));
                     }
                     Some(_) => {}
                 }
@@ -487,9 +491,12 @@ impl World {
                 let host = &self.hosts[id];
                 let Some(copy) = host.replica.copies.get(&bucket).filter(|_| host.up) else { continue };
                 let Some(wire) = self.wire.get(&(bucket, copy.generation)) else { continue };
-                let lacks = (0..wire.len()).find(|at| wire[*at].is_some() && copy.log.get(*at) != wire[*at].as_ref());
+                let lacks =
+                    (0..wire.len()).find(|at| wire[*at].is_some() && copy.log.get(*at) != wire[*at].as_ref());
                 if let Some(at) = lacks {
-                    return Err(format!("bucket {bucket}: node {id} serves it without position {at}, which was emitted"));
+                    return Err(format!(
+                        "bucket {bucket}: node {id} serves it without position {at}, which was emitted"
+                    ));
                 }
             }
         }
@@ -515,7 +522,9 @@ impl World {
                 let open: Vec<usize> = living
                     .iter()
                     .copied()
-                    .filter(|id| self.hosts[*id].node.gate_open(Bucket(bucket), self.hosts[*id].clock(self.now)))
+                    .filter(|id| {
+                        self.hosts[*id].node.gate_open(Bucket(bucket), self.hosts[*id].clock(self.now))
+                    })
                     .collect();
                 let [owner] = open[..] else { return false };
                 match self.hosts[owner].node.role(Bucket(bucket)) {
@@ -555,7 +564,9 @@ fn trace(now: u64, id: usize, event: &Event) {
         Event::Installed { view, members } => {
             println!("{now} node {id} installed {} of {:?} by {}", view.epoch, members.set(), view.proposer);
         }
-        Event::Role { bucket, role } => println!("{now} node {id} bucket {}: {}", bucket.0, describe_role(*role)),
+        Event::Role { bucket, role } => {
+            println!("{now} node {id} bucket {}: {}", bucket.0, describe_role(*role))
+        }
         other => println!("{now} node {id} {other:?}"),
     }
 }
