@@ -18,7 +18,8 @@ use crate::message::{Announced, Assignment, Body, DecodeError, Header, Heartbeat
 use crate::peer::Peer;
 use crate::view::{Pending, Proposal};
 use crate::{
-    Event, Incarnation, Leases, Member, MemberSet, Members, NODES_MAX, NodeId, Path, Rejected, Role, Standing, Transmit, ViewId,
+    Event, Incarnation, Leases, Member, MemberSet, Members, NODES_MAX, NodeId, Path, Rejected, Role,
+    Standing, Transmit, ViewId,
 };
 
 /// How many datagrams may wait to be sent; what does not fit is dropped and counted, as the network might.

@@ -168,7 +168,8 @@ impl Peer {
 
     /// Whether a life is known to be over: replaced by another one lately, or closed by the present one.
     fn is_dead(&self, incarnation: Incarnation, now: Micros) -> bool {
-        self.is_closed(incarnation) || self.retired.iter().any(|(dead, until)| *dead == incarnation && now < *until)
+        self.is_closed(incarnation)
+            || self.retired.iter().any(|(dead, until)| *dead == incarnation && now < *until)
     }
 
     fn adopt(&mut self, incarnation: Incarnation, now: Micros) {

@@ -140,7 +140,11 @@ impl Node {
         }
         if let Some(from) = self.witness_needed(pending) {
             // Those who hear us although we do not hear them need the time to close their gates.
-            let notice = if pending.founding { take } else { Micros(self.config.timing.heartbeat.0.saturating_mul(2)) };
+            let notice = if pending.founding {
+                take
+            } else {
+                Micros(self.config.timing.heartbeat.0.saturating_mul(2))
+            };
             due = due.max(pending.accepted_at + notice);
             // The witness must have been there after the others were silent for long enough: what is left over from
             // before a partition says nothing about who is on the lonely side.

@@ -13,8 +13,8 @@ use std::hash::{Hash, Hasher};
 
 use evergate_base::Micros;
 use evergate_cluster::{
-    Begin, Body, Bucket, Config, Generation, Incarnation, KeyId, Keyring, Message, Mode, Node, NodeId, Path, Role,
-    Standing, Timing,
+    Begin, Body, Bucket, Config, Generation, Incarnation, KeyId, Keyring, Message, Mode, Node, NodeId, Path,
+    Role, Standing, Timing,
 };
 use stateright::{Checker, Model, Property};
 
@@ -99,7 +99,10 @@ enum Fault {
     Pause(usize),
     Resume(usize),
     /// Off from everyone, with the witness on its side or on the others'.
-    CutOff { node: usize, keeps_witness: bool },
+    CutOff {
+        node: usize,
+        keeps_witness: bool,
+    },
     /// The second does not hear the first.
     Deaf(usize, usize),
     Heal,
@@ -193,7 +196,8 @@ impl Bounded {
     fn node(&self, id: usize, lives: u64, clock: u64) -> Node {
         let config = Config { id: NodeId(id as u8), ..self.template.clone() };
         let incarnation = Incarnation(1000 * (id as u64 + 1) + 100 * lives);
-        Node::new(config, Keyring::new(KeyId(1), KEY), incarnation, Micros(clock)).expect("a valid configuration")
+        Node::new(config, Keyring::new(KeyId(1), KEY), incarnation, Micros(clock))
+            .expect("a valid configuration")
     }
 
     fn tick(&self, state: &mut State, fault: Option<Fault>, mishap: Option<Mishap>) {
@@ -292,7 +296,8 @@ impl Bounded {
         }
         for transmit in sent {
             let to = usize::from(transmit.to.0);
-            let heartbeat = Message::decode(&transmit.bytes).is_ok_and(|m| matches!(m.body, Body::Heartbeat(_)));
+            let heartbeat =
+                Message::decode(&transmit.bytes).is_ok_and(|m| matches!(m.body, Body::Heartbeat(_)));
             if heartbeat {
                 if !state.cut.contains(&(id, to)) && state.machines[to].process != Process::Dead {
                     state.machines[to].inbox.push((transmit.path, transmit.bytes));
@@ -371,7 +376,8 @@ impl Bounded {
                 let lives = state.machines[id].lives + 1;
                 let node = self.node(id, lives, state.clock);
                 let replica = Replica::default();
-                state.machines[id] = Machine { node, replica, process: Process::Runs, inbox: Vec::new(), lives };
+                state.machines[id] =
+                    Machine { node, replica, process: Process::Runs, inbox: Vec::new(), lives };
             }
             Fault::Pause(id) => state.machines[id].process = Process::Paused,
             Fault::Resume(id) => state.machines[id].process = Process::Runs,
@@ -427,7 +433,9 @@ impl Bounded {
     fn emit(&self, state: &mut State) {
         let clock = Micros(state.clock);
         for machine in state.machines.iter().filter(|machine| machine.process == Process::Runs) {
-            for bucket in (0..self.template.buckets).filter(|bucket| machine.node.gate_open(Bucket(*bucket), clock)) {
+            for bucket in
+                (0..self.template.buckets).filter(|bucket| machine.node.gate_open(Bucket(*bucket), clock))
+            {
                 let committed = machine.replica.committed(&machine.node, bucket);
                 let Some(copy) = machine.replica.copies.get(&bucket) else { continue };
                 let wire = state.wire.entry((bucket, copy.generation)).or_default();
@@ -455,9 +463,11 @@ impl Bounded {
                 let machine = &state.machines[id];
                 let Some(copy) = machine.replica.copies.get(&bucket) else { continue };
                 let Some(wire) = state.wire.get(&(bucket, copy.generation)) else { continue };
-                let lacks = (0..wire.len()).any(|at| wire[at].is_some() && copy.log.get(at) != wire[at].as_ref());
+                let lacks =
+                    (0..wire.len()).any(|at| wire[at].is_some() && copy.log.get(at) != wire[at].as_ref());
                 if lacks && machine.process != Process::Dead {
-                    state.bad = Some(format!("bucket {bucket}: node {id} serves it without what was emitted"));
+                    state.bad =
+                        Some(format!("bucket {bucket}: node {id} serves it without what was emitted"));
                 }
             }
         }
@@ -474,13 +484,15 @@ impl Bounded {
         let backups = usize::from(self.template.backups).min(self.nodes - 1);
         together
             && (0..self.template.buckets).all(|bucket| {
-                let open = state.machines.iter().filter(|machine| machine.node.gate_open(Bucket(bucket), clock));
+                let open =
+                    state.machines.iter().filter(|machine| machine.node.gate_open(Bucket(bucket), clock));
                 let good = |role| match role {
                     Role::Owner { required, syncing, .. } => syncing.is_empty() && required.len() >= backups,
                     _ => false,
                 };
                 let mut open = open;
-                open.next().is_some_and(|machine| good(machine.node.role(Bucket(bucket)))) && open.next().is_none()
+                open.next().is_some_and(|machine| good(machine.node.role(Bucket(bucket))))
+                    && open.next().is_none()
             })
     }
 
@@ -562,7 +574,9 @@ impl Model for Bounded {
             Property::always("heals", |model: &Bounded, state: &State| {
                 let mut hasher = std::collections::hash_map::DefaultHasher::new();
                 state.hash(&mut hasher);
-                state.bad.is_some() || !hasher.finish().is_multiple_of(model.heal_one_in) || model.heals(state)
+                state.bad.is_some()
+                    || !hasher.finish().is_multiple_of(model.heal_one_in)
+                    || model.heals(state)
             }),
             Property::sometimes("takes over", |_: &Bounded, state: &State| state.takeovers),
             Property::sometimes("hands over", |_: &Bounded, state: &State| state.handovers),
@@ -597,7 +611,11 @@ fn two_nodes_are_safe_and_heal_under_every_schedule_of_two_faults() {
 #[test]
 fn two_nodes_are_safe_when_messages_are_lost_or_late() {
     let model = Bounded::new(2, 1, 1, Mode::Witness);
-    explore("two nodes, mishaps", Bounded { ticks: 7, faults: 1, losses: 1, ..model }.enlarged(), &["takes over"]);
+    explore(
+        "two nodes, mishaps",
+        Bounded { ticks: 7, faults: 1, losses: 1, ..model }.enlarged(),
+        &["takes over"],
+    );
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Single stories with the default timers: how long a take-over takes, leaving, draining, joining, coming back.
 
 use evergate_base::Micros;
-use evergate_cluster::{Bucket, Config, DATAGRAM_BYTES_MAX, Event, Mode, NodeId, Path, Role, Standing, Timing};
+use evergate_cluster::{
+    Bucket, Config, DATAGRAM_BYTES_MAX, Event, Mode, NodeId, Path, Role, Standing, Timing,
+};
 
 use crate::random::Random;
 use crate::simulation::config;
@@ -94,7 +96,10 @@ fn a_drained_node_ends_with_nothing_and_no_bucket_stalls() {
         };
         assert_eq!(world.run_until(8_000_000, alone), Ok(true), "seed {seed}\n{}", world.describe());
         let (handovers, takeovers) = (world.handovers, world.takeovers);
-        assert!(handovers >= 4 && takeovers == 0, "seed {seed}: {handovers} hand-overs, {takeovers} take-overs");
+        assert!(
+            handovers >= 4 && takeovers == 0,
+            "seed {seed}: {handovers} hand-overs, {takeovers} take-overs"
+        );
         let told = world.events.iter().any(|(id, event)| *id == 2 && *event == Event::Drained);
         assert!(told, "seed {seed}: not told that it is drained");
     }
@@ -114,7 +119,8 @@ fn a_node_that_joins_gets_its_share_and_load_is_evened() {
         let owned = |world: &World, id: usize| {
             (0..30).filter(|b| world.hosts[id].node.gate_listed(Bucket(*b)).is_some()).count()
         };
-        let even = |world: &World| world.is_settled() && (0..3).all(|id| (8..=12).contains(&owned(world, id)));
+        let even =
+            |world: &World| world.is_settled() && (0..3).all(|id| (8..=12).contains(&owned(world, id)));
         let done = world.run_until(10_000_000, even);
         let counts: Vec<usize> = (0..3).map(|id| owned(&world, id)).collect();
         assert_eq!(done, Ok(true), "seed {seed}: {counts:?}\n{}", world.describe());
@@ -144,7 +150,12 @@ fn one_after_the_other_dies_until_one_is_left() {
         let mut world = settled(seed, default_timers(4, 16, 1, Mode::Witness));
         for victim in [3, 1, 0] {
             world.run_for(200_000).unwrap();
-            assert_eq!(world.run_until(3_000_000, World::is_settled), Ok(true), "seed {seed}\n{}", world.describe());
+            assert_eq!(
+                world.run_until(3_000_000, World::is_settled),
+                Ok(true),
+                "seed {seed}\n{}",
+                world.describe()
+            );
             let generations = |world: &World| -> Vec<_> {
                 (0..16)
                     .map(|b| match world.hosts[2].node.role(Bucket(b)) {
@@ -154,9 +165,17 @@ fn one_after_the_other_dies_until_one_is_left() {
                     .collect()
             };
             world.crash(victim);
-            assert_eq!(world.run_until(400_000, |w| served(w, 16)), Ok(true), "seed {seed}\n{}", world.describe());
+            assert_eq!(
+                world.run_until(400_000, |w| served(w, 16)),
+                Ok(true),
+                "seed {seed}\n{}",
+                world.describe()
+            );
             if victim == 0 {
-                assert!(generations(&world).iter().flatten().all(|g| g.0.epoch <= 2), "seed {seed}: began anew");
+                assert!(
+                    generations(&world).iter().flatten().all(|g| g.0.epoch <= 2),
+                    "seed {seed}: began anew"
+                );
             }
         }
         assert!(world.takeovers > 0);
@@ -171,7 +190,8 @@ fn a_whole_map_fits_into_a_datagram_below_16_kb() {
     assert_eq!(world.run_until(2_000_000, all), Ok(true), "{}", world.describe());
     // A promise with claims is larger than a commit.
     world.crash(6);
-    let without = |world: &World| world.hosts.iter().filter(|host| host.node.members().0.len() == 6).count() == 6;
+    let without =
+        |world: &World| world.hosts.iter().filter(|host| host.node.members().0.len() == 6).count() == 6;
     assert_eq!(world.run_until(2_000_000, without), Ok(true), "{}", world.describe());
     println!("largest datagram: {} bytes", world.largest);
     assert!(world.largest > 1024 && world.largest < 16_384, "{} bytes", world.largest);
@@ -224,7 +244,11 @@ fn an_outage_of_all_networks_is_survived_with_all_state() {
         world.cut_between(&everyone, &everyone, &Path::ALL, true);
         world.hosts.iter_mut().for_each(|host| host.witness = false);
         world.run_for(2_500_000).unwrap();
-        assert!(world.hosts.iter().all(|host| host.node.standing() == Standing::Fenced), "{}", world.describe());
+        assert!(
+            world.hosts.iter().all(|host| host.node.standing() == Standing::Fenced),
+            "{}",
+            world.describe()
+        );
         world.cut.clear();
         world.hosts.iter_mut().for_each(|host| host.witness = true);
         assert_eq!(world.run_until(1_000_000, World::is_settled), Ok(true), "{}", world.describe());

@@ -1,0 +1,370 @@
+//! Bad input: whatever arrives, a node counts it by reason and changes nothing.
+
+use evergate_base::Micros;
+use evergate_cluster::{
+    Announced, Assignment, Body, Bucket, Claim, ClusterId, Commit, Config, DATAGRAM_BYTES_MAX, Generation,
+    Header, Heartbeat, Held, Holds, Incarnation, KeyId, Keyring, Member, MemberSet, Members, Message, Mode,
+    Node, NodeId, Op, Path, Prepare, Promise, Rejected, Standing, VERSION, ViewId,
+};
+use proptest::prelude::*;
+
+const KEY: [u8; 32] = [9; 32];
+
+fn config(id: u8, nodes: u8) -> Config {
+    Config { buckets: 4, mode: Mode::Majority, ..Config::new(ClusterId(5), NodeId(id), nodes) }
+}
+
+fn node(mode: Mode, id: u8, keys: Keyring, now: Micros) -> Node {
+    Node::new(Config { mode, ..config(id, 2) }, keys, Incarnation(100 + u64::from(id)), now).unwrap()
+}
+
+/// Two nodes joined by a wire that records.
+struct Pair {
+    nodes: Vec<Node>,
+    now: u64,
+    /// Everything sent so far: to whom, on which path.
+    recorded: Vec<(usize, Path, Vec<u8>)>,
+    skew: [u64; 2],
+}
+
+impl Pair {
+    fn new(mode: Mode, keys: [Keyring; 2]) -> Pair {
+        // The clocks are a minute apart: nothing may compare them.
+        let skew = [60_000_000, 0];
+        let nodes = keys.into_iter().enumerate();
+        let nodes = nodes.map(|(id, keys)| node(mode, id as u8, keys, Micros(skew[id]))).collect();
+        Pair { nodes, now: 0, recorded: Vec::new(), skew }
+    }
+
+    fn clock(&self, id: usize) -> Micros {
+        Micros(self.now + self.skew[id])
+    }
+
+    fn run_ms(&mut self, span_ms: u64) {
+        for _ in 0..span_ms {
+            self.now += 1000;
+            for id in 0..2 {
+                let clock = self.clock(id);
+                self.nodes[id].set_witness(clock, clock, true);
+                self.nodes[id].handle_timer(clock);
+                self.carry(id);
+            }
+        }
+    }
+
+    fn carry(&mut self, id: usize) {
+        while self.nodes[id].poll_event().is_some() {}
+        while let Some(transmit) = self.nodes[id].poll_transmit() {
+            let to = usize::from(transmit.to.0);
+            let clock = self.clock(to);
+            self.recorded.push((to, transmit.path, transmit.bytes.clone()));
+            self.nodes[to].handle_datagram(clock, transmit.path, &transmit.bytes);
+            while self.nodes[to].poll_event().is_some() {}
+        }
+        self.nodes.iter().for_each(|node| assert_eq!(node.check_invariants(), Ok(())));
+    }
+
+    fn together(&self) -> bool {
+        self.nodes.iter().all(|node| node.standing() == Standing::Active && node.members().0.len() == 2)
+            && self.nodes[0].view() == self.nodes[1].view()
+    }
+}
+
+fn joined() -> Pair {
+    joined_in(Mode::Majority)
+}
+
+fn joined_in(mode: Mode) -> Pair {
+    let mut pair = Pair::new(mode, [Keyring::new(KeyId(1), KEY), Keyring::new(KeyId(1), KEY)]);
+    pair.run_ms(200);
+    assert!(pair.together());
+    pair
+}
+
+fn total_rejected(node: &Node) -> u64 {
+    Rejected::ALL.iter().map(|reason| node.rejected(*reason)).sum()
+}
+
+#[test]
+fn clocks_a_minute_apart_do_not_matter() {
+    let mut pair = joined();
+    let view = pair.nodes[0].view();
+    pair.run_ms(2000);
+    assert!(pair.together());
+    assert_eq!(pair.nodes[0].view(), view);
+    assert_eq!(total_rejected(&pair.nodes[0]) + total_rejected(&pair.nodes[1]), 0);
+}
+
+#[test]
+fn replayed_datagrams_are_counted_and_change_nothing() {
+    let mut pair = joined();
+    pair.run_ms(100);
+    let before = pair.nodes[0].clone();
+    let recorded = pair.recorded.clone();
+    let mine: Vec<_> = recorded.iter().filter(|(to, ..)| *to == 0).collect();
+    let clock = pair.clock(0);
+    for (_, path, bytes) in &mine {
+        pair.nodes[0].handle_datagram(clock, *path, bytes);
+    }
+    let node = &pair.nodes[0];
+    let seen = node.rejected(Rejected::Duplicate) + node.rejected(Rejected::TooOld);
+    assert!(seen > 50, "{seen}");
+    assert_eq!((node.view(), node.leases()), (before.view(), before.leases()));
+    assert!(node.poll_timeout() >= before.poll_timeout(), "a replay made work");
+}
+
+#[test]
+fn a_recording_of_a_former_life_neither_revives_it_nor_cuts_off_the_present_one() {
+    let mut pair = joined_in(Mode::Witness);
+    let old = pair.recorded.clone();
+    // Node 1 starts again, and joins again.
+    let clock = pair.clock(1);
+    let keys = Keyring::new(KeyId(1), KEY);
+    let config = Config { mode: Mode::Witness, ..config(1, 2) };
+    pair.nodes[1] = Node::new(config, keys, Incarnation(777), clock).unwrap();
+    pair.run_ms(400);
+    assert!(pair.together());
+    let view = pair.nodes[0].view();
+    for round in 0..20 {
+        for (to, path, bytes) in old.iter().skip(round * 3).step_by(7) {
+            let clock = pair.clock(*to);
+            pair.nodes[*to].handle_datagram(clock, *path, bytes);
+            pair.carry(0);
+            pair.carry(1);
+        }
+        pair.run_ms(10);
+    }
+    assert!(pair.together());
+    assert_eq!(pair.nodes[0].view(), view);
+    assert!(pair.nodes[1].rejected(Rejected::WrongReceiver) > 0);
+    assert!(pair.nodes[0].rejected(Rejected::StaleSender) > 0);
+}
+
+#[test]
+fn wrong_keys_wrong_clusters_and_flipped_bits_are_told_apart() {
+    let mut pair = joined();
+    let (to, path, good) = pair.recorded.iter().rev().find(|(to, ..)| *to == 0).cloned().unwrap();
+    assert_eq!(to, 0);
+    let clock = pair.clock(0);
+    let header = Header {
+        version: VERSION,
+        key: KeyId(1),
+        cluster: ClusterId(6),
+        from: pair.nodes[1].me(),
+        to: pair.nodes[0].me(),
+        view: ViewId::NONE,
+        sequence: 1 << 40,
+    };
+    let sealed = |header: Header, keys: &Keyring| {
+        Message { header, body: Body::Heartbeat(Heartbeat::default()) }.encode(keys).unwrap()
+    };
+    let right = Keyring::new(KeyId(1), KEY);
+    let mut expect = |bytes: &[u8], reason| {
+        let before = pair.nodes[0].rejected(reason);
+        let view = pair.nodes[0].view();
+        pair.nodes[0].handle_datagram(clock, path, bytes);
+        assert_eq!(pair.nodes[0].rejected(reason), before + 1, "{reason:?}");
+        assert_eq!(pair.nodes[0].view(), view);
+    };
+    expect(&sealed(header, &right), Rejected::WrongCluster);
+    let ours = Header { cluster: ClusterId(5), ..header };
+    expect(&sealed(ours, &Keyring::new(KeyId(1), [8; 32])), Rejected::Forged);
+    expect(&sealed(Header { key: KeyId(2), ..ours }, &Keyring::new(KeyId(2), KEY)), Rejected::UnknownKey);
+    let stranger = Member { id: NodeId(7), incarnation: Incarnation(1) };
+    expect(&sealed(Header { from: stranger, ..ours }, &right), Rejected::UnknownSender);
+    expect(&sealed(Header { from: pair_me(0), ..ours }, &right), Rejected::UnknownSender);
+    expect(&sealed(Header { to: stranger, ..ours }, &right), Rejected::WrongReceiver);
+    let reborn = Member { id: NodeId(1), incarnation: Incarnation(5) };
+    expect(&sealed(Header { from: reborn, ..ours }, &right), Rejected::StaleSender);
+    let mut version = good.clone();
+    version[0] = 9;
+    expect(&version, Rejected::Version);
+    expect(&[], Rejected::Malformed);
+    expect(&[VERSION], Rejected::Malformed);
+    for at in 2..good.len() {
+        let mut flipped = good.clone();
+        flipped[at] ^= 0x10;
+        expect(&flipped, Rejected::Forged);
+    }
+}
+
+fn pair_me(id: u8) -> Member {
+    Member { id: NodeId(id), incarnation: Incarnation(100 + u64::from(id)) }
+}
+
+#[test]
+fn keys_are_rotated_without_a_moment_of_silence() {
+    let mut pair = joined();
+    let view = pair.nodes[0].view();
+    for id in 0..2 {
+        pair.nodes[id].keys_mut().accept(KeyId(2), [3; 32]).unwrap();
+        pair.run_ms(50);
+    }
+    for id in 0..2 {
+        pair.nodes[id].keys_mut().send_with(KeyId(2)).unwrap();
+        pair.run_ms(50);
+    }
+    for id in 0..2 {
+        pair.nodes[id].keys_mut().remove(KeyId(1)).unwrap();
+        pair.run_ms(50);
+    }
+    assert!(pair.together());
+    assert_eq!(pair.nodes[0].view(), view);
+    assert_eq!(total_rejected(&pair.nodes[0]) + total_rejected(&pair.nodes[1]), 0);
+}
+
+#[test]
+fn a_node_with_another_key_stays_outside_and_is_counted() {
+    let mut pair = Pair::new(Mode::Majority, [Keyring::new(KeyId(1), KEY), Keyring::new(KeyId(1), [1; 32])]);
+    pair.run_ms(5000);
+    assert!(pair.nodes.iter().all(|node| node.standing() == Standing::Listening));
+    assert!(pair.nodes.iter().all(|node| node.rejected(Rejected::Forged) > 100));
+}
+
+#[test]
+fn an_authentic_message_that_makes_no_sense_is_refused() {
+    let mut pair = joined();
+    let me = pair.nodes[0].me();
+    let them = pair.nodes[1].me();
+    let view = ViewId { epoch: 99, proposer: NodeId(1), incarnation: them.incarnation };
+    let members = Members([(me.id, me.incarnation), (them.id, them.incarnation)].into());
+    let assignment = Assignment { owner: NodeId(0), ..Assignment::default() };
+    let odd_owner = Assignment { owner: NodeId(3), ..assignment };
+    let own_backup = Assignment { listed: MemberSet::of(NodeId(0)), ..assignment };
+    let strangers = Members([(NodeId(9), Incarnation(1)), (me.id, me.incarnation)].into());
+    let bodies = [
+        Body::Commit(Commit { view, members: members.clone(), map: vec![assignment; 3] }),
+        Body::Commit(Commit { view, members: members.clone(), map: vec![odd_owner; 4] }),
+        Body::Commit(Commit { view, members: members.clone(), map: vec![own_backup; 4] }),
+        Body::Commit(Commit { view, members: strangers.clone(), map: vec![assignment; 4] }),
+        Body::Prepare(Prepare { view, members: strangers }),
+        Body::Prepare(Prepare { view: ViewId { proposer: NodeId(0), ..view }, members: members.clone() }),
+        Body::Prepare(Prepare { view, members: Members([(them.id, them.incarnation)].into()) }),
+        Body::Ops(vec![Op { bucket: Bucket(900), moves: 0, change: evergate_cluster::Change::Own }]),
+    ];
+    for (at, body) in bodies.into_iter().enumerate() {
+        let header = Header {
+            version: VERSION,
+            key: KeyId(1),
+            cluster: ClusterId(5),
+            from: them,
+            to: me,
+            view: pair.nodes[0].view().unwrap(),
+            sequence: 1_000_000 + at as u64,
+        };
+        let bytes = Message { header, body: body.clone() }.encode(&Keyring::new(KeyId(1), KEY)).unwrap();
+        let (clock, installed) = (pair.clock(0), pair.nodes[0].view());
+        pair.nodes[0].handle_datagram(clock, Path::Inside, &bytes);
+        pair.nodes[0].handle_timer(clock);
+        assert_eq!(pair.nodes[0].rejected(Rejected::Unexpected), at as u64 + 1, "{body:?}");
+        assert_eq!(pair.nodes[0].view(), installed, "{body:?}");
+        assert_eq!(pair.nodes[0].check_invariants(), Ok(()));
+    }
+}
+
+#[test]
+fn the_largest_map_and_promise_fit_into_a_datagram() {
+    let view = |epoch| ViewId { epoch, proposer: NodeId(31), incarnation: Incarnation(u64::MAX) };
+    let members = Members((0..32).map(|id| (NodeId(id), Incarnation(u64::MAX))).collect());
+    let header = Header {
+        version: VERSION,
+        key: KeyId(1),
+        cluster: ClusterId(u64::MAX),
+        from: pair_me(0),
+        to: pair_me(1),
+        view: view(u64::MAX),
+        sequence: u64::MAX,
+    };
+    let assignment = |bucket: u64| Assignment {
+        owner: NodeId(31),
+        in_sync: MemberSet(0x7FFF_0000),
+        listed: MemberSet(0x7FFF_FFFF),
+        generation: Generation(view(bucket % 8)),
+    };
+    let commit =
+        Commit { view: view(u64::MAX), members: members.clone(), map: (0..1024).map(assignment).collect() };
+    let claim = |bucket: u64| Claim {
+        holds: Holds::InSync,
+        moves: 300,
+        index: 1 << 48,
+        generation: Generation(view(bucket)),
+        base_in_sync: MemberSet(u32::MAX),
+    };
+    let claims = (0..1024).map(claim).collect();
+    let promise = Promise { view: view(9), held: Some(Held { view: view(8), members, claims }) };
+    let keys = Keyring::new(KeyId(1), KEY);
+    let commit = Message { header, body: Body::Commit(commit) };
+    let promise = Message { header, body: Body::Promise(promise) };
+    let (commit_bytes, promise_bytes) = (commit.encode(&keys).unwrap(), promise.encode(&keys).unwrap());
+    println!("commit {} bytes, promise {} bytes", commit_bytes.len(), promise_bytes.len());
+    assert!(commit_bytes.len() < 16_384 && promise_bytes.len() < DATAGRAM_BYTES_MAX);
+    assert_eq!(Message::decode(&commit_bytes), Ok(commit));
+    assert_eq!(Message::decode(&promise_bytes), Ok(promise));
+}
+
+fn any_heartbeat() -> impl Strategy<Value = Heartbeat> {
+    (any::<[u64; 4]>(), any::<[bool; 4]>(), 0u8..5, any::<u32>()).prop_map(|(n, b, state, heard)| Heartbeat {
+        clock_us: n[0],
+        echo_us: n[1],
+        grants: b[0],
+        includes_you: b[1],
+        excludes_you: b[2],
+        state: [
+            Announced::Listen,
+            Announced::HeldDown,
+            Announced::Active,
+            Announced::Fenced,
+            Announced::Left,
+        ][usize::from(state)],
+        promised: ViewId { epoch: n[2] % 8, proposer: NodeId(1), incarnation: Incarnation(n[3] % 4) },
+        heard: MemberSet(heard),
+        closed_from: Incarnation(n[2]),
+        closed_to: Incarnation(n[3]),
+        load: n[0],
+        weight: heard as u16,
+        draining: b[3],
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..600), version in any::<bool>()) {
+        let mut bytes = bytes;
+        if version && let Some(first) = bytes.first_mut() {
+            *first = VERSION;
+        }
+        let _ = Message::decode(&bytes);
+        joined_once().handle_datagram(Micros(1), Path::Outside, &bytes);
+    }
+
+    #[test]
+    fn a_peer_that_says_anything_authentically_cannot_break_a_node(
+        heartbeats in prop::collection::vec((any_heartbeat(), 0u64..40_000, 0u64..5, any::<bool>()), 1..60)
+    ) {
+        let mut node = joined_once();
+        let keys = Keyring::new(KeyId(1), KEY);
+        let (mut now, mut sequence) = (60_300_000u64, 10_000_000u64);
+        for (heartbeat, span, epoch, known) in heartbeats {
+            now += span;
+            sequence += 1;
+            let from = Member { id: NodeId(1), incarnation: Incarnation(if known { 101 } else { 500 + epoch }) };
+            let view = ViewId { epoch, proposer: NodeId(1), incarnation: Incarnation(101) };
+            let heartbeat = Heartbeat { echo_us: now.saturating_sub(heartbeat.echo_us % 5_000), ..heartbeat };
+            let header = Header {
+                version: VERSION, key: KeyId(1), cluster: ClusterId(5), from, to: node.me(), view, sequence,
+            };
+            let bytes = Message { header, body: Body::Heartbeat(heartbeat) }.encode(&keys).unwrap();
+            node.handle_datagram(Micros(now), Path::Inside, &bytes);
+            node.handle_timer(Micros(now));
+            while node.poll_event().is_some() {}
+            while node.poll_transmit().is_some() {}
+            prop_assert_eq!(node.check_invariants(), Ok(()));
+        }
+    }
+}
+
+/// A joined node, built once: joining two nodes for every case would be most of the test's time.
+fn joined_once() -> Node {
+    static NODE: std::sync::OnceLock<Node> = std::sync::OnceLock::new();
+    NODE.get_or_init(|| joined().nodes.swap_remove(0)).clone()
+}
