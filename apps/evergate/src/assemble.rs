@@ -319,8 +319,10 @@ fn pool_runtime(pool: &PoolConfig, previous: Option<&Generation>, keep: &mut Kee
             PolicyConfig::RoundRobin => Policy::RoundRobin,
             PolicyConfig::LeastOutstanding => Policy::LeastOutstanding,
             PolicyConfig::PowerOfTwo => Policy::PowerOfTwo,
+            PolicyConfig::LeastExpectedCompletion => Policy::LeastExpectedCompletion,
         },
         servers,
+        sticky_load_percent_max: pool.sticky_load_percent_max,
         queue_max: pool.queue_max,
         queue_timeout: pool.queue_timeout,
         idle_max: pool.keep_alive_idle_max,
@@ -357,6 +359,7 @@ fn server_runtime(
         healthy: AtomicBool::new(true),
         draining: AtomicBool::new(false),
         outstanding: AtomicU32::new(0),
+        response_us: AtomicU32::new(0),
         requests: AtomicU64::new(0),
         failures: AtomicU64::new(0),
     })

@@ -4,7 +4,7 @@ use super::slab::{Key, Source};
 use super::upstream::{Upstream, Waiting};
 use super::{Current, Worker};
 use crate::runtime::{PoolRuntime, ServerRuntime};
-use evergate_balance::{ServerLoad, source_server};
+use evergate_balance::{ServerLoad, bounded_server, source_key, source_server};
 use evergate_base::Micros;
 use evergate_connection::{Failure, Hint};
 use std::os::fd::AsRawFd;
@@ -19,6 +19,16 @@ pub(super) fn idle_of(current: &Current, server: &Arc<ServerRuntime>) -> Option<
     let pools = &current.generation.pools;
     let pool = pools.iter().find(|pool| pool.servers.iter().any(|known| known.id == server.id))?;
     Some((pool.idle_max, Micros(pool.idle.as_micros() as u64)))
+}
+
+/// What a policy may know of a server.
+fn load_of(pool: &PoolRuntime, index: usize, eligible: bool) -> ServerLoad {
+    pool.servers.get(index).map_or_else(ServerLoad::default, |server| ServerLoad {
+        weight: server.weight.load(Ordering::Relaxed),
+        outstanding: server.outstanding.load(Ordering::Relaxed),
+        completion_us: server.completion_us(),
+        eligible,
+    })
 }
 
 impl Worker {
@@ -70,6 +80,13 @@ impl Worker {
             Hint::Server(index) if (index as usize) < runtime.servers.len() && eligible(index as usize) => {
                 Some(index as usize)
             }
+            Hint::Source(ip) if runtime.sticky_load_percent_max.is_some() => {
+                let percent = runtime.sticky_load_percent_max.unwrap_or(u32::MAX);
+                let names: Vec<u64> = runtime.servers.iter().map(|server| server.name_hash).collect();
+                let loads: Vec<ServerLoad> =
+                    (0..names.len()).map(|i| load_of(runtime, i, eligible(i))).collect();
+                bounded_server(source_key(ip), &names, &loads, percent)
+            }
             Hint::Source(ip) => {
                 let candidates: Vec<(u64, u32, bool)> = runtime
                     .servers
@@ -102,21 +119,17 @@ impl Worker {
         random: u64,
         eligible: &dyn Fn(usize) -> bool,
     ) -> Option<usize> {
-        let load = |(index, server): (usize, &Arc<ServerRuntime>)| ServerLoad {
-            weight: server.weight.load(Ordering::Relaxed),
-            outstanding: server.outstanding.load(Ordering::Relaxed),
-            eligible: eligible(index),
-        };
         let picker = &mut self.current[current].pickers[pool];
         let count = runtime.servers.len();
         if count <= INLINE {
-            let mut loads = [ServerLoad { weight: 0, outstanding: 0, eligible: false }; INLINE];
-            for (slot, value) in loads.iter_mut().zip(runtime.servers.iter().enumerate().map(load)) {
-                *slot = value;
+            let mut loads = [ServerLoad::default(); INLINE];
+            for (index, slot) in loads.iter_mut().enumerate().take(count) {
+                *slot = load_of(runtime, index, eligible(index));
             }
             return picker.pick(&loads[..count], random);
         }
-        let loads: Vec<ServerLoad> = runtime.servers.iter().enumerate().map(load).collect();
+        let loads: Vec<ServerLoad> =
+            (0..count).map(|index| load_of(runtime, index, eligible(index))).collect();
         picker.pick(&loads, random)
     }
 
@@ -131,6 +144,7 @@ impl Worker {
             if let Some(upstream) = self.upstreams.get_mut(idle) {
                 upstream.owner = Some((key, leg));
                 upstream.index = index;
+                upstream.used_since = self.now;
                 records = upstream.records.take();
             }
             if let Some(client) = self.clients.get_mut(key) {
@@ -148,6 +162,7 @@ impl Worker {
                     server,
                     index,
                     owner: Some((key, leg)),
+                    used_since: self.now,
                     connecting: true,
                     readable: false,
                     writable: false,

@@ -19,6 +19,8 @@ pub(super) struct Upstream {
     pub(super) index: u32,
     /// The client connection that uses it, and its leg.
     pub(super) owner: Option<(Key, u32)>,
+    /// When its owner got it.
+    pub(super) used_since: Micros,
     pub(super) connecting: bool,
     pub(super) readable: bool,
     pub(super) writable: bool,
@@ -86,6 +88,10 @@ impl Worker {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         if upstream.connecting {
             client.unreached.push(upstream.index);
+        }
+        if !upstream.connecting {
+            let took = self.now.since(upstream.used_since);
+            upstream.server.handle_response(took, clean);
         }
         let quiet = !upstream.readable || is_quiet(upstream);
         let idle = self.idle.entry(upstream.server.id).or_default();
