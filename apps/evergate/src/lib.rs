@@ -4,6 +4,7 @@ pub mod assemble;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod crypto_cost;
 pub mod daemon;
 pub mod demo;
 pub mod health;

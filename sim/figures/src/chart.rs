@@ -60,7 +60,9 @@ pub(crate) fn svg(chart: &Chart) -> String {
     let x_axis = Axis::linear(points().map(|point| point.x), false, 9);
     let spread = |point: &Point| {
         let error = point.error.unwrap_or(0.0);
-        [point.y - error, point.y + error]
+        // What cannot be below zero is not drawn there.
+        let low = point.y - error;
+        [if chart.from_zero { low.max(0.0) } else { low }, point.y + error]
     };
     let y_axis = match chart.y_scale {
         Scale::Linear => Axis::linear(points().flat_map(spread), chart.from_zero, 7),
