@@ -82,7 +82,7 @@ fn measure_kind(
         !full.server.facts.resumed && resumed.server.facts.resumed,
         "the second handshake resumes nothing"
     );
-    let suite = format!("{:?}", resumed.server.facts.suite);
+    let suite = resumed.server.facts.suite.to_string();
     Ok(CryptoCost {
         handshake: name.to_owned(),
         suite,

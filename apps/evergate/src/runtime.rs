@@ -173,3 +173,49 @@ fn clone_pool(pool: &evergate_connection::Pool) -> evergate_connection::Pool {
             .collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server() -> ServerRuntime {
+        ServerRuntime {
+            id: 1,
+            name: "one".to_owned(),
+            addresses: Vec::new(),
+            name_hash: 1,
+            weight: AtomicU32::new(1),
+            connections_max: AtomicU32::new(0),
+            healthy: AtomicBool::new(true),
+            draining: AtomicBool::new(false),
+            outstanding: AtomicU32::new(0),
+            response_us: AtomicU32::new(0),
+            requests: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    #[test]
+    fn the_expected_completion_is_the_smoothed_response_time_for_each_request_under_way() {
+        let server = server();
+        assert_eq!(server.completion_us(), 0, "a server that has not answered yet is tried first");
+        server.handle_response(Micros(800), true);
+        assert_eq!(server.completion_us(), 800);
+        server.handle_response(Micros(1600), true);
+        assert_eq!(server.completion_us(), 900, "700 and an eighth of 1600");
+        server.outstanding.store(2, Ordering::Relaxed);
+        assert_eq!(server.completion_us(), 2700);
+    }
+
+    #[test]
+    fn a_server_does_not_look_faster_by_failing_fast() {
+        let server = server();
+        server.handle_response(Micros(8000), true);
+        for _ in 0..20 {
+            server.handle_response(Micros(1), false);
+        }
+        assert_eq!(server.completion_us(), 8000);
+        server.handle_response(Micros(16_000), false);
+        assert_eq!(server.completion_us(), 9000);
+    }
+}

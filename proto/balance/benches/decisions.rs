@@ -13,8 +13,8 @@ use evergate_balance::{
 use evergate_base::Micros;
 
 const CLIENTS: u64 = 10_000;
-const REQUESTS: u64 = 100_000;
-const ROUNDS: usize = 7;
+const REQUESTS: u64 = 20_000;
+const ROUNDS: usize = 40;
 
 fn main() {
     let policies = [

@@ -12,6 +12,7 @@
 
 mod agenda;
 mod chart;
+mod check;
 mod engine;
 mod outcome;
 mod plan;

@@ -107,15 +107,13 @@ impl<'a> Locator<'a> {
     }
 
     fn find(&self, at: &str) -> Option<Found> {
-        let mut found: Option<Found> = None;
         let mut steps = at.split(['.', '[']).map(|step| step.trim_end_matches(']'));
         let first = steps.next()?;
         let mut value = self.table.as_ref()?.get(first)?;
         loop {
             let span = value.span();
-            found = Some(Found { start: span.start, end: span.end, is_exact: false }).or(found);
             let Some(step) = steps.next() else {
-                return found.map(|found| Found { is_exact: true, ..found });
+                return Some(Found { start: span.start, end: span.end, is_exact: true });
             };
             let inner = match value.get_ref() {
                 DeValue::Table(table) => table.get(step),
@@ -124,7 +122,7 @@ impl<'a> Locator<'a> {
             };
             match inner {
                 Some(inner) => value = inner,
-                None => return found,
+                None => return Some(Found { start: span.start, end: span.end, is_exact: false }),
             }
         }
     }
