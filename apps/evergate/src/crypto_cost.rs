@@ -43,8 +43,9 @@ const KINDS: [(&str, Version, &rcgen::SignatureAlgorithm); 3] = [
     ("tls13_ecdsa", Version::Tls13, &rcgen::PKCS_ECDSA_P256_SHA256),
 ];
 
-/// Rounds of each measurement; the best counts, because everything that disturbs makes it slower.
-const ROUNDS: u32 = 5;
+/// Rounds of each measurement; the best counts, because everything that disturbs makes it slower. They are short, so that
+/// some of them meet no other process on a busy machine.
+const ROUNDS: u32 = 100;
 
 /// Measures all kinds; each of the three measurements of a kind takes about `time`.
 pub fn measure(time: Duration) -> Result<Vec<CryptoCost>> {

@@ -47,52 +47,60 @@ struct Spread {
     /// N, as a number.
     nodes: f64,
     mean: f64,
-    /// Σ d_j².
-    squares: f64,
+    /// 1 − 1/N.
+    rest: f64,
+    /// 1 / (ΔT + t − t_d).
+    per_s: f64,
 }
 
 impl Spread {
-    fn of(nodes: &[Node]) -> Option<Spread> {
+    fn of(nodes: &[Node], span_s: f64) -> Option<Spread> {
         let (mut count, mut sum) = (0.0, 0.0);
         for node in nodes.iter().filter(|node| node.eligible) {
             count += 1.0;
             sum += node.load;
         }
-        if count == 0.0 {
-            return None;
-        }
-        let mean = sum / count;
-        let squares = nodes
-            .iter()
-            .filter(|node| node.eligible)
-            .map(|node| (node.load - mean) * (node.load - mean))
-            .sum::<f64>();
-        Some(Spread { nodes: count, mean, squares })
+        (count > 0.0).then(|| Spread {
+            nodes: count,
+            mean: sum / count,
+            rest: 1.0 - 1.0 / count,
+            per_s: 1.0 / span_s,
+        })
+    }
+
+    /// d_j².
+    fn square(&self, node: &Node) -> f64 {
+        (node.load - self.mean) * (node.load - self.mean)
+    }
+
+    /// Σ d_j².
+    fn squares(&self, nodes: &[Node]) -> f64 {
+        nodes.iter().filter(|node| node.eligible).map(|node| self.square(node)).sum()
     }
 
     /// What handing `node` its work adds to `N·f²`; the f of solutions are ordered as these are.
-    fn growth(&self, node: &Node, span_s: f64) -> f64 {
-        let added = node.work / span_s;
-        added * (2.0 * (node.load - self.mean) + added * (1.0 - 1.0 / self.nodes))
+    fn growth(&self, node: &Node) -> f64 {
+        let added = node.work * self.per_s;
+        added * (2.0 * (node.load - self.mean) + added * self.rest)
     }
 
-    /// f(x) from the growth, in units of work per second.
-    fn deviation(&self, growth: f64) -> f64 {
-        ((self.squares + growth).max(0.0) / self.nodes).sqrt()
+    /// f(x) from `N·f²`, in units of work per second.
+    fn deviation(&self, squares: f64) -> f64 {
+        (squares.max(0.0) / self.nodes).sqrt()
     }
 }
 
 /// Equations (3) and (4): the load balance degree of the eligible nodes as they are, in units of work per second.
 pub fn balance_degree(nodes: &[Node]) -> f64 {
-    Spread::of(nodes).map_or(0.0, |spread| spread.deviation(0.0))
+    Spread::of(nodes, 1.0).map_or(0.0, |spread| spread.deviation(spread.squares(nodes)))
 }
 
 /// f(x) of equations (2) to (4): the load balance degree after `node` was handed its work, in units of work per
 /// second. `span_s` is ΔT + t − t_d in seconds. `None` when the node may not be chosen.
 pub fn balance_degree_after(nodes: &[Node], node: usize, span_s: f64) -> Option<f64> {
     let chosen = nodes.get(node).filter(|node| node.eligible)?;
-    let spread = Spread::of(nodes)?;
-    Some(spread.deviation(spread.growth(chosen, span_s)))
+    let spread = Spread::of(nodes, span_s)?;
+    Some(spread.deviation(spread.squares(nodes) + spread.growth(chosen)))
 }
 
 /// Problem 1: the node for a request that negotiates a new session; `work` of each node is its `p_{i,new}`.
@@ -100,7 +108,7 @@ pub fn balance_degree_after(nodes: &[Node], node: usize, span_s: f64) -> Option<
 /// Step 1 takes the node with the least work (of several the least loaded), step 2 all that are less loaded than it,
 /// step 3 the one of these that minimises f(x). `None` when no node is eligible.
 pub fn place_new(nodes: &[Node], span_s: f64) -> Option<usize> {
-    let spread = Spread::of(nodes)?;
+    let spread = Spread::of(nodes, span_s)?;
     let (fastest, least_loaded_below) = step_1(nodes, |_| true)?;
     let candidate = |index: usize, node: &Node| index == fastest || node.load < least_loaded_below;
     let mut best: Option<(usize, f64)> = None;
@@ -108,7 +116,7 @@ pub fn place_new(nodes: &[Node], span_s: f64) -> Option<usize> {
         if !candidate(index, node) {
             continue;
         }
-        let growth = spread.growth(node, span_s);
+        let growth = spread.growth(node);
         if best.is_none_or(|(_, least)| growth < least) {
             best = Some((index, growth));
         }
@@ -123,29 +131,32 @@ pub fn place_new(nodes: &[Node], span_s: f64) -> Option<usize> {
 /// Without an eligible node that has the session this is problem 1. `None` when no node is eligible.
 pub fn place_resuming(nodes: &[Node], span_s: f64, weights: &Weights) -> Option<usize> {
     let Some((cached, load)) = step_1(nodes, |node| node.cached) else { return place_new(nodes, span_s) };
-    let spread = Spread::of(nodes)?;
-    let (mut least_work, mut least_growth) = (f64::INFINITY, f64::INFINITY);
+    let spread = Spread::of(nodes, span_s)?;
+    let (mut least_work, mut least_growth, mut squares) = (f64::INFINITY, f64::INFINITY, 0.0);
     for node in nodes.iter().filter(|node| node.eligible) {
-        least_work = least_work.min(node.work);
-        least_growth = least_growth.min(spread.growth(node, span_s));
+        squares += spread.square(node);
+        let growth = spread.growth(node);
+        least_work = if node.work < least_work { node.work } else { least_work };
+        least_growth = if growth < least_growth { growth } else { least_growth };
     }
-    let least_deviation = spread.deviation(least_growth);
+    let least_deviation = spread.deviation(squares + least_growth);
     let utility = |node: &Node, growth: f64, bound: f64| {
         let work_term = weights.alpha[0] * power(excess(node.work, least_work), weights.lambda[0]);
         // Both terms are non-negative: what the first one settles needs no second.
         if work_term >= bound {
             return bound;
         }
-        let excess = excess(spread.deviation(growth), least_deviation);
+        let excess = excess(spread.deviation(squares + growth), least_deviation);
         work_term + weights.alpha[1] * power(excess, weights.lambda[1])
     };
-    let benchmark = spread.growth(nodes.get(cached)?, span_s);
-    let (mut best, mut least) = (cached, utility(nodes.get(cached)?, benchmark, f64::INFINITY));
+    let home = nodes.get(cached)?;
+    let benchmark = spread.growth(home);
+    let (mut best, mut least) = (cached, utility(home, benchmark, f64::INFINITY));
     for (index, node) in nodes.iter().enumerate() {
         if !node.eligible || node.load >= load {
             continue;
         }
-        let growth = spread.growth(node, span_s);
+        let growth = spread.growth(node);
         if growth >= benchmark {
             continue;
         }
@@ -161,12 +172,14 @@ pub fn place_resuming(nodes: &[Node], span_s: f64, weights: &Weights) -> Option<
 /// eligible nodes. `None` when the node may not be chosen.
 pub fn utility(nodes: &[Node], node: usize, span_s: f64, weights: &Weights) -> Option<f64> {
     let chosen = nodes.get(node).filter(|node| node.eligible)?;
-    let spread = Spread::of(nodes)?;
+    let spread = Spread::of(nodes, span_s)?;
+    let squares = spread.squares(nodes);
     let eligible = || nodes.iter().filter(|node| node.eligible);
     let least_work = eligible().map(|node| node.work).fold(f64::INFINITY, f64::min);
-    let least_growth = eligible().map(|node| spread.growth(node, span_s)).fold(f64::INFINITY, f64::min);
-    let deviation = spread.deviation(spread.growth(chosen, span_s));
-    let terms = [excess(chosen.work, least_work), excess(deviation, spread.deviation(least_growth))];
+    let least_growth = eligible().map(|node| spread.growth(node)).fold(f64::INFINITY, f64::min);
+    let deviation = |growth: f64| spread.deviation(squares + growth);
+    let terms =
+        [excess(chosen.work, least_work), excess(deviation(spread.growth(chosen)), deviation(least_growth))];
     let term = |k: usize| weights.alpha[k] * power(terms[k], weights.lambda[k]);
     Some(term(0) + term(1))
 }

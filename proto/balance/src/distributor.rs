@@ -255,10 +255,11 @@ impl Distributor {
     ) -> Option<usize> {
         let mut nodes = std::mem::take(&mut self.nodes);
         nodes.clear();
-        nodes.extend(servers.iter().enumerate().map(|(index, server)| {
+        let costs = servers.iter().zip(&self.costs).zip(self.estimator.loads());
+        nodes.extend(costs.enumerate().map(|(index, ((server, cost), load))| {
             let cached = self.is_cached(origin, index, arrival.now);
-            let eligible = server.eligible && server.weight > 0;
-            Node { load: self.estimator.load(index), work: self.work(index, cached), cached, eligible }
+            let work = if cached { cost.resumed } else { cost.new };
+            Node { load, work, cached, eligible: server.eligible && server.weight > 0 }
         }));
         let span_s = self.estimator.span_s();
         let node = match origin {

@@ -86,6 +86,13 @@ impl LoadEstimator {
         ((work(&self.former) + work(&self.current)) / self.span_s()).min(f64::MAX)
     }
 
+    /// Equation (1) for all nodes, in their order; see [`load`](Self::load).
+    pub fn loads(&self) -> impl Iterator<Item = f64> {
+        let span_s = self.span_s();
+        let work = self.former.iter().zip(&self.current);
+        work.map(move |(former, current)| ((former + current) / span_s).min(f64::MAX))
+    }
+
     /// How many nodes it watches.
     pub fn nodes(&self) -> usize {
         self.current.len()
