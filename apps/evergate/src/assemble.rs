@@ -353,8 +353,10 @@ fn pool_runtime(pool: &PoolConfig, previous: Option<&Generation>, keep: &mut Kee
             PolicyConfig::RoundRobin => Policy::RoundRobin,
             PolicyConfig::LeastOutstanding => Policy::LeastOutstanding,
             PolicyConfig::PowerOfTwo => Policy::PowerOfTwo,
+            PolicyConfig::LeastExpectedCompletion => Policy::LeastExpectedCompletion,
         },
         servers,
+        sticky_load_percent_max: pool.sticky_load_percent_max,
         queue_max: pool.queue_max,
         queue_timeout: pool.queue_timeout,
         idle_max: pool.keep_alive_idle_max,
@@ -391,6 +393,7 @@ fn server_runtime(
         healthy: AtomicBool::new(true),
         draining: AtomicBool::new(false),
         outstanding: AtomicU32::new(0),
+        response_us: AtomicU32::new(0),
         requests: AtomicU64::new(0),
         failures: AtomicU64::new(0),
     })
@@ -408,7 +411,12 @@ fn stable_hash(parts: &[&str]) -> u64 {
 fn fingerprint(config: &Config) -> u64 {
     let decides = format!(
         "{:?} {:?} {:?} {:?} {:?} {:?}",
-        config.listeners, config.certificates, config.pools, config.rules.specs, config.timeouts, config.limits
+        config.listeners,
+        config.certificates,
+        config.pools,
+        config.rules.specs,
+        config.timeouts,
+        config.limits
     );
     // FNV-1a: it must only tell apart what people write.
     decides.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {

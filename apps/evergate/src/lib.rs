@@ -5,6 +5,7 @@ pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod control;
+pub mod crypto_cost;
 pub mod daemon;
 pub mod demo;
 pub mod health;

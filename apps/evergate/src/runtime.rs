@@ -1,6 +1,7 @@
 //! What outlives a reload and is shared by all workers: the servers with their load and health, and the generations.
 
 use evergate_balance::Policy;
+use evergate_base::Micros;
 use evergate_connection::Snapshot;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub struct ServerRuntime {
     pub draining: AtomicBool,
     /// Requests (or tunnels) under way.
     pub outstanding: AtomicU32,
+    /// Smoothed time from sending a request (or making its connection) to the end of the response; 0 before the first.
+    pub response_us: AtomicU32,
     /// Requests sent to it.
     pub requests: AtomicU64,
     /// Connects refused or timed out, and responses lost.
@@ -62,6 +65,25 @@ impl ServerRuntime {
         self.outstanding.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Expected time to the answer of a request sent now: as long as of late for each that is under way. A server that
+    /// has not answered yet is tried first.
+    pub fn completion_us(&self) -> u64 {
+        let requests = u64::from(self.outstanding.load(Ordering::Relaxed)) + 1;
+        requests * u64::from(self.response_us.load(Ordering::Relaxed))
+    }
+
+    /// Takes the time of a response into account, by an eighth. Of two workers at once one may count alone.
+    ///
+    /// A connection that cannot be kept may have failed early, and a server that fails must not attract requests by
+    /// failing fast: without `kept` the time counts as no shorter than those before.
+    pub fn handle_response(&self, took: Micros, kept: bool) {
+        let before = self.response_us.load(Ordering::Relaxed);
+        let took = took.0.clamp(1, u64::from(u32::MAX)) as u32;
+        let took = if kept { took } else { took.max(before) };
+        let after = if before == 0 { took } else { before - before / 8 + took / 8 };
+        self.response_us.store(after.max(1), Ordering::Relaxed);
+    }
+
     /// Counts a request out.
     pub fn leave(&self) {
         self.outstanding.fetch_sub(1, Ordering::Relaxed);
@@ -77,6 +99,8 @@ pub struct PoolRuntime {
     pub policy: Policy,
     /// Its servers, in the order of the snapshot's.
     pub servers: Vec<Arc<ServerRuntime>>,
+    /// Bound on a server's share of the outstanding requests for clients that return by address, in percent.
+    pub sticky_load_percent_max: Option<u32>,
     /// Requests of one worker that may wait for a server.
     pub queue_max: usize,
     /// Longest wait there.
@@ -152,5 +176,51 @@ fn clone_pool(pool: &evergate_connection::Pool) -> evergate_connection::Pool {
                 cookie: server.cookie.clone(),
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server() -> ServerRuntime {
+        ServerRuntime {
+            id: 1,
+            name: "one".to_owned(),
+            addresses: Vec::new(),
+            name_hash: 1,
+            weight: AtomicU32::new(1),
+            connections_max: AtomicU32::new(0),
+            healthy: AtomicBool::new(true),
+            draining: AtomicBool::new(false),
+            outstanding: AtomicU32::new(0),
+            response_us: AtomicU32::new(0),
+            requests: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    #[test]
+    fn the_expected_completion_is_the_smoothed_response_time_for_each_request_under_way() {
+        let server = server();
+        assert_eq!(server.completion_us(), 0, "a server that has not answered yet is tried first");
+        server.handle_response(Micros(800), true);
+        assert_eq!(server.completion_us(), 800);
+        server.handle_response(Micros(1600), true);
+        assert_eq!(server.completion_us(), 900, "700 and an eighth of 1600");
+        server.outstanding.store(2, Ordering::Relaxed);
+        assert_eq!(server.completion_us(), 2700);
+    }
+
+    #[test]
+    fn a_server_does_not_look_faster_by_failing_fast() {
+        let server = server();
+        server.handle_response(Micros(8000), true);
+        for _ in 0..20 {
+            server.handle_response(Micros(1), false);
+        }
+        assert_eq!(server.completion_us(), 8000);
+        server.handle_response(Micros(16_000), false);
+        assert_eq!(server.completion_us(), 9000);
     }
 }

@@ -549,6 +549,11 @@ fn a_doubtful_file_is_used_with_a_warning() {
             "`sticky = \"cookie\"`",
         ),
         (
+            "{L}{C}[[pools]]\nname = \"web\"\nsticky_load_percent_max = @@125\n[[pools.servers]]\naddress = \"app.internal:80\"\n",
+            "pools[0].sticky_load_percent_max",
+            "`sticky = \"source\"`",
+        ),
+        (
             "{L}[[certificates]]\nname = \"a\"\nchain = \"c.pem\"\nkey = @@\"open.pem\"\n{P}",
             "certificates[0].key",
             "chmod",

@@ -1,6 +1,7 @@
 //! Weighted rendezvous hashing: every server bids for the client, the best bid wins, and nobody else's bid changes
 //! when a server comes or goes.
 
+use crate::picker::ServerLoad;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// The server for a client address. Each server is a stable hash of its name, its weight, and whether it is
@@ -9,9 +10,41 @@ use std::net::{IpAddr, Ipv6Addr};
 /// When a server leaves, only its clients move, and they move to the others by weight; when a weight grows, clients
 /// only move to that server.
 pub fn source_server(ip: IpAddr, servers: &[(u64, u32, bool)]) -> Option<usize> {
-    let client = client_hash(ip);
+    highest_bid(source_key(ip), servers.iter().copied())
+}
+
+/// Consistent hashing with bounded loads: the server with the best bid for `key` (any hash) of those that have room.
+///
+/// With one request more in all, no server may have more than `load_percent_max` percent of its share by weight
+/// (rounded up; at least 100, so that there is always room somewhere). `names` are stable hashes of the servers' names,
+/// as for [`source_server`]; a server without a name is left out.
+pub fn bounded_server(
+    key: u64,
+    names: &[u64],
+    servers: &[ServerLoad],
+    load_percent_max: u32,
+) -> Option<usize> {
+    let usable = |server: &&ServerLoad| server.eligible && server.weight > 0;
+    let (mut weight, mut outstanding) = (0u128, 1u128);
+    for server in servers.iter().filter(usable) {
+        weight += u128::from(server.weight);
+        outstanding += u128::from(server.outstanding);
+    }
+    let percent = u128::from(load_percent_max.max(100));
+    let has_room = |server: &ServerLoad| {
+        // below the bound rounded up: outstanding < ceil(share), without division
+        u128::from(server.outstanding) * weight * 100 < percent * outstanding * u128::from(server.weight)
+    };
+    let bidders = names.iter().zip(servers);
+    highest_bid(
+        key,
+        bidders.map(|(&name, server)| (name, server.weight, server.eligible && has_room(server))),
+    )
+}
+
+fn highest_bid(client: u64, servers: impl Iterator<Item = (u64, u32, bool)>) -> Option<usize> {
     let mut best: Option<(f64, u64, usize)> = None;
-    for (index, &(name, weight, eligible)) in servers.iter().enumerate() {
+    for (index, (name, weight, eligible)) in servers.enumerate() {
         if !eligible || weight == 0 {
             continue;
         }
@@ -27,7 +60,8 @@ pub fn source_server(ip: IpAddr, servers: &[(u64, u32, bool)]) -> Option<usize> 
 
 const NAME_SALT: u64 = 0x6a09_e667_f3bc_c908;
 
-fn client_hash(ip: IpAddr) -> u64 {
+/// The hash of a client address that [`source_server`] goes by, for [`bounded_server`].
+pub fn source_key(ip: IpAddr) -> u64 {
     let address = match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
         IpAddr::V6(v6) => v6,

@@ -5,10 +5,14 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::net::IpAddr;
 
-const POLICIES: [Policy; 3] = [Policy::RoundRobin, Policy::LeastOutstanding, Policy::PowerOfTwo];
+const POLICIES: [Policy; 4] =
+    [Policy::RoundRobin, Policy::LeastOutstanding, Policy::PowerOfTwo, Policy::LeastExpectedCompletion];
 
 fn idle(weights: &[u32]) -> Vec<ServerLoad> {
-    weights.iter().map(|&weight| ServerLoad { weight, outstanding: 0, eligible: true }).collect()
+    weights
+        .iter()
+        .map(|&weight| ServerLoad { weight, outstanding: 0, completion_us: 0, eligible: true })
+        .collect()
 }
 
 /// A fixed sequence of well-mixed numbers.
@@ -27,6 +31,7 @@ fn any_server() -> impl Strategy<Value = ServerLoad> {
     (weight, outstanding, any::<bool>()).prop_map(|(weight, outstanding, eligible)| ServerLoad {
         weight,
         outstanding,
+        completion_us: 0,
         eligible,
     })
 }
@@ -282,4 +287,17 @@ fn an_empty_pool_gives_nothing() {
         assert_eq!(Picker::new(policy, 0).pick(&[], 0), None);
     }
     assert_eq!(source_server(IpAddr::from([127, 0, 0, 1]), &[]), None);
+}
+
+#[test]
+fn least_expected_completion_picks_the_earliest_and_ties_go_to_the_less_loaded_and_then_round() {
+    let mut servers = idle(&[1, 1, 0, 1]);
+    for (server, us) in servers.iter_mut().zip([300, 200, 1, 200]) {
+        server.completion_us = us;
+    }
+    let mut picker = Picker::new(Policy::LeastExpectedCompletion, 4);
+    let picks: Vec<_> = (0..4).map(|_| picker.pick(&servers, 0).unwrap()).collect();
+    assert_eq!(picks, [1, 3, 1, 3]);
+    servers[3].outstanding = 1;
+    assert_eq!(picker.pick(&servers, 0), Some(1));
 }

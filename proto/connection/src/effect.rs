@@ -228,6 +228,7 @@ impl Scratch {
 
 /// Memory of finished legs that the next requests use again: a request in steady state allocates nothing.
 #[derive(Debug, Default)]
+#[expect(clippy::vec_box, reason = "the box is what is kept")]
 struct SpareLegs {
     legs: Vec<Box<ServerLeg>>,
     buffers: Vec<Vec<u8>>,

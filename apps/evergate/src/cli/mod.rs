@@ -3,14 +3,17 @@
 //! Exit codes are part of the interface: 0 it worked; 1 it failed; 2 the command line or the configuration is wrong.
 //! Data goes to standard output, everything else to standard error.
 
+mod bench;
 mod check;
 mod cluster;
 mod explain;
 mod output;
 mod remote;
 mod run;
+mod simulate;
 
 use clap::{Args, Parser, Subcommand};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -72,6 +75,13 @@ enum Command {
     },
     /// Print the metrics, as a scraper gets them
     Metrics(SocketArgs),
+    /// Simulate how policies distribute TLS sessions over nodes, with figures
+    Simulate(SimulateArgs),
+    /// Measure what this machine can do
+    Bench {
+        #[command(subcommand)]
+        command: BenchCommand,
+    },
     /// Servers to try things out with
     Demo {
         #[command(subcommand)]
@@ -117,6 +127,12 @@ enum NodeCommand {
     Undrain(RemoteArgs),
     /// Leave the cluster for good: what is still here is taken over by the others
     Leave(RemoteArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum BenchCommand {
+    /// Measure what handshakes and encryption cost on one core
+    Crypto(BenchCryptoArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -217,6 +233,51 @@ struct ServerArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Plans: examples/sslsard.toml (the paper) and examples/simulate/. Keys: docs/sslsard.md. \
+    JSON is a list of {policy, newcomers_per_s, resumption, throughput, load_std, ..}, each figure with its _ci."
+)]
+struct SimulateArgs {
+    /// Plan, such as examples/sslsard.toml
+    #[arg(value_name = "PLAN")]
+    plan: PathBuf,
+    /// How many seeds, in the place of the plan's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    seeds: Option<u32>,
+    /// The first seed, in the place of the plan's
+    #[arg(long, value_name = "SEED")]
+    seed: Option<u64>,
+    /// A policy, in the place of the plan's; repeat it for several
+    #[arg(long, value_name = "NAME")]
+    policy: Vec<String>,
+    /// What handshakes cost, as `evergate bench crypto --json` printed it
+    #[arg(long, value_name = "FILE", requires = "handshake")]
+    costs: Option<PathBuf>,
+    /// Which of them: tls12_rsa, tls13_rsa or tls13_ecdsa
+    #[arg(long, value_name = "NAME", requires = "costs")]
+    handshake: Option<String>,
+    /// Folder for the figures and the page; otherwise PLAN-report here, or none with --json
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Threads; otherwise one for each processor. They change nothing but the time it takes
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct BenchCryptoArgs {
+    /// Time for each measurement, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    time_ms: u64,
+    /// Print JSON, for `evergate simulate --costs`
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
 struct DemoArgs {
     /// How many
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
@@ -249,6 +310,8 @@ pub fn main() -> ExitCode {
         Command::Node { command: NodeCommand::Undrain(args) } => remote::post(&args, "/v1/cluster/undrain"),
         Command::Node { command: NodeCommand::Leave(args) } => remote::post(&args, "/v1/cluster/leave"),
         Command::Metrics(args) => remote::metrics(&args),
+        Command::Simulate(args) => simulate::simulate(&args),
+        Command::Bench { command: BenchCommand::Crypto(args) } => bench::crypto(&args),
         Command::Demo { command: DemoCommand::Servers(args) } => demo(&args),
         Command::Version { json } => version(json),
     };

@@ -275,6 +275,8 @@ pub struct Pool {
     pub sticky: Sticky,
     /// Name of the cookie of [`Sticky::Cookie`], an RFC 6265 cookie-name.
     pub sticky_cookie: String,
+    /// Bound on a server's share of the outstanding requests for clients that return by address, in percent.
+    pub sticky_load_percent_max: Option<u32>,
     /// At least one.
     pub servers: Vec<Server>,
     /// Requests that may wait for a server; 0 = none.
@@ -307,6 +309,8 @@ pub enum Policy {
     LeastOutstanding,
     /// The better of two random ones.
     PowerOfTwo,
+    /// The one that should answer first.
+    LeastExpectedCompletion,
 }
 
 /// How a client returns to its server.

@@ -32,6 +32,7 @@ pub(super) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
             policy: raw.policy,
             sticky: raw.sticky,
             sticky_cookie: raw.sticky_cookie.clone(),
+            sticky_load_percent_max: raw.sticky_load_percent_max,
             servers,
             queue_max: raw.queue_max as usize,
             queue_timeout: ms(raw.queue_timeout_ms),
@@ -151,6 +152,14 @@ fn sticky(raw: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) {
             "`sticky_cookie` is given, but the pool is not sticky by cookie",
             "it has an effect only for rules with `sticky = \"cookie\"`",
             "add `sticky = \"cookie\"`, or remove it",
+        );
+    }
+    if raw.sticky_load_percent_max.is_some() && raw.sticky != Sticky::Source {
+        checks.report.warning(
+            &at.key("sticky_load_percent_max"),
+            "`sticky_load_percent_max` is given, but the pool is not sticky by address",
+            "it has an effect only for rules with `sticky = \"source\"`",
+            "add `sticky = \"source\"`, or remove it",
         );
     }
 }

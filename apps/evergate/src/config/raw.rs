@@ -103,6 +103,7 @@ pub(super) struct RawPool {
     pub(super) policy: Policy,
     pub(super) sticky: Sticky,
     pub(super) sticky_cookie: String,
+    pub(super) sticky_load_percent_max: Option<u32>,
     pub(super) queue_max: u32,
     pub(super) queue_timeout_ms: u64,
     pub(super) keep_alive_idle_max: u32,

@@ -10,9 +10,9 @@ pub(super) static POOL: Section = Section {
         required("name", Kind::Text, "\"web\"", "The name used by listeners, rules, logs and metrics."),
         with_default(
             "policy",
-            Kind::Choice(&["round_robin", "least_outstanding", "power_of_two"]),
+            Kind::Choice(&["round_robin", "least_outstanding", "power_of_two", "least_expected_completion"]),
             "\"power_of_two\"",
-            "How a server is chosen: in turn, the one with the fewest outstanding requests, or the better of two random ones. All respect weights.",
+            "How a server is chosen: in turn, the one with the fewest outstanding requests, the better of two random ones, or the one that should answer first by its late response times and what it has to do. All respect weights but the last, which goes by what it measures.",
         ),
         with_default(
             "sticky",
@@ -21,6 +21,13 @@ pub(super) static POOL: Section = Section {
             "Whether a client returns to its server: by a cookie that evergate sets, or by a hash of its address.",
         ),
         with_default("sticky_cookie", Kind::Text, "\"EVERGATE\"", "Name of that cookie."),
+        optional(
+            "sticky_load_percent_max",
+            Kind::Integer(100, 100_000),
+            "no bound",
+            "125",
+            "By address: a server with more than this percentage of its share of the outstanding requests is passed over for the client's next best (consistent hashing with bounded loads).",
+        ),
         required("servers", Kind::Tables(&SERVER), "", "The servers, see `[[pools.servers]]`."),
         with_default(
             "queue_max",

@@ -190,6 +190,7 @@ impl View {
                     Policy::RoundRobin => "round_robin",
                     Policy::LeastOutstanding => "least_outstanding",
                     Policy::PowerOfTwo => "power_of_two",
+                    Policy::LeastExpectedCompletion => "least_expected_completion",
                 }
                 .to_owned(),
                 unavailable: runtime.unavailable.load(Ordering::Relaxed),

@@ -4,7 +4,7 @@ use super::slab::{Key, Source};
 use super::upstream::{Upstream, Waiting};
 use super::{Current, Worker};
 use crate::runtime::{PoolRuntime, ServerRuntime};
-use evergate_balance::{ServerLoad, source_server};
+use evergate_balance::{ServerLoad, bounded_server, source_key, source_server};
 use evergate_base::Micros;
 use evergate_connection::{Failure, Hint};
 use std::os::fd::AsRawFd;
@@ -16,6 +16,16 @@ pub(super) fn idle_of(current: &Current, server: &Arc<ServerRuntime>) -> Option<
     let pools = &current.generation.pools;
     let pool = pools.iter().find(|pool| pool.servers.iter().any(|known| known.id == server.id))?;
     Some((pool.idle_max, Micros(pool.idle.as_micros() as u64)))
+}
+
+/// What a policy may know of a server.
+fn load_of(pool: &PoolRuntime, index: usize, eligible: bool) -> ServerLoad {
+    pool.servers.get(index).map_or_else(ServerLoad::default, |server| ServerLoad {
+        weight: server.weight.load(Ordering::Relaxed),
+        outstanding: server.outstanding.load(Ordering::Relaxed),
+        completion_us: server.completion_us(),
+        eligible,
+    })
 }
 
 impl Worker {
@@ -64,6 +74,13 @@ impl Worker {
             Hint::Server(index) if (index as usize) < runtime.servers.len() && eligible(index as usize) => {
                 Some(index as usize)
             }
+            Hint::Source(ip) if runtime.sticky_load_percent_max.is_some() => {
+                let percent = runtime.sticky_load_percent_max.unwrap_or(u32::MAX);
+                let names: Vec<u64> = runtime.servers.iter().map(|server| server.name_hash).collect();
+                let loads: Vec<ServerLoad> =
+                    (0..names.len()).map(|i| load_of(runtime, i, eligible(i))).collect();
+                bounded_server(source_key(ip), &names, &loads, percent)
+            }
             Hint::Source(ip) => {
                 let candidates: Vec<(u64, u32, bool)> = runtime
                     .servers
@@ -96,13 +113,8 @@ impl Worker {
         random: u64,
         eligible: &dyn Fn(usize) -> bool,
     ) -> Option<usize> {
-        let load = |(index, server): (usize, &Arc<ServerRuntime>)| ServerLoad {
-            weight: server.weight.load(Ordering::Relaxed),
-            outstanding: server.outstanding.load(Ordering::Relaxed),
-            eligible: eligible(index),
-        };
         self.loads.clear();
-        self.loads.extend(runtime.servers.iter().enumerate().map(load));
+        self.loads.extend((0..runtime.servers.len()).map(|index| load_of(runtime, index, eligible(index))));
         self.current[current].pickers[pool].pick(&self.loads, random)
     }
 
@@ -118,6 +130,7 @@ impl Worker {
             if let Some(upstream) = self.upstreams.get_mut(idle) {
                 upstream.owner = Some((key, leg));
                 upstream.index = index;
+                upstream.used_since = self.now;
                 records = upstream.records.take();
             }
             if let Some(client) = self.clients.get_mut(key) {
@@ -142,6 +155,7 @@ impl Worker {
                     server,
                     index,
                     owner: Some((key, leg)),
+                    used_since: self.now,
                     connecting: true,
                     readable: false,
                     writable: false,

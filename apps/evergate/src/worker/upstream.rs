@@ -20,6 +20,8 @@ pub(super) struct Upstream {
     pub(super) index: u32,
     /// The client connection that uses it, and its leg.
     pub(super) owner: Option<(Key, u32)>,
+    /// When its owner got it.
+    pub(super) used_since: Micros,
     pub(super) connecting: bool,
     pub(super) readable: bool,
     pub(super) writable: bool,
@@ -87,6 +89,10 @@ impl Worker {
         let generation = client.connection.snapshot().generation;
         let Some(key) = client.upstream.take() else { return self.stop_waiting(client_key) };
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        if !upstream.connecting {
+            let took = self.now.since(upstream.used_since);
+            upstream.server.handle_response(took, clean);
+        }
         let quiet = !upstream.readable || is_quiet(upstream);
         let bucket = client.mirroring.as_ref().map(|mirroring| mirroring.bucket.0);
         let idle = self.idle.entry((upstream.server.id, bucket)).or_default();

@@ -59,7 +59,8 @@ fn check(stream: &mut impl Read, from: usize, to: usize) {
     let mut at = from;
     while at < to {
         let most = buffer.len().min(to - at);
-        let count = stream.read(&mut buffer[..most]).unwrap_or_else(|error| panic!("after {at} bytes: {error}"));
+        let count =
+            stream.read(&mut buffer[..most]).unwrap_or_else(|error| panic!("after {at} bytes: {error}"));
         assert!(count > 0, "the stream ended after {at} of {to} bytes");
         if buffer[..count] != content(at, at + count) {
             let wrong = (0..count).find(|place| buffer[*place] != byte(at + place)).unwrap();
@@ -148,7 +149,17 @@ fn head(stream: &mut impl Read) -> String {
 fn config(world: &World) -> String {
     let files = ["shop.pem", "shop.key"].map(|name| world.folder.path(name));
     let made = Command::new("openssl")
-        .args(["req", "-x509", "-noenc", "-days", "30", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"])
+        .args([
+            "req",
+            "-x509",
+            "-noenc",
+            "-days",
+            "30",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+        ])
         .args(["-subj", "/CN=shop.test", "-addext", "subjectAltName=DNS:shop.test"])
         .arg("-out")
         .arg(&files[0])
@@ -158,7 +169,9 @@ fn config(world: &World) -> String {
         .unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let mut text = world.config(&World::entries(3), "");
-    text = text.replace("10.71.0.254:9\"", &format!("{SERVER}\"")).replace("flows_max = 1024", "flows_max = 4096");
+    text = text
+        .replace("10.71.0.254:9\"", &format!("{SERVER}\""))
+        .replace("flows_max = 1024", "flows_max = 4096");
     for (name, listener) in [("tcp", Listener::Tcp), ("http", Listener::Http), ("https", Listener::Https)] {
         let port = listener.port();
         text.push_str(&format!(
@@ -192,13 +205,13 @@ fn crosses(listener: Listener, way: Way) {
     settled(&nodes);
     let (quarter, is_through) = channel();
     let (tell, go_on) = channel();
-    let client: JoinHandle<()> =
-        world.switch.spawn(move || transfer(listener, way, &quarter, &go_on));
+    let client: JoinHandle<()> = world.switch.spawn(move || transfer(listener, way, &quarter, &go_on));
     if is_through.recv_timeout(PATIENCE).is_err() {
         client.join().unwrap();
         panic!("{listener:?} {way:?}: nothing moved");
     }
-    let carrier = eventually("a node carries the connection", || nodes.iter().position(|node| open(node) > 0));
+    let carrier =
+        eventually("a node carries the connection", || nodes.iter().position(|node| open(node) > 0));
     nodes.remove(carrier).kill();
     tell.send(()).unwrap();
     if client.join().is_err() {

@@ -331,6 +331,7 @@ impl Worker {
             writable: true,
             ended: false,
             idle_until: Micros(0),
+            used_since: self.now,
             records: None,
             gated: Some(Box::new(gated)),
         });

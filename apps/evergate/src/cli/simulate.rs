@@ -1,0 +1,163 @@
+//! `evergate simulate`: a plan carried out; a table or JSON on standard output, figures and a page in a folder.
+
+use super::output::{self, Table};
+use super::{SimulateArgs, WRONG};
+use crate::crypto_cost::CryptoCost;
+use anyhow::{Context, Result, anyhow};
+use evergate_figures::{Costs, Plan, Scheme, Study, report, study, table};
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+pub(super) fn simulate(args: &SimulateArgs) -> u8 {
+    let (plan, text) = match read(args) {
+        Ok(read) => read,
+        Err(error) => {
+            output::tell(format_args!("{error}"));
+            return WRONG;
+        }
+    };
+    let threads =
+        args.threads.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
+    let bar = Bar::new();
+    let study = study(&plan, threads, |done, of, label| bar.show(done, of, label));
+    bar.clear();
+    if args.json {
+        output::json(&study.rows);
+    } else {
+        output::text(&shown(&study));
+    }
+    let folder = match (&args.out, args.json) {
+        (Some(folder), _) => folder.clone(),
+        (None, true) => return 0,
+        (None, false) => default_folder(&args.plan),
+    };
+    match write(&study, &text, args, &folder) {
+        Ok(page) => {
+            output::tell(format_args!("figures and page: {}", page.display()));
+            0
+        }
+        Err(error) => output::failed(&error),
+    }
+}
+
+/// The plan with what the command line changes, and its text. The error is ready to be shown.
+fn read(args: &SimulateArgs) -> Result<(Plan, String), String> {
+    let shown = |error: anyhow::Error| format!("error: {error:#}");
+    let file = args.plan.display().to_string();
+    let text = std::fs::read_to_string(&args.plan)
+        .with_context(|| format!("cannot read the plan {file}: name a file such as examples/sslsard.toml"))
+        .map_err(shown)?;
+    let costs = args.costs.as_deref().zip(args.handshake.as_deref()).map(|(path, name)| costs(path, name));
+    let plan =
+        Plan::parse(&file, &text, costs.transpose().map_err(shown)?).map_err(|error| error.to_string())?;
+    let mut policies: Vec<Scheme> = Vec::new();
+    for name in &args.policy {
+        match Scheme::named(name) {
+            Some(scheme) if policies.contains(&scheme) => {}
+            Some(scheme) => policies.push(scheme),
+            None => {
+                let remedy = Scheme::remedy(name);
+                return Err(format!("error: --policy {name}: there is no such policy\n  remedy: {remedy}"));
+            }
+        }
+    }
+    Ok((plan.with_policies(policies).with_seeds(args.seeds, args.seed), text))
+}
+
+/// One kind of handshake from what `evergate bench crypto --json` printed.
+fn costs(path: &Path, handshake: &str) -> Result<Costs> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let all: Vec<CryptoCost> = serde_json::from_str(&text)
+        .with_context(|| format!("{} is not what `evergate bench crypto --json` prints", path.display()))?;
+    let names = || all.iter().map(|cost| cost.handshake.as_str()).collect::<Vec<_>>().join(", ");
+    let wanted = handshake.to_lowercase().replace('-', "_");
+    let cost = all
+        .iter()
+        .find(|cost| cost.handshake == wanted)
+        .ok_or_else(|| anyhow!("--handshake {handshake}: {} has only {}", path.display(), names()))?;
+    Ok(Costs { full_us: cost.full_us, resumed_us: cost.resumed_us, bulk_mbit_per_s: cost.bulk_mbit_per_s })
+}
+
+fn shown(study: &Study) -> String {
+    let mut rows = table(study).into_iter();
+    let head: Vec<String> = rows.next().unwrap_or_default().iter().map(|cell| cell.to_uppercase()).collect();
+    let mut shown = Table::new(&head.iter().map(String::as_str).collect::<Vec<_>>());
+    rows.for_each(|row| shown.row(row));
+    let mut text = format!("{}\n\n", study.plan.title);
+    let _ = write!(text, "{}", shown.show(""));
+    let _ = write!(
+        text,
+        "\n{} s simulated, {} seeds from {} on",
+        study.plan.horizon_s(),
+        study.plan.seeds,
+        study.plan.seed
+    );
+    text + if study.plan.seeds > 1 { "; ± is half the 95 % confidence interval\n" } else { "\n" }
+}
+
+/// `plans/x.toml` gives `x-report` in the working folder.
+fn default_folder(plan: &Path) -> PathBuf {
+    let stem = plan.file_stem().map_or_else(|| "plan".into(), |stem| stem.to_string_lossy());
+    PathBuf::from(format!("{stem}-report"))
+}
+
+fn write(study: &Study, text: &str, args: &SimulateArgs, folder: &Path) -> Result<PathBuf> {
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    for file in report(study, text, &command(study, args)) {
+        let path = folder.join(&file.name);
+        std::fs::write(&path, file.text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(folder.join("report.html"))
+}
+
+/// What makes this report again. Names of files without their folders, which may differ between machines.
+fn command(study: &Study, args: &SimulateArgs) -> String {
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let plan = &study.plan;
+    let mut command =
+        format!("evergate simulate {} --seeds {} --seed {}", name(&args.plan), plan.seeds, plan.seed);
+    for policy in &plan.policies {
+        let _ = write!(command, " --policy {}", policy.name);
+    }
+    if let (Some(costs), Some(handshake)) = (&args.costs, &args.handshake) {
+        let _ = write!(command, " --costs {} --handshake {handshake}", name(costs));
+    }
+    command
+}
+
+/// A progress bar on standard error, when that is a terminal.
+struct Bar {
+    terminal: Option<Mutex<usize>>,
+}
+
+const BAR_CELLS: usize = 30;
+
+impl Bar {
+    fn new() -> Bar {
+        Bar { terminal: std::io::stderr().is_terminal().then(|| Mutex::new(0)) }
+    }
+
+    fn show(&self, done: usize, of: usize, label: &str) {
+        let Some(terminal) = &self.terminal else { return };
+        let mut most = terminal.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // Threads may come out of order.
+        if done < *most {
+            return;
+        }
+        *most = done;
+        let filled = BAR_CELLS * done / of.max(1);
+        let bar: String = (0..BAR_CELLS).map(|cell| if cell < filled { '█' } else { '░' }).collect();
+        let mut err = std::io::stderr().lock();
+        let _ = write!(err, "\r{bar} {done}/{of} {label}\x1b[K").and_then(|()| err.flush());
+    }
+
+    fn clear(&self) {
+        if self.terminal.is_some() {
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
+        }
+    }
+}

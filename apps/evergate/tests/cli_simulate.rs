@@ -1,0 +1,177 @@
+//! `evergate simulate` and `evergate bench crypto`: output, files, exit codes, and wrong input.
+
+#![allow(missing_docs)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+struct Output {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+/// A folder of one test, removed at its end; commands run in it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("evergate-simulate-{}-{test}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.0.join(name), text).unwrap();
+    }
+
+    fn names(&self, folder: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.0.join(folder)).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn evergate(&self, args: &[&str]) -> Output {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_evergate")).args(args).current_dir(&self.0).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Output { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const PLAN: &str = "title = \"A small <plan>\"\n[run]\nhorizon_s = 60\nnewcomers_per_s = [2, 4]\ncourses_at = [4]\nseeds = 2\n";
+
+#[test]
+fn json_is_a_list_of_rows_with_confidence_intervals_and_writes_nothing() {
+    let folder = Folder::new("json");
+    folder.write("plan.toml", PLAN);
+    let output = folder.evergate(&["simulate", "plan.toml", "--json", "--seeds", "3", "--policy", "SSLSARD"]);
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
+    let rows: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for (row, newcomers) in rows.iter().zip([2, 4]) {
+        assert_eq!(row["policy"], "sslsard");
+        assert_eq!(row["newcomers_per_s"], newcomers);
+        for key in ["resumption", "throughput", "load_std", "wait_ms", "wait_p99_ms"] {
+            assert!(row[key].is_f64() && row[format!("{key}_ci")].is_f64(), "{key} in {row}");
+        }
+    }
+    assert_eq!(folder.names("."), ["plan.toml"]);
+    let again = folder.evergate(&[
+        "simulate",
+        "plan.toml",
+        "--json",
+        "--seeds",
+        "3",
+        "--policy",
+        "sslsard",
+        "--threads",
+        "1",
+    ]);
+    assert_eq!(output.out, again.out);
+    let one = folder.evergate(&["simulate", "plan.toml", "--json", "--seeds", "1", "--policy", "wrr"]);
+    let rows: serde_json::Value = serde_json::from_str(&one.out).unwrap();
+    assert!(rows[0]["throughput_ci"].is_null());
+}
+
+#[test]
+fn without_json_there_are_a_table_figures_and_a_page() {
+    let folder = Folder::new("page");
+    folder.write("plan.toml", PLAN);
+    let output = folder.evergate(&["simulate", "plan.toml"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert!(output.out.contains("A small <plan>") && output.out.contains("session_only"), "{}", output.out);
+    assert!(output.err.contains("plan-report/report.html"), "{}", output.err);
+    let names = folder.names("plan-report");
+    assert!(
+        names.contains(&"figure-4-resumption.svg".to_owned()) && names.contains(&"report.html".to_owned())
+    );
+    let page = std::fs::read_to_string(folder.0.join("plan-report/report.html")).unwrap();
+    assert!(
+        page.contains("A small &lt;plan&gt;")
+            && page.contains("evergate simulate plan.toml --seeds 2 --seed 1")
+    );
+    let other = folder.evergate(&["simulate", "plan.toml", "--out", "else/where", "--threads", "1"]);
+    assert_eq!(other.code, Some(0), "{}", other.err);
+    assert_eq!(folder.names("else/where"), names);
+    for name in names {
+        let read = |in_folder: &str| std::fs::read(folder.0.join(in_folder).join(&name)).unwrap();
+        assert!(read("plan-report") == read("else/where"), "{name} has the same bytes");
+    }
+}
+
+#[test]
+fn wrong_plans_and_policies_are_explained_and_exit_with_2() {
+    let folder = Folder::new("wrong");
+    folder.write("bad.toml", "title = \"\"\n[run]\nhorizon = 5\n");
+    folder.write("good.toml", PLAN);
+    folder.write("costs.json", "[{\"handshake\": \"x\"}]");
+    for (args, parts) in [
+        (&["simulate", "bad.toml"][..], &["bad.toml:3:1", "did you mean `horizon_s`?"][..]),
+        (&["simulate", "nowhere.toml"], &["nowhere.toml", "examples/sslsard.toml"]),
+        (&["simulate", "good.toml", "--policy", "slsard"], &["did you mean `sslsard`?"]),
+        (&["simulate", "good.toml", "--seeds", "0"], &["--seeds"]),
+        (&["simulate", "good.toml", "--costs", "costs.json"], &["--handshake"]),
+        (
+            &["simulate", "good.toml", "--costs", "costs.json", "--handshake", "x"],
+            &["evergate bench crypto --json"],
+        ),
+    ] {
+        let output = folder.evergate(args);
+        assert_eq!((output.code, output.out.as_str()), (Some(2), ""), "{args:?}: {}", output.err);
+        assert!(parts.iter().all(|part| output.err.contains(part)), "{args:?}: {}", output.err);
+    }
+    let blocked = folder.evergate(&["simulate", "good.toml", "--out", "good.toml"]);
+    assert_eq!(blocked.code, Some(1), "{}", blocked.err);
+}
+
+#[test]
+fn measured_costs_can_be_simulated() {
+    let folder = Folder::new("costs");
+    let measured = folder.evergate(&["bench", "crypto", "--json", "--time-ms", "1"]);
+    assert_eq!(measured.code, Some(0), "{}", measured.err);
+    folder.write("costs.json", &measured.out);
+    folder.write(
+        "plan.toml",
+        &(PLAN.to_owned() + "[[nodes]]\nname = \"a\"\n[[nodes]]\nname = \"b\"\nspeed = 0.5\n"),
+    );
+    for handshake in ["tls12_rsa", "tls13-rsa", "tls13_ecdsa"] {
+        let args = ["simulate", "plan.toml", "--costs", "costs.json", "--handshake", handshake, "--json"];
+        let output = folder.evergate(&args);
+        assert_eq!(output.code, Some(0), "{}", output.err);
+    }
+    let output = folder.evergate(&["simulate", "plan.toml", "--costs", "costs.json", "--handshake", "tls10"]);
+    assert_eq!(output.code, Some(2));
+    assert!(output.err.contains("tls12_rsa, tls13_rsa, tls13_ecdsa"), "{}", output.err);
+}
+
+#[test]
+fn the_paper_s_plan_runs_from_its_example() {
+    let folder = Folder::new("example");
+    let plan = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/sslsard.toml");
+    let text = std::fs::read_to_string(plan).unwrap();
+    // Its load and horizon made small; everything else is the paper's.
+    let text = text
+        .replace("horizon_s = 900 ", "horizon_s = 60 ")
+        .replace("[40, 45, 50, 55, 60, 65, 70, 75, 80]", "[5, 55, 70]");
+    folder.write("sslsard.toml", &text);
+    let output = folder.evergate(&["simulate", "sslsard.toml", "--seeds", "2", "--out", "out"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    for name in [
+        "figure-4-resumption.svg",
+        "figure-5a-balance.svg",
+        "figure-5b-balance.svg",
+        "figure-6-throughput.svg",
+    ] {
+        assert!(folder.names("out").contains(&name.to_owned()), "{name}");
+    }
+}

@@ -1,0 +1,326 @@
+//! The request distributor in front of TLS terminators: a policy with the sessions it knows and the work it handed out.
+//!
+//! The caller reads a ClientHello, asks [`Distributor::distribute`] for a node, and tells
+//! [`Distributor::handle_finished`] how the handshake ended. Which policy needs what:
+//!
+//! | policy | sessions | loads | outstanding |
+//! |---|---|---|---|
+//! | `Spread` (round robin, least outstanding, power of two) | | | yes |
+//! | `Spread(LeastExpectedCompletion)` | where cached | | work under way |
+//! | `Sticky`, `Lard` | which node the client went to | | yes |
+//! | `BoundedHash` | | | yes |
+//! | `Sslsard` | where cached | equation (1) | |
+//!
+//! CSSL-SL is `Spread(RoundRobin)` with [`Scope::Broadcast`], shared ticket keys are any policy with [`Scope::Shared`].
+//!
+//! Invariants: an ineligible node is never chosen; nothing allocates after [`Distributor::new`]; work under way is never
+//! negative. What it does not do: measure costs, learn which node is up, or parse a ClientHello.
+
+use crate::distribution::{Node, Weights, place_new, place_resuming};
+use crate::picker::{Picker, Policy, ServerLoad};
+use crate::source::bounded_server;
+use crate::table::{Origin, Renewal, SessionKey, SessionTable};
+use crate::{LoadEstimator, Scope};
+use evergate_base::Micros;
+
+/// How a [`Distributor`] chooses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SessionPolicy {
+    /// By the nodes' weights and what they have to do; the session does not matter (but see the module for
+    /// `LeastExpectedCompletion`). With `RoundRobin` the paper's WRR.
+    Spread(Policy),
+    /// A client stays with its node, and the policy chooses it at first and when the node is lost. With `RoundRobin`
+    /// the paper's SSL_session_only; with `LeastOutstanding` clients are placed better.
+    Sticky(Policy),
+    /// A client stays with its node, unless that one has more than `high` requests outstanding while another has
+    /// fewer than `low`, or twice `high`; then the least loaded takes over (Pai et al. 1998). Counted as on nodes
+    /// of equal weight.
+    Lard {
+        /// T_low, in outstanding requests.
+        low: u32,
+        /// T_high, in outstanding requests.
+        high: u32,
+    },
+    /// Consistent hashing of the key, with this percentage of the fair share as the bound; see [`bounded_server`].
+    BoundedHash {
+        /// At least 100.
+        load_percent_max: u32,
+    },
+    /// Problems 1 and 2 of SSLSARD.
+    Sslsard(Weights),
+}
+
+/// What a [`Distributor`] is made of.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How nodes are chosen.
+    pub policy: SessionPolicy,
+    /// Where sessions can be resumed.
+    pub scope: Scope,
+    /// ΔT of equation (1).
+    pub slice: Micros,
+    /// How long a session can be resumed.
+    pub lifetime: Micros,
+    /// From when that counts.
+    pub renewal: Renewal,
+    /// How long `Sticky` and `Lard` remember a client that does nothing.
+    pub affinity: Micros,
+    /// Sessions, and clients, that are remembered; see [`SessionTable`] for what happens beyond.
+    pub sessions_max: usize,
+}
+
+/// What a node is to the policies. One unit of work is what a resumed request costs on a node of reference.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NodeCost {
+    /// Stable hash of its name.
+    pub name: u64,
+    /// `p_{i,new}`: the load of a request with a full handshake, in units of work.
+    pub new: f64,
+    /// `p_{i,reu}`: the load of a request that resumes a session, in units of work.
+    pub resumed: f64,
+}
+
+/// A request that is to be distributed.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// Now.
+    pub now: Micros,
+    /// The client or its session: what stays the same from one request to the next.
+    pub key: SessionKey,
+    /// Whether its ClientHello offers a session.
+    pub resumes: bool,
+    /// Uniform over 64 bits; for `PowerOfTwo`.
+    pub random: u64,
+}
+
+/// Where a request goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// Index of the node.
+    pub node: usize,
+    /// The work that it is expected to cause there.
+    pub work: f64,
+    /// Whether the session is expected to be resumed.
+    pub resumed: bool,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Distributor {
+    policy: SessionPolicy,
+    scope: Scope,
+    picker: Picker,
+    costs: Vec<NodeCost>,
+    names: Vec<u64>,
+    up_since: Vec<Micros>,
+    /// Work handed out and not finished.
+    pending: Vec<f64>,
+    estimator: LoadEstimator,
+    sessions: SessionTable,
+    /// Which node a client went to; for `Sticky` and `Lard`.
+    clients: SessionTable,
+    /// Scratch of one decision.
+    nodes: Vec<Node>,
+    loads: Vec<ServerLoad>,
+}
+
+/// Microseconds that stand for one unit of work in `completion_us`: only the order of the sums matters, so it is fine.
+const COMPLETION_PER_UNIT: f64 = 1e6;
+
+impl Distributor {
+    /// A distributor in front of these nodes.
+    pub fn new(settings: &Settings, costs: &[NodeCost]) -> Distributor {
+        let placement = match settings.policy {
+            SessionPolicy::Spread(policy) | SessionPolicy::Sticky(policy) => policy,
+            _ => Policy::LeastOutstanding,
+        };
+        let remembers_clients =
+            matches!(settings.policy, SessionPolicy::Sticky(_) | SessionPolicy::Lard { .. });
+        let clients_max = if remembers_clients { settings.sessions_max } else { 1 };
+        Distributor {
+            policy: settings.policy,
+            scope: settings.scope,
+            picker: Picker::new(placement, costs.len()),
+            costs: costs.to_vec(),
+            names: costs.iter().map(|cost| cost.name).collect(),
+            up_since: vec![Micros(0); costs.len()],
+            pending: vec![0.0; costs.len()],
+            estimator: LoadEstimator::new(settings.slice, costs.len()),
+            sessions: SessionTable::new(settings.sessions_max, settings.lifetime, settings.renewal),
+            clients: SessionTable::new(clients_max, settings.affinity, Renewal::Sliding),
+            nodes: Vec::with_capacity(costs.len()),
+            loads: Vec::with_capacity(costs.len()),
+        }
+    }
+
+    /// Chooses a node and counts the work as handed to it; nothing when none is eligible. `servers` has the nodes'
+    /// weights, outstanding requests and eligibility, in the order of the costs.
+    pub fn distribute(&mut self, arrival: &Arrival, servers: &[ServerLoad]) -> Option<Choice> {
+        self.estimator.advance(arrival.now);
+        let origin = if arrival.resumes { self.sessions.get(arrival.key, arrival.now) } else { None };
+        let servers = servers.get(..self.costs.len()).unwrap_or(servers);
+        let node = match self.policy {
+            SessionPolicy::Spread(Policy::LeastExpectedCompletion) => {
+                self.least_expected_completion(arrival, origin, servers)?
+            }
+            SessionPolicy::Spread(_) => self.picker.pick(servers, arrival.random)?,
+            SessionPolicy::Sticky(_) => self.sticky(arrival, servers, |_, _| false)?,
+            SessionPolicy::Lard { low, high } => {
+                self.sticky(arrival, servers, |servers, node| is_overloaded(servers, node, low, high))?
+            }
+            SessionPolicy::BoundedHash { load_percent_max } => {
+                bounded_server(arrival.key.0, &self.names, servers, load_percent_max)?
+            }
+            SessionPolicy::Sslsard(weights) => self.sslsard(arrival, origin, servers, &weights)?,
+        };
+        let resumed = self.is_cached(origin, node, arrival.now);
+        let work = self.work(node, resumed);
+        self.estimator.add(node, work);
+        if let Some(pending) = self.pending.get_mut(node) {
+            *pending += work;
+        }
+        Some(Choice { node, work, resumed })
+    }
+
+    /// A request that was sent as `choice` has been served; `resumed` says how its handshake went.
+    pub fn handle_finished(&mut self, now: Micros, key: SessionKey, choice: &Choice, resumed: bool) {
+        self.handle_lost(choice);
+        if resumed {
+            self.sessions.renew(key, now);
+        } else {
+            self.sessions.insert(key, choice.node, now);
+        }
+    }
+
+    /// A request that was sent as `choice` will not be served.
+    pub fn handle_lost(&mut self, choice: &Choice) {
+        if let Some(pending) = self.pending.get_mut(choice.node) {
+            *pending = (*pending - choice.work).max(0.0);
+        }
+    }
+
+    /// A node has lost its work and its sessions. It is the caller who keeps it from being eligible while it is down.
+    pub fn handle_node_lost(&mut self, node: usize, now: Micros) {
+        self.estimator.clear(node);
+        if let Some(pending) = self.pending.get_mut(node) {
+            *pending = 0.0;
+        }
+        self.handle_node_up(node, now);
+    }
+
+    /// A node has come up, without sessions.
+    pub fn handle_node_up(&mut self, node: usize, now: Micros) {
+        if let Some(since) = self.up_since.get_mut(node) {
+            *since = now;
+        }
+    }
+
+    /// New measurements of `p_{i,new}` and `p_{i,reu}`, in units of work.
+    pub fn set_cost(&mut self, node: usize, new: f64, resumed: f64) {
+        if let Some(cost) = self.costs.get_mut(node) {
+            (cost.new, cost.resumed) = (new, resumed);
+        }
+    }
+
+    /// Equation (1) for every policy, in units of work per second, after [`observe`](Self::observe) or a decision.
+    pub fn load(&self, node: usize) -> f64 {
+        self.estimator.load(node)
+    }
+
+    /// Moves the window of the loads to `now`.
+    pub fn observe(&mut self, now: Micros) {
+        self.estimator.advance(now);
+    }
+
+    /// The sessions it knows.
+    pub fn sessions(&self) -> &SessionTable {
+        &self.sessions
+    }
+
+    fn is_cached(&self, origin: Option<Origin>, node: usize, now: Micros) -> bool {
+        let since = self.up_since.get(node).copied().unwrap_or_default();
+        origin.is_some_and(|origin| self.scope.is_resumable(origin, node, since, now))
+    }
+
+    fn work(&self, node: usize, resumed: bool) -> f64 {
+        self.costs.get(node).map_or(0.0, |cost| if resumed { cost.resumed } else { cost.new })
+    }
+
+    fn sslsard(
+        &mut self,
+        arrival: &Arrival,
+        origin: Option<Origin>,
+        servers: &[ServerLoad],
+        weights: &Weights,
+    ) -> Option<usize> {
+        let mut nodes = std::mem::take(&mut self.nodes);
+        nodes.clear();
+        let costs = servers.iter().zip(&self.costs).zip(self.estimator.loads());
+        nodes.extend(costs.enumerate().map(|(index, ((server, cost), load))| {
+            let cached = self.is_cached(origin, index, arrival.now);
+            let work = if cached { cost.resumed } else { cost.new };
+            Node { load, work, cached, eligible: server.eligible && server.weight > 0 }
+        }));
+        let span_s = self.estimator.span_s();
+        let node = match origin {
+            Some(_) => place_resuming(&nodes, span_s, weights),
+            None => place_new(&nodes, span_s),
+        };
+        self.nodes = nodes;
+        node
+    }
+
+    fn least_expected_completion(
+        &mut self,
+        arrival: &Arrival,
+        origin: Option<Origin>,
+        servers: &[ServerLoad],
+    ) -> Option<usize> {
+        let mut loads = std::mem::take(&mut self.loads);
+        loads.clear();
+        loads.extend(servers.iter().enumerate().map(|(index, server)| {
+            let work = self.work(index, self.is_cached(origin, index, arrival.now));
+            let pending = self.pending.get(index).copied().unwrap_or(0.0);
+            ServerLoad { completion_us: ((pending + work) * COMPLETION_PER_UNIT) as u64, ..*server }
+        }));
+        let node = self.picker.pick(&loads, arrival.random);
+        self.loads = loads;
+        node
+    }
+
+    /// The client's node, or one by the picker for a client that has none or should leave it.
+    fn sticky(
+        &mut self,
+        arrival: &Arrival,
+        servers: &[ServerLoad],
+        should_leave: impl Fn(&[ServerLoad], usize) -> bool,
+    ) -> Option<usize> {
+        let home = self.clients.get(arrival.key, arrival.now).map(|origin| origin.node);
+        let may_stay = |node: &usize| {
+            servers.get(*node).is_some_and(|server| server.eligible && server.weight > 0)
+                && !should_leave(servers, *node)
+        };
+        if let Some(node) = home.filter(may_stay) {
+            self.clients.renew(arrival.key, arrival.now);
+            return Some(node);
+        }
+        let node = self.picker.pick(servers, arrival.random)?;
+        self.clients.insert(arrival.key, node, arrival.now);
+        Some(node)
+    }
+}
+
+/// LARD's condition for leaving a node. Outstanding requests are scaled to a node of mean weight: o·W/(N·w).
+fn is_overloaded(servers: &[ServerLoad], node: usize, low: u32, high: u32) -> bool {
+    let usable = || servers.iter().filter(|server| server.eligible && server.weight > 0);
+    let weights: u128 = usable().map(|server| u128::from(server.weight)).sum();
+    let count = usable().count() as u128;
+    let scaled = |server: &ServerLoad| u128::from(server.outstanding) * weights;
+    let bound =
+        |server: &ServerLoad, outstanding: u64| u128::from(outstanding) * count * u128::from(server.weight);
+    let Some(server) = servers.get(node) else { return true };
+    let load = scaled(server);
+    load >= bound(server, 2 * u64::from(high))
+        || (load > bound(server, u64::from(high))
+            && usable().any(|other| scaled(other) < bound(other, u64::from(low))))
+}

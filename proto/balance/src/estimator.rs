@@ -1,0 +1,100 @@
+//! The load estimator of SSLSARD: equation (1), a discrete sliding window over the work handed to each node.
+//!
+//! The distributor estimates the load from what it hands out; nobody reports anything to it. Time is cut into slices;
+//! the window covers the slice of now up to now, and the whole slice before it, so that an estimate is current and
+//! old work is forgotten.
+//!
+//! Invariants: loads are finite and never negative; time does not go back (an earlier `now` counts as the latest one).
+//! What it does not do: know of work that waits. A node that has fallen behind looks no busier than its share of the
+//! arrivals; see `docs/sslsard.md`.
+
+use evergate_base::Micros;
+
+/// Estimates the load `l_i(t)` of each node.
+#[derive(Clone, Debug)]
+pub struct LoadEstimator {
+    /// ΔT, never zero.
+    slice: Micros,
+    /// The latest time seen.
+    now: Micros,
+    /// t_d, the beginning of the slice of now.
+    slice_start: Micros,
+    /// Work handed out in the slice before: `l_i(t_d)`.
+    former: Vec<f64>,
+    /// Work handed out in this slice: `Δl_i(t)`.
+    current: Vec<f64>,
+}
+
+impl LoadEstimator {
+    /// An estimator for so many nodes with slices of `slice` (ΔT; zero counts as one microsecond), all idle:
+    /// `l_i(0) = 0`.
+    pub fn new(slice: Micros, nodes: usize) -> LoadEstimator {
+        LoadEstimator {
+            slice: slice.max(Micros(1)),
+            now: Micros(0),
+            slice_start: Micros(0),
+            former: vec![0.0; nodes],
+            current: vec![0.0; nodes],
+        }
+    }
+
+    /// Moves the window to `now` (t).
+    pub fn advance(&mut self, now: Micros) {
+        self.now = self.now.max(now);
+        let slices_passed = self.now.since(self.slice_start).0 / self.slice.0;
+        if slices_passed == 0 {
+            return;
+        }
+        if slices_passed == 1 {
+            std::mem::swap(&mut self.former, &mut self.current);
+        } else {
+            self.former.fill(0.0);
+        }
+        self.current.fill(0.0);
+        self.slice_start = self.slice_start + Micros(slices_passed * self.slice.0);
+    }
+
+    /// Counts `work` (`p_{i,new}` or `p_{i,reu}`, in units of work) as handed to a node at the time of the last
+    /// [`advance`](Self::advance). What is not a finite positive number, or has no node, counts nothing.
+    pub fn add(&mut self, node: usize, work: f64) {
+        if work.is_finite()
+            && work > 0.0
+            && let Some(current) = self.current.get_mut(node)
+        {
+            *current = (*current + work).min(f64::MAX);
+        }
+    }
+
+    /// Forgets what was handed to a node, which has lost it.
+    pub fn clear(&mut self, node: usize) {
+        for work in [&mut self.former, &mut self.current] {
+            if let Some(work) = work.get_mut(node) {
+                *work = 0.0;
+            }
+        }
+    }
+
+    /// The length of the window, ΔT + t − t_d, in seconds.
+    pub fn span_s(&self) -> f64 {
+        (self.slice.0 + self.now.since(self.slice_start).0) as f64 / 1e6
+    }
+
+    /// Equation (1): `l_i(t) = (l_i(t_d) + Δl_i(t)) / (ΔT + t − t_d)`, in units of work per second, at the time of
+    /// the last [`advance`](Self::advance). Zero for a node that does not exist.
+    pub fn load(&self, node: usize) -> f64 {
+        let work = |of: &[f64]| of.get(node).copied().unwrap_or(0.0);
+        ((work(&self.former) + work(&self.current)) / self.span_s()).min(f64::MAX)
+    }
+
+    /// Equation (1) for all nodes, in their order; see [`load`](Self::load).
+    pub fn loads(&self) -> impl Iterator<Item = f64> {
+        let span_s = self.span_s();
+        let work = self.former.iter().zip(&self.current);
+        work.map(move |(former, current)| ((former + current) / span_s).min(f64::MAX))
+    }
+
+    /// How many nodes it watches.
+    pub fn nodes(&self) -> usize {
+        self.current.len()
+    }
+}

@@ -1,0 +1,290 @@
+//! The bounded table of sessions: which node made each, and when.
+//!
+//! Invariants: never more entries than the capacity; when it is full, the entry that would expire first makes room,
+//! and its session is then distributed like a new one. Entries are linked in the order in which they expire, which is
+//! the order of their last renewal, because all have the same lifetime. All memory is set aside at the start, so that
+//! nothing is allocated afterwards.
+//! What it does not do: hash names. A [`SessionKey`] is a keyed hash already, so that a peer who chooses session ids
+//! can aim neither at a bucket nor at another's key.
+
+use evergate_base::Micros;
+
+/// Names a session, or a client, by a hash of what identifies it. Uniform and not to be foreseen by peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionKey(pub u64);
+
+/// From when a lifetime counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Renewal {
+    /// From the full handshake that made the session (RFC 5246 appendix F.1.4 and the paper).
+    #[default]
+    Fixed,
+    /// From its last use.
+    Sliding,
+}
+
+/// Where a session is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The node that made it.
+    pub node: usize,
+    /// When it was made.
+    pub since: Micros,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct SessionTable {
+    lifetime: Micros,
+    renewal: Renewal,
+    capacity: usize,
+    entries: Vec<Entry>,
+    /// First entry of each bucket; a power of two of them.
+    buckets: Vec<Link>,
+    /// First entry that is not in use, linked by `next_in_bucket`.
+    free: Link,
+    first_to_expire: Link,
+    last_to_expire: Link,
+    len: usize,
+    evicted: u64,
+}
+
+/// An entry's index plus one; 0 is none. So a table of zeros is an empty one, and its pages are touched when used.
+type Link = u32;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: SessionKey,
+    origin: Origin,
+    renewed: Micros,
+    next_in_bucket: Link,
+    earlier: Link,
+    later: Link,
+}
+
+/// Entries that one insertion looks at for expiry, so that a long silence does not make one decision slow.
+const EXPIRED_PER_INSERTION: usize = 2;
+
+impl SessionTable {
+    /// The largest capacity.
+    pub const CAPACITY_MAX: usize = 1 << 28;
+
+    /// An empty table for `capacity` sessions (1 to [`CAPACITY_MAX`](Self::CAPACITY_MAX)) that live so long.
+    pub fn new(capacity: usize, lifetime: Micros, renewal: Renewal) -> SessionTable {
+        let capacity = capacity.clamp(1, Self::CAPACITY_MAX);
+        SessionTable {
+            lifetime,
+            renewal,
+            capacity,
+            entries: Vec::with_capacity(capacity),
+            buckets: vec![0; capacity.next_power_of_two()],
+            free: 0,
+            first_to_expire: 0,
+            last_to_expire: 0,
+            len: 0,
+            evicted: 0,
+        }
+    }
+
+    /// Where the session is from, unless it is unknown or has expired.
+    pub fn get(&self, key: SessionKey, now: Micros) -> Option<Origin> {
+        let entry = self.entry(self.find(key))?;
+        (now.since(entry.renewed) <= self.lifetime).then_some(entry.origin)
+    }
+
+    /// The session was resumed. With [`Renewal::Sliding`] its lifetime starts anew.
+    pub fn renew(&mut self, key: SessionKey, now: Micros) {
+        let link = self.find(key);
+        if link == 0 || self.renewal == Renewal::Fixed {
+            return;
+        }
+        self.unlink_age(link);
+        let renewed = self.not_before_the_last(now);
+        if let Some(entry) = self.entry_mut(link) {
+            entry.renewed = renewed;
+        }
+        self.link_newest(link);
+    }
+
+    /// A session was made on a node. It takes the place of one with the same key.
+    pub fn insert(&mut self, key: SessionKey, node: usize, now: Micros) {
+        for _ in 0..EXPIRED_PER_INSERTION {
+            match self.entry(self.first_to_expire) {
+                Some(first) if now.since(first.renewed) > self.lifetime => self.remove(first.key),
+                _ => break,
+            }
+        }
+        self.remove(key);
+        if self.len == self.capacity
+            && let Some(first) = self.entry(self.first_to_expire).copied()
+        {
+            self.evicted += 1;
+            self.remove(first.key);
+        }
+        let renewed = self.not_before_the_last(now);
+        let bucket = self.bucket(key);
+        let entry = Entry {
+            key,
+            origin: Origin { node, since: now },
+            renewed,
+            next_in_bucket: self.buckets.get(bucket).copied().unwrap_or(0),
+            earlier: 0,
+            later: 0,
+        };
+        let link = self.store(entry);
+        if let Some(first) = self.buckets.get_mut(bucket) {
+            *first = link;
+        }
+        self.link_newest(link);
+        self.len += 1;
+    }
+
+    /// Forgets a session.
+    pub fn remove(&mut self, key: SessionKey) {
+        let link = self.find(key);
+        let Some(entry) = self.entry(link).copied() else { return };
+        let bucket = self.bucket(key);
+        let mut before = self.buckets.get(bucket).copied().unwrap_or(0);
+        if before == link {
+            if let Some(first) = self.buckets.get_mut(bucket) {
+                *first = entry.next_in_bucket;
+            }
+        } else {
+            while let Some(other) = self.entry_mut(before) {
+                if other.next_in_bucket == link {
+                    other.next_in_bucket = entry.next_in_bucket;
+                    break;
+                }
+                before = other.next_in_bucket;
+            }
+        }
+        self.unlink_age(link);
+        let free = self.free;
+        if let Some(entry) = self.entry_mut(link) {
+            entry.next_in_bucket = free;
+        }
+        self.free = link;
+        self.len -= 1;
+    }
+
+    /// How many sessions it holds, expired ones that were not looked at since included.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many sessions were forgotten before their time because the table was full.
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Whether the links agree with one another: every entry is in its bucket once and in the order of expiry once.
+    /// For tests.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        let (mut count, mut link, mut earlier, mut renewed) = (0, self.first_to_expire, 0, Micros(0));
+        while let Some(entry) = self.entry(link) {
+            if entry.earlier != earlier || entry.renewed < renewed || self.find(entry.key) != link {
+                return Err(format!("entry {link} is linked wrongly: {entry:?}"));
+            }
+            (earlier, renewed, link, count) = (link, entry.renewed, entry.later, count + 1);
+            if count > self.len {
+                return Err("the order of expiry has a loop".to_owned());
+            }
+        }
+        let in_buckets: usize = self.buckets.iter().map(|&first| self.chain_len(first)).sum();
+        if earlier != self.last_to_expire
+            || count != self.len
+            || in_buckets != self.len
+            || self.len > self.capacity
+        {
+            return Err(format!("{} entries, {count} by age, {in_buckets} in buckets", self.len));
+        }
+        Ok(())
+    }
+
+    /// The order of expiry holds even for a caller whose time goes back.
+    fn not_before_the_last(&self, now: Micros) -> Micros {
+        self.entry(self.last_to_expire).map_or(now, |last| last.renewed.max(now))
+    }
+
+    fn chain_len(&self, first: Link) -> usize {
+        let mut len = 0;
+        let mut link = first;
+        while let Some(entry) = self.entry(link)
+            && len <= self.len
+        {
+            (len, link) = (len + 1, entry.next_in_bucket);
+        }
+        len
+    }
+
+    fn bucket(&self, key: SessionKey) -> usize {
+        key.0 as usize & (self.buckets.len() - 1)
+    }
+
+    fn find(&self, key: SessionKey) -> Link {
+        let mut link = self.buckets.get(self.bucket(key)).copied().unwrap_or(0);
+        while let Some(entry) = self.entry(link) {
+            if entry.key == key {
+                return link;
+            }
+            link = entry.next_in_bucket;
+        }
+        0
+    }
+
+    fn entry(&self, link: Link) -> Option<&Entry> {
+        self.entries.get((link as usize).wrapping_sub(1))
+    }
+
+    fn entry_mut(&mut self, link: Link) -> Option<&mut Entry> {
+        self.entries.get_mut((link as usize).wrapping_sub(1))
+    }
+
+    /// Puts an entry in a free place, or in a new one within the capacity.
+    fn store(&mut self, entry: Entry) -> Link {
+        let link = self.free;
+        match self.entry_mut(link) {
+            Some(place) => {
+                let next_free = place.next_in_bucket;
+                *place = entry;
+                self.free = next_free;
+                link
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as Link
+            }
+        }
+    }
+
+    fn link_newest(&mut self, link: Link) {
+        let last = self.last_to_expire;
+        if let Some(entry) = self.entry_mut(link) {
+            (entry.earlier, entry.later) = (last, 0);
+        }
+        match self.entry_mut(last) {
+            Some(entry) => entry.later = link,
+            None => self.first_to_expire = link,
+        }
+        self.last_to_expire = link;
+    }
+
+    fn unlink_age(&mut self, link: Link) {
+        let Some((earlier, later)) = self.entry(link).map(|entry| (entry.earlier, entry.later)) else {
+            return;
+        };
+        match self.entry_mut(earlier) {
+            Some(entry) => entry.later = later,
+            None => self.first_to_expire = later,
+        }
+        match self.entry_mut(later) {
+            Some(entry) => entry.earlier = earlier,
+            None => self.last_to_expire = earlier,
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The checks of a plan: every number has a range, and every name a meaning.
+//!
+//! What it does not do: unknown keys and wrong types, which reading has refused before.
+
+use crate::plan::{
+    ClientPlan, Costs, DistributorPlan, NodeEvent, NodePlan, Plan, SECOND_NS, SEEDS_MAX, SessionPlan, Surge,
+};
+use crate::problem::{Locator, PlanProblem};
+use crate::raw::{RawEventKind, RawNode, RawPlan, RawRenewal};
+use crate::scheme::Scheme;
+use evergate_balance::{Renewal, Weights};
+use evergate_base::Micros;
+
+/// Bounds that keep a mistyped number from filling the memory or the week.
+const HORIZON_S_MAX: u64 = 7 * 24 * 3600;
+const NEWCOMERS_MAX: u32 = 100_000;
+const NODES_MAX: usize = 1000;
+const LIST_MAX: usize = 100;
+
+/// The checks, which go on after a problem so that all are reported at once.
+pub(crate) struct Check<'a> {
+    locator: Locator<'a>,
+    /// What was found.
+    pub(crate) problems: Vec<PlanProblem>,
+}
+
+impl<'a> Check<'a> {
+    pub(crate) fn new(file: &'a str, text: &'a str) -> Check<'a> {
+        Check { locator: Locator::new(file, text), problems: Vec::new() }
+    }
+
+    fn problem(&mut self, at: &str, problem: String, remedy: impl Into<String>) {
+        self.problems.push(self.locator.problem(at, problem, remedy.into()));
+    }
+
+    fn require(&mut self, holds: bool, at: &str, problem: impl FnOnce() -> String, remedy: &str) {
+        if !holds {
+            self.problem(at, problem(), remedy);
+        }
+    }
+
+    /// The plan of what was read; to be used only when there are no problems.
+    pub(crate) fn plan(&mut self, raw: RawPlan) -> Plan {
+        let run = &raw.run;
+        let horizon_s = run.horizon_s;
+        self.require(
+            (1..=HORIZON_S_MAX).contains(&horizon_s),
+            "run.horizon_s",
+            || format!("{horizon_s} s cannot be simulated"),
+            "give 1 s to a week, such as the paper's first 15 minutes: `horizon_s = 900`",
+        );
+        self.require(
+            run.warmup_s < horizon_s,
+            "run.warmup_s",
+            || format!("nothing is left to measure after a warm-up of {} s of {horizon_s} s", run.warmup_s),
+            "make it shorter than `horizon_s`; the paper has none: `warmup_s = 0`",
+        );
+        let policies = self.policies(&run.policies);
+        self.rates("run.newcomers_per_s", &run.newcomers_per_s);
+        for (index, rate) in run.courses_at.iter().enumerate() {
+            self.require(
+                run.newcomers_per_s.contains(rate),
+                &format!("run.courses_at[{index}]"),
+                || format!("{rate} is not among `newcomers_per_s`, so its course is not simulated"),
+                "add it there, or remove it here",
+            );
+        }
+        self.require(
+            (1..=SEEDS_MAX).contains(&run.seeds),
+            "run.seeds",
+            || format!("{} seeds are out of range", run.seeds),
+            "give 1 to 1000; with one there are no confidence intervals, the usual is 5",
+        );
+        let nodes = self.nodes(&raw);
+        let events = self.events(&raw, horizon_s);
+        self.surges(&raw);
+        Plan {
+            title: raw.title.clone(),
+            about: raw.about.clone(),
+            policies,
+            newcomers_per_s: run.newcomers_per_s.clone(),
+            courses_at: run.courses_at.clone(),
+            seeds: run.seeds,
+            seed: run.seed,
+            horizon_ns: horizon_s.saturating_mul(SECOND_NS),
+            warmup_ns: run.warmup_s.saturating_mul(SECOND_NS),
+            clients: self.clients(&raw),
+            surges: raw
+                .surges
+                .iter()
+                .map(|surge| Surge { from_s: surge.from_s, until_s: surge.until_s, factor: surge.factor })
+                .collect(),
+            sessions: self.sessions(&raw),
+            distributor: self.distributor(&raw),
+            nodes,
+            events,
+        }
+    }
+
+    fn policies(&mut self, names: &[String]) -> Vec<Scheme> {
+        self.require(
+            !names.is_empty(),
+            "run.policies",
+            || "there is no policy to simulate".to_owned(),
+            "name some, such as `policies = [\"wrr\", \"session_only\", \"sslsard\"]`",
+        );
+        let mut schemes: Vec<Scheme> = Vec::new();
+        for (index, name) in names.iter().enumerate() {
+            let at = format!("run.policies[{index}]");
+            match Scheme::named(name) {
+                None => self.problem(&at, format!("there is no policy \"{name}\""), Scheme::remedy(name)),
+                Some(scheme) if schemes.contains(&scheme) => {
+                    self.problem(&at, format!("\"{name}\" is named twice"), "remove one of them");
+                }
+                Some(scheme) => schemes.push(scheme),
+            }
+        }
+        schemes
+    }
+
+    fn rates(&mut self, at: &str, rates: &[u32]) {
+        let good = !rates.is_empty()
+            && rates.len() <= LIST_MAX
+            && rates.is_sorted_by(|a, b| a < b)
+            && rates.iter().all(|rate| (1..=NEWCOMERS_MAX).contains(rate));
+        self.require(
+            good,
+            at,
+            || "these are not ascending numbers of new clients per second, from 1 to 100000".to_owned(),
+            "write them like the paper's: `newcomers_per_s = [40, 50, 60, 70, 80]`",
+        );
+    }
+
+    fn clients(&mut self, raw: &RawPlan) -> ClientPlan {
+        let (requests, think) = (&raw.clients.requests, &raw.clients.think);
+        self.require(
+            requests.min <= 1_000_000,
+            "clients.requests.min",
+            || format!("{} requests of every client are out of range", requests.min),
+            "give 0 to 1000000; the usual is 1: who sends no request is not a client",
+        );
+        self.require(
+            (1..=1000).contains(&requests.r),
+            "clients.requests.r",
+            || format!("r = {} is not a number of successes", requests.r),
+            "give 1 to 1000; Table III has `r = 1`",
+        );
+        self.require(
+            requests.p >= 0.0001 && requests.p <= 1.0,
+            "clients.requests.p",
+            || format!("p = {} is not a probability, or clients would never leave", requests.p),
+            "give 0.0001 to 1; Table III has `p = 0.023`, which is 42.5 requests more on average",
+        );
+        self.require(
+            (0.0..1.0).contains(&think.k),
+            "clients.think.k",
+            || format!("k = {}: the think time would have no mean", think.k),
+            "give a shape from 0 to below 1; Table III has `k = 0.714`",
+        );
+        self.require(
+            (0.0..=86_400.0).contains(&think.sigma_s),
+            "clients.think.sigma_s",
+            || format!("σ = {} s is out of range", think.sigma_s),
+            "give 0 to 86400 s; Table III has `sigma_s = 1.429`",
+        );
+        self.require(
+            (0.0..=86_400.0).contains(&think.theta_s) && think.theta_s + think.sigma_s > 0.0,
+            "clients.think.theta_s",
+            || format!("θ = {} s: clients would not think, or for more than a day", think.theta_s),
+            "give 0 to 86400 s, not 0 together with σ; Table III has `theta_s = 2.0`",
+        );
+        ClientPlan {
+            requests_min: requests.min,
+            requests_r: requests.r,
+            requests_p: requests.p,
+            think_k: think.k,
+            think_sigma_s: think.sigma_s,
+            think_theta_s: think.theta_s,
+        }
+    }
+
+    fn surges(&mut self, raw: &RawPlan) {
+        for (index, surge) in raw.surges.iter().enumerate() {
+            self.require(
+                surge.from_s < surge.until_s,
+                &format!("surges[{index}].until_s"),
+                || format!("the surge ends at {} s, before it begins at {} s", surge.until_s, surge.from_s),
+                "make `until_s` larger than `from_s`",
+            );
+            self.require(
+                (0.0..=100.0).contains(&surge.factor),
+                &format!("surges[{index}].factor"),
+                || format!("{} times as many clients is out of range", surge.factor),
+                "give 0 to 100; 3 stands for three times as many newcomers",
+            );
+        }
+    }
+
+    fn sessions(&mut self, raw: &RawPlan) -> SessionPlan {
+        let sessions = &raw.sessions;
+        self.require(
+            (1..=7 * 24 * 3600).contains(&sessions.lifetime_s),
+            "sessions.lifetime_s",
+            || format!("sessions of {} s are out of range", sessions.lifetime_s),
+            "give 1 s to 7 days (RFC 8446 section 4.6.1); Table I has `lifetime_s = 300`",
+        );
+        self.require(
+            (1..=100_000_000).contains(&sessions.remembered_max),
+            "sessions.remembered_max",
+            || format!("a table of {} sessions is out of range", sessions.remembered_max),
+            "give 1 to 100000000; the usual is 200000",
+        );
+        SessionPlan {
+            lifetime: Micros(sessions.lifetime_s.saturating_mul(1_000_000)),
+            renewal: match sessions.renewal {
+                RawRenewal::Fixed => Renewal::Fixed,
+                RawRenewal::Sliding => Renewal::Sliding,
+            },
+            broadcast_delay: Micros::from_ms(sessions.broadcast_delay_ms),
+            remembered_max: sessions.remembered_max,
+        }
+    }
+
+    fn distributor(&mut self, raw: &RawPlan) -> DistributorPlan {
+        let distributor = &raw.distributor;
+        self.require(
+            (1..=3_600_000).contains(&distributor.slice_ms),
+            "distributor.slice_ms",
+            || format!("a ΔT of {} ms is out of range", distributor.slice_ms),
+            "give 1 ms to an hour; Table I has `slice_ms = 2000`",
+        );
+        for (index, value) in distributor.alpha.iter().enumerate() {
+            self.require(
+                (0.0..=1e6).contains(value),
+                &format!("distributor.alpha[{index}]"),
+                || format!("α{} = {value} is not a weight", index + 1),
+                "give a number from 0 to 1000000; Table I has `alpha = [10, 1]`",
+            );
+        }
+        for (index, value) in distributor.lambda.iter().enumerate() {
+            self.require(
+                *value > 0.0 && *value <= 100.0,
+                &format!("distributor.lambda[{index}]"),
+                || format!("λ{} = {value} is not a positive exponent", index + 1),
+                "give a number above 0, up to 100; Table I has `lambda = [1, 2]`",
+            );
+        }
+        self.require(
+            distributor.lard_low <= distributor.lard_high,
+            "distributor.lard_high",
+            || format!("T_high = {} is below T_low", distributor.lard_high),
+            "raise it to `lard_low` or above; the LARD paper has 25 and 65",
+        );
+        self.require(
+            (100..=100_000).contains(&distributor.bounded_load_percent),
+            "distributor.bounded_load_percent",
+            || format!("{} % would leave requests without a node", distributor.bounded_load_percent),
+            "give 100 to 100000; the usual is 125",
+        );
+        self.require(
+            (1..=10_000_000).contains(&distributor.queue_max),
+            "distributor.queue_max",
+            || format!("a queue of {} requests is out of range", distributor.queue_max),
+            "give 1 to 10000000; the paper's queues are long enough",
+        );
+        DistributorPlan {
+            slice: Micros::from_ms(distributor.slice_ms),
+            weights: Weights { alpha: distributor.alpha, lambda: distributor.lambda },
+            lard_low: distributor.lard_low,
+            lard_high: distributor.lard_high,
+            bounded_load_percent: distributor.bounded_load_percent,
+            detection_ns: distributor.detection_ms.saturating_mul(1_000_000),
+            queue_max: distributor.queue_max,
+        }
+    }
+
+    fn nodes(&mut self, raw: &RawPlan) -> Vec<NodePlan> {
+        self.require(
+            (1..=NODES_MAX).contains(&raw.nodes.len()),
+            "nodes",
+            || format!("{} nodes are out of range", raw.nodes.len()),
+            "give 1 to 1000 tables `[[nodes]]`, or none for those of Table II",
+        );
+        if let Some(costs) = raw.costs {
+            self.costs(costs);
+        }
+        let mut nodes = Vec::new();
+        for (index, node) in raw.nodes.iter().enumerate() {
+            let at = format!("nodes[{index}]");
+            let twice = raw.nodes.iter().take(index).any(|other| other.name == node.name);
+            self.require(
+                !twice,
+                &format!("{at}.name"),
+                || format!("there are two nodes \"{}\"", node.name),
+                "give each node its own name",
+            );
+            let Some((new_s, resumed_s)) = self.service_times(raw, node, &at) else { continue };
+            let ns = |seconds: f64| libm::round(seconds * SECOND_NS as f64).clamp(1.0, 1e15) as u64;
+            nodes.push((node, ns(new_s), ns(resumed_s)));
+        }
+        let fastest_ns = nodes.iter().map(|node| node.1).min().unwrap_or(1);
+        let weight = |new_ns: u64| libm::round(100.0 * fastest_ns as f64 / new_ns as f64).max(1.0) as u32;
+        nodes
+            .into_iter()
+            .map(|(node, new_ns, resumed_ns)| NodePlan {
+                name: node.name.clone(),
+                weight: node.weight.unwrap_or_else(|| weight(new_ns)).clamp(1, 1_000_000),
+                new_ns,
+                resumed_ns,
+            })
+            .collect()
+    }
+
+    fn costs(&mut self, costs: Costs) {
+        for (key, value) in [
+            ("full_us", costs.full_us),
+            ("resumed_us", costs.resumed_us),
+            ("bulk_mbit_per_s", costs.bulk_mbit_per_s),
+        ] {
+            self.require(
+                value > 0.0 && value <= 1e9,
+                &format!("costs.{key}"),
+                || format!("{value} is not a positive number"),
+                "take what `evergate bench crypto` prints",
+            );
+        }
+    }
+
+    /// Seconds with a full handshake, and with a resumption: Table II's columns, or a speed relative to `[costs]`.
+    fn service_times(&mut self, raw: &RawPlan, node: &RawNode, at: &str) -> Option<(f64, f64)> {
+        let bits = raw.clients.content_bytes as f64 * 8.0;
+        self.require(
+            (1..=1_000_000_000).contains(&raw.clients.content_bytes),
+            "clients.content_bytes",
+            || format!("responses of {} bytes are out of range", raw.clients.content_bytes),
+            "give 1 to 1000000000; the paper's 128 KB are `content_bytes = 128000`",
+        );
+        let good = |value: &f64| *value > 0.0 && *value <= 1e9;
+        match (raw.costs, node.speed, node.private_key_per_s, node.bulk_mbit_per_s) {
+            (Some(costs), speed, None, None) => {
+                let speed = speed.unwrap_or(1.0);
+                if !good(&speed) {
+                    self.problem(
+                        &format!("{at}.speed"),
+                        format!("a speed of {speed} is not a positive number"),
+                        "give 1 for a core that takes the times of `[costs]`, 2 for one twice as fast",
+                    );
+                    return None;
+                }
+                let bulk_us = bits / costs.bulk_mbit_per_s;
+                Some(((costs.full_us + bulk_us) / 1e6 / speed, (costs.resumed_us + bulk_us) / 1e6 / speed))
+            }
+            (None, None, Some(keys), Some(bulk)) if good(&keys) && good(&bulk) => {
+                let resumed = bits / (bulk * 1e6);
+                Some((1.0 / keys + resumed, resumed))
+            }
+            _ => {
+                self.problem(
+                    at,
+                    format!("it is not clear how fast node \"{}\" is", node.name),
+                    "give it `private_key_per_s` and `bulk_mbit_per_s` (positive, as in Table II); or write a table \
+                     `[costs]` and give the node at most a `speed` relative to it",
+                );
+                None
+            }
+        }
+    }
+
+    fn events(&mut self, raw: &RawPlan, horizon_s: u64) -> Vec<NodeEvent> {
+        let mut events = Vec::new();
+        let mut up = vec![true; raw.nodes.len()];
+        let mut before_s = 0;
+        for (index, event) in raw.events.iter().enumerate() {
+            let at = format!("events[{index}]");
+            self.require(
+                event.at_s >= before_s && event.at_s < horizon_s,
+                &format!("{at}.at_s"),
+                || {
+                    format!(
+                        "{} s is before the event above it, or after the end at {horizon_s} s",
+                        event.at_s
+                    )
+                },
+                "list events in the order of time, within `horizon_s`",
+            );
+            before_s = event.at_s;
+            let Some(node) = raw.nodes.iter().position(|node| node.name == event.node) else {
+                let names: Vec<&str> = raw.nodes.iter().map(|node| node.name.as_str()).collect();
+                self.problem(
+                    &format!("{at}.node"),
+                    format!("there is no node \"{}\"", event.node),
+                    format!("name one of {}", names.join(", ")),
+                );
+                continue;
+            };
+            let dies = matches!(event.event, RawEventKind::Death);
+            if let Some(is_up) = up.get_mut(node) {
+                let possible = *is_up == dies;
+                *is_up = !dies;
+                self.require(
+                    possible,
+                    &format!("{at}.event"),
+                    || format!("node \"{}\" is {} already", event.node, if dies { "dead" } else { "up" }),
+                    "let a death be followed by a return, and a return by a death",
+                );
+            }
+            events.push(NodeEvent { at_ns: event.at_s.saturating_mul(SECOND_NS), node, dies });
+        }
+        events
+    }
+}

@@ -1,0 +1,126 @@
+//! The policies by name: what a plan or the command line can ask for.
+
+use crate::plan::DistributorPlan;
+use crate::problem::did_you_mean;
+use evergate_balance::{Policy, Scope, SessionPolicy};
+use evergate_base::Micros;
+
+/// Prefix of the policies whose nodes share ticket keys.
+const SHARED_KEYS: &str = "shared_keys+";
+
+/// A policy by name, with where sessions can be resumed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scheme {
+    /// As in a plan, in JSON and on the command line.
+    pub name: String,
+    /// As in a figure.
+    pub label: String,
+    /// What kind of policy.
+    kind: Kind,
+    /// Whether the nodes share ticket keys.
+    shared_keys: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Wrr,
+    SessionOnly,
+    Sslsard,
+    Lard,
+    LeastOutstanding,
+    LeastExpectedCompletion,
+    PowerOfTwo,
+    BoundedHash,
+    StickyLeastOutstanding,
+    CsslSl,
+}
+
+const KINDS: [(&str, &str, Kind); 10] = [
+    ("wrr", "WRR", Kind::Wrr),
+    ("session_only", "SSL_session_only", Kind::SessionOnly),
+    ("sslsard", "SSLSARD", Kind::Sslsard),
+    ("lard", "LARD", Kind::Lard),
+    ("least_outstanding", "least outstanding", Kind::LeastOutstanding),
+    ("least_expected_completion", "least expected completion", Kind::LeastExpectedCompletion),
+    ("power_of_two", "power of two choices", Kind::PowerOfTwo),
+    ("bounded_hash", "hashing, bounded loads", Kind::BoundedHash),
+    ("sticky_least_outstanding", "sticky + least outstanding", Kind::StickyLeastOutstanding),
+    ("cssl_sl", "CSSL-SL", Kind::CsslSl),
+];
+
+impl Scheme {
+    /// The policy of this name; hyphens and capitals do not matter, nor does a leading `ssl_` as in SSL_session_only.
+    pub fn named(name: &str) -> Option<Scheme> {
+        let plain = name.trim().to_lowercase().replace('-', "_");
+        let (shared_keys, rest) = match plain.strip_prefix(SHARED_KEYS) {
+            Some(rest) => (true, rest),
+            None => (false, plain.as_str()),
+        };
+        let (known, label, kind) =
+            *KINDS.iter().find(|kind| kind.0 == rest || rest.strip_prefix("ssl_") == Some(kind.0))?;
+        let (name, label) = match shared_keys {
+            true => (format!("{SHARED_KEYS}{known}"), format!("shared keys + {label}")),
+            false => (known.to_owned(), label.to_owned()),
+        };
+        Some(Scheme { name, label, kind, shared_keys })
+    }
+
+    /// All names without their shared-keys variants.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        KINDS.iter().map(|kind| kind.0)
+    }
+
+    /// What to write in the place of a name that there is not.
+    pub fn remedy(name: &str) -> String {
+        let plain = name.trim().to_lowercase().replace('-', "_");
+        let plain = plain.strip_prefix(SHARED_KEYS).unwrap_or(&plain);
+        let names: Vec<&str> = Scheme::names().collect();
+        format!(
+            "{}use one of {}, or {SHARED_KEYS} and one of them",
+            did_you_mean(plain, Scheme::names()),
+            names.join(", ")
+        )
+    }
+
+    /// What the distributor does.
+    pub(crate) fn policy(&self, plan: &DistributorPlan) -> SessionPolicy {
+        match self.kind {
+            Kind::Wrr | Kind::CsslSl => SessionPolicy::Spread(Policy::RoundRobin),
+            Kind::SessionOnly => SessionPolicy::Sticky(Policy::RoundRobin),
+            Kind::Sslsard => SessionPolicy::Sslsard(plan.weights),
+            Kind::Lard => SessionPolicy::Lard { low: plan.lard_low, high: plan.lard_high },
+            Kind::LeastOutstanding => SessionPolicy::Spread(Policy::LeastOutstanding),
+            Kind::LeastExpectedCompletion => SessionPolicy::Spread(Policy::LeastExpectedCompletion),
+            Kind::PowerOfTwo => SessionPolicy::Spread(Policy::PowerOfTwo),
+            Kind::BoundedHash => SessionPolicy::BoundedHash { load_percent_max: plan.bounded_load_percent },
+            Kind::StickyLeastOutstanding => SessionPolicy::Sticky(Policy::LeastOutstanding),
+        }
+    }
+
+    /// Where sessions can be resumed.
+    pub(crate) fn scope(&self, broadcast_delay: Micros) -> Scope {
+        match (self.shared_keys, self.kind) {
+            (true, _) => Scope::Shared,
+            (false, Kind::CsslSl) => Scope::Broadcast { delay: broadcast_delay },
+            (false, _) => Scope::Node,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_means_itself_alone_and_with_shared_keys() {
+        for name in Scheme::names() {
+            assert_eq!(Scheme::named(name).unwrap().name, name);
+            let shared = Scheme::named(&format!("shared_keys+{name}")).unwrap();
+            assert_eq!((shared.name, shared.shared_keys), (format!("shared_keys+{name}"), true));
+        }
+        assert_eq!(Scheme::named("SSL_session_only"), Scheme::named("session-only"));
+        assert_eq!(Scheme::named("SSLSARD").unwrap().name, "sslsard");
+        assert_eq!(Scheme::named("fastest"), None);
+        assert_eq!(Scheme::named(""), None);
+    }
+}
