@@ -7,6 +7,7 @@
 mod support;
 
 mod clocks;
+mod host;
 mod hostile;
 mod orders;
 mod relay;
