@@ -221,6 +221,11 @@ impl Daemon {
         }
     }
 
+    /// Whether the agent of the cluster has ended: the gate stays closed from now on.
+    pub fn has_lost_agent(&self) -> bool {
+        self.cluster.as_ref().is_some_and(cluster::Running::is_finished)
+    }
+
     /// The agent of the cluster, if there is one.
     pub fn cluster(&self) -> Option<cluster::Handle> {
         self.cluster.as_ref().map(cluster::Running::handle)

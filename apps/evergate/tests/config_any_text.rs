@@ -41,7 +41,8 @@ fn check(text: &str) {
     }
 }
 
-const GOOD: [&str; 3] = [
+const GOOD: [&str; 4] = [
+    include_str!("../../../examples/cluster.toml"),
     include_str!("../../../examples/minimal.toml"),
     include_str!("../../../examples/content-switch.toml"),
     include_str!("../../../examples/tcp.toml"),

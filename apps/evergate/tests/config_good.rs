@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evergate::config::model::{
-    AccessLog, CertificateSource, ClientCertificates, HealthCheck, ListenAddress, Policy, PoolId, Protocol,
-    StatusRange, Sticky, TlsId, TlsVersion,
+    AccessLog, CertificateSource, ClientCertificates, ClusterMode, ClusterTiming, HealthCheck, ListenAddress,
+    Policy, PoolId, Protocol, StatusRange, Steering, Sticky, TlsId, TlsVersion,
 };
 use evergate::config::schema::SECTIONS;
-use evergate::config::{Config, Loaded, Problem, World, load, one_line, parse_with};
+use evergate::config::{Config, Loaded, Problem, World, choose_node, load, one_line, parse_with};
 
 /// A machine where every file is what it should be and every name is 10.9.9.9.
 struct Complete;
@@ -20,6 +20,7 @@ impl World for Complete {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let label = match path.extension().and_then(|e| e.to_str()) {
             Some("pem") => "CERTIFICATE",
+            _ if path.ends_with("cluster.key") => return Ok(b"0123456789abcdefABCDEF0123456789".repeat(2)),
             Some("key") => "PRIVATE KEY",
             _ => return Ok(vec![7; 32]),
         };
@@ -192,6 +193,7 @@ fn assert_round_trip(loaded: &Loaded, base_dir: &Path) {
         (
             (c.node.clone(), c.listeners.clone(), c.certificates.clone(), c.tls.clone(), c.pools.clone()),
             (c.rules.specs.clone(), c.timeouts.clone(), c.limits.clone(), c.logs.clone(), c.admin.clone()),
+            c.cluster.clone(),
         )
     };
     assert_eq!(parts(&again.config), parts(&loaded.config));
@@ -217,9 +219,13 @@ fn every_example_loads_from_its_file_without_a_warning_and_round_trips() {
         let path = entry.unwrap().path();
         let is_other = path.ends_with("lacs-rules.toml") || path.ends_with("sslsard.toml");
         if path.extension().is_some_and(|e| e == "toml") && !is_other {
-            let loaded = load(&path).unwrap_or_else(|p| panic!("{}", shown(&p)));
+            // Secrets are not part of the repository.
+            let (loaded, folder) = match path.ends_with("cluster.toml") {
+                true => (parsed(&fs::read_to_string(&path).unwrap()), Path::new("/base")),
+                false => (load(&path).unwrap_or_else(|p| panic!("{}", shown(&p))), path.parent().unwrap()),
+            };
             assert_eq!(loaded.warnings, [], "{}", shown(&loaded.warnings));
-            assert_round_trip(&loaded, path.parent().unwrap());
+            assert_round_trip(&loaded, folder);
             seen += 1;
         }
     }
@@ -281,5 +287,70 @@ fn one_line_places_a_problem_at_its_option() {
         let problem = problem.unwrap_err();
         assert_eq!(problem.key, option, "{problem}");
         assert_eq!((problem.line, problem.file.as_str()), (0, "command line"));
+    }
+}
+
+const CLUSTER: &str = "[node]\nworkers = 2\n\
+    [[listeners]]\nname = \"l\"\naddress = \"203.0.113.10:80\"\nprotocol = \"tcp\"\npool = \"p\"\n\
+    [[pools]]\nname = \"p\"\nservers = [{ address = \"10.0.1.50:80\" }]\n\
+    [cluster]\nname = \"edge\"\nkey_file = \"cluster.key\"\naddresses = [\"203.0.113.10\"]\n\
+    server_source = [\"10.0.1.100\"]\ninside_interface = \"eth1\"\noutside_interface = \"eth0\"\n\
+    witness = [\"10.0.1.254\"]\n@@\n\
+    [[cluster.nodes]]\nnumber = 2\ninside = \"10.0.1.2\"\noutside = \"203.0.113.2\"\n\
+    [[cluster.nodes]]\nnumber = 1\ninside = \"10.0.1.1\"\noutside = \"203.0.113.1\"\n";
+
+#[test]
+fn a_small_cluster_gets_the_documented_defaults() {
+    let loaded = parsed(&CLUSTER.replace("@@", ""));
+    assert_eq!(loaded.warnings, [], "{}", shown(&loaded.warnings));
+    assert_round_trip(&loaded, Path::new("/base"));
+    let cluster = loaded.config.cluster.unwrap();
+    assert_eq!((cluster.name.as_str(), cluster.node, cluster.virtual_mac), ("edge", None, None));
+    assert_eq!(cluster.nodes.iter().map(|node| node.number.get()).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(cluster.key_file, Path::new("/base/cluster.key"));
+    assert_eq!((cluster.backups.unwrap().get(), cluster.weight, cluster.port.get()), (1, 100, 7400));
+    assert_eq!((cluster.mode, cluster.steering), (ClusterMode::Witness, Steering::Steer));
+    assert_eq!((cluster.server_ports_first, cluster.ports_per_bucket), (32_768, 27));
+    assert_eq!((cluster.timing, cluster.flows_max), (ClusterTiming::BareMetal, 262_144));
+    assert_eq!(cluster.pins, Path::new("/sys/fs/bpf/evergate"));
+    assert!(
+        cluster.moves("203.0.113.10:80".parse().unwrap())
+            && !cluster.moves("203.0.113.1:80".parse().unwrap())
+    );
+}
+
+#[test]
+fn every_key_of_a_cluster_reaches_the_model() {
+    let text = CLUSTER.replace("witness = [\"10.0.1.254\"]\n@@", "node = 2\nbackups = \"all\"\nmode = \"majority\"\n\
+        virtual_mac = \"02:00:5E:00:00:0a\"\nsteering = \"flood\"\nport = 9000\nserver_ports_first = 2000\n\
+        ports_per_bucket = 10\npins = \"/sys/fs/bpf/other\"\ntiming = \"virtual_machine\"\nflows_max = 5000\nweight = 0");
+    let loaded = parsed(&text);
+    assert_round_trip(&loaded, Path::new("/base"));
+    let cluster = loaded.config.cluster.unwrap();
+    assert_eq!((cluster.node.unwrap().get(), cluster.backups, cluster.weight), (2, None, 0));
+    assert_eq!((cluster.mode, cluster.steering), (ClusterMode::Majority, Steering::Flood));
+    assert_eq!(cluster.virtual_mac, Some([2, 0, 0x5e, 0, 0, 10]));
+    assert_eq!((cluster.port.get(), cluster.server_ports_first, cluster.ports_per_bucket), (9000, 2000, 10));
+    assert_eq!((cluster.timing, cluster.flows_max), (ClusterTiming::VirtualMachine, 5000));
+}
+
+#[test]
+fn the_command_line_says_which_node_this_is_before_the_file_does() {
+    let chosen = |text: &str, node| {
+        let mut config = parsed(text).config;
+        choose_node(&mut config, node, "test.toml").map(|()| config.cluster.map(|c| c.node.unwrap().get()))
+    };
+    let (without, with) = (CLUSTER.replace("@@", ""), CLUSTER.replace("@@", "node = 2"));
+    assert_eq!(chosen(&without, Some(1)).unwrap(), Some(1));
+    assert_eq!(chosen(&with, None).unwrap(), Some(2));
+    assert_eq!(chosen(&with, Some(1)).unwrap(), Some(1));
+    assert_eq!(chosen(SMALL, None).unwrap(), None);
+    for (text, node, remedy) in [
+        (without.as_str(), None, "--node"),
+        (&without, Some(3), "1, 2"),
+        (SMALL, Some(1), "remove the option"),
+    ] {
+        let problem = chosen(text, node).unwrap_err();
+        assert!(problem.remedy.contains(remedy), "{problem}");
     }
 }

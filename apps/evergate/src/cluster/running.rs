@@ -104,6 +104,11 @@ impl Running {
         Ok(())
     }
 
+    /// Whether the agent has ended, unasked.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Leaves the cluster and ends the thread.
     pub fn stop(mut self) -> std::io::Result<()> {
         self.handle.order(Order::Stop);

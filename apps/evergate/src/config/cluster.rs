@@ -121,6 +121,11 @@ fn address(text: &str, at: &KeyPath, example: &str, report: &mut Report<'_>) -> 
             report.error(at, what, format!("write an address of the network, such as \"{example}\""));
             None
         }
+        Ok(IpAddr::V6(ip)) if ip.is_unicast_link_local() => {
+            let what = format!("{ip} means something else on every interface");
+            report.error(at, what, "write an address with a network of its own, such as \"fd00:1::1\"");
+            None
+        }
         Ok(ip) => Some(ip),
     }
 }

@@ -154,7 +154,7 @@ pub(super) static TLS: Section = Section {
         optional(
             "ticket_keys",
             Kind::Text,
-            "random keys of this process",
+            "random keys of this process; in a cluster, keys that all nodes derive",
             "\"certs/ticket.keys\"",
             "File with the secret that tickets are encrypted with, at least 32 random bytes. Nodes that share it resume each other's sessions.",
         ),

@@ -39,6 +39,10 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
     out.counter("evergate_cluster_datagrams_total", "Datagrams of the agent, by direction.")
         .sample(&[("direction", "in")], counts.datagrams_received)
         .sample(&[("direction", "out")], counts.datagrams_sent);
+    out.gauge("evergate_agent_late_seconds_max", "How late the agent woke up at worst, since the start.")
+        .sample(&[], counts.late_us_max as f64 / 1e6);
+    out.gauge("evergate_agent_turn_seconds_max", "How long the agent's longest turn took, since the start.")
+        .sample(&[], counts.turn_us_max as f64 / 1e6);
     let mut rejected =
         out.counter("evergate_cluster_rejected_total", "Datagrams that were dropped, by reason.");
     for (reason, count) in &status.rejected {

@@ -264,6 +264,9 @@ impl Main {
     fn is_over(&self) -> Result<bool> {
         match self.drain_until {
             None if self.daemon.is_finished() => bail!("all workers have ended; see the messages before"),
+            None if self.daemon.has_lost_agent() => {
+                bail!("the agent of the cluster has ended: the other nodes go on with what was here")
+            }
             None => Ok(false),
             Some(until) => Ok(self.stop_now || self.daemon.is_finished() || Instant::now() >= until),
         }

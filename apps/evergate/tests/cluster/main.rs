@@ -8,6 +8,7 @@ mod support;
 
 mod clocks;
 mod crossing;
+mod host;
 mod hostile;
 mod orders;
 mod relay;
