@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 use evergate_base::Micros;
 
 use crate::message::{Assignment, Body, Change, Claim, Header, Holds, OPS_MAX, Op};
-use crate::{Begin, Bucket, Generation, MemberSet, Node, NodeId, Rejected, Role, Term, ViewId};
+use crate::{BUCKETS, Begin, Bucket, Generation, MemberSet, Node, NodeId, Rejected, Role, Term, ViewId};
+
+/// How many operations may wait to be sent to one member.
+const REPLIES_MAX: usize = 2 * BUCKETS as usize;
 
 /// What a mirror or a log holds, as the shell last told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -328,7 +331,10 @@ impl Node {
                 answers.push(Op { change, ..*op });
             }
         }
-        self.replies.entry(header.from.id).or_default().extend(answers);
+        let queue = self.replies.entry(header.from.id).or_default();
+        // What does not fit is answered when it is repeated.
+        let room = REPLIES_MAX.saturating_sub(queue.len());
+        queue.extend(answers.into_iter().take(room));
         Ok(())
     }
 

@@ -163,6 +163,7 @@ impl Node {
     /// Proposes a view if the installed one is not right and it is our turn.
     fn consider(&mut self, now: Micros) {
         if let Some(proposal) = &self.proposal {
+            self.wanted_since = None;
             let (members, asked_at) = (proposal.members.clone(), proposal.asked_at);
             match self.target(now) {
                 Some(target) if target != members => self.propose(target),
@@ -175,6 +176,7 @@ impl Node {
             let waited = now.since(pending.accepted_at);
             let proposer = Member { id: pending.view.proposer, incarnation: pending.view.incarnation };
             if waited < self.patience() && self.hears_life(proposer) {
+                self.wanted_since = None;
                 return;
             }
         }

@@ -12,14 +12,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use evergate_base::Micros;
 
 use crate::bucket::Office;
-use crate::config::{Config, ConfigError, Mode};
+use crate::config::{Config, ConfigError};
 use crate::key::{Keyring, TAG_BYTES};
-use crate::message::{Announced, Assignment, Body, DecodeError, Header, Heartbeat, Message, VERSION};
+use crate::message::{Assignment, Body, DecodeError, Header, Message, VERSION};
 use crate::peer::Peer;
 use crate::view::{Pending, Proposal};
 use crate::{
-    Event, Incarnation, Leases, Member, MemberSet, Members, NODES_MAX, NodeId, Path, Rejected, Role,
-    Standing, Transmit, ViewId,
+    Event, Incarnation, Member, MemberSet, Members, NodeId, Path, Rejected, Role, Standing, Transmit, ViewId,
 };
 
 /// How many datagrams may wait to be sent; what does not fit is dropped and counted, as the network might.
@@ -32,11 +31,11 @@ pub struct Node {
     pub(crate) keys: Keyring,
     pub(crate) me: Member,
     /// The first life of this process.
-    born: Incarnation,
+    pub(crate) born: Incarnation,
     /// The newest clock seen in any call: never earlier than what it is compared with.
     pub(crate) now: Micros,
     pub(crate) started_at: Micros,
-    last_timer_at: Option<Micros>,
+    pub(crate) last_timer_at: Option<Micros>,
     /// Silence counts from here at the earliest.
     pub(crate) silence_floor: Micros,
     pub(crate) peers: BTreeMap<NodeId, Peer>,
@@ -80,7 +79,7 @@ pub struct Node {
     pub(crate) held_until: Micros,
 
     // Work.
-    progress_at: Option<Micros>,
+    pub(crate) progress_at: Option<Micros>,
     pub(crate) draining: bool,
     pub(crate) drained_told: bool,
     /// Buckets with outstanding operations, and those of them that have not been sent yet.
@@ -89,7 +88,7 @@ pub struct Node {
     pub(crate) ops_at: Micros,
     pub(crate) balance_at: Micros,
     pub(crate) replies: BTreeMap<NodeId, Vec<crate::message::Op>>,
-    next_heartbeat: Micros,
+    pub(crate) next_heartbeat: Micros,
     /// Something is to be concluded at once.
     pub(crate) due: bool,
 
@@ -275,24 +274,6 @@ impl Node {
         self.send_heartbeats(now);
     }
 
-    /// A witness answered the question that was asked at `asked_at`, or (`reachable` false) is known not to answer.
-    /// Ask at least three times within [`crate::Timing::fence`], and when [`Node::witness_wanted`] says.
-    pub fn set_witness(&mut self, now: Micros, asked_at: Micros, reachable: bool) {
-        self.note_now(now);
-        if !reachable {
-            self.witness_until = Micros(0);
-            self.witness_since = None;
-        } else {
-            let until = asked_at.min(now) + self.config.timing.fence;
-            if self.witness_until <= self.now || self.witness_since.is_none() {
-                self.witness_since = Some(self.now);
-            }
-            self.witness_until = self.witness_until.max(until);
-            self.witness_asked_at = self.witness_asked_at.max(asked_at.min(now));
-        }
-        self.due = true;
-    }
-
     /// The workers made progress. Once called, heartbeats stop when it is not called for
     /// [`crate::Timing::stall_max`]: a node that answers but does not work must be replaced.
     pub fn handle_progress(&mut self, now: Micros) {
@@ -336,20 +317,6 @@ impl Node {
             return Some(Event::Standing(self.standing()));
         }
         std::mem::take(&mut self.drained).then_some(Event::Drained)
-    }
-
-    /// The leases for the gate. To be written after every call of a `handle_*`; after [`Event::Installed`] and
-    /// [`Event::Voided`] before the roles of buckets are written.
-    pub fn leases(&self) -> Leases {
-        let mut member = [Micros(0); NODES_MAX];
-        if self.established {
-            for (id, peer) in &self.peers {
-                if let Some(slot) = member.get_mut(usize::from(id.0)) {
-                    *slot = peer.expiry;
-                }
-            }
-        }
-        Leases { member, own: self.gate_expiry() }
     }
 
     // ---- inside ----
@@ -412,17 +379,6 @@ impl Node {
         }
     }
 
-    /// A heartbeat that is not for this life still tells of a view: a node that founds a cluster must not overhear it.
-    /// Only rising clocks count, so that a recording can delay a foundation but not for ever.
-    fn note_stray(&mut self, message: &Message) {
-        let Body::Heartbeat(heartbeat) = &message.body else { return };
-        let Some(peer) = self.peers.get_mut(&message.header.from.id) else { return };
-        let acts = matches!(heartbeat.state, Announced::Active | Announced::Fenced);
-        if peer.note_stray(message.header.from.incarnation, heartbeat.clock_us, self.now) && acts {
-            self.stray_at = Some(self.now);
-        }
-    }
-
     /// Version, key and tag come before anything is parsed.
     fn open(&self, datagram: &[u8]) -> Result<Message, Rejected> {
         let [version, key, ..] = *datagram else { return Err(Rejected::Malformed) };
@@ -443,27 +399,6 @@ impl Node {
         if message.header.cluster == self.config.cluster { Ok(message) } else { Err(Rejected::WrongCluster) }
     }
 
-    fn handle_heartbeat(
-        &mut self,
-        header: &Header,
-        heartbeat: &Heartbeat,
-        path: Path,
-    ) -> Result<(), Rejected> {
-        let now = self.now;
-        let peer = self.peers.get_mut(&header.from.id).ok_or(Rejected::UnknownSender)?;
-        let newest = peer.handle_heartbeat(header, heartbeat, path, now);
-        let granted = heartbeat.grants && self.established && header.view == self.view;
-        if granted && heartbeat.echo_us <= now.0 && self.members.contains(header.from) {
-            // Counted from our own sending time: how long the answer took does not matter.
-            peer.expiry = peer.expiry.max(Micros(heartbeat.echo_us) + self.config.timing.fence);
-        }
-        if newest {
-            self.note_excluded();
-            self.learn_views(header, heartbeat);
-        }
-        Ok(())
-    }
-
     /// Queues a message to the adopted life of a node, on every path.
     pub(crate) fn send(&mut self, to: NodeId, body: &Body) {
         let Some(incarnation) = self.peers.get(&to).map(|peer| peer.incarnation) else { return };
@@ -472,7 +407,7 @@ impl Node {
         }
     }
 
-    fn send_to(&mut self, to: NodeId, incarnation: Incarnation, body: &Body) {
+    pub(crate) fn send_to(&mut self, to: NodeId, incarnation: Incarnation, body: &Body) {
         for path in Path::ALL {
             let Some(peer) = self.peers.get_mut(&to) else { return };
             let header = Header {
@@ -491,93 +426,6 @@ impl Node {
                 }
                 _ => self.transmits_dropped += 1,
             }
-        }
-    }
-
-    fn is_stalled(&self) -> bool {
-        self.progress_at.is_some_and(|at| self.now.since(at) > self.config.timing.stall_max)
-    }
-
-    fn send_heartbeats(&mut self, now: Micros) {
-        if now < self.next_heartbeat {
-            return;
-        }
-        self.next_heartbeat = now + self.config.timing.heartbeat;
-        if self.is_stalled() {
-            return;
-        }
-        let ids: Vec<NodeId> = self.peers.keys().copied().collect();
-        for id in ids {
-            let Some(peer) = self.peers.get(&id) else { continue };
-            let (incarnation, clock_us) = (peer.incarnation, peer.clock_us());
-            let heartbeat = self.heartbeat(id, clock_us);
-            if heartbeat.grants
-                && let Some(peer) = self.peers.get_mut(&id)
-            {
-                peer.note_grant(self.now);
-            }
-            self.send_to(id, incarnation, &Body::Heartbeat(heartbeat));
-            if incarnation != Incarnation::UNKNOWN && !self.hears(id) {
-                // Perhaps both of us live anew, each speaking to the other's former life.
-                let hello =
-                    Heartbeat { grants: false, includes_you: false, excludes_you: false, ..heartbeat };
-                self.send_to(id, Incarnation::UNKNOWN, &Body::Heartbeat(hello));
-            }
-        }
-    }
-
-    fn answer_hello(&mut self, id: NodeId) {
-        if self.is_stalled() {
-            return;
-        }
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        let hello = peer.take_hello();
-        let adopted = (peer.incarnation, peer.clock_us());
-        let (incarnation, clock_us) = hello.unwrap_or(adopted);
-        let mut heartbeat = self.heartbeat(id, clock_us);
-        if hello.is_some() {
-            // It is not the life that we know: nothing that we promised holds for it.
-            heartbeat.includes_you = false;
-            heartbeat.excludes_you = false;
-        }
-        heartbeat.grants = false;
-        self.send_to(id, incarnation, &Body::Heartbeat(heartbeat));
-    }
-
-    /// What we say to a node. Grants only to a member of the installed view whom no pending promise replaces.
-    fn heartbeat(&self, to: NodeId, echo_us: u64) -> Heartbeat {
-        let member = self.peers.get(&to).map(Peer::member).unwrap_or_default();
-        let included = self.established && self.members.contains(member);
-        let excluded = self.pending.as_ref().is_some_and(|pending| !pending.members.contains(member));
-        let closed = self.me.incarnation != self.born;
-        Heartbeat {
-            clock_us: self.now.0,
-            echo_us,
-            grants: included && !excluded && echo_us != 0,
-            includes_you: included,
-            excludes_you: excluded,
-            state: self.announced(),
-            promised: self.promised,
-            heard: self.heard_set(),
-            closed_from: if closed { self.born } else { Incarnation::UNKNOWN },
-            closed_to: if closed {
-                Incarnation(self.me.incarnation.0.wrapping_sub(1).max(1))
-            } else {
-                Incarnation::UNKNOWN
-            },
-            load: self.own_load(),
-            weight: self.config.weight,
-            draining: self.draining,
-        }
-    }
-
-    fn announced(&self) -> Announced {
-        match self.standing() {
-            Standing::Left => Announced::Left,
-            Standing::Listening if self.now < self.held_until => Announced::HeldDown,
-            Standing::Listening => Announced::Listen,
-            Standing::Active => Announced::Active,
-            Standing::Fenced => Announced::Fenced,
         }
     }
 
@@ -624,99 +472,5 @@ impl Node {
         self.installed = true;
         self.next_heartbeat = self.now;
         self.due = true;
-    }
-
-    // ---- what is known of others ----
-
-    /// Since how long nothing was heard of a node's adopted life; `None` if never.
-    pub(crate) fn silence(&self, id: NodeId, now: Micros) -> Option<Micros> {
-        let heard_at = self.peers.get(&id)?.heard_last()?;
-        Some(now.since(heard_at.max(self.silence_floor)))
-    }
-
-    /// Whether a node was heard lately.
-    pub(crate) fn hears(&self, id: NodeId) -> bool {
-        let now = self.last_timer_at.unwrap_or(self.now);
-        self.silence(id, now).is_some_and(|silence| silence < self.config.timing.suspect)
-    }
-
-    /// Nodes heard lately, this one included.
-    pub(crate) fn heard_set(&self) -> MemberSet {
-        self.peers.keys().copied().filter(|id| self.hears(*id)).collect::<MemberSet>().with(self.me.id)
-    }
-
-    /// Whether two nodes hear each other, as far as they told.
-    pub(crate) fn mutual(&self, a: NodeId, b: NodeId) -> bool {
-        self.says_heard(a, b) && self.says_heard(b, a)
-    }
-
-    fn says_heard(&self, who: NodeId, whom: NodeId) -> bool {
-        if who == self.me.id {
-            return self.hears(whom);
-        }
-        self.peers.get(&who).and_then(|peer| peer.last).is_some_and(|last| last.heard.contains(whom))
-    }
-
-    /// Whether exactly this life of a node was heard lately.
-    pub(crate) fn hears_life(&self, member: Member) -> bool {
-        member == self.me
-            || (self.hears(member.id)
-                && self.peers.get(&member.id).is_some_and(|peer| peer.member() == member))
-    }
-
-    /// What the gate compares: nothing passes while a member replaces this node, but that is no lapse.
-    pub(crate) fn gate_expiry(&self) -> Micros {
-        if self.excluded { Micros(0) } else { self.own_expiry() }
-    }
-
-    /// Until when this node may believe in its view.
-    pub(crate) fn own_expiry(&self) -> Micros {
-        const ALWAYS: Micros = Micros(u64::MAX);
-        if !self.established {
-            return Micros(0);
-        }
-        let mut expiries: Vec<Micros> = self.peers.values().map(|peer| peer.expiry).collect();
-        expiries.sort_unstable_by(|a, b| b.cmp(a));
-        match self.config.mode {
-            Mode::Majority => match self.config.majority() - 1 {
-                0 => ALWAYS,
-                others => expiries.get(others - 1).copied().unwrap_or(Micros(0)),
-            },
-            Mode::Witness => {
-                let all = self.members.set() == self.config.nodes;
-                let agreed = if all { expiries.last().copied().unwrap_or(ALWAYS) } else { Micros(0) };
-                let witness = if self.lapsed_at.is_some() { Micros(0) } else { self.witness_until };
-                agreed.max(witness)
-            }
-        }
-    }
-
-    /// Rule 8: a lapse cancels promises, and closes the view's gate until all configured nodes agree again.
-    fn watch_lapse(&mut self) {
-        if self.config.mode == Mode::Witness
-            && let Some(pending) = &self.pending
-            && pending.members.set() != self.config.nodes
-            && self.witness_until <= self.now
-        {
-            self.pending = None;
-            self.proposal = None;
-        }
-        if !self.established {
-            return;
-        }
-        if self.now < self.own_expiry() {
-            self.opened = true;
-            if self.lapsed_at.take().is_some() {
-                self.renewed_at = Some(self.now);
-            }
-        } else if self.lapsed_at.is_none()
-            && (self.opened || self.now.since(self.installed_at) >= self.config.timing.fence)
-        {
-            self.lapsed_at = Some(self.now);
-            if self.config.mode == Mode::Witness {
-                self.pending = None;
-                self.proposal = None;
-            }
-        }
     }
 }

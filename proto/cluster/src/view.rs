@@ -22,9 +22,9 @@ pub(crate) struct Pending {
     /// When the promise was last given.
     pub(crate) promised_at: Option<Micros>,
     /// The proposer asked again.
-    asked: bool,
+    pub(crate) asked: bool,
     /// Made by nodes without state: a new cluster.
-    founding: bool,
+    pub(crate) founding: bool,
 }
 
 /// A view that this node proposes.
@@ -155,29 +155,6 @@ impl Node {
         }
         let blocked = self.config.mode == Mode::Witness && self.outsider_lives(&pending.members);
         (!blocked).then_some(due)
-    }
-
-    /// From when on the witness must have been asked, for a promise that leaves out nodes which may act.
-    fn witness_needed(&self, pending: &Pending) -> Option<Micros> {
-        if self.config.mode == Mode::Majority || pending.members.set() == self.config.nodes {
-            return None;
-        }
-        let may_act = |peer: &&crate::peer::Peer| {
-            let member = peer.member();
-            let known = pending.founding || self.members.0.contains_key(&member.id);
-            let closed =
-                self.members.0.get(&member.id).is_some_and(|incarnation| peer.is_closed(*incarnation));
-            known && !closed && !pending.members.contains(member)
-        };
-        let signs = self.peers.values().filter(may_act).filter_map(|peer| peer.sign_at);
-        signs.max().map(|at| at + self.config.timing.take)
-    }
-
-    /// When to ask the witness, beside the steady questions: an answer to a question asked from then on is what a
-    /// take-over waits for.
-    pub fn witness_wanted(&self) -> Option<Micros> {
-        let pending = self.pending.as_ref().filter(|pending| pending.asked)?;
-        self.witness_needed(pending).filter(|from| self.witness_asked_at < *from)
     }
 
     /// Rule 11: whether a member of the installed view outside `members` was heard within the drain, without saying

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod checker;
+mod model;
 mod random;
 mod replica;
 mod scenarios;

@@ -40,15 +40,22 @@ fn seeds(default: u64) -> std::ops::Range<u64> {
 }
 
 /// Runs `scenario` for each seed; a failure names the seed and how to run it again.
-fn for_seeds(name: &str, default: u64, scenario: impl Fn(u64) -> Result<World, (World, String)>) -> Totals {
+fn for_seeds(
+    name: &str,
+    default: u64,
+    scenario: impl Fn(u64) -> Result<World, Box<(World, String)>>,
+) -> Totals {
     let mut totals = Totals::default();
     for seed in seeds(default) {
         match scenario(seed) {
             Ok(world) => totals.add(&world),
-            Err((world, what)) => panic!(
-                "{name}, seed {seed}: {what}\n{}\nreplay: CLUSTER_SEED={seed} cargo test -p evergate-cluster {name}",
-                world.describe()
-            ),
+            Err(failure) => {
+                let (world, what) = *failure;
+                panic!(
+                    "{name}, seed {seed}: {what}\n{}\nreplay: CLUSTER_SEED={seed} cargo test -p evergate-cluster {name}",
+                    world.describe()
+                )
+            }
         }
     }
     totals
@@ -163,7 +170,7 @@ fn heal(world: &mut World) {
 }
 
 /// Faults by seed, then quiet: safety throughout, and everything in order within a bounded time.
-fn storm(seed: u64, nodes: u8, backups: u8, mode: Mode) -> Result<World, (World, String)> {
+fn storm(seed: u64, nodes: u8, backups: u8, mode: Mode) -> Result<World, Box<(World, String)>> {
     let mut random = Random::new(seed.wrapping_mul(31) + u64::from(nodes));
     let mut world = World::new(seed, nodes, config(nodes, 4, backups, mode));
     let rough = random.chance(1, 2);
@@ -198,7 +205,7 @@ fn storm(seed: u64, nodes: u8, backups: u8, mode: Mode) -> Result<World, (World,
     };
     match run(&mut world) {
         Ok(()) => Ok(world),
-        Err(what) => Err((world, what)),
+        Err(what) => Err(Box::new((world, what))),
     }
 }
 
