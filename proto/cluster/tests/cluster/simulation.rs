@@ -1,7 +1,5 @@
 //! Random schedules of faults by seed, and what must hold after each.
 
-#![expect(clippy::result_large_err, reason = "a run that fails brings its world along")]
-
 use evergate_base::Micros;
 use evergate_cluster::{Bucket, ClusterId, Config, Mode, NodeId, Pace, Path, Timing};
 

@@ -383,7 +383,6 @@ impl Worker {
         }
         cluster.dirty = dirty;
         cluster.dirty.clear();
-        cluster.lane.sweep(Leases::now_ns());
     }
 
     /// A channel to a backup can be written, or has answers.
@@ -555,6 +554,7 @@ impl Worker {
             return;
         }
         cluster.channels_at = now + RETRY;
+        cluster.lane.sweep(Leases::now_ns());
         let mut missing = Vec::new();
         for (number, role) in cluster.roles.iter().enumerate() {
             let Role::Owner { required, syncing, .. } = role else { continue };
