@@ -1,4 +1,5 @@
-//! Transfers through a movable address while the node that carries them dies: every byte arrives, once, and in order.
+//! Transfers through a movable address while the node that carries them dies or is drained: every byte arrives, once, and
+//! in order.
 
 use crate::support::eventually;
 use crate::world::{ADDRESS, Node, World, privileged, settled};
@@ -190,8 +191,15 @@ fn open(node: &Node) -> u64 {
     status["connections"]["open"].as_u64().unwrap_or_else(|| panic!("no count in {status}"))
 }
 
-/// One transfer, whose node dies when a quarter is through.
-fn crosses(listener: Listener, way: Way) {
+/// What becomes of the node that carries a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Killed,
+    Drained,
+}
+
+/// One transfer, whose node is lost to it when a quarter is through.
+fn crosses(listener: Listener, way: Way, fate: Fate) {
     if !privileged() {
         return;
     }
@@ -212,7 +220,15 @@ fn crosses(listener: Listener, way: Way) {
     }
     let carrier =
         eventually("a node carries the connection", || nodes.iter().position(|node| open(node) > 0));
-    nodes.remove(carrier).kill();
+    let carrier = nodes.remove(carrier);
+    match fate {
+        Fate::Killed => carrier.kill(),
+        Fate::Drained => {
+            assert_eq!(carrier.cli(&["node", "drain"]).code, Some(0));
+            carrier.eventually("has given everything away", |status| status.drained);
+            nodes.push(carrier); // it lives, and may get the connection back as a backup only
+        }
+    }
     tell.send(()).unwrap();
     if client.join().is_err() {
         let lines: Vec<_> = nodes.iter().map(|node| node.process.lines()).collect();
@@ -224,30 +240,45 @@ fn crosses(listener: Listener, way: Way) {
 
 #[test]
 fn a_raw_download_outlives_its_node() {
-    crosses(Listener::Tcp, Way::Down);
+    crosses(Listener::Tcp, Way::Down, Fate::Killed);
 }
 
 #[test]
 fn a_raw_upload_outlives_its_node() {
-    crosses(Listener::Tcp, Way::Up);
+    crosses(Listener::Tcp, Way::Up, Fate::Killed);
 }
 
 #[test]
 fn an_http_download_outlives_its_node() {
-    crosses(Listener::Http, Way::Down);
+    crosses(Listener::Http, Way::Down, Fate::Killed);
 }
 
 #[test]
 fn an_http_upload_outlives_its_node() {
-    crosses(Listener::Http, Way::Up);
+    crosses(Listener::Http, Way::Up, Fate::Killed);
 }
 
 #[test]
 fn a_tls_download_outlives_its_node() {
-    crosses(Listener::Https, Way::Down);
+    crosses(Listener::Https, Way::Down, Fate::Killed);
 }
 
 #[test]
 fn a_tls_upload_outlives_its_node() {
-    crosses(Listener::Https, Way::Up);
+    crosses(Listener::Https, Way::Up, Fate::Killed);
+}
+
+#[test]
+fn a_raw_download_moves_when_its_node_is_drained() {
+    crosses(Listener::Tcp, Way::Down, Fate::Drained);
+}
+
+#[test]
+fn a_tls_download_moves_when_its_node_is_drained() {
+    crosses(Listener::Https, Way::Down, Fate::Drained);
+}
+
+#[test]
+fn an_http_upload_moves_when_its_node_is_drained() {
+    crosses(Listener::Http, Way::Up, Fate::Drained);
 }
