@@ -7,6 +7,7 @@ use evergate::cluster::status::ClusterStatus;
 use evergate_bpf::netns::Namespace;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The cluster's addresses; hosts of both networks have the numbers of their nodes, the switches 254.
 pub(crate) const ADDRESS: &str = "10.72.0.100";
@@ -43,11 +44,16 @@ pub(crate) struct World {
     pub(crate) switch: Namespace,
     hosts: Vec<Namespace>,
     pub(crate) folder: Folder,
+    /// Heartbeats are in real time: nodes of two clusters at once would keep each other from hearing theirs.
+    _alone: MutexGuard<'static, ()>,
 }
+
+static ALONE: Mutex<()> = Mutex::new(());
 
 impl World {
     /// A switch and this many hosts, numbered from 1.
     pub(crate) fn new(hosts: u8) -> World {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let switch = Namespace::new().unwrap();
         for (name, address) in [("in", inside(254)), ("out", outside(254))] {
             switch.ip(&format!("link add {name} type bridge")).unwrap();
@@ -57,7 +63,7 @@ impl World {
         let hosts = (1..=hosts).map(|number| host(&switch, number)).collect();
         let folder = Folder::new();
         folder.write("cluster.key", &format!("{}\n", evergate::cluster::fresh_key()));
-        World { switch, hosts, folder }
+        World { switch, hosts, folder, _alone: alone }
     }
 
     pub(crate) fn host(&self, number: u8) -> &Namespace {
