@@ -5,7 +5,7 @@ use crate::option::{check, set};
 use std::ffi::CString;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 const SOL_PACKET: i32 = 263;
 const PACKET_ADD_MEMBERSHIP: i32 = 1;
@@ -20,6 +20,26 @@ const IFA_F_NODAD: u8 = 0x02;
 
 /// The card's address of an interface in the calling thread's network namespace.
 pub fn card_address(interface: &str) -> io::Result<[u8; 6]> {
+    let mut request = interface_request(interface)?;
+    let socket = crate::repair::tcp_socket(([0, 0, 0, 0], 0).into())?;
+    // SAFETY: the kernel reads the name and writes the address inside the ifreq.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR as _, &raw mut request) })?;
+    // SAFETY: SIOCGIFHWADDR has filled in this member.
+    let data = unsafe { request.ifr_ifru.ifru_hwaddr }.sa_data;
+    Ok([data[0] as u8, data[1] as u8, data[2] as u8, data[3] as u8, data[4] as u8, data[5] as u8])
+}
+
+/// Whether an interface has a carrier, in the network namespace of `socket`.
+pub fn has_carrier(socket: RawFd, interface: &str) -> io::Result<bool> {
+    let mut request = interface_request(interface)?;
+    // SAFETY: the kernel reads the name and writes the flags inside the ifreq.
+    check(unsafe { libc::ioctl(socket, libc::SIOCGIFFLAGS as _, &raw mut request) })?;
+    // SAFETY: SIOCGIFFLAGS has filled in this member.
+    let flags = i32::from(unsafe { request.ifr_ifru.ifru_flags });
+    Ok(flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0)
+}
+
+fn interface_request(interface: &str) -> io::Result<libc::ifreq> {
     // SAFETY: ifreq is plain data for which all zero bytes are a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let name = CString::new(interface).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
@@ -30,12 +50,7 @@ pub fn card_address(interface: &str) -> io::Result<[u8; 6]> {
     for (to, from) in request.ifr_name.iter_mut().zip(name) {
         *to = *from as libc::c_char;
     }
-    let socket = crate::repair::tcp_socket(([0, 0, 0, 0], 0).into())?;
-    // SAFETY: the kernel reads the name and writes the address inside the ifreq.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR as _, &raw mut request) })?;
-    // SAFETY: SIOCGIFHWADDR has filled in this member.
-    let data = unsafe { request.ifr_ifru.ifru_hwaddr }.sa_data;
-    Ok([data[0] as u8, data[1] as u8, data[2] as u8, data[3] as u8, data[4] as u8, data[5] as u8])
+    Ok(request)
 }
 
 /// Makes the neighbour `ip` on an interface known for good, so that a take-over need not ask for it. Only for peers on

@@ -61,7 +61,7 @@ impl Timing {
         hold_down_min: Micros::from_ms(1000),
         hold_down_max: Micros::from_ms(60_000),
         stagger: Micros::from_ms(2),
-        stall_max: Micros::from_ms(20),
+        stall_max: Micros::from_ms(100),
         balance: Micros::from_ms(1000),
         freeze_max: Micros::from_ms(1000),
     };
@@ -71,7 +71,7 @@ impl Timing {
         fence: Micros::from_ms(140),
         take: Micros::from_ms(150),
         suspect: Micros::from_ms(120),
-        stall_max: Micros::from_ms(60),
+        stall_max: Micros::from_ms(1000),
         ..Timing::BARE_METAL
     };
 }

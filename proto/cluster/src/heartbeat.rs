@@ -110,7 +110,8 @@ impl Node {
             excludes_you: excluded,
             state: self.announced(),
             promised: self.promised,
-            heard: self.heard_set(),
+            heard: Path::ALL.map(|path| self.heard_on(path)),
+            carrier: self.carrier,
             closed_from: if closed { self.born } else { Incarnation::UNKNOWN },
             closed_to: if closed {
                 Incarnation(self.me.incarnation.0.wrapping_sub(1).max(1))
@@ -126,7 +127,9 @@ impl Node {
     fn announced(&self) -> Announced {
         match self.standing() {
             Standing::Left => Announced::Left,
-            Standing::Listening if self.now < self.held_until => Announced::HeldDown,
+            Standing::Listening if self.now < self.held_until || self.cut_off().is_some() => {
+                Announced::HeldDown
+            }
             Standing::Listening => Announced::Listen,
             Standing::Active => Announced::Active,
             Standing::Fenced => Announced::Fenced,
@@ -159,7 +162,7 @@ impl Node {
         if who == self.me.id {
             return self.hears(whom);
         }
-        self.peers.get(&who).and_then(|peer| peer.last).is_some_and(|last| last.heard.contains(whom))
+        self.peers.get(&who).and_then(|peer| peer.last).is_some_and(|last| last.hears(whom))
     }
 
     /// Whether exactly this life of a node was heard lately.

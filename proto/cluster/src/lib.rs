@@ -38,6 +38,7 @@ mod membership;
 mod message;
 mod node;
 mod peer;
+mod reach;
 mod rendezvous;
 mod view;
 mod window;

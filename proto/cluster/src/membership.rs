@@ -49,6 +49,7 @@ impl Node {
     /// Everything about views that silence decides.
     pub(crate) fn advance_view(&mut self, now: Micros) {
         self.give_up_if_lost(now);
+        self.give_way(now);
         self.settle_hold_down(now);
         self.note_unsettled(now);
         self.consider(now);
@@ -95,7 +96,7 @@ impl Node {
             if self.members.contains(peer.member()) {
                 return last.excludes_you;
             }
-            let deaf = !last.heard.contains(self.me.id);
+            let deaf = !last.hears(self.me.id);
             deaf && !greater && (last.excludes_you || last.state == Announced::Active && !last.includes_you)
         };
         self.excluded =
@@ -242,6 +243,9 @@ impl Node {
 
     /// The members that the next view should have; `None` when this node must not propose.
     fn target(&self, now: Micros) -> Option<Members> {
+        if self.cut_off().is_some() {
+            return None;
+        }
         let candidates = if self.established { self.candidates() } else { self.founders(now)? };
         let clique = self.clique(candidates);
         let life = |id: NodeId| -> (NodeId, Incarnation) {

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Version of the wire form.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// The largest datagram that is sent or read, in bytes.
 pub const DATAGRAM_BYTES_MAX: usize = 60_000;
@@ -105,8 +105,10 @@ pub struct Heartbeat {
     pub state: Announced,
     /// The highest view that the sender promised.
     pub promised: ViewId,
-    /// Nodes from which the sender got heartbeats lately.
-    pub heard: MemberSet,
+    /// Nodes from which the sender got heartbeats lately, inside and outside.
+    pub heard: [MemberSet; 2],
+    /// Whether the sender's cards have a carrier, inside and outside.
+    pub carrier: [bool; 2],
     /// The gates of the sender's lives from this one..
     pub closed_from: Incarnation,
     /// ..to this one are closed for good; zero for none.
@@ -117,6 +119,13 @@ pub struct Heartbeat {
     pub weight: u16,
     /// The sender gives its buckets away and takes none.
     pub draining: bool,
+}
+
+impl Heartbeat {
+    /// Whether the sender got a heartbeat of this node lately, on either network.
+    pub fn hears(&self, id: NodeId) -> bool {
+        self.heard.iter().any(|heard| heard.contains(id))
+    }
 }
 
 /// Proposes a view.

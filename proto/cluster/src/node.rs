@@ -59,6 +59,12 @@ pub struct Node {
     /// A member of the view has promised one without this node, and this node hears it.
     pub(crate) excluded: bool,
 
+    // Reaching both networks.
+    pub(crate) carrier: [bool; 2],
+    /// Since when others use a network that this node cannot use.
+    pub(crate) deaf_since: [Option<Micros>; 2],
+    pub(crate) unplugged_since: [Option<Micros>; 2],
+
     // Being sure of it.
     pub(crate) witness_until: Micros,
     pub(crate) witness_since: Option<Micros>,
@@ -136,6 +142,9 @@ impl Node {
             wanted_since: None,
             unsettled_since: None,
             excluded: false,
+            carrier: [true; 2],
+            deaf_since: [None; 2],
+            unplugged_since: [None; 2],
             witness_until: Micros(0),
             witness_since: None,
             witness_asked_at: Micros(0),

@@ -37,6 +37,8 @@ const DATAGRAM_BYTES: usize = evergate_cluster::DATAGRAM_BYTES_MAX + 1;
 const WAIT_MAX: Micros = Micros::from_ms(100);
 /// Between two publications of figures.
 const PUBLISH: Micros = Micros::from_ms(100);
+/// Between two looks at the carriers of the cards.
+const CARRIERS: Micros = Micros::from_ms(5);
 /// How soon a box is tried again that was in use.
 const AGAIN: Micros = Micros(500);
 /// The bucket whose owner speaks for the movable addresses.
@@ -68,6 +70,8 @@ pub enum Order {
 /// One of the two networks.
 pub(crate) struct Link {
     pub(crate) path: Path,
+    /// Name of the interface.
+    pub(crate) interface: String,
     pub(crate) socket: UdpSocket,
     pub(crate) peers: BTreeMap<NodeId, SocketAddr>,
 }
@@ -85,7 +89,7 @@ pub(crate) struct Agent {
     pub(crate) reports: Arc<Mailbox<(usize, Report)>>,
     pub(crate) tell: Box<dyn Fn(usize, Instruction) + Send>,
     /// Whether the workers do their work; a node that only looks alive must be replaced.
-    pub(crate) working: Box<dyn Fn() -> bool + Send>,
+    pub(crate) working: Box<dyn FnMut() -> bool + Send>,
     pub(crate) keeper: Keeper,
     pub(crate) published: Arc<Mutex<ClusterStatus>>,
     /// What does not change of the published figures.
@@ -129,6 +133,7 @@ struct State {
     draining: bool,
     drained: bool,
     publish_at: Micros,
+    carriers_at: Micros,
     /// A box was in use.
     again: bool,
     /// Memory for reports.
@@ -166,6 +171,7 @@ impl Agent {
             draining: false,
             drained: false,
             publish_at: Micros(0),
+            carriers_at: Micros(0),
             again: false,
             reports: Vec::new(),
             stop_at: None,
@@ -214,6 +220,10 @@ impl Agent {
             self.node.set_witness(now, asked_at, !estranged);
             self.settle(state);
         }
+        if before >= state.carriers_at {
+            state.carriers_at = before + CARRIERS;
+            self.look_at_carriers(before);
+        }
         if (self.working)() {
             self.node.handle_progress(before);
         }
@@ -228,6 +238,15 @@ impl Agent {
         self.keeper.hand_over();
         if now >= state.publish_at {
             self.publish(state, now);
+        }
+    }
+
+    /// A pulled cable is known at once, where silence would have to last.
+    fn look_at_carriers(&mut self, now: Micros) {
+        for link in &self.links {
+            // An interface that is gone has no carrier either.
+            let up = evergate_sys::has_carrier(link.socket.as_raw_fd(), &link.interface).unwrap_or(false);
+            self.node.set_carrier(now, link.path, up);
         }
     }
 

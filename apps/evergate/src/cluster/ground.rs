@@ -139,7 +139,7 @@ impl Ground {
     pub fn start(
         self,
         tell: impl Fn(usize, Instruction) + Send + 'static,
-        working: impl Fn() -> bool + Send + 'static,
+        working: impl FnMut() -> bool + Send + 'static,
     ) -> Result<Running> {
         let orders = Arc::new(Mailbox::new()?);
         let published = Arc::new(Mutex::new(ClusterStatus::default()));
@@ -319,7 +319,11 @@ fn link(cluster: &Cluster, me: NodeNumber, path: Path, own: IpAddr) -> Result<Li
         };
         SocketAddr::new(ip, port)
     });
-    Ok(Link { path, socket, peers })
+    let interface = match path {
+        Path::Inside => cluster.inside_interface.clone(),
+        Path::Outside => cluster.outside_interface.clone(),
+    };
+    Ok(Link { path, interface, socket, peers })
 }
 
 fn listen(own: IpAddr, first: u16, worker: usize) -> Result<std::os::fd::OwnedFd> {

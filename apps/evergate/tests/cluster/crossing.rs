@@ -196,6 +196,10 @@ fn open(node: &Node) -> u64 {
 enum Fate {
     Killed,
     Drained,
+    /// Stopped until the transfer is over, then let go on.
+    Paused,
+    /// Cut off one network until the transfer is over.
+    Unplugged(&'static str),
 }
 
 /// One transfer, whose node is lost to it when a quarter is through.
@@ -221,8 +225,19 @@ fn crosses(listener: Listener, way: Way, fate: Fate) {
     let carrier =
         eventually("a node carries the connection", || nodes.iter().position(|node| open(node) > 0));
     let carrier = nodes.remove(carrier);
+    let port = |net: &str| format!("{net}{}", carrier.number);
+    let number = carrier.number;
+    let mut lost = None;
     match fate {
         Fate::Killed => carrier.kill(),
+        Fate::Paused => {
+            carrier.process.signal("STOP");
+            lost = Some(carrier);
+        }
+        Fate::Unplugged(net) => {
+            world.switch.ip(&format!("link set {} down", port(net))).unwrap();
+            lost = Some(carrier);
+        }
         Fate::Drained => {
             assert_eq!(carrier.cli(&["node", "drain"]).code, Some(0));
             carrier.eventually("has given everything away", |status| status.drained);
@@ -233,6 +248,15 @@ fn crosses(listener: Listener, way: Way, fate: Fate) {
     if client.join().is_err() {
         let lines: Vec<_> = nodes.iter().map(|node| node.process.lines()).collect();
         panic!("{listener:?} {way:?}: {lines:#?}");
+    }
+    if let Some(back) = lost {
+        match fate {
+            Fate::Unplugged(net) => world.switch.ip(&format!("link set {net}{number} up")).unwrap(),
+            _ => back.process.signal("CONT"),
+        }
+        nodes.push(back);
+        nodes.sort_by_key(|node| node.number);
+        settled(&nodes);
     }
     let continued: u64 = nodes.iter().map(|node| node.status().counts.connections_continued).sum();
     assert_eq!(continued, 1, "the transfer was over before its node died");
@@ -281,4 +305,29 @@ fn a_tls_download_moves_when_its_node_is_drained() {
 #[test]
 fn an_http_upload_moves_when_its_node_is_drained() {
     crosses(Listener::Http, Way::Up, Fate::Drained);
+}
+
+#[test]
+fn a_tls_upload_outlives_a_pause_of_its_node() {
+    crosses(Listener::Https, Way::Up, Fate::Paused);
+}
+
+#[test]
+fn a_tls_download_outlives_a_pause_of_its_node() {
+    crosses(Listener::Https, Way::Down, Fate::Paused);
+}
+
+#[test]
+fn an_http_download_outlives_a_cut_outside() {
+    crosses(Listener::Http, Way::Down, Fate::Unplugged("out"));
+}
+
+#[test]
+fn an_http_upload_outlives_a_cut_inside() {
+    crosses(Listener::Http, Way::Up, Fate::Unplugged("in"));
+}
+
+#[test]
+fn a_tls_upload_outlives_a_cut_inside() {
+    crosses(Listener::Https, Way::Up, Fate::Unplugged("in"));
 }

@@ -210,6 +210,7 @@ fn with_one_network_gone_nothing_happens() {
     world.run_for(100_000).unwrap();
     let views: Vec<_> = world.hosts.iter().map(|host| host.node.view()).collect();
     world.cut_between(&[0], &[1, 2], &[Path::Outside], true);
+    world.cut_between(&[1], &[2], &[Path::Outside], true);
     world.run_for(3_000_000).unwrap();
     assert_eq!(views, world.hosts.iter().map(|host| host.node.view()).collect::<Vec<_>>());
     assert!(served(&world, 8));
@@ -284,4 +285,91 @@ fn two_of_three_survive_a_blink_of_the_witness_with_all_state() {
     [0, 1].iter().for_each(|id| world.hosts[*id].witness = true);
     assert_eq!(world.run_until(2_500_000, World::is_settled), Ok(true), "{}", world.describe());
     assert_eq!(before, generations(&world), "connections were given up");
+}
+
+/// Everything between these hosts and the others is lost on one path.
+fn cut(world: &mut World, hosts: &[usize], path: Path) {
+    let all = world.hosts.len();
+    for host in hosts {
+        for other in (0..all).filter(|other| other != host) {
+            world.cut.insert((*host, other, path));
+            world.cut.insert((other, *host, path));
+        }
+    }
+}
+
+#[test]
+fn a_node_cut_off_one_network_gives_way_and_comes_back() {
+    for seed in 0..40 {
+        for path in Path::ALL {
+            let mut world = settled(seed, default_timers(3, 16, 1, Mode::Witness));
+            world.run_for(100_000).unwrap();
+            let cut_at = world.now;
+            cut(&mut world, &[1], path);
+            let others = |world: &World| {
+                (0..16).all(|bucket| {
+                    [0, 2].iter().any(|id| {
+                        let host = &world.hosts[*id];
+                        host.node.gate_open(Bucket(bucket), host.clock(world.now))
+                    })
+                })
+            };
+            assert_eq!(world.run_until(400_000, others), Ok(true), "seed {seed}\n{}", world.describe());
+            let stall = world.now - cut_at;
+            assert!(stall < 120_000, "seed {seed}: {stall} us");
+            let view = world.hosts[0].node.view();
+            world.run_for(3_000_000).unwrap();
+            assert_eq!(world.hosts[0].node.view(), view, "seed {seed}: it came back without its network");
+            assert_eq!(world.hosts[1].node.cut_off(), Some(path));
+            world.cut.clear();
+            let whole = |world: &World| world.is_settled() && world.hosts[0].node.members().0.len() == 3;
+            assert_eq!(world.run_until(8_000_000, whole), Ok(true), "seed {seed}\n{}", world.describe());
+        }
+    }
+}
+
+#[test]
+fn a_network_that_is_gone_for_everybody_makes_nobody_leave() {
+    for seed in 0..40 {
+        for (nodes, path) in [(2, Path::Inside), (3, Path::Inside), (3, Path::Outside), (5, Path::Inside)] {
+            let mut world = settled(seed, default_timers(nodes, 16, 1, Mode::Witness));
+            let view = world.hosts[0].node.view();
+            let all: Vec<usize> = (0..usize::from(nodes)).collect();
+            cut(&mut world, &all, path);
+            world.run_for(3_000_000).unwrap();
+            let views: Vec<_> = world.hosts.iter().map(|host| host.node.view()).collect();
+            assert!(views.iter().all(|other| *other == view), "seed {seed}, {nodes} nodes: {views:?}");
+        }
+    }
+}
+
+#[test]
+fn one_of_two_nodes_gives_way_when_its_cable_is_pulled() {
+    for seed in 0..20 {
+        let mut world = settled(seed, default_timers(2, 16, 1, Mode::Witness));
+        world.run_for(100_000).unwrap();
+        cut(&mut world, &[1], Path::Inside);
+        let pulled_at = world.now;
+        let clock = world.hosts[1].clock(world.now);
+        world.hosts[1].node.set_carrier(clock, Path::Inside, false);
+        let other = |world: &World| {
+            let host = &world.hosts[0];
+            (0..16).all(|bucket| host.node.gate_open(Bucket(bucket), host.clock(world.now)))
+        };
+        assert_eq!(world.run_until(400_000, other), Ok(true), "seed {seed}\n{}", world.describe());
+        assert!(world.now - pulled_at < 60_000, "seed {seed}: {} us", world.now - pulled_at);
+    }
+}
+
+#[test]
+fn two_nodes_on_one_pulled_cable_both_stay() {
+    let mut world = settled(1, default_timers(2, 16, 1, Mode::Witness));
+    let view = world.hosts[0].node.view();
+    cut(&mut world, &[1], Path::Inside);
+    for id in 0..2 {
+        let clock = world.hosts[id].clock(world.now);
+        world.hosts[id].node.set_carrier(clock, Path::Inside, false);
+    }
+    world.run_for(2_000_000).unwrap();
+    assert!(world.hosts.iter().all(|host| host.node.view() == view), "{}", world.describe());
 }

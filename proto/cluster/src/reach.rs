@@ -1,0 +1,95 @@
+//! Being cut off from one of the two networks while the other one works.
+//!
+//! Such a node still sends heartbeats, so nobody replaces it, but it cannot do its work: without the inside it reaches
+//! neither servers nor backups, without the outside no clients. Those who share both networks can go on with its
+//! connections, so it gives its life up, says so on the network that is left, and stays away until it is back on both.
+//!
+//! Invariant: a network that is gone for everybody makes nobody leave. The node needs the word of another that hears a
+//! third one there, for longer than such a word can be old; or its own card has lost the carrier and another's has not.
+//! Two nodes whose cards keep their carriers cannot know whose side is broken, and both stay.
+
+use evergate_base::Micros;
+
+use crate::message::Heartbeat;
+use crate::{MemberSet, Node, NodeId, Path};
+
+impl Node {
+    /// Whether the card of a network has a carrier, as the kernel says. Assumed until told otherwise.
+    pub fn set_carrier(&mut self, now: Micros, path: Path, up: bool) {
+        self.note_now(now);
+        if let Some(carrier) = self.carrier.get_mut(path.index())
+            && *carrier != up
+        {
+            *carrier = up;
+            self.due = true;
+        }
+    }
+
+    /// The network that this node is cut off from, while others use it.
+    pub fn cut_off(&self) -> Option<Path> {
+        let now = self.last_timer_at.unwrap_or(self.now);
+        let lasts = |since: &[Option<Micros>; 2], path: Path, span: Micros| {
+            since.get(path.index()).copied().flatten().is_some_and(|at| now.since(at) >= span)
+        };
+        let (suspect, heartbeat) = (self.config.timing.suspect, self.config.timing.heartbeat);
+        Path::ALL.into_iter().find(|path| {
+            // A cable has two ends: the other node's word that it lost its carrier too takes a moment.
+            lasts(&self.unplugged_since, *path, Micros(heartbeat.0.saturating_mul(3)))
+                || lasts(&self.deaf_since, *path, suspect)
+        })
+    }
+
+    /// Notes since when a network works for others only.
+    fn note_reach(&mut self, now: Micros) {
+        let since = |before: Option<Micros>, is: bool| if is { before.or(Some(now)) } else { None };
+        for path in Path::ALL {
+            let (deaf, unplugged) = (self.is_alone_on(path), self.is_unplugged(path));
+            if let Some(at) = self.deaf_since.get_mut(path.index()) {
+                *at = since(*at, deaf);
+            }
+            if let Some(at) = self.unplugged_since.get_mut(path.index()) {
+                *at = since(*at, unplugged);
+            }
+        }
+    }
+
+    /// A node that cannot work gives way to those who can.
+    pub(crate) fn give_way(&mut self, now: Micros) {
+        self.note_reach(now);
+        if self.established && self.cut_off().is_some() {
+            self.void(true);
+        }
+    }
+
+    /// Nodes heard lately on one network.
+    pub(crate) fn heard_on(&self, path: Path) -> MemberSet {
+        let now = self.last_timer_at.unwrap_or(self.now);
+        let lately = |id: &NodeId| {
+            let at = self.peers.get(id).and_then(|peer| peer.heard_at.get(path.index()).copied().flatten());
+            at.is_some_and(|at| now.since(at.max(self.silence_floor)) < self.config.timing.suspect)
+        };
+        self.peers.keys().copied().filter(lately).collect()
+    }
+
+    /// The last words of the nodes that are heard at all.
+    fn words(&self) -> impl Iterator<Item = (NodeId, &Heartbeat)> {
+        self.peers
+            .iter()
+            .filter(|(id, _)| self.hears(**id))
+            .filter_map(|(id, peer)| Some((*id, peer.last.as_ref()?)))
+    }
+
+    fn is_unplugged(&self, path: Path) -> bool {
+        let linked = |has: &[bool; 2]| has.get(path.index()).copied().unwrap_or(true);
+        !linked(&self.carrier) && self.words().any(|(_, last)| linked(&last.carrier))
+    }
+
+    /// Nobody is heard on a network, or nobody there hears this node, and somebody hears a third one there.
+    fn is_alone_on(&self, path: Path) -> bool {
+        let on = |last: &Heartbeat| last.heard.get(path.index()).copied().unwrap_or_default();
+        let third = |(id, last): (NodeId, &Heartbeat)| !on(last).without(self.me.id).without(id).is_empty();
+        let deaf = self.heard_on(path).is_empty();
+        let mute = self.words().all(|(_, last)| !on(last).contains(self.me.id));
+        (deaf || mute) && self.words().any(third)
+    }
+}
