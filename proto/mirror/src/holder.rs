@@ -1,7 +1,11 @@
 //! The backup's end: everything that one worker holds for others.
 //!
-//! Invariants: frames of a bucket count only in the newest office that its owner announced on this channel; a
-//! connection is held under one bucket; what a take-over gets is the fold of a prefix of what the owner queued.
+//! An owner speaks through several channels, one for each of its workers, and they do not learn of a new office at the same
+//! moment. So a frame counts when the bucket's newest office was announced by the same process, on whichever channel, and
+//! its own channel's office is not older than that process's first one in a row.
+//!
+//! Invariants: frames of a process count only until another one announces an office of the bucket; a connection is held
+//! under one bucket; what a take-over gets is the fold of a prefix of what the owner queued.
 
 use crate::{ConnectionId, Frame, LegFacts, Mirrored, Office};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,15 +41,30 @@ pub enum HolderError {
     Unknown(ConnectionId),
 }
 
-/// What one channel has announced: offices by bucket.
+/// A process that speaks for buckets: a node and its incarnation.
+type Speaker = Option<(u8, u64)>;
+
+/// What one channel has announced: who speaks, and offices by bucket.
 #[derive(Clone, Debug, Default)]
-pub struct Announced(BTreeMap<u16, Office>);
+pub struct Announced {
+    speaker: Speaker,
+    offices: BTreeMap<u16, Office>,
+}
 
 impl Announced {
     /// The office last announced for a bucket.
     pub fn of(&self, bucket: u16) -> Option<Office> {
-        self.0.get(&bucket).copied()
+        self.offices.get(&bucket).copied()
     }
+}
+
+/// Who speaks for a bucket.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    speaker: Speaker,
+    /// Its first office in a row, and its newest one.
+    since: Office,
+    newest: Office,
 }
 
 /// The connections that a worker holds for other nodes.
@@ -53,38 +72,42 @@ impl Announced {
 pub struct Holder {
     held: BTreeMap<ConnectionId, Held>,
     buckets: BTreeMap<u16, BTreeSet<ConnectionId>>,
-    offices: BTreeMap<u16, Office>,
+    known: BTreeMap<u16, Known>,
+    /// Connections of buckets that were given up, by bucket: their owner may not have heard of it yet.
+    forgotten: BTreeMap<ConnectionId, u16>,
 }
 
 impl Holder {
     /// Takes a frame of a channel in; `announced` belongs to that channel.
     pub fn handle(&mut self, announced: &mut Announced, frame: Frame) -> Result<(), HolderError> {
         match frame {
-            Frame::Hello { .. } => {}
+            Frame::Hello { node, incarnation, .. } => announced.speaker = Some((node, incarnation)),
             Frame::Office { bucket, office } => {
-                let known = self.offices.get(&bucket).copied();
-                if known.is_some_and(|known| known > office) {
-                    return Err(HolderError::Office { bucket, said: Some(office), known });
-                }
-                self.offices.insert(bucket, office);
-                // Whoever spoke last goes on: what it said before stands.
-                if announced.0.insert(bucket, office) == known {
-                    for connection in self.buckets.get(&bucket).into_iter().flatten() {
-                        if let Some(held) = self.held.get_mut(connection) {
-                            held.office = office;
-                        }
+                let speaker = announced.speaker;
+                let next = match self.known.get(&bucket) {
+                    // Another worker of the process may have been told of a newer one already.
+                    Some(known) if known.speaker == speaker && known.since <= office => {
+                        Known { newest: known.newest.max(office), ..*known }
                     }
-                }
+                    Some(known) if known.speaker == speaker || known.newest > office => {
+                        let known = Some(known.newest);
+                        return Err(HolderError::Office { bucket, said: Some(office), known });
+                    }
+                    _ => Known { speaker, since: office, newest: office },
+                };
+                self.known.insert(bucket, next);
+                announced.offices.insert(bucket, office);
             }
             Frame::Begin { connection, bucket, state } => {
                 let office = self.office(announced, bucket)?;
                 self.remove(connection);
+                self.forgotten.remove(&connection);
                 let state = state.map(|state| *state).unwrap_or_default();
                 self.held.insert(connection, Held { bucket, office, state, legs: BTreeMap::new() });
                 self.buckets.entry(bucket).or_default().insert(connection);
             }
             Frame::Leg { connection, leg, facts } => {
-                let held = self.known(announced, connection)?;
+                let Some(held) = self.known(announced, connection)? else { return Ok(()) };
                 if leg != 0 {
                     // Legs are numbered upwards; only those that a route still names are of use.
                     let oldest = held.state.routes.values().map(|route| route.leg).min().unwrap_or(leg);
@@ -93,7 +116,7 @@ impl Holder {
                 held.legs.insert(leg, facts);
             }
             Frame::Entries { connection, entries } => {
-                let held = self.known(announced, connection)?;
+                let Some(held) = self.known(announced, connection)? else { return Ok(()) };
                 for entry in &entries {
                     held.state.apply(entry);
                 }
@@ -103,10 +126,12 @@ impl Holder {
                 self.remove(connection);
             }
             Frame::Complete { bucket } => {
-                let office = self.office(announced, bucket)?;
+                self.office(announced, bucket)?;
+                let since = self.known.get(&bucket).map(|known| known.since);
                 let all = self.buckets.get(&bucket).cloned().unwrap_or_default();
                 for connection in all {
-                    if self.held.get(&connection).is_some_and(|held| held.office < office) {
+                    // What the process itself said in an earlier office stands.
+                    if self.held.get(&connection).is_some_and(|held| Some(held.office) < since) {
                         self.remove(connection);
                     }
                 }
@@ -116,17 +141,25 @@ impl Holder {
     }
 
     fn office(&self, announced: &Announced, bucket: u16) -> Result<Office, HolderError> {
-        let (said, known) = (announced.0.get(&bucket).copied(), self.offices.get(&bucket).copied());
-        match said {
-            Some(said) if Some(said) == known => Ok(said),
-            _ => Err(HolderError::Office { bucket, said, known }),
+        let (said, known) = (announced.of(bucket), self.known.get(&bucket));
+        match (said, known) {
+            (Some(said), Some(known)) if known.speaker == announced.speaker && known.since <= said => {
+                Ok(said)
+            }
+            _ => Err(HolderError::Office { bucket, said, known: known.map(|known| known.newest) }),
         }
     }
 
-    fn known(&mut self, announced: &Announced, connection: ConnectionId) -> Result<&mut Held, HolderError> {
-        let bucket = self.held.get(&connection).ok_or(HolderError::Unknown(connection))?.bucket;
-        self.office(announced, bucket)?;
-        self.held.get_mut(&connection).ok_or(HolderError::Unknown(connection))
+    /// What is held of a connection; nothing for one that was forgotten while its owner still speaks of it.
+    fn known(
+        &mut self,
+        announced: &Announced,
+        connection: ConnectionId,
+    ) -> Result<Option<&mut Held>, HolderError> {
+        let bucket = self.held.get(&connection).map(|held| held.bucket);
+        let bucket = bucket.or_else(|| self.forgotten.get(&connection).copied());
+        self.office(announced, bucket.ok_or(HolderError::Unknown(connection))?)?;
+        Ok(self.held.get_mut(&connection))
     }
 
     fn remove(&mut self, connection: ConnectionId) {
@@ -142,16 +175,27 @@ impl Holder {
     /// Takes everything of a bucket out: its owner is gone, and this node goes on. Frames of the old office are refused
     /// from now on.
     pub fn take_over(&mut self, bucket: u16, office: Office) -> Vec<(ConnectionId, Held)> {
-        self.offices.insert(bucket, office);
+        self.known.insert(bucket, Known { speaker: None, since: office, newest: office });
         let all = self.buckets.remove(&bucket).unwrap_or_default();
         all.into_iter().filter_map(|id| self.held.remove(&id).map(|held| (id, held))).collect()
     }
 
-    /// Forgets a bucket: this node is no backup of it any more.
+    /// Forgets a bucket: this node is no backup of it any more. Its offices are remembered.
     pub fn forget(&mut self, bucket: u16) {
+        if let Some(known) = self.known.get_mut(&bucket) {
+            // Whoever spoke last may have lost the bucket meanwhile, and says everything anew when it speaks again.
+            known.since = known.newest;
+        }
         for connection in self.buckets.remove(&bucket).unwrap_or_default() {
             self.held.remove(&connection);
+            self.forgotten.insert(connection, bucket);
         }
+    }
+
+    /// Forgets a bucket and what is left of it: by now its owner knows that it need not speak of it here.
+    pub fn forget_for_good(&mut self, bucket: u16) {
+        self.forget(bucket);
+        self.forgotten.retain(|_, of| *of != bucket);
     }
 
     /// Forgets everything.
@@ -256,6 +300,59 @@ mod tests {
         holder.handle(&mut channel, Frame::Office { bucket: 7, office: later(1) }).unwrap();
         holder.handle(&mut channel, Frame::Complete { bucket: 7 }).unwrap();
         assert_eq!(holder.len(), 1);
+    }
+
+    fn speaker(node: u8) -> Announced {
+        Announced { speaker: Some((node, 1)), ..Announced::default() }
+    }
+
+    #[test]
+    fn workers_of_one_owner_may_learn_of_an_office_one_after_the_other() {
+        let mut holder = Holder::default();
+        let (mut first, mut second) = (speaker(1), speaker(1));
+        for (channel, id) in [(&mut first, 1), (&mut second, 2)] {
+            holder.handle(channel, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
+            holder.handle(channel, begin(id, 7)).unwrap();
+        }
+        holder.handle(&mut first, Frame::Office { bucket: 7, office: later(1) }).unwrap();
+        let entries = vec![Entry::Close { plain: 5, abort: true }];
+        holder.handle(&mut second, Frame::Entries { connection: ConnectionId(2), entries }).unwrap();
+        holder.handle(&mut first, Frame::Complete { bucket: 7 }).unwrap();
+        assert_eq!(holder.len(), 2, "what the other worker said stands");
+        holder.handle(&mut second, Frame::Office { bucket: 7, office: later(1) }).unwrap();
+        // Another node speaks: the first one's words count no more, in no office.
+        let mut other = speaker(2);
+        holder.handle(&mut other, Frame::Office { bucket: 7, office: later(2) }).unwrap();
+        for channel in [&mut first, &mut second] {
+            assert!(holder.handle(channel, begin(3, 7)).is_err());
+            assert!(holder.handle(channel, Frame::Office { bucket: 7, office: later(1) }).is_err());
+        }
+        // It is the owner again: its old words still count for nothing.
+        holder.handle(&mut first, Frame::Office { bucket: 7, office: later(3) }).unwrap();
+        assert!(holder.handle(&mut second, begin(3, 7)).is_err());
+        holder.handle(&mut first, Frame::Complete { bucket: 7 }).unwrap();
+        assert!(holder.is_empty());
+    }
+
+    #[test]
+    fn an_owner_may_speak_for_a_moment_of_what_was_given_up() {
+        let (mut holder, mut channel) = (Holder::default(), speaker(1));
+        holder.handle(&mut channel, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
+        holder.handle(&mut channel, begin(1, 7)).unwrap();
+        holder.forget(7);
+        let entries = || Frame::Entries { connection: ConnectionId(1), entries: Vec::new() };
+        holder.handle(&mut channel, entries()).unwrap();
+        holder.handle(&mut channel, begin(2, 7)).unwrap();
+        assert_eq!(holder.len(), 1);
+        holder.forget_for_good(7);
+        assert!(holder.is_empty() && holder.forgotten.is_empty());
+        assert_eq!(holder.handle(&mut channel, entries()), Err(HolderError::Unknown(ConnectionId(1))));
+        // Whom another node has replaced is not answered, in whatever it says.
+        holder.handle(&mut channel, begin(3, 7)).unwrap();
+        holder.forget(7);
+        holder.take_over(7, later(1));
+        let late = Frame::End { connection: ConnectionId(3) };
+        assert!(matches!(holder.handle(&mut channel, late), Err(HolderError::Office { .. })));
     }
 
     #[test]

@@ -5,18 +5,25 @@ use super::channel::Channel;
 use crate::cluster::{Instruction, Report, office};
 use crate::worker::Worker;
 use crate::worker::slab::Source;
+use evergate_base::Micros;
 use evergate_cluster::{Bucket, NodeId, Role};
 use evergate_mirror::{Announced, Answer, FRAME_VERSION, Frame, Office};
+use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 
 /// Channels from other nodes at a time.
 const INCOMING_MAX: usize = 1024;
+
+/// The owner of a bucket that was given up here may speak of it for so long.
+const FORGET_AFTER: Micros = Micros::from_ms(1000);
 
 /// A channel from the owner of some buckets.
 pub(crate) struct Incoming {
     channel: Channel,
     announced: Announced,
     from: Option<NodeId>,
+    /// Which worker of that node.
+    worker: u16,
     frames: u64,
     answered: u64,
     unsent: Vec<u8>,
@@ -44,6 +51,7 @@ impl Worker {
                 channel,
                 announced: Announced::default(),
                 from: None,
+                worker: 0,
                 frames: 0,
                 answered: 0,
                 unsent: Vec::new(),
@@ -63,18 +71,21 @@ impl Worker {
         let mut complete = Vec::new();
         let result = incoming.take_in(&mut cluster.holder, &cluster.layout, &mut complete);
         let result = result.and_then(|()| Ok(ended?));
+        let worker = incoming.worker;
         for (bucket, office) in complete {
-            cluster.report(Report::Complete { bucket, office });
+            cluster.note_complete(bucket, office, worker);
         }
         let Some(Some(incoming)) = cluster.incoming.get_mut(index) else { return };
         if let Err(error) = result {
-            let from = incoming.from;
+            // What was said on it stands. Its owner notices, and drops this backup or says everything anew.
+            let known = incoming.from.is_some();
+            let ended = error.downcast_ref::<std::io::Error>().is_some();
             cluster.incoming[index] = None;
-            if let Some(from) = from {
-                cluster.report(Report::ChannelLost { node: from, why: error.to_string() });
-            } else {
-                self.counters.reason("mirror_channel_refused");
-            }
+            self.counters.reason(match (known, ended) {
+                (true, true) => "mirror_channel_ended",
+                (true, false) => "mirror_channel_disbelieved",
+                (false, _) => "mirror_channel_refused",
+            });
         }
     }
 
@@ -94,6 +105,10 @@ impl Worker {
     fn void(&mut self) {
         if let Some(cluster) = &mut self.cluster {
             cluster.holder.clear();
+            cluster.complete.clear();
+            cluster.forgetting.clear();
+            cluster.freezing.clear();
+            cluster.frozen.clear();
             cluster.roles.fill(Role::Outside { owner: None });
             cluster.outgoing.clear();
             cluster.incoming.clear();
@@ -119,13 +134,14 @@ impl Incoming {
             at += length;
             self.frames += 1;
             match (&frame, self.from) {
-                (Frame::Hello { version: FRAME_VERSION, node, workers, .. }, None) => {
+                (Frame::Hello { version: FRAME_VERSION, node, worker, workers, .. }, None) => {
                     anyhow::ensure!(
                         usize::from(*workers) == layout.workers,
                         "node {node} runs {workers} workers, this one {}: all nodes of a cluster need the same number",
                         layout.workers
                     );
                     self.from = Some(NodeId(*node));
+                    self.worker = *worker;
                 }
                 (Frame::Hello { version, .. }, None) => {
                     anyhow::bail!("mirror frames of version {version}, expected {FRAME_VERSION}")
@@ -164,6 +180,32 @@ impl Incoming {
 }
 
 impl Cluster {
+    /// One worker of the owner has said everything about a bucket: the copy is complete when all of them have.
+    fn note_complete(&mut self, bucket: Bucket, office: Office, worker: u16) {
+        let (known, workers) = self.complete.entry(bucket).or_insert_with(|| (office, BTreeSet::new()));
+        if *known != office {
+            *known = office;
+            workers.clear();
+        }
+        workers.insert(worker);
+        if workers.len() >= self.layout.workers {
+            self.complete.remove(&bucket);
+            self.report(Report::Complete { bucket, office });
+        }
+    }
+
+    /// What was given up long enough ago is forgotten for good.
+    pub(super) fn forget_late(&mut self, now: Micros) {
+        let (roles, holder) = (&self.roles, &mut self.holder);
+        self.forgetting.retain(|(bucket, at)| {
+            let outside = matches!(roles.get(usize::from(bucket.0)), Some(Role::Outside { .. }));
+            if *at <= now && outside {
+                holder.forget_for_good(bucket.0);
+            }
+            *at > now
+        });
+    }
+
     /// Answers go out once a turn.
     pub(in crate::worker) fn answer(&mut self) {
         for slot in &mut self.incoming {
@@ -176,9 +218,12 @@ impl Cluster {
     }
 
     /// What a change of role means for what is held for others.
-    pub(super) fn change_held(&mut self, bucket: Bucket, role: Role) {
+    pub(super) fn change_held(&mut self, bucket: Bucket, role: Role, now: Micros) {
         match role {
-            Role::Outside { .. } => self.holder.forget(bucket.0),
+            Role::Outside { .. } => {
+                self.holder.forget(bucket.0);
+                self.forgetting.push((bucket, now + FORGET_AFTER));
+            }
             Role::Backup { .. } => {}
             Role::Owner { term, begin: evergate_cluster::Begin::Fresh, .. } => {
                 self.holder.take_over(bucket.0, office(term));

@@ -29,7 +29,7 @@ use evergate_base::Micros;
 use evergate_bpf::{Flow, Gate, Lane, LaneId};
 use evergate_cluster::{Bucket, NodeId, Role};
 use evergate_mirror::{Holder, Office};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -67,6 +67,10 @@ pub(crate) struct Cluster {
     channels_at: Micros,
     incoming: Vec<Option<Incoming>>,
     holder: Holder,
+    /// Copies of which some workers of the owner have said everything.
+    complete: BTreeMap<Bucket, (Office, BTreeSet<u16>)>,
+    /// Buckets that were given up, and when nothing of them can come any more.
+    forgetting: Vec<(Bucket, Micros)>,
     by_slot: HashMap<u32, (Key, End)>,
     /// Legs of which more may be acknowledged.
     dirty: Vec<(Key, End)>,
@@ -111,6 +115,8 @@ impl Cluster {
             channels_at: Micros(0),
             incoming: Vec::new(),
             holder: Holder::default(),
+            complete: BTreeMap::new(),
+            forgetting: Vec::new(),
             by_slot: HashMap::new(),
             dirty: Vec::new(),
             acknowledged: Vec::new(),

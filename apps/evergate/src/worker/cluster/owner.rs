@@ -461,10 +461,11 @@ impl Worker {
 
     /// Our role for a bucket has changed.
     pub(super) fn change_role(&mut self, bucket: Bucket, role: Role) {
+        let now = self.now;
         let Some(cluster) = &mut self.cluster else { return };
         let Some(known) = cluster.roles.get_mut(usize::from(bucket.0)) else { return };
         let before = std::mem::replace(known, role);
-        cluster.change_held(bucket, role);
+        cluster.change_held(bucket, role, now);
         self.change_freezing(bucket, role);
         let (Role::Owner { required, syncing, .. }, was) = (role, before) else {
             if matches!(before, Role::Owner { .. }) {
@@ -555,6 +556,7 @@ impl Worker {
         }
         cluster.channels_at = now + RETRY;
         cluster.lane.sweep(Leases::now_ns());
+        cluster.forget_late(now);
         let mut missing = Vec::new();
         for (number, role) in cluster.roles.iter().enumerate() {
             let Role::Owner { required, syncing, .. } = role else { continue };
