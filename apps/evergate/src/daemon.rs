@@ -7,7 +7,7 @@ use crate::config::model::{AccessLog, Listener};
 use crate::log::{Target, Writer};
 use crate::runtime::Generation;
 use crate::worker::cluster::Joining;
-use crate::worker::{Bounds, Command, Counters, ListenerSocket, Settings, Shared, Worker};
+use crate::worker::{Bounds, Command, Counters, ListenerSocket, Pulse, Settings, Shared, Worker};
 use anyhow::{Context, Result, bail};
 use evergate_crypto::CertifiedName;
 use evergate_sys::Waker;
@@ -26,7 +26,7 @@ pub struct WorkerHandle {
     waker: Arc<Waker>,
     /// What it counts.
     pub counters: Arc<Counters>,
-    alive: Arc<AtomicBool>,
+    pulse: Arc<Pulse>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
 }
 
@@ -283,8 +283,8 @@ fn settings(config: &Config, workers: usize) -> Settings {
 /// Starts the agent: it tells the workers what they are to do.
 fn start_agent(ground: Ground, workers: &[WorkerHandle]) -> Result<cluster::Running> {
     let ways: Vec<_> = workers.iter().map(|worker| (worker.commands.clone(), worker.waker.clone())).collect();
-    let alive: Vec<_> = workers.iter().map(|worker| worker.alive.clone()).collect();
-    let working = move || alive.iter().all(|alive| alive.load(Ordering::Relaxed));
+    let mut pulses: Vec<_> = workers.iter().map(|worker| (worker.pulse.clone(), 0)).collect();
+    let working = move || pulses.iter_mut().fold(true, |well, (pulse, last)| pulse.goes_on(last) && well);
     let tell = move |worker: usize, instruction| {
         if let Some((commands, waker)) = ways.get(worker) {
             // A worker that is gone hears nothing more.
@@ -334,24 +334,23 @@ fn start_worker(
     if let Some(joining) = joining {
         worker.join(joining);
     }
-    let (waker, counters) = (worker.waker(), worker.counters());
-    let alive = Arc::new(AtomicBool::new(true));
-    let end = End(alive.clone());
+    let (waker, counters, pulse) = (worker.waker(), worker.counters(), worker.pulse());
+    let end = End(pulse.clone());
     let run = move || {
         let _end = end;
         worker.run()
     };
     let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(run)?;
-    let handle = WorkerHandle { commands, waker, counters, alive, thread: Some(thread) };
+    let handle = WorkerHandle { commands, waker, counters, pulse, thread: Some(thread) };
     handle.tell(Command::Listeners { add: sockets, remove: Vec::new() });
     Ok(handle)
 }
 
 /// Tells that a worker's thread has ended, however it did.
-struct End(Arc<AtomicBool>);
+struct End(Arc<Pulse>);
 
 impl Drop for End {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.0.end();
     }
 }

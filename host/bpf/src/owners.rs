@@ -113,6 +113,16 @@ impl Owners {
         self.table.word(bucket.number()).fetch_and(!HOLD, Ordering::AcqRel);
     }
 
+    /// Begins a hold of a bucket that `node` owns and leaves the rest as it is, whoever changes it at the same time.
+    pub fn hold(&self, bucket: Bucket, node: NodeId) {
+        let held = |word: u64| {
+            let owner = Owner::from_word(word);
+            (owner.node == Some(node)).then(|| owner.held().word())
+        };
+        // Another node's bucket is left alone.
+        let _ = self.table.word(bucket.number()).fetch_update(Ordering::AcqRel, Ordering::Acquire, held);
+    }
+
     /// Sets the same owner for all buckets.
     pub fn set_all(&self, owner: Owner) {
         Bucket::all().for_each(|bucket| self.set(bucket, owner));

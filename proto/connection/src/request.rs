@@ -98,7 +98,6 @@ impl Connection {
         if let Err(refusal) = evergate_http::canonical_path(head.path, &mut io.scratch.path) {
             return self.answer(io, head, refusal.status, refusal.reason, &[]);
         }
-        let snapshot = self.snapshot.clone();
         let prefix = match self.receiving {
             Receiving::Prefix => {
                 match routing::body_prefix(head, &data[head.head_len..], prefix_max, &http) {
@@ -109,7 +108,7 @@ impl Connection {
             }
             _ => None,
         };
-        let plan = if snapshot.rules.is_empty() {
+        let plan = if self.snapshot.rules.is_empty() {
             Plan::default()
         } else {
             let body = match &prefix {
@@ -247,7 +246,8 @@ impl Connection {
             server: u32::MAX,
             rules: matched.iter().map(|rule| rule.0).collect(),
             flags,
-            head_hash: routing::hash_head(&data[..head.head_len]),
+            // Nobody will compare it without backups.
+            head_hash: self.remote.as_ref().map_or(0, |_| routing::hash_head(&data[..head.head_len])),
         };
         let mut leg = io.scratch.boxed_leg(ServerLeg::new(route, hint, head.is_idempotent()));
         self.next_leg += 1;

@@ -28,6 +28,7 @@ pub use agent::Order;
 pub use ground::Ground;
 pub(crate) use instruction::office;
 pub use instruction::{Instruction, Round};
+pub(crate) use roles::gate_node;
 pub use running::{Handle, Running};
 pub use secrets::fresh_key;
 

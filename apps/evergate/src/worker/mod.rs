@@ -13,12 +13,14 @@ mod dial;
 #[cfg(test)]
 mod faults;
 mod perform;
+mod pulse;
 mod pump;
 mod slab;
 mod upstream;
 mod wheel;
 
 pub use counters::{Count, Counters};
+pub use pulse::Pulse;
 
 use crate::log::LineSender;
 use crate::runtime::Generation;
@@ -162,6 +164,7 @@ struct Pipes {
 pub struct Worker {
     epoll: Epoll,
     waker: Arc<Waker>,
+    pulse: Arc<Pulse>,
     commands: Receiver<Command>,
     listeners: Vec<Option<ListenerSocket>>,
     clients: Slab<Client>,
@@ -241,6 +244,7 @@ impl Worker {
         Ok(Worker {
             epoll,
             waker,
+            pulse: Arc::default(),
             commands,
             listeners: Vec::new(),
             clients: Slab::new(),
@@ -282,6 +286,11 @@ impl Worker {
         self.waker.clone()
     }
 
+    /// Whether it gets on.
+    pub fn pulse(&self) -> Arc<Pulse> {
+        self.pulse.clone()
+    }
+
     /// What it counts.
     pub fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
@@ -296,7 +305,9 @@ impl Worker {
             let queued = self.counters.queued.get() > 0;
             let wait = if queued { wait.min(QUEUE_LOOK_MS) } else { wait };
             let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms()));
+            self.pulse.rest();
             let count = self.epoll.wait(wait)?;
+            self.pulse.beat();
             self.tick();
             for index in 0..count {
                 let event = self.epoll.event(index);
@@ -335,6 +346,7 @@ impl Worker {
     /// Runs one step for `source`. Should it panic, that connection ends and the worker goes on: a defect that one peer
     /// can reach must not reach the others.
     fn guarded(&mut self, source: Option<Source>, step: impl FnOnce(&mut Worker)) {
+        self.pulse.beat();
         if catch_unwind(AssertUnwindSafe(|| step(self))).is_ok() {
             return;
         }

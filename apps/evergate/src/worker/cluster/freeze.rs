@@ -4,7 +4,7 @@
 //! entry the agent hears of it. Our sockets stay, silent behind the gate, until the bucket is not ours any more.
 
 use super::super::slab::Key;
-use crate::cluster::{Report, office};
+use crate::cluster::{Report, gate_node, office};
 use crate::worker::Worker;
 use evergate_cluster::{Bucket, MemberSet, Role};
 
@@ -20,17 +20,16 @@ impl Worker {
         cluster.frozen.remove(&bucket);
         if let Some(wanted) = wanted {
             cluster.freezing.insert(bucket, wanted);
-            if let Some(table) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
-                let owners = cluster.gate.owners();
-                owners.set(table, owners.get(table).held());
+            let table = evergate_bpf::Bucket::new(usize::from(bucket.0));
+            if let (Some(table), Some(own)) = (table, gate_node(cluster.layout.node)) {
+                cluster.gate.owners().hold(table, own);
             }
             return;
         }
         // The move was called off: what waited goes on.
         if before.is_some() && matches!(role, Role::Owner { .. }) {
             if let Some(table) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
-                let owners = cluster.gate.owners();
-                owners.set(table, owners.get(table).released());
+                cluster.gate.owners().release(table);
             }
             for key in self.keys_of(bucket) {
                 self.put_again(key);

@@ -10,7 +10,7 @@ use super::{Cluster, End, Gated, Mirroring};
 use crate::cluster::{Report, Resumed, Round};
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstream::Upstream;
-use crate::worker::{Client, View, Worker, canonical};
+use crate::worker::{Client, Pulse, View, Worker, canonical};
 use evergate_base::Micros;
 use evergate_bpf::{Flow, Heard, Leases, Restored, Slot};
 use evergate_cluster::{Bucket, Role};
@@ -190,9 +190,10 @@ impl Worker {
             }
         }
         gate_all(cluster, &mut takes);
-        ask_all(cluster, &mut takes);
+        ask_all(cluster, &self.pulse, &mut takes);
         let now_ms = evergate_sys::wall_clock_ms();
         takes.retain_mut(|take| {
+            self.pulse.beat();
             let built: anyhow::Result<()> = take.legs().try_for_each(|leg| leg.build(cluster, now_ms));
             if built.is_err() {
                 lost += 1;
@@ -203,15 +204,15 @@ impl Worker {
             built.is_ok()
         });
         for (bucket, _) in &mine {
-            let owners = cluster.gate.owners();
             if let Some(bucket) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
-                owners.set(bucket, owners.get(bucket).released());
+                cluster.gate.owners().release(bucket);
             }
         }
         let mut resumed = Resumed { buckets: mine.len(), ..Resumed::default() };
         let awake: Vec<_> = takes.into_iter().filter_map(|take| wake(cluster, take)).collect();
         resumed.took_us = started.elapsed().as_micros() as u64;
         for take in awake {
+            self.pulse.beat();
             match self.resume(take) {
                 true => resumed.connections += 1,
                 false => lost += 1,
@@ -403,7 +404,7 @@ fn gate_all(cluster: &Cluster, takes: &mut Vec<Take>) {
 }
 
 /// Asks every peer what it has, until all have answered or time is up.
-fn ask_all(cluster: &Cluster, takes: &mut [Take]) {
+fn ask_all(cluster: &Cluster, pulse: &Pulse, takes: &mut [Take]) {
     for take in takes.iter_mut() {
         take.legs().for_each(|leg| cluster.gate.forget_heard(&leg.flow()));
     }
@@ -426,6 +427,7 @@ fn ask_all(cluster: &Cluster, takes: &mut [Take]) {
             if waiting == 0 || Instant::now() >= until {
                 break;
             }
+            pulse.beat();
             std::thread::yield_now();
         }
     }
