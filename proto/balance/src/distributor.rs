@@ -51,7 +51,7 @@ pub enum SessionPolicy {
 }
 
 /// What a [`Distributor`] is made of.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// How nodes are chosen.
     pub policy: SessionPolicy,
@@ -219,6 +219,18 @@ impl Distributor {
     pub fn set_cost(&mut self, node: usize, new: f64, resumed: f64) {
         if let Some(cost) = self.costs.get_mut(node) {
             (cost.new, cost.resumed) = (new, resumed);
+        }
+    }
+
+    /// Takes over the sessions that another distributor knows, for the same kind of policy: node i there is node
+    /// `renumbered[i]` here, if it is one. Loads begin anew.
+    pub fn inherit(&mut self, former: &Distributor, renumbered: &[Option<usize>]) {
+        self.sessions.inherit(&former.sessions, renumbered);
+        self.clients.inherit(&former.clients, renumbered);
+        for (since, node) in former.up_since.iter().zip(renumbered) {
+            if let Some(place) = node.and_then(|node| self.up_since.get_mut(node)) {
+                *place = *since;
+            }
         }
     }
 
