@@ -1,7 +1,7 @@
 //! The request distributor in front of TLS terminators: a policy with the sessions it knows and the work it handed out.
 //!
-//! The caller reads a ClientHello, asks [`Distributor::distribute`] for a node, and tells
-//! [`Distributor::handle_finished`] how the handshake ended. Which policy needs what:
+//! The caller knows a session by its ClientHello, or a client by its address; it asks [`Distributor::distribute`] for a
+//! node, and tells [`Distributor::handle_finished`] how the handshake ended. Which policy needs what:
 //!
 //! | policy | sessions | loads | outstanding |
 //! |---|---|---|---|
@@ -87,7 +87,7 @@ pub struct Arrival {
     pub now: Micros,
     /// The client or its session: what stays the same from one request to the next.
     pub key: SessionKey,
-    /// Whether its ClientHello offers a session.
+    /// Whether its ClientHello offers a session, or can be expected to.
     pub resumes: bool,
     /// Uniform over 64 bits; for `PowerOfTwo`.
     pub random: u64,
