@@ -7,6 +7,7 @@ use crate::config::model::{
 use crate::config::model::{Policy as PolicyConfig, Server as ServerConfig};
 use crate::rate::Rates;
 use crate::runtime::{Generation, PoolRuntime, ServerRuntime};
+use crate::sessions::{Recipe, Sessions};
 use anyhow::{Context, Result};
 use evergate_balance::Policy;
 use evergate_base::Micros;
@@ -346,15 +347,17 @@ fn pool_tls(pool: &PoolConfig, tls: &PoolTls) -> Result<UpstreamTls> {
 
 fn pool_runtime(pool: &PoolConfig, previous: Option<&Generation>, keep: &mut Keepsakes) -> PoolRuntime {
     let known = previous.and_then(|previous| previous.pools.iter().find(|known| known.name == pool.name));
-    let servers = pool.servers.iter().map(|server| server_runtime(pool, server, known, keep)).collect();
+    let servers: Vec<_> =
+        pool.servers.iter().map(|server| server_runtime(pool, server, known, keep)).collect();
     PoolRuntime {
         name: pool.name.clone(),
         policy: match pool.policy {
             PolicyConfig::RoundRobin => Policy::RoundRobin,
             PolicyConfig::LeastOutstanding => Policy::LeastOutstanding,
-            PolicyConfig::PowerOfTwo => Policy::PowerOfTwo,
             PolicyConfig::LeastExpectedCompletion => Policy::LeastExpectedCompletion,
+            _ => Policy::PowerOfTwo,
         },
+        sessions: sessions(pool, &servers, known),
         servers,
         sticky_load_percent_max: pool.sticky_load_percent_max,
         queue_max: pool.queue_max,
@@ -363,6 +366,23 @@ fn pool_runtime(pool: &PoolConfig, previous: Option<&Generation>, keep: &mut Kee
         idle: pool.keep_alive_idle,
         unavailable: AtomicU64::new(0),
     }
+}
+
+/// A reload keeps the sessions, unless it changes the policy.
+fn sessions(
+    pool: &PoolConfig,
+    servers: &[Arc<ServerRuntime>],
+    known: Option<&Arc<PoolRuntime>>,
+) -> Option<Arc<Sessions>> {
+    let recipe = Recipe::of(pool, servers)?;
+    let former = known.and_then(|known| Some((known, known.sessions.as_ref()?)));
+    Some(match former {
+        Some((_, former)) if *former.recipe() == recipe => former.clone(),
+        Some((known, former)) if former.recipe().has_policy_of(&recipe) => {
+            Arc::new(Sessions::succeeding(recipe, servers, former, &known.servers))
+        }
+        _ => Arc::new(Sessions::new(recipe, servers)),
+    })
 }
 
 fn server_runtime(
@@ -391,6 +411,7 @@ fn server_runtime(
         weight: AtomicU32::new(server.weight),
         connections_max: AtomicU32::new(max),
         healthy: AtomicBool::new(true),
+        losses: AtomicU64::new(0),
         draining: AtomicBool::new(false),
         outstanding: AtomicU32::new(0),
         response_us: AtomicU32::new(0),

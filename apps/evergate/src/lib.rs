@@ -12,4 +12,5 @@ pub mod health;
 pub mod log;
 pub mod rate;
 pub mod runtime;
+pub mod sessions;
 pub mod worker;

@@ -1,5 +1,6 @@
 //! What outlives a reload and is shared by all workers: the servers with their load and health, and the generations.
 
+use crate::sessions::Sessions;
 use evergate_balance::Policy;
 use evergate_base::Micros;
 use evergate_connection::Snapshot;
@@ -23,8 +24,10 @@ pub struct ServerRuntime {
     pub weight: AtomicU32,
     /// Bound on requests at a time; 0 is none.
     pub connections_max: AtomicU32,
-    /// What the health checks say.
+    /// What the health checks say; see [`ServerRuntime::handle_checked`].
     pub healthy: AtomicBool,
+    /// How often they have found it dead.
+    pub losses: AtomicU64,
     /// An operator took it out; what it serves goes on.
     pub draining: AtomicBool,
     /// Requests (or tunnels) under way.
@@ -42,6 +45,14 @@ impl ServerRuntime {
     pub fn is_eligible(&self) -> bool {
         let max = self.connections_max.load(Ordering::Relaxed);
         self.is_up() && (max == 0 || self.outstanding.load(Ordering::Relaxed) < max)
+    }
+
+    /// The health checks have changed their mind. Who loses a server loses what it had in memory.
+    pub fn handle_checked(&self, healthy: bool) {
+        if !healthy {
+            self.losses.fetch_add(1, Ordering::Relaxed);
+        }
+        self.healthy.store(healthy, Ordering::Relaxed);
     }
 
     /// Whether requests may go there when it has room.
@@ -95,8 +106,10 @@ impl ServerRuntime {
 pub struct PoolRuntime {
     /// Its name.
     pub name: String,
-    /// How a server is chosen.
+    /// How a server is chosen unless `sessions` is there to do it.
     pub policy: Policy,
+    /// Present for policies that go by session.
+    pub sessions: Option<Arc<Sessions>>,
     /// Its servers, in the order of the snapshot's.
     pub servers: Vec<Arc<ServerRuntime>>,
     /// Bound on a server's share of the outstanding requests for clients that return by address, in percent.
@@ -192,6 +205,7 @@ mod tests {
             weight: AtomicU32::new(1),
             connections_max: AtomicU32::new(0),
             healthy: AtomicBool::new(true),
+            losses: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             outstanding: AtomicU32::new(0),
             response_us: AtomicU32::new(0),

@@ -97,7 +97,7 @@ fn example(name: &str) -> String {
 
 #[test]
 fn check_accepts_the_examples() {
-    for name in ["minimal.toml", "content-switch.toml", "tcp.toml"] {
+    for name in ["minimal.toml", "content-switch.toml", "tcp.toml", "tls-terminators.toml"] {
         let output = evergate(&["check", &example(name)]);
         assert_eq!(output.code, Some(0), "{name}: {}{}", output.out, output.err);
     }
@@ -181,6 +181,20 @@ fn explain_says_where_a_request_goes_and_what_is_done_to_it() {
 
     let answer = explained(&folder, "https://x.example/old/page", &[]);
     assert_eq!((&answer["status"], &answer["location"]), (&301.into(), &"https://x.example/new".into()));
+}
+
+#[test]
+fn explain_says_how_a_server_is_chosen() {
+    let folder = Folder::new("policy");
+    let base = BASE.replace("sticky = \"source\"", "policy = \"sslsard\"");
+    assert_ne!(base, BASE);
+    let path = folder.write("evergate.toml", &base);
+    let output = evergate(&["explain", &path, "--json", "--request", "/elsewhere"]);
+    let answer: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+    assert_eq!((&answer["pool"], &answer["policy"]), (&"site".into(), &"sslsard".into()));
+    assert_eq!(answer["sticky"], "by session, known by the client's address");
+    let text = evergate(&["explain", &path, "--request", "/elsewhere"]).out;
+    assert!(text.contains("policy:           sslsard\n"), "{text}");
 }
 
 #[test]

@@ -743,3 +743,98 @@ fn nodes_of_a_cluster_must_show_clients_the_same_certificate() {
     let found = problems.iter().find(|p| p.key == "listeners[0]").unwrap_or_else(|| panic!("{problems:#?}"));
     assert!(found.remedy.contains("`chain` and `key`"), "{found}");
 }
+
+#[test]
+fn what_a_session_policy_cannot_work_with_is_refused() {
+    let cases: &[Case] = &[
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"sslsard\"\nsticky = @@\"cookie\"\nservers = [{ address = \"app.internal:80\" }]\n",
+            "pools[0].sticky",
+            "remove `sticky`",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"session_only\"\nservers = [{ address = \"app.internal:80\" }]\n\
+             [[rules]]\nname = \"r\"\nwhen = 'path == \"/\"'\nroute = \"web\"\nsticky = @@\"source\"\n",
+            "rules[0].sticky",
+            "remove `sticky` from the rule",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = @@\"session-only\"\nservers = [{ address = \"app.internal:80\" }]\n",
+            "pools[0].policy",
+            "did you mean `session_only`?",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"lard\"\nservers = [{ address = \"app.internal:80\" }]\n\
+             [pools.sessions]\nlard_high = @@20\n",
+            "pools[0].sessions.lard_high",
+            "25 and 65",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"sslsard\"\nservers = [{ address = \"app.internal:80\" }]\n\
+             [pools.sessions]\nalpha = @@[10]\n",
+            "pools[0].sessions.alpha",
+            "write it like `alpha = [10, 1]`",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"sslsard\"\nservers = [{ address = \"app.internal:80\" }]\n\
+             [pools.sessions]\nlambda = @@[1, 0.0]\n",
+            "pools[0].sessions.lambda",
+            "two numbers between 0.001 and 100",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"sslsard\"\nservers = [{ address = \"app.internal:80\" }]\n\
+             [pools.sessions]\nlifetime_s = @@\"5 min\"\n",
+            "pools[0].sessions.lifetime_s",
+            "write `lifetime_s = 300`",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"sslsard\"\nservers = [{ address = \"app.internal:80\" }]\n\
+             [pools.sessions]\nremembered_max = @@0\n",
+            "pools[0].sessions.remembered_max",
+            "between 1 and 100000000",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"sslsard\"\n\
+             [[pools.servers]]\naddress = \"app.internal:80\"\nfull_us = 500\nresumed_us = 20\n\
+             @@[[pools.servers]]\naddress = \"app.internal:81\"\n",
+            "pools[0].servers[1].full_us",
+            "to every server of the pool, or to none",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"sslsard\"\n\
+             @@[[pools.servers]]\naddress = \"app.internal:80\"\nfull_us = 500\n",
+            "pools[0].servers[0].resumed_us",
+            "could not be compared",
+        ),
+    ];
+    expect(Severity::Error, cases);
+}
+
+#[test]
+fn what_a_session_policy_does_not_look_at_is_warned_of() {
+    let cases: &[Case] = &[
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\nservers = [{ address = \"app.internal:80\" }]\n@@[pools.sessions]\nlifetime_s = 60\n",
+            "pools[0].sessions",
+            "does not go by session",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"session_only\"\nservers = [{ address = \"app.internal:80\" }]\n\
+             [pools.sessions]\nalpha = @@[5, 1]\nlambda = [1.0, 2]\n",
+            "pools[0].sessions.alpha",
+            "it is for `policy = \"sslsard\"`; remove it",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"bounded_hash\"\nservers = [{ address = \"app.internal:80\" }]\n\
+             [pools.sessions]\nremembered_max = @@5\n",
+            "pools[0].sessions.remembered_max",
+            "`policy = \"sslsard\"`",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\npolicy = \"lard\"\nservers = [{ address = \"app.internal:80\", full_us = @@9, resumed_us = 1 }]\n",
+            "pools[0].servers[0].full_us",
+            "does not look at costs",
+        ),
+    ];
+    expect(Severity::Warning, cases);
+}

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evergate::config::model::{
-    AccessLog, CertificateSource, ClientCertificates, ClusterMode, ClusterTiming, HealthCheck, ListenAddress,
-    Policy, PoolId, Protocol, StatusRange, Steering, Sticky, TlsId, TlsVersion,
+    AccessLog, CertificateSource, ClientCertificates, ClusterMode, ClusterTiming, HandshakeCosts,
+    HealthCheck, ListenAddress, Policy, PoolId, Protocol, Renewal, Sessions, StatusRange, Steering, Sticky,
+    TlsId, TlsVersion,
 };
 use evergate::config::schema::SECTIONS;
 use evergate::config::{Config, Loaded, Problem, World, choose_node, load, one_line, parse_with};
@@ -180,6 +181,60 @@ fn every_part_of_a_full_file_reaches_the_model() {
     assert_eq!(config.rules.specs[0].route.as_deref(), Some("q"));
     assert_eq!(config.pool_named("q"), Some(PoolId(1)));
     assert_eq!(config.listeners_of_rule(&config.rules.specs[0]).count(), 1);
+}
+
+/// A pool with more lines of its own.
+fn session_pool(policy: &str, more: &str) -> Loaded {
+    parsed(&format!(
+        "[[listeners]]\nname = \"l\"\naddress = \":9443\"\nprotocol = \"tcp\"\npool = \"p\"\n\
+         [[pools]]\nname = \"p\"\npolicy = \"{policy}\"\n[[pools.servers]]\naddress = \"10.0.0.1:443\"\n{more}"
+    ))
+}
+
+#[test]
+fn a_session_policy_gets_the_documented_defaults_which_are_the_plans() {
+    let loaded = session_pool("sslsard", "");
+    assert_eq!(loaded.warnings, []);
+    assert_round_trip(&loaded, Path::new("/base"));
+    let pool = &loaded.config.pools[0];
+    assert_eq!(pool.policy, Policy::Sslsard);
+    let expected = Sessions {
+        lifetime: Duration::from_secs(300),
+        renewal: Renewal::Fixed,
+        remembered_max: 200_000,
+        costs: HandshakeCosts { full_us: 471, resumed_us: 20 },
+        slice: Duration::from_secs(2),
+        alpha: [10.0, 1.0],
+        lambda: [1.0, 2.0],
+        lard_low: 25,
+        lard_high: 65,
+        bounded_load_percent: 125,
+    };
+    assert_eq!((pool.sessions.as_ref(), pool.servers[0].costs), (Some(&expected), None));
+    assert_eq!(parsed(SMALL).config.pools[0].sessions, None);
+    assert!(!parsed(SMALL).effective_toml().contains("sessions"), "shown where it has no effect");
+}
+
+#[test]
+fn every_key_of_sessions_reaches_the_model() {
+    let own = "full_us = 900\nresumed_us = 90\n";
+    let table = "[pools.sessions]\nlifetime_s = 60\nrenewal = \"sliding\"\nremembered_max = 7\nfull_us = 500\n\
+        resumed_us = 130\nslice_ms = 1000\nalpha = [2.5, 3]\nlambda = [0.5, 1]\n";
+    let loaded = session_pool("sslsard", &format!("{own}{table}"));
+    assert_eq!(loaded.warnings, [], "{}", shown(&loaded.warnings));
+    assert_round_trip(&loaded, Path::new("/base"));
+    let pool = &loaded.config.pools[0];
+    assert_eq!(pool.servers[0].costs, Some(HandshakeCosts { full_us: 900, resumed_us: 90 }));
+    let sessions = pool.sessions.as_ref().unwrap();
+    assert_eq!((sessions.lifetime, sessions.renewal), (Duration::from_secs(60), Renewal::Sliding));
+    assert_eq!(sessions.costs, HandshakeCosts { full_us: 500, resumed_us: 130 });
+    assert_eq!((sessions.remembered_max, sessions.slice), (7, Duration::from_secs(1)));
+    assert_eq!((sessions.alpha, sessions.lambda), ([2.5, 3.0], [0.5, 1.0]));
+    let lard = session_pool("lard", "[pools.sessions]\nlard_low = 3\nlard_high = 4\n").config;
+    let lard = lard.pools[0].sessions.as_ref().unwrap();
+    assert_eq!((lard.lard_low, lard.lard_high), (3, 4));
+    let hash = session_pool("bounded_hash", "[pools.sessions]\nbounded_load_percent = 110\n").config;
+    assert_eq!(hash.pools[0].sessions.as_ref().unwrap().bounded_load_percent, 110);
 }
 
 /// The effective configuration with its defaults written out means the same, and is its own effective

@@ -1,7 +1,7 @@
 //! The request distributor in front of TLS terminators: a policy with the sessions it knows and the work it handed out.
 //!
-//! The caller reads a ClientHello, asks [`Distributor::distribute`] for a node, and tells
-//! [`Distributor::handle_finished`] how the handshake ended. Which policy needs what:
+//! The caller knows a session by its ClientHello, or a client by its address; it asks [`Distributor::distribute`] for a
+//! node, and tells [`Distributor::handle_finished`] how the handshake ended. Which policy needs what:
 //!
 //! | policy | sessions | loads | outstanding |
 //! |---|---|---|---|
@@ -51,7 +51,7 @@ pub enum SessionPolicy {
 }
 
 /// What a [`Distributor`] is made of.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// How nodes are chosen.
     pub policy: SessionPolicy,
@@ -87,7 +87,7 @@ pub struct Arrival {
     pub now: Micros,
     /// The client or its session: what stays the same from one request to the next.
     pub key: SessionKey,
-    /// Whether its ClientHello offers a session.
+    /// Whether its ClientHello offers a session, or can be expected to.
     pub resumes: bool,
     /// Uniform over 64 bits; for `PowerOfTwo`.
     pub random: u64,
@@ -219,6 +219,18 @@ impl Distributor {
     pub fn set_cost(&mut self, node: usize, new: f64, resumed: f64) {
         if let Some(cost) = self.costs.get_mut(node) {
             (cost.new, cost.resumed) = (new, resumed);
+        }
+    }
+
+    /// Takes over the sessions that another distributor knows, for the same kind of policy: node i there is node
+    /// `renumbered[i]` here, if it is one. Loads begin anew.
+    pub fn inherit(&mut self, former: &Distributor, renumbered: &[Option<usize>]) {
+        self.sessions.inherit(&former.sessions, renumbered);
+        self.clients.inherit(&former.clients, renumbered);
+        for (since, node) in former.up_since.iter().zip(renumbered) {
+            if let Some(place) = node.and_then(|node| self.up_since.get_mut(node)) {
+                *place = *since;
+            }
         }
     }
 

@@ -115,17 +115,36 @@ impl SessionTable {
             }
         }
         self.remove(key);
+        self.add(key, Origin { node, since: now }, now);
+    }
+
+    /// Takes over what another table knows: node i there is node `renumbered[i]` here, and sessions of a node that is
+    /// none here are left out.
+    pub fn inherit(&mut self, former: &SessionTable, renumbered: &[Option<usize>]) {
+        let mut link = former.first_to_expire;
+        while let Some(entry) = former.entry(link) {
+            link = entry.later;
+            if let Some(node) = renumbered.get(entry.origin.node).copied().flatten()
+                && self.find(entry.key) == 0
+            {
+                self.add(entry.key, Origin { node, ..entry.origin }, entry.renewed);
+            }
+        }
+    }
+
+    /// Adds a session that it does not know; when the table is full, the first to expire makes room.
+    fn add(&mut self, key: SessionKey, origin: Origin, renewed: Micros) {
         if self.len == self.capacity
             && let Some(first) = self.entry(self.first_to_expire).copied()
         {
             self.evicted += 1;
             self.remove(first.key);
         }
-        let renewed = self.not_before_the_last(now);
+        let renewed = self.not_before_the_last(renewed);
         let bucket = self.bucket(key);
         let entry = Entry {
             key,
-            origin: Origin { node, since: now },
+            origin,
             renewed,
             next_in_bucket: self.buckets.get(bucket).copied().unwrap_or(0),
             earlier: 0,

@@ -309,3 +309,66 @@ fn every_observed_load_is_what_was_handed_out() {
     let loads: Vec<f64> = (0..4).map(|node| distributor.load(node)).collect();
     assert_eq!(loads, [12.39 / 2.0, 14.92 / 2.0, 18.49 / 2.0, 24.73 / 2.0]);
 }
+
+#[test]
+fn a_table_takes_over_the_sessions_of_nodes_that_stay() {
+    let lifetime = Micros(300 * SECOND);
+    let mut former = SessionTable::new(100, lifetime, Renewal::Fixed);
+    for key in 0..30 {
+        former.insert(SessionKey(key), (key % 3) as usize, Micros(key * SECOND));
+    }
+    let mut table = SessionTable::new(100, lifetime, Renewal::Fixed);
+    table.inherit(&former, &[Some(1), None, Some(0)]);
+    table.check_invariants().unwrap();
+    assert_eq!(table.len(), 20);
+    let now = Micros(30 * SECOND);
+    for key in 0..30 {
+        let origin = table.get(SessionKey(key), now).map(|origin| (origin.node, origin.since));
+        let node = [Some(1), None, Some(0)][(key % 3) as usize];
+        assert_eq!(origin, node.map(|node| (node, Micros(key * SECOND))), "session {key}");
+    }
+    // Lifetimes go on: what was made first has expired first.
+    let later = Micros(310 * SECOND);
+    assert!(table.get(SessionKey(9), later).is_none() && table.get(SessionKey(12), later).is_some());
+
+    let mut small = SessionTable::new(5, lifetime, Renewal::Fixed);
+    small.inherit(&former, &[Some(0), Some(1), Some(2)]);
+    small.check_invariants().unwrap();
+    let kept: Vec<u64> = (0..30).filter(|&key| small.get(SessionKey(key), now).is_some()).collect();
+    assert_eq!(kept, [25, 26, 27, 28, 29], "what would expire last is kept");
+}
+
+#[test]
+fn a_distributor_takes_over_where_clients_and_sessions_are() {
+    for policy in [
+        SessionPolicy::Sticky(Policy::RoundRobin),
+        SessionPolicy::Lard { low: 2, high: 4 },
+        SessionPolicy::Sslsard(Weights::default()),
+    ] {
+        let settings = settings(policy, Scope::Node);
+        let mut former = Distributor::new(&settings, &table_2());
+        let servers = up(&[0; 4]);
+        let mut homes = Vec::new();
+        for key in 0..12 {
+            let choice = former.distribute(&arrival(key, key, false), &servers).unwrap();
+            former.handle_finished(Micros(key), SessionKey(key), &choice, false);
+            homes.push(choice.node);
+        }
+        former.handle_node_lost(3, Micros(SECOND));
+        // The second node leaves, and the others are numbered anew.
+        let renumbered = [Some(2), None, Some(1), Some(0)];
+        let costs = table_2();
+        let mut distributor = Distributor::new(&settings, &[costs[3], costs[2], costs[0]]);
+        distributor.inherit(&former, &renumbered);
+        for (key, home) in (0..).zip(homes) {
+            let now = 2 * SECOND + key;
+            let choice = distributor.distribute(&arrival(now, key, true), &up(&[0; 3])).unwrap();
+            match renumbered[home] {
+                Some(node) if home != 3 => {
+                    assert_eq!((choice.node, choice.resumed), (node, true), "{policy:?}")
+                }
+                _ => assert!(!choice.resumed, "{policy:?}: resumed at a node that has no session"),
+            }
+        }
+    }
+}

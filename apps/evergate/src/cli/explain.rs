@@ -43,6 +43,9 @@ struct Answer {
     pool: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     servers: Vec<String>,
+    /// How one of them is chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sticky: Option<String>,
     request_headers: Vec<String>,
@@ -190,6 +193,7 @@ fn answer(args: &ExplainArgs, config: &Config) -> Result<Answer, Wrong> {
         rule: None,
         pool: None,
         servers: Vec::new(),
+        policy: None,
         sticky: None,
         request_headers: Vec::new(),
         response_headers: Vec::new(),
@@ -335,6 +339,11 @@ fn to_pool(pool: &Pool, sticky: Option<Sticky>, by: &str, answer: &mut Answer) {
     answer.outcome = format!("sent to pool \"{}\" by {by}", pool.name);
     answer.pool = Some(pool.name.clone());
     answer.servers = pool.servers.iter().map(|server| server.name.clone()).collect();
+    answer.policy = Some(pool.policy.as_str());
+    if pool.policy.is_by_session() {
+        answer.sticky = Some("by session, known by the client's address".to_owned());
+        return;
+    }
     answer.sticky = match sticky.unwrap_or(pool.sticky) {
         Sticky::None => None,
         Sticky::Cookie => Some(format!("by the cookie {}", pool.sticky_cookie)),
@@ -379,6 +388,7 @@ fn shown(answer: &Answer) -> String {
     }
     if !answer.servers.is_empty() {
         line("servers:", &answer.servers.join(", "));
+        line("policy:", answer.policy.unwrap_or_default());
         line("sticky:", answer.sticky.as_deref().unwrap_or("no"));
     }
     for (name, values) in [

@@ -2,7 +2,9 @@
 
 use super::output::{self, Table};
 use super::{FAILED, RemoteArgs, ServerArgs, SocketArgs, WRONG};
-use crate::control::status::{Certificates, Done, Refused, Reloaded, Rules, ServerStatus, Servers, Status};
+use crate::control::status::{
+    Certificates, Done, PoolStatus, Refused, Reloaded, Rules, ServerStatus, Servers, Status,
+};
 use anyhow::{Context, Result, anyhow, bail};
 use evergate_http::{HeaderSlots, Limits, Parsed, parse_response};
 use serde::Serialize;
@@ -66,10 +68,23 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
             ]);
         }
         text += &format!("\n{}", workers.show(""));
+        if status.pools.iter().any(|pool| pool.sessions.is_some()) {
+            text += &format!("\n{}", session_table(&status.pools));
+        }
         let servers: Vec<ServerStatus> =
             status.pools.iter().flat_map(|pool| pool.servers.iter().cloned()).collect();
         text + "\n" + &server_table(&servers)
     })
+}
+
+fn session_table(pools: &[PoolStatus]) -> String {
+    let mut table = Table::new(&["POOL", "POLICY", "SESSIONS", "NEW", "RETURNED", "MISSED", "EVICTED"]);
+    for (pool, sessions) in pools.iter().filter_map(|pool| Some((pool, pool.sessions?))) {
+        let counts = [sessions.known, sessions.new, sessions.returned, sessions.missed, sessions.evicted];
+        let names = [pool.name.clone(), pool.policy.clone()];
+        table.row(names.into_iter().chain(counts.map(|count| count.to_string())).collect());
+    }
+    table.show("")
 }
 
 pub(super) fn servers(args: &RemoteArgs) -> u8 {

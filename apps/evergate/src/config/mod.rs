@@ -21,6 +21,7 @@ mod line;
 mod listeners;
 pub mod model;
 mod model_cluster;
+mod model_sessions;
 mod place;
 mod pools;
 mod problem;
@@ -31,6 +32,8 @@ mod schema_cluster;
 mod schema_edge;
 mod schema_node;
 mod schema_pools;
+mod schema_sessions;
+mod sessions;
 mod settings;
 mod shape;
 mod suggest;
@@ -68,8 +71,12 @@ impl Loaded {
     /// The configuration as TOML with every default written out. Paths stay relative to the folder of the
     /// original file.
     pub fn effective_toml(&self) -> String {
+        let mut raw = self.raw.clone();
+        for pool in raw.pools.iter_mut().filter(|pool| !pool.policy.is_by_session()) {
+            pool.sessions = None;
+        }
         // Every raw struct is a plain table, which TOML can express.
-        toml::to_string_pretty(&self.raw).unwrap_or_default()
+        toml::to_string_pretty(&raw).unwrap_or_default()
     }
 }
 

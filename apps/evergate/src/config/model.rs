@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use super::model_cluster::{Cluster, ClusterMode, ClusterNode, ClusterTiming, NodeNumber, Steering};
+pub use super::model_sessions::{HandshakeCosts, Policy, Renewal, Sessions};
 use super::rules::Rules;
 
 /// A configuration that passed all checks.
@@ -265,7 +266,7 @@ pub enum ClientCertificates {
 }
 
 /// `[[pools]]`
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
     /// Unique among pools.
     pub name: String,
@@ -277,6 +278,8 @@ pub struct Pool {
     pub sticky_cookie: String,
     /// Bound on a server's share of the outstanding requests for clients that return by address, in percent.
     pub sticky_load_percent_max: Option<u32>,
+    /// Present exactly for policies that go by session.
+    pub sessions: Option<Sessions>,
     /// At least one.
     pub servers: Vec<Server>,
     /// Requests that may wait for a server; 0 = none.
@@ -297,20 +300,6 @@ pub struct Pool {
     pub tls: Option<PoolTls>,
     /// Active checks; `None` = none.
     pub health: Option<Health>,
-}
-
-/// How a pool chooses a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// In turn.
-    RoundRobin,
-    /// The one with the fewest outstanding requests.
-    LeastOutstanding,
-    /// The better of two random ones.
-    PowerOfTwo,
-    /// The one that should answer first.
-    LeastExpectedCompletion,
 }
 
 /// How a client returns to its server.
@@ -338,6 +327,8 @@ pub struct Server {
     pub weight: u32,
     /// Requests at a time from all workers together; `None` = no limit.
     pub connections_max: Option<NonZeroU32>,
+    /// What handshakes cost it; `None` = the pool's costs by weight. All servers of a pool have them, or none.
+    pub costs: Option<HandshakeCosts>,
 }
 
 impl Server {

@@ -12,6 +12,7 @@ use super::model::{ClientIdentity, Pool, PoolTls, Server, Sticky};
 use super::place::KeyPath;
 use super::problem::REFUSED;
 use super::raw::{RawConfig, RawPool, RawPoolTls, RawServer};
+use super::sessions;
 
 pub(super) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
     let list = KeyPath::root().key("pools");
@@ -22,6 +23,7 @@ pub(super) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
         let name = checks.name(raw.name.as_deref(), &at, &mut seen, "web");
         let servers = servers(raw, &at, checks);
         sticky(raw, &at, checks);
+        let sessions = sessions::sessions(raw, &at, checks);
         warn_of_contradictions(raw, &at, checks);
         let tls = raw.tls.as_ref().and_then(|tls| pool_tls(tls, &at.key("tls"), checks));
         let health = raw.health.as_ref().and_then(|raw| health(raw, &at.key("health"), checks));
@@ -33,6 +35,7 @@ pub(super) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
             sticky: raw.sticky,
             sticky_cookie: raw.sticky_cookie.clone(),
             sticky_load_percent_max: raw.sticky_load_percent_max,
+            sessions,
             servers,
             queue_max: raw.queue_max as usize,
             queue_timeout: ms(raw.queue_timeout_ms),
@@ -82,8 +85,9 @@ fn servers(pool: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) -> Vec<Server>
             warn_of_plain_https(pool, *first, &at.key("address"), checks);
         }
         let connections_max = NonZeroU32::new(raw.connections_max);
+        let costs = sessions::costs(pool, raw, &at, checks);
         let Some(name) = name else { continue };
-        all.push(Server { name, host, addresses: resolved, weight: raw.weight, connections_max });
+        all.push(Server { name, host, addresses: resolved, weight: raw.weight, connections_max, costs });
     }
     all
 }
@@ -127,7 +131,9 @@ fn server_address(
 const TLS_PORTS: [u16; 2] = [443, 8443];
 
 fn warn_of_plain_https(pool: &RawPool, address: SocketAddr, at: &KeyPath, checks: &mut Checks<'_>) {
-    if pool.tls.is_none() && TLS_PORTS.contains(&address.port()) {
+    // Who chooses by session stands in front of servers that terminate the clients' own TLS.
+    let passes_tls_on = pool.policy.is_by_session();
+    if pool.tls.is_none() && !passes_tls_on && TLS_PORTS.contains(&address.port()) {
         checks.report.warning(
             at,
             format!("the server is on port {}, but the pool has no `[pools.tls]`", address.port()),

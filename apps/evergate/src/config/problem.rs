@@ -167,6 +167,11 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// Notes that the value given for this key means the same as its default, however it is written.
+    pub(super) fn note_default(&mut self, at: &KeyPath) {
+        self.at_default.insert(at.as_str().to_owned());
+    }
+
     /// Whether the file gives this key a value of its own, as opposed to its default.
     pub(super) fn is_given(&self, at: &KeyPath) -> bool {
         self.source.contains(at) && !self.at_default.contains(at.as_str())

@@ -9,7 +9,7 @@ use evergate_rules::RuleSpec;
 use serde::{Deserialize, Serialize};
 
 use super::model::{
-    ClientCertificates, ClusterMode, ClusterTiming, HealthKind, Policy, Protocol, Steering, Sticky,
+    ClientCertificates, ClusterMode, ClusterTiming, HealthKind, Policy, Protocol, Renewal, Steering, Sticky,
     TlsVersion,
 };
 
@@ -113,8 +113,26 @@ pub(super) struct RawPool {
     pub(super) response_timeout_ms: Option<u64>,
     #[serde(default)]
     pub(super) servers: Vec<RawServer>,
+    /// `None` only where it has no effect and is not shown.
+    pub(super) sessions: Option<RawSessions>,
     pub(super) tls: Option<RawPoolTls>,
     pub(super) health: Option<RawHealth>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawSessions {
+    pub(super) lifetime_s: u64,
+    pub(super) renewal: Renewal,
+    pub(super) remembered_max: u32,
+    pub(super) full_us: u32,
+    pub(super) resumed_us: u32,
+    pub(super) slice_ms: u64,
+    pub(super) alpha: [f64; 2],
+    pub(super) lambda: [f64; 2],
+    pub(super) lard_low: u32,
+    pub(super) lard_high: u32,
+    pub(super) bounded_load_percent: u32,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -124,6 +142,8 @@ pub(super) struct RawServer {
     pub(super) address: Option<String>,
     pub(super) weight: u32,
     pub(super) connections_max: u32,
+    pub(super) full_us: Option<u32>,
+    pub(super) resumed_us: Option<u32>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -37,6 +37,7 @@ pub(super) fn rules(config: &RawConfig, checks: &mut Checks<'_>) -> Rules {
         checks.name(name, &at, &mut seen, "api");
         references(config, rule, &at, checks);
     }
+    super::sessions::rules(config, checks);
     match Ruleset::compile(&config.rules, &Limits::default()) {
         Ok(ruleset) => {
             warnings(config, &ruleset, checks);

@@ -5,10 +5,10 @@
 //! it, and the command line can explain a key. A default stands here and nowhere else.
 //!
 //! The keys themselves are in [`schema_edge`](super::schema_edge) (what clients meet),
-//! [`schema_pools`](super::schema_pools), [`schema_cluster`](super::schema_cluster) and
-//! [`schema_node`](super::schema_node).
+//! [`schema_pools`](super::schema_pools), [`schema_sessions`](super::schema_sessions),
+//! [`schema_cluster`](super::schema_cluster) and [`schema_node`](super::schema_node).
 
-use super::{schema_cluster, schema_edge, schema_node, schema_pools};
+use super::{schema_cluster, schema_edge, schema_node, schema_pools, schema_sessions};
 
 /// A table of the configuration file.
 #[derive(Debug)]
@@ -58,6 +58,8 @@ pub enum Kind {
     Text,
     /// A list of strings.
     Texts,
+    /// A list of two numbers within the bounds, both included.
+    TwoNumbers(f64, f64),
     /// One of these strings.
     Choice(&'static [&'static str]),
     /// An integer within the bounds, both included, or this string.
@@ -84,6 +86,7 @@ impl Kind {
             Self::Integer(min, max) => format!("integer {min} to {max}"),
             Self::Text => "string".to_owned(),
             Self::Texts => "list of strings".to_owned(),
+            Self::TwoNumbers(min, max) => format!("list of two numbers {min} to {max}"),
             Self::Choice(words) => words.iter().map(|w| format!("\"{w}\"")).collect::<Vec<_>>().join(" or "),
             Self::IntegerOr(min, max, word) => format!("integer {min} to {max} or \"{word}\""),
             Self::StatusSet => "string or list of integers".to_owned(),
@@ -134,6 +137,7 @@ pub static SECTIONS: &[&Section] = &[
     &schema_edge::TLS,
     &schema_pools::POOL,
     &schema_pools::SERVER,
+    &schema_sessions::SESSIONS,
     &schema_pools::POOL_TLS,
     &schema_pools::HEALTH,
     &schema_edge::RULE,
@@ -168,7 +172,7 @@ impl Section {
     }
 }
 
-const fn table(name: &'static str, kind: Kind, meaning: &'static str) -> Key {
+pub(super) const fn table(name: &'static str, kind: Kind, meaning: &'static str) -> Key {
     Key { name, kind, default: Default::Otherwise("empty"), example: "", meaning }
 }
 

@@ -1,6 +1,7 @@
 //! Schema of pools: servers, how one is chosen, TLS towards them, health checks.
 
-use super::schema::{Kind, Section, TIME_MS_MAX, optional, required, with_default};
+use super::schema::{Kind, Section, TIME_MS_MAX, optional, required, table, with_default};
+use super::schema_sessions::{COST_US_MAX, SESSIONS};
 
 /// `[[pools]]`
 pub(super) static POOL: Section = Section {
@@ -10,9 +11,19 @@ pub(super) static POOL: Section = Section {
         required("name", Kind::Text, "\"web\"", "The name used by listeners, rules, logs and metrics."),
         with_default(
             "policy",
-            Kind::Choice(&["round_robin", "least_outstanding", "power_of_two", "least_expected_completion"]),
+            Kind::Choice(&[
+                "round_robin",
+                "least_outstanding",
+                "power_of_two",
+                "least_expected_completion",
+                "session_only",
+                "sticky_least_outstanding",
+                "lard",
+                "bounded_hash",
+                "sslsard",
+            ]),
             "\"power_of_two\"",
-            "How a server is chosen: in turn, the one with the fewest outstanding requests, the better of two random ones, or the one that should answer first by its late response times and what it has to do. All respect weights but the last, which goes by what it measures.",
+            "How a server is chosen: in turn, the one with the fewest outstanding requests, the better of two random ones, or the one that should answer first by its late response times and what it has to do. All respect weights but the last, which goes by what it measures. The other five send a client back to the server that has its TLS session, see `[pools.sessions]`.",
         ),
         with_default(
             "sticky",
@@ -72,6 +83,7 @@ pub(super) static POOL: Section = Section {
             "60000",
             "`timeouts.response_ms` for this pool.",
         ),
+        table("sessions", Kind::Table(&SESSIONS), "For policies that go by session, see `[pools.sessions]`."),
         optional(
             "tls",
             Kind::OptionalTable(&POOL_TLS),
@@ -118,6 +130,20 @@ pub(super) static SERVER: Section = Section {
             Kind::Integer(0, 1_000_000),
             "0",
             "Requests at a time, from all workers together; 0 = no limit. Further ones wait in the pool's queue.",
+        ),
+        optional(
+            "full_us",
+            Kind::Integer(1, COST_US_MAX),
+            "that of `[pools.sessions]` divided by the weight",
+            "471",
+            "What a request with a full handshake costs this server, for `policy = \"sslsard\"`. All servers of a pool have it, or none.",
+        ),
+        optional(
+            "resumed_us",
+            Kind::Integer(1, COST_US_MAX),
+            "that of `[pools.sessions]` divided by the weight",
+            "20",
+            "What a request with a resumed session costs this server, for `policy = \"sslsard\"`. All servers of a pool have it, or none.",
         ),
     ],
 };

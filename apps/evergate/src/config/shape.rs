@@ -20,6 +20,9 @@ pub(super) fn fit(section: &'static Section, table: &mut DeTable<'_>, at: &KeyPa
             Some(key) => {
                 if let Default::Is(default) = key.default {
                     report.note_given(&path, default);
+                    if matches!(key.kind, Kind::TwoNumbers(..)) && means(value, default) {
+                        report.note_default(&path);
+                    }
                 }
                 fit_value(key, value, &path, report)
             }
@@ -188,6 +191,15 @@ fn fit_scalar(key: &'static Key, value: &DeValue<'_>, at: &KeyPath, report: &mut
             }
             fits
         }
+        (Kind::TwoNumbers(min, max), DeValue::Array(array)) => {
+            let in_range = |n: f64| (min..=max).contains(&n);
+            if array.len() == 2 && array.iter().all(|value| number_of(value.get_ref()).is_some_and(in_range))
+            {
+                return true;
+            }
+            let what = format!("`{}` takes two numbers between {min} and {max}", key.name);
+            refuse(at, what, format!("write it like `{} = {}`", key.name, key.example), report)
+        }
         (Kind::TextTable, DeValue::Table(table)) => {
             let mut fits = true;
             for (name, value) in table {
@@ -217,6 +229,25 @@ fn fit_scalar(key: &'static Key, value: &DeValue<'_>, at: &KeyPath, report: &mut
             refuse(at, what, type_remedy(key, value), report)
         }
     }
+}
+
+/// An integer or a fraction; what is neither, or not finite, has none.
+fn number_of(value: &DeValue<'_>) -> Option<f64> {
+    let text = match value {
+        DeValue::Integer(number) if number.radix() == 10 => number.as_str(),
+        DeValue::Float(number) => number.as_str(),
+        _ => return None,
+    };
+    text.replace('_', "").parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+/// Whether a list has the numbers of a default, which may be written in many ways.
+fn means(value: &DeValue<'_>, default: &str) -> bool {
+    let numbers = |value: &DeValue<'_>| -> Option<Vec<f64>> {
+        let DeValue::Array(array) = value else { return None };
+        array.iter().map(|value| number_of(value.get_ref())).collect()
+    };
+    DeValue::parse(default).is_ok_and(|default| numbers(default.get_ref()) == numbers(value))
 }
 
 /// The type of a value with its article.

@@ -98,6 +98,7 @@ fn pools(out: &mut Exposition, status: &Status) {
     for pool in &status.pools {
         unavailable.sample(&[("pool", &pool.name)], pool.unavailable);
     }
+    sessions(out, status);
     let servers = || status.pools.iter().flat_map(|pool| &pool.servers);
     let state = |server: &ServerStatus, name: &str| u8::from(server.state == name);
     let mut up = out.gauge("evergate_server_up", "Whether new requests may go to a server.");
@@ -127,6 +128,29 @@ fn pools(out: &mut Exposition, status: &Status) {
             checks.sample(&[pool, name, ("result", "success")], health.passed);
             checks.sample(&[pool, name, ("result", "failure")], health.failed);
         }
+    }
+}
+
+fn sessions(out: &mut Exposition, status: &Status) {
+    let pools = || status.pools.iter().filter_map(|pool| Some((pool.name.as_str(), pool.sessions?)));
+    let mut known = out.gauge("evergate_pool_sessions", "Sessions that a pool knows the server of.");
+    for (pool, sessions) in pools() {
+        known.sample(&[("pool", pool)], sessions.known);
+    }
+    let mut requests = out.counter(
+        "evergate_pool_session_requests_total",
+        "Requests of a pool that chooses by session, by what became of the session.",
+    );
+    for (pool, sessions) in pools() {
+        requests
+            .sample(&[("pool", pool), ("session", "new")], sessions.new)
+            .sample(&[("pool", pool), ("session", "returned")], sessions.returned)
+            .sample(&[("pool", pool), ("session", "missed")], sessions.missed);
+    }
+    let mut evicted = out
+        .counter("evergate_pool_sessions_evicted_total", "Sessions forgotten because there were too many.");
+    for (pool, sessions) in pools() {
+        evicted.sample(&[("pool", pool)], sessions.evicted);
     }
 }
 

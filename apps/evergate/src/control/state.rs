@@ -8,7 +8,6 @@ use super::status::{
     RuleStatus, Rules, ServerStatus, Servers, Status, WorkerStatus,
 };
 use crate::config::Config;
-use crate::config::model::Policy;
 use crate::health::Record;
 use crate::runtime::{Generation, ServerRuntime};
 use crate::worker::{Counters, Shared};
@@ -186,14 +185,9 @@ impl View {
         pairs
             .map(|(config, runtime)| PoolStatus {
                 name: runtime.name.clone(),
-                policy: match config.policy {
-                    Policy::RoundRobin => "round_robin",
-                    Policy::LeastOutstanding => "least_outstanding",
-                    Policy::PowerOfTwo => "power_of_two",
-                    Policy::LeastExpectedCompletion => "least_expected_completion",
-                }
-                .to_owned(),
+                policy: config.policy.as_str().to_owned(),
                 unavailable: runtime.unavailable.load(Ordering::Relaxed),
+                sessions: runtime.sessions.as_ref().map(|sessions| sessions.counts().into()),
                 servers: runtime
                     .servers
                     .iter()

@@ -136,8 +136,33 @@ pub struct PoolStatus {
     pub policy: String,
     /// Requests that no server could take, in this generation.
     pub unavailable: u64,
+    /// Present for policies that go by session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<SessionStatus>,
     /// Its servers.
     pub servers: Vec<ServerStatus>,
+}
+
+/// What a pool that chooses by session knows, and how its requests were sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Sessions known now.
+    pub known: u64,
+    /// Sessions forgotten before their time because there were too many.
+    pub evicted: u64,
+    /// Requests of clients without a known session.
+    pub new: u64,
+    /// Requests sent to the server that has the client's session.
+    pub returned: u64,
+    /// Requests sent elsewhere although a session was known.
+    pub missed: u64,
+}
+
+impl From<crate::sessions::Counts> for SessionStatus {
+    fn from(counts: crate::sessions::Counts) -> SessionStatus {
+        let crate::sessions::Counts { known, evicted, new, returned, missed } = counts;
+        SessionStatus { known, evicted, new, returned, missed }
+    }
 }
 
 /// `GET /v1/servers`

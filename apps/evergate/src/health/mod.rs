@@ -112,7 +112,7 @@ impl Check {
         let up = self.server.healthy.load(Ordering::Relaxed);
         let transition = self.record.observe(up, &self.health, result, begun.elapsed());
         if let Some(transition) = transition {
-            self.server.healthy.store(transition.up, Ordering::Relaxed);
+            self.server.handle_checked(transition.up);
             self.tell(&transition);
         }
     }

@@ -4,6 +4,7 @@ use super::slab::{Key, Source};
 use super::upstream::{Upstream, Waiting};
 use super::{Current, Worker};
 use crate::runtime::{PoolRuntime, ServerRuntime};
+use crate::sessions::{Handed, Sessions};
 use evergate_balance::{ServerLoad, bounded_server, source_key, source_server};
 use evergate_base::Micros;
 use evergate_connection::{Failure, Hint};
@@ -36,8 +37,14 @@ impl Worker {
         let Some(pool_runtime) = self.current[index].generation.pools.get(pool as usize).cloned() else {
             return;
         };
-        match self.choose(index, pool as usize, &pool_runtime, hint, tried) {
-            Some(server) => self.connect(key, leg, &pool_runtime, server, reuse),
+        let choice = match &pool_runtime.sessions {
+            Some(sessions) => self.choose_by_session(key, &pool_runtime, sessions, tried),
+            None => {
+                self.choose(index, pool as usize, &pool_runtime, hint, tried).map(|server| (server, None))
+            }
+        };
+        match choice {
+            Some((server, handed)) => self.connect(key, leg, &pool_runtime, server, handed, reuse),
             None => {
                 let waiting = &mut self.current[index].waiting[pool as usize];
                 let some_up = pool_runtime.servers.iter().any(|server| server.is_up());
@@ -105,6 +112,36 @@ impl Worker {
         runtime.servers[picked].enter().then_some(picked as u32)
     }
 
+    /// A server by the client's session, counted in; servers tried before only when no other is left.
+    fn choose_by_session(
+        &mut self,
+        key: Key,
+        runtime: &PoolRuntime,
+        sessions: &Arc<Sessions>,
+        tried: &[u32],
+    ) -> Option<(u32, Option<Box<Handed>>)> {
+        let client = self.clients.get_mut(key)?.connection.client_address().ip();
+        let random = self.next_random();
+        let mut among =
+            |may: &dyn Fn(u32) -> bool| {
+                self.loads.clear();
+                self.loads.extend((0..).zip(&runtime.servers).map(|(index, server)| {
+                    load_of(runtime, index as usize, may(index) && server.is_eligible())
+                }));
+                sessions.choose(client, &runtime.servers, &self.loads, random)
+            };
+        let untried = among(&|index| !tried.contains(&index));
+        let (server, handed) = match untried {
+            None if !tried.is_empty() => among(&|_| true)?,
+            untried => untried?,
+        };
+        if !runtime.servers.get(server).is_some_and(|server| server.enter()) {
+            handed.handle_lost();
+            return None;
+        }
+        Some((server as u32, Some(handed)))
+    }
+
     fn pick(
         &mut self,
         current: usize,
@@ -119,13 +156,24 @@ impl Worker {
     }
 
     /// Uses an idle connection to the server, or makes one.
-    fn connect(&mut self, key: Key, leg: u32, pool: &PoolRuntime, index: u32, reuse: bool) {
+    fn connect(
+        &mut self,
+        key: Key,
+        leg: u32,
+        pool: &PoolRuntime,
+        index: u32,
+        handed: Option<Box<Handed>>,
+        reuse: bool,
+    ) {
         let server = pool.servers[index as usize].clone();
         server.requests.fetch_add(1, Ordering::Relaxed);
         let bucket = self.clients.get(key).and_then(|client| Some(client.mirroring.as_ref()?.bucket));
         let idle = if reuse { self.take_idle(server.id, bucket.map(|bucket| bucket.0)) } else { None };
         if let Some(idle) = idle {
             self.counters.reused.add(1);
+            if let Some(handed) = handed {
+                handed.handle_taken();
+            }
             let mut records = None;
             if let Some(upstream) = self.upstreams.get_mut(idle) {
                 upstream.owner = Some((key, leg));
@@ -157,6 +205,7 @@ impl Worker {
                     owner: Some((key, leg)),
                     used_since: self.now,
                     connecting: true,
+                    handed,
                     readable: false,
                     writable: false,
                     ended: false,
@@ -172,6 +221,9 @@ impl Worker {
                 }
             }
             Err(_) => {
+                if let Some(handed) = handed {
+                    handed.handle_lost();
+                }
                 server.leave();
                 server.failures.fetch_add(1, Ordering::Relaxed);
                 self.counters.server_failures.add(1);

@@ -1,7 +1,8 @@
 //! A worker: one thread, one epoll, its own listeners, and the connections that they accepted.
 //!
 //! The loop takes events, lets each connection's state machine decide, and performs what it answers. A connection lives
-//! on one worker from accept to close; workers share nothing in the data path but the servers' load counters.
+//! on one worker from accept to close; workers share nothing in the data path but the servers' load counters, and the
+//! sessions of pools that choose by them.
 //!
 //! Invariants: one `epoll_ctl` per socket for its whole life; a descriptor's readiness is kept in flags until used up;
 //! one connection gets at most [`ROUNDS`] turns before the others are served; work left over is done in the next turn.

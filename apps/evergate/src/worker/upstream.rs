@@ -4,6 +4,7 @@ use super::cluster::Gated;
 use super::slab::Key;
 use super::{Worker, dial};
 use crate::runtime::ServerRuntime;
+use crate::sessions::Handed;
 use evergate_base::Micros;
 use evergate_connection::{Failure, Hint};
 use evergate_sys::{Event, Transfer};
@@ -23,6 +24,8 @@ pub(super) struct Upstream {
     /// When its owner got it.
     pub(super) used_since: Micros,
     pub(super) connecting: bool,
+    /// While connecting in a pool that chooses by session: what the choice was.
+    pub(super) handed: Option<Box<Handed>>,
     pub(super) readable: bool,
     pub(super) writable: bool,
     pub(super) ended: bool,
@@ -64,6 +67,9 @@ impl Worker {
             match evergate_sys::connect_error(upstream.fd()) {
                 Ok(()) => {
                     upstream.connecting = false;
+                    if let Some(handed) = upstream.handed.take() {
+                        handed.handle_taken();
+                    }
                     let index = upstream.index;
                     self.gate_server(client, key, leg);
                     self.with(client, |connection, io| connection.handle_leg_open(io, leg, index, None));
@@ -122,6 +128,9 @@ impl Worker {
                     idle.retain(|other| *other != key);
                 }
             }
+        }
+        if let Some(handed) = upstream.handed {
+            handed.handle_lost();
         }
         drop(upstream.socket);
         if let Some(gated) = upstream.gated {

@@ -1,6 +1,7 @@
 //! An HTTP server in this process: a thread per connection, counts what it sees, and can die at once.
 
 use super::client::{Head, Wire, read_body};
+use super::node::eventually;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,7 +34,13 @@ pub(crate) struct Backend {
 
 impl Backend {
     pub(crate) fn new(name: &str) -> Backend {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Backend::at(name, "127.0.0.1:0".parse().unwrap())
+    }
+
+    /// A server at an address where one has died.
+    pub(crate) fn at(name: &str, address: SocketAddr) -> Backend {
+        // The thread of the one before may still hold the port.
+        let listener = eventually("the address is free", || TcpListener::bind(address).ok());
         let address = listener.local_addr().unwrap();
         let state = Arc::new(State { name: name.to_owned(), ..State::default() });
         let shared = state.clone();

@@ -49,6 +49,17 @@ pub(crate) fn tcp(address: SocketAddr) -> TcpStream {
     stream
 }
 
+/// A connection from another address of this machine, such as 127.0.0.7.
+pub(crate) fn connect_from(source: [u8; 4], address: SocketAddr) -> Wire<TcpStream> {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from((source, 0))).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let stream = runtime.block_on(socket.connect(address)).unwrap().into_std().unwrap();
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    Wire::new(stream)
+}
+
 pub(crate) fn connect(address: SocketAddr) -> Wire<TcpStream> {
     Wire::new(tcp(address))
 }

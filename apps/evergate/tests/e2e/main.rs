@@ -13,6 +13,7 @@ mod limits;
 mod node;
 mod operations;
 mod pki;
+mod sessions;
 mod smuggling;
 mod tls;
 mod transfers;

@@ -8,8 +8,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-/// A server that answers each connection's first request, over TLS.
-fn secure_backend(folder: &Folder, name: &str) -> SocketAddr {
+/// A server that answers each connection's first request, over TLS, with a session cache of its own.
+pub(crate) fn secure_backend(folder: &Folder, name: &str) -> SocketAddr {
     let read = |suffix: &str| std::fs::read(folder.path(&format!("{name}.{suffix}"))).unwrap();
     let own = evergate_crypto::ClientCertificate::from_pem(&read("pem"), &read("key")).unwrap();
     let config = ServerConfig::builder_with_provider(evergate_crypto::client_provider())

@@ -328,6 +328,7 @@ impl Worker {
             index: leg.route.server,
             owner: Some((key, number)),
             connecting: false,
+            handed: None,
             readable: true,
             writable: true,
             ended: false,

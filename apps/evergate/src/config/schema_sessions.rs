@@ -1,0 +1,80 @@
+//! Schema of pools in front of TLS terminators that keep sessions of their own. Keys are named as in a simulator's plan.
+
+use super::schema::{Kind, Section, with_default};
+
+/// The largest cost of a request: a minute. Longer ones are typing errors.
+pub(super) const COST_US_MAX: i64 = 60_000_000;
+
+/// `[pools.sessions]`
+pub(super) static SESSIONS: Section = Section {
+    header: "[pools.sessions]",
+    about: "What policies that go by session know of sessions: `session_only`, `sticky_least_outstanding`, `lard`, `bounded_hash` and `sslsard`.",
+    keys: &[
+        with_default(
+            "lifetime_s",
+            Kind::Integer(1, 604_800),
+            "300",
+            "How long the servers resume a session; a client that was not there for so long is a newcomer.",
+        ),
+        with_default(
+            "renewal",
+            Kind::Choice(&["fixed", "sliding"]),
+            "\"fixed\"",
+            "Whether that counts from the full handshake or from the last use, for `sslsard`. The other policies keep a client that comes back in time.",
+        ),
+        with_default(
+            "remembered_max",
+            Kind::Integer(1, 100_000_000),
+            "200000",
+            "Sessions remembered, about 100 bytes each; beyond it the one that would expire first is forgotten.",
+        ),
+        with_default(
+            "full_us",
+            Kind::Integer(1, COST_US_MAX),
+            "471",
+            "What a request with a full handshake costs a server of weight 1, in microseconds of its processor. Only the ratios between costs matter. The default is TLS 1.2 with RSA; `evergate bench crypto` measures others.",
+        ),
+        with_default(
+            "resumed_us",
+            Kind::Integer(1, COST_US_MAX),
+            "20",
+            "What a request with a resumed session costs it. When it is near `full_us`, `sslsard` gives up sessions to balance load.",
+        ),
+        with_default(
+            "slice_ms",
+            Kind::Integer(1, 3_600_000),
+            "2000",
+            "`sslsard`: loads are estimated over one to two slices of this length (ΔT).",
+        ),
+        with_default(
+            "alpha",
+            Kind::TwoNumbers(0.0, 1_000_000.0),
+            "[10, 1]",
+            "`sslsard`: weights of little work and of even load (α1, α2).",
+        ),
+        with_default(
+            "lambda",
+            Kind::TwoNumbers(0.001, 100.0),
+            "[1, 2]",
+            "`sslsard`: their exponents (λ1, λ2).",
+        ),
+        with_default(
+            "lard_low",
+            Kind::Integer(0, 1_000_000),
+            "25",
+            "`lard`: outstanding requests below which a server may take over clients of one above `lard_high`.",
+        ),
+        with_default(
+            "lard_high",
+            Kind::Integer(1, 1_000_000),
+            "65",
+            "`lard`: outstanding requests above which a server gives clients away; at twice as many it always does.",
+        ),
+        with_default(
+            "bounded_load_percent",
+            Kind::Integer(100, 100_000),
+            "125",
+            "`bounded_hash`: a server with more than this percentage of its share of the outstanding requests is passed over.",
+        ),
+    ],
+};

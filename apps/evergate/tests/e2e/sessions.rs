@@ -1,0 +1,315 @@
+//! Pools in front of TLS terminators of others: a client returns to the server that has its session. Clients are told
+//! apart by their addresses in 127.0.0.0/8.
+
+use super::backend::Backend;
+use super::client::connect_from;
+use super::node::{Folder, Node, eventually};
+use super::pki::{issue, tls};
+use super::upstream::secure_backend;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, HandshakeKind, RootCertStore, SupportedProtocolVersion};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+/// The policies that go by session.
+const POLICIES: [&str; 5] = ["session_only", "sticky_least_outstanding", "lard", "bounded_hash", "sslsard"];
+
+/// A window that covers the whole test, so that loads do not depend on when requests come.
+const LONG_SLICE: &str = "[pools.sessions]\nslice_ms = 3600000\n";
+
+/// The end of a connection may be seen after the beginning of the next; a client would then be passed on.
+const NO_BOUND: &str = "[pools.sessions]\nbounded_load_percent = 100000\n";
+
+/// A listener `in` of this protocol, with a pool of these servers and weights; more lines of the pool can be given.
+fn config(protocol: &str, policy: &str, servers: &[(SocketAddr, u32)], pool: &str) -> String {
+    let servers: String = servers
+        .iter()
+        .enumerate()
+        .map(|(index, (address, weight))| {
+            format!("[[pools.servers]]\nname = \"s{index}\"\naddress = \"{address}\"\nweight = {weight}\n")
+        })
+        .collect();
+    format!(
+        "[[listeners]]\nname = \"in\"\naddress = \"127.0.0.1:0\"\nprotocol = \"{protocol}\"\npool = \"web\"\n\
+         [[pools]]\nname = \"web\"\npolicy = \"{policy}\"\n{servers}{pool}\n"
+    )
+}
+
+fn three() -> [Backend; 3] {
+    ["one", "two", "three"].map(Backend::new)
+}
+
+fn weighted(backends: &[Backend], weights: [u32; 3]) -> Vec<(SocketAddr, u32)> {
+    backends.iter().map(Backend::address).zip(weights).collect()
+}
+
+/// The name of the server that answers this client.
+fn ask(node: &Node, client: u8) -> String {
+    let response = connect_from([127, 0, 0, client], node.address("in")).get("/x").unwrap();
+    assert_eq!(response.status, 200);
+    response.text()
+}
+
+/// What the pool says of its sessions.
+fn sessions(node: &Node) -> Value {
+    let (ok, text) = node.cli(&["status", "--json"]);
+    assert!(ok, "{text}");
+    let status: Value = serde_json::from_str(&text).unwrap();
+    status["pools"][0]["sessions"].clone()
+}
+
+fn counts(node: &Node) -> [u64; 4] {
+    let sessions = sessions(node);
+    ["known", "new", "returned", "missed"].map(|name| sessions[name].as_u64().unwrap())
+}
+
+#[test]
+fn a_client_returns_to_its_server_with_every_session_policy() {
+    for protocol in ["tcp", "http"] {
+        for policy in POLICIES {
+            let backends = three();
+            let more = if policy == "bounded_hash" { NO_BOUND } else { "" };
+            let node = Node::start(&config(protocol, policy, &weighted(&backends, [1, 1, 1]), more));
+            let homes: Vec<String> = (2..14).map(|client| ask(&node, client)).collect();
+            for round in 0..3 {
+                for (client, home) in (2..14).zip(&homes) {
+                    assert_eq!(
+                        ask(&node, client),
+                        *home,
+                        "{protocol} {policy}: client {client}, round {round}"
+                    );
+                }
+            }
+            let used: BTreeSet<&String> = homes.iter().collect();
+            assert!(used.len() > 1, "{protocol} {policy}: all clients are at {used:?}");
+        }
+    }
+}
+
+/// How the handshakes of one client go that comes four times to two terminators that share nothing.
+fn handshakes(policy: &str, version: &'static SupportedProtocolVersion) -> Vec<Option<HandshakeKind>> {
+    let folder = Folder::new();
+    issue(&folder, "ca", "ecdsa", "", None);
+    issue(&folder, "site", "ecdsa", "site.example", Some("ca"));
+    let servers = [0; 2].map(|_| (secure_backend(&folder, "site"), 1));
+    let mut roots = RootCertStore::empty();
+    let authority = std::fs::read(folder.path("ca.pem")).unwrap();
+    roots.add(rustls::pki_types::CertificateDer::from_pem_slice(&authority).unwrap()).unwrap();
+    let client = ClientConfig::builder_with_provider(evergate_crypto::client_provider())
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let client = Arc::new(client);
+    let node = Node::start_in(folder, &config("tcp", policy, &servers, ""));
+    let connect = |_| {
+        let mut wire = tls(node.address("in"), &client, "site.example");
+        assert_eq!(wire.get("/").unwrap().text(), "secret");
+        wire.stream.conn.handshake_kind()
+    };
+    (0..4).map(connect).collect()
+}
+
+#[test]
+fn sessions_are_resumed_through_a_pool_that_goes_by_session_and_not_through_another() {
+    let (full, resumed) = (Some(HandshakeKind::Full), Some(HandshakeKind::Resumed));
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        for policy in ["session_only", "sticky_least_outstanding", "lard", "sslsard"] {
+            assert_eq!(
+                handshakes(policy, version),
+                [full, resumed, resumed, resumed],
+                "{policy} {version:?}"
+            );
+        }
+        // Of three connections two are of one worker, which sends them to different servers.
+        let blind = handshakes("round_robin", version);
+        assert!(blind.iter().filter(|kind| **kind == full).count() >= 2, "{version:?}: {blind:?}");
+    }
+}
+
+#[test]
+fn newcomers_are_spread_by_weight_over_all_workers() {
+    for policy in ["session_only", "sslsard"] {
+        let backends = three();
+        let more = if policy == "sslsard" { LONG_SLICE } else { "" };
+        let node = Node::start(&config("tcp", policy, &weighted(&backends, [2, 1, 1]), more));
+        let mut clients: BTreeMap<String, u32> = BTreeMap::new();
+        for client in 2..18 {
+            *clients.entry(ask(&node, client)).or_default() += 1;
+        }
+        let expected = [("one", 8), ("three", 4), ("two", 4)].map(|(name, count)| (name.to_owned(), count));
+        assert_eq!(clients, BTreeMap::from(expected), "{policy}");
+    }
+}
+
+#[test]
+fn newcomers_go_to_the_server_with_the_fewest_outstanding() {
+    let backends = three();
+    let node = Node::start(&config("tcp", "sticky_least_outstanding", &weighted(&backends, [1, 1, 1]), ""));
+    let mut held = Vec::new();
+    for client in 2..11 {
+        let mut wire = connect_from([127, 0, 0, client], node.address("in"));
+        wire.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        held.push(wire);
+        let arrived = || backends.iter().map(Backend::requests).sum::<u64>();
+        eventually("the request arrives", || (arrived() == held.len() as u64).then_some(()));
+    }
+    assert_eq!(backends.each_ref().map(Backend::requests), [3, 3, 3]);
+}
+
+#[test]
+fn the_admin_api_tells_what_became_of_sessions() {
+    let backends = three();
+    let node = Node::start(&config("tcp", "sslsard", &weighted(&backends, [1, 1, 1]), LONG_SLICE));
+    assert_eq!(counts(&node), [0, 0, 0, 0]);
+    for client in [2, 3, 4, 2, 3, 2] {
+        ask(&node, client);
+    }
+    assert_eq!(counts(&node), [3, 3, 3, 0]);
+    assert_eq!(node.metric("evergate_pool_sessions"), 3);
+    assert_eq!(node.metric("evergate_pool_session_requests_total"), 6);
+    let (_, text) = node.cli(&["metrics"]);
+    let sample = "evergate_pool_session_requests_total{pool=\"web\",session=\"returned\"} 3";
+    assert!(text.contains(sample), "{text}");
+    let (_, text) = node.cli(&["status"]);
+    assert!(text.contains("SESSIONS") && text.contains("sslsard"), "{text}");
+}
+
+#[test]
+fn a_pool_that_does_not_go_by_session_says_nothing_of_sessions() {
+    let backends = three();
+    let node = Node::start(&config("tcp", "round_robin", &weighted(&backends, [1, 1, 1]), ""));
+    assert_eq!((2..8).map(|_| ask(&node, 2)).collect::<BTreeSet<_>>().len(), 3);
+    assert_eq!(sessions(&node), Value::Null);
+}
+
+#[test]
+fn a_remembered_session_is_forgotten_when_there_are_too_many() {
+    let backends = three();
+    let table = "[pools.sessions]\nremembered_max = 2\n";
+    let node = Node::start(&config("tcp", "session_only", &weighted(&backends, [1, 1, 1]), table));
+    for client in 2..8 {
+        ask(&node, client);
+    }
+    assert_eq!(counts(&node), [2, 6, 0, 0]);
+    assert_eq!(sessions(&node)["evicted"], 4);
+}
+
+/// Checks that a busy machine does not fail by chance: a refused connect is seen at once, and twice in a row.
+const HEALTH: &str =
+    "[pools.health]\nkind = \"tcp\"\ninterval_ms = 500\ntimeout_ms = 500\nrise = 1\nfall = 2\n";
+
+#[test]
+fn the_death_of_a_server_moves_its_sessions_and_it_serves_again_when_it_returns() {
+    for policy in ["session_only", "sticky_least_outstanding", "lard", "sslsard"] {
+        let backends = three();
+        let node = Node::start(&config("tcp", policy, &weighted(&backends, [1, 1, 1]), HEALTH));
+        let homes: Vec<String> = (2..8).map(|client| ask(&node, client)).collect();
+        let (dead, name) = ["one", "two", "three"]
+            .into_iter()
+            .enumerate()
+            .find(|(_, name)| homes.iter().any(|home| home == name))
+            .unwrap();
+        backends[dead].die();
+        let line = node.line(&format!("server web/s{dead} "));
+        assert!(line.contains(" is down: "), "{line}");
+        let moved: Vec<String> = (2..8).map(|client| ask(&node, client)).collect();
+        for (home, now) in homes.iter().zip(&moved) {
+            assert!(now != name, "{policy}: sent to a dead server");
+            assert!(home == name || home == now, "{policy}: a client of a living server moved");
+        }
+        let lost = homes.iter().filter(|home| *home == name).count() as u64;
+        assert_eq!(counts(&node)[3], lost, "{policy}: each client of the dead server misses once");
+        let again: Vec<String> = (2..8).map(|client| ask(&node, client)).collect();
+        assert_eq!(again, moved, "{policy}: they stay where they have gone");
+
+        let _risen = Backend::at(name, backends[dead].address());
+        let line = node.line(&format!("server web/s{dead} "));
+        assert!(line.contains(" is up: "), "{line}");
+        let newcomers: Vec<String> = (20..40).map(|client| ask(&node, client)).collect();
+        assert!(newcomers.iter().any(|home| home == name), "{policy}: nobody new is sent to it");
+        let after: Vec<String> = (2..8).map(|client| ask(&node, client)).collect();
+        assert_eq!(after, moved, "{policy}: its return moves nobody");
+    }
+}
+
+#[test]
+fn without_checks_a_refused_connect_moves_the_client_to_another_server() {
+    for protocol in ["tcp", "http"] {
+        for policy in POLICIES {
+            let backends = three();
+            let more = if policy == "bounded_hash" { NO_BOUND } else { "" };
+            let node = Node::start(&config(protocol, policy, &weighted(&backends, [1, 1, 1]), more));
+            let home = ask(&node, 2);
+            let dead = ["one", "two", "three"].iter().position(|name| *name == home).unwrap();
+            backends[dead].die();
+            let is_refused = || TcpStream::connect(backends[dead].address()).is_err().then_some(());
+            eventually("connects are refused", is_refused);
+            let next = ask(&node, 2);
+            assert_ne!(next, home, "{protocol} {policy}");
+            assert_eq!(ask(&node, 2), next, "{protocol} {policy}");
+        }
+    }
+}
+
+#[test]
+fn a_drained_server_is_passed_over_and_a_full_one_too() {
+    for policy in ["session_only", "sslsard"] {
+        let backends = three();
+        let node = Node::start(&config("tcp", policy, &weighted(&backends, [1, 1, 1]), ""));
+        let home = ask(&node, 2);
+        let index = ["one", "two", "three"].iter().position(|name| *name == home).unwrap();
+        assert!(node.cli(&["servers", "drain", &format!("web/s{index}")]).0);
+        assert_ne!(ask(&node, 2), home, "{policy}: drained");
+    }
+    for policy in ["session_only", "sslsard"] {
+        let backends = three();
+        let text = config("tcp", policy, &weighted(&backends, [1, 1, 1]), "")
+            .replace("weight = 1\n", "weight = 1\nconnections_max = 1\n");
+        let node = Node::start(&text);
+        let mut held = connect_from([127, 0, 0, 2], node.address("in"));
+        held.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let home = eventually("the request arrives", || backends.iter().position(|one| one.requests() == 1));
+        let name = ["one", "two", "three"][home];
+        assert_ne!(ask(&node, 2), name, "{policy}: full");
+    }
+}
+
+#[test]
+fn a_reload_with_other_servers_keeps_the_sessions_of_those_that_stay() {
+    for policy in ["session_only", "sticky_least_outstanding", "lard", "sslsard"] {
+        let backends = three();
+        let all = weighted(&backends, [1, 1, 1]);
+        let with = |servers: &[(SocketAddr, u32)]| config("tcp", policy, servers, "");
+        // The names say which server is which: s0 leaves, and what was s1 and s2 changes places.
+        let after = with(&[all[2], all[1]]).replace("\"s0\"", "\"s2\"");
+        let node = Node::start(&with(&all));
+        let homes: Vec<String> = (2..14).map(|client| ask(&node, client)).collect();
+        node.write(&after);
+        node.reload();
+        for (client, home) in (2..14).zip(&homes).filter(|(_, home)| *home != "one") {
+            assert_eq!(ask(&node, client), *home, "{policy}");
+        }
+        let stayed = homes.iter().filter(|home| *home != "one").count() as u64;
+        assert!(stayed < 12 && stayed > 0, "{policy}: {homes:?}");
+        assert_eq!(counts(&node)[1..], [0, stayed, 0], "{policy}");
+    }
+}
+
+#[test]
+fn a_reload_that_keeps_the_pool_keeps_its_sessions() {
+    let backends = three();
+    let text = config("tcp", "session_only", &weighted(&backends, [1, 1, 1]), "");
+    let node = Node::start(&text);
+    let homes: Vec<String> = (2..5).map(|client| ask(&node, client)).collect();
+    assert_eq!(homes, ["one", "two", "three"]);
+    node.write(&format!("{text}[timeouts]\nkeep_alive_ms = 60000\n"));
+    node.reload();
+    // Were they forgotten, the first to come would be sent to the first server.
+    for client in [4, 3, 2] {
+        assert_eq!(ask(&node, client), homes[usize::from(client) - 2]);
+    }
+    assert_eq!(counts(&node), [3, 3, 3, 0]);
+}
