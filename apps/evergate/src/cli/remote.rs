@@ -8,8 +8,11 @@ use anyhow::anyhow;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const SOCKET_DEFAULT: &str = "/run/evergate/admin.sock";
+/// Longer than a node needs for a reload or a drain.
+const PATIENCE: Duration = Duration::from_secs(130);
 
 pub(super) fn status(args: &RemoteArgs) -> u8 {
     show(args, "/v1/status", |status: &Status| {
@@ -142,7 +145,7 @@ pub(super) fn drain(args: &RemoteArgs) -> u8 {
 
 pub(super) fn reload(args: &RemoteArgs) -> u8 {
     let (status, reloaded) =
-        match ask::<Reloaded>(&socket_of(&args.socket), "POST", "/v1/reload", &[200, 409]) {
+        match ask::<Reloaded>(&socket_of(&args.socket), PATIENCE, ("POST", "/v1/reload"), &[200, 409]) {
             Ok(answer) => answer,
             Err(error) => return output::failed(&error),
         };
@@ -160,7 +163,7 @@ pub(super) fn reload(args: &RemoteArgs) -> u8 {
 }
 
 pub(super) fn metrics(args: &SocketArgs) -> u8 {
-    match request(&socket_of(args), "GET", "/metrics") {
+    match request(&socket_of(args), PATIENCE, ("GET", "/metrics")) {
         Ok((200, body)) => {
             output::text(&String::from_utf8_lossy(&body));
             0
@@ -175,7 +178,7 @@ pub(super) fn show<T: Serialize + DeserializeOwned>(
     path: &str,
     text: impl Fn(&T) -> String,
 ) -> u8 {
-    match ask::<T>(&socket_of(&args.socket), "GET", path, &[200]) {
+    match ask::<T>(&socket_of(&args.socket), PATIENCE, ("GET", path), &[200]) {
         Ok((_, value)) if args.json => output::json(&value),
         Ok((_, value)) => output::text(&text(&value)),
         Err(error) => return output::failed(&error),
@@ -184,7 +187,7 @@ pub(super) fn show<T: Serialize + DeserializeOwned>(
 }
 
 pub(super) fn post(args: &RemoteArgs, path: &str) -> u8 {
-    match ask::<Done>(&socket_of(&args.socket), "POST", path, &[200, 202]) {
+    match ask::<Done>(&socket_of(&args.socket), PATIENCE, ("POST", path), &[200, 202]) {
         Ok((_, done)) if args.json => output::json(&done),
         Ok((_, done)) => output::text(&format!("{}\n", done.done)),
         Err(error) => {

@@ -11,16 +11,15 @@ use std::time::Duration;
 
 /// A node that has a hundred thousand rules says so in a few megabytes.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(130);
 
-/// An answer with one of the statuses that are expected; others are errors in the node's words.
+/// An answer with one of the statuses that are expected, within `patience`; others are errors in the node's words.
 pub fn ask<T: DeserializeOwned>(
     socket: &Path,
-    method: &str,
-    path: &str,
+    patience: Duration,
+    (method, path): (&str, &str),
     expected: &[u16],
 ) -> Result<(u16, T)> {
-    let (status, body) = request(socket, method, path)?;
+    let (status, body) = request(socket, patience, (method, path))?;
     if expected.contains(&status) {
         let value =
             serde_json::from_slice(&body).context("the node's answer cannot be read: another version?")?;
@@ -33,7 +32,7 @@ pub fn ask<T: DeserializeOwned>(
 }
 
 /// Status and body of an answer, whatever they are.
-pub fn request(socket: &Path, method: &str, path: &str) -> Result<(u16, Vec<u8>)> {
+pub fn request(socket: &Path, patience: Duration, (method, path): (&str, &str)) -> Result<(u16, Vec<u8>)> {
     let mut stream = UnixStream::connect(socket).with_context(|| {
         format!(
             "cannot reach a node at {}: does it run, and may you open its socket? Name the socket with --socket or \
@@ -41,7 +40,7 @@ pub fn request(socket: &Path, method: &str, path: &str) -> Result<(u16, Vec<u8>)
             socket.display()
         )
     })?;
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_read_timeout(Some(patience))?;
     stream.write_all(
         format!(
             "{method} {path} HTTP/1.1\r\nHost: evergate\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"

@@ -44,7 +44,7 @@ const TRANSFERS: [(Kind, usize); 5] =
     [(Kind::Download, 3), (Kind::Upload, 3), (Kind::WebSocket, 2), (Kind::Requests, 1), (Kind::Visits, 1)];
 const NODES: [&str; 3] = ["node-a", "node-b", "node-c"];
 /// Lines of a node's messages that are shown when something went wrong.
-const LAST_WORDS: usize = 20;
+const LAST_WORDS: usize = 40;
 
 /// What kind of show it is to be.
 #[derive(Clone, Copy, Debug)]
@@ -131,16 +131,17 @@ pub fn run(options: &Options) -> Result<bool> {
         next_line: Instant::now(),
     };
     let result = perform(&mut show, &certificate);
+    if result.as_ref().is_err_and(|error| error.is::<Interrupted>()) {
+        return result.map(|()| false);
+    }
     let report = Report::new(names.len(), &show.board, &show.kills);
     let good = result.is_ok() && report.good();
-    if !good && !stop.requested() {
+    if !good {
         complain(&show);
     }
-    if result.is_ok() || !show.kills.is_empty() {
-        voice.say(&format!("\n{}\n{}", report::table(&show.board, &show.kills), report.verdict()));
-        if options.json {
-            crate::cli::output::text(&format!("{}\n", report.json()));
-        }
+    voice.say(&format!("\n{}\n{}", report::table(&show.board, &show.kills), report.verdict()));
+    if options.json {
+        crate::cli::output::text(&format!("{}\n", report.json()));
     }
     result?;
     if !options.once {

@@ -7,9 +7,12 @@ use crate::control::status::Status;
 use anyhow::{Context, Result};
 use evergate_bpf::netns::Namespace;
 use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// Where clients connect, and where the servers are.
 pub(super) const PORT: u16 = 443;
@@ -17,6 +20,8 @@ pub(super) const SERVER_PORT: u16 = 8080;
 /// What the certificate is for.
 pub(super) const SITE: &str = "shop.test";
 
+/// A node that answers later than this is not well.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// The configuration file of the nodes, the same for all.
 const CONFIG: &str = "cluster.toml";
 
@@ -30,9 +35,14 @@ pub(super) fn prepare(folder: &Path, nodes: usize) -> Result<String> {
         (CONFIG, config(nodes)),
     ];
     for (name, text) in files {
-        std::fs::write(folder.join(name), text).with_context(|| format!("cannot write {name}"))?;
+        write(&folder.join(name), &text).with_context(|| format!("cannot write {name}"))?;
     }
     Ok(certificate)
+}
+
+/// For root's eyes only.
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    File::options().write(true).create_new(true).mode(0o600).open(path)?.write_all(text.as_bytes())
 }
 
 fn config(nodes: usize) -> String {
@@ -142,12 +152,12 @@ impl Node {
     }
 
     pub(super) fn cluster(&self) -> Result<ClusterStatus> {
-        Ok(ask(&self.socket, "GET", "/v1/cluster", &[200])?.1)
+        Ok(ask(&self.socket, PATIENCE, ("GET", "/v1/cluster"), &[200])?.1)
     }
 
     /// Client connections that it has open.
     pub(super) fn open(&self) -> Result<u64> {
-        Ok(ask::<Status>(&self.socket, "GET", "/v1/status", &[200])?.1.connections.open)
+        Ok(ask::<Status>(&self.socket, PATIENCE, ("GET", "/v1/status"), &[200])?.1.connections.open)
     }
 
     /// The last lines that it said.

@@ -169,7 +169,7 @@ impl Show<'_> {
         })?;
         let owned = self.nodes[index].cluster()?.buckets.owned;
         self.voice.event(&format!(
-            "{first} is back after {:.1} s: {owned} buckets moved to it, each with a copy",
+            "{first} is back after {:.1} s: every bucket has a copy again, and the first {owned} moved to it",
             begin.elapsed().as_secs_f64()
         ));
         Ok(())
