@@ -1,7 +1,7 @@
 //! The clients: one thread for each transfer, which writes on the board what it sees.
 
 use super::board::{Board, Kind, PIECE_BYTES, Transfer};
-use super::line::{Line, Target};
+use super::line::{Line, PATIENCE, Target};
 use crate::demo::content;
 use crate::demo::websocket::{self, frame, read_frame};
 use std::io::{self, Read, Write};
@@ -21,7 +21,16 @@ pub(super) fn run(board: &Board, transfer: &Transfer, target: &Target) {
         Kind::Requests => requests(board, transfer, target),
         Kind::Visits => visits(board, transfer, target),
     };
-    transfer.ended(result.map_err(|error| error.to_string()));
+    transfer.ended(result.map_err(|error| said(&error)));
+}
+
+/// An error as people say it.
+fn said(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => format!("nothing came for {PATIENCE:?}"),
+        io::ErrorKind::UnexpectedEof => "the connection ended too early".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 fn download(board: &Board, transfer: &Transfer, target: &Target) -> io::Result<()> {
@@ -124,9 +133,12 @@ fn visits(board: &Board, transfer: &Transfer, target: &Target) -> io::Result<()>
             break;
         }
         let began = Instant::now();
-        let result = Line::open(target)
-            .and_then(|mut line| request(&mut line, transfer, number, "Connection: close\r\n"));
-        transfer.visited(began.elapsed(), result.map_err(|error| error.to_string()));
+        let result = match Line::open(target) {
+            Ok(mut line) => request(&mut line, transfer, number, "Connection: close\r\n")
+                .map_err(|error| format!("after its request, {}", said(&error))),
+            Err(error) => Err(format!("while connecting, {}", said(&error))),
+        };
+        transfer.visited(began.elapsed(), result);
         board.pause(VISIT_TICKS);
     }
     Ok(())

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A connection that is silent for so long is broken.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// What is said in one head at most.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// Read at a time while a head is incomplete.
 const READ_BYTES: usize = 16_384;
 
 /// Where a connection goes, and whom it trusts.
