@@ -53,6 +53,8 @@ pub(super) struct State {
     /// Visits that failed, and why the last did.
     pub(super) failed: u64,
     pub(super) failure: Option<String>,
+    /// Visits whose connection came about at the second try only.
+    pub(super) repeated: u64,
     /// The slowest visit.
     pub(super) slowest: Duration,
     /// How it ended.
@@ -93,6 +95,11 @@ impl Transfer {
         state.last = Some(now);
         state.bytes += bytes - wrong;
         state.corrupted += wrong;
+    }
+
+    /// A visit could not connect, and tries again.
+    pub(super) fn repeated(&self) {
+        self.lock().repeated += 1;
     }
 
     /// A message, response or visit is complete.

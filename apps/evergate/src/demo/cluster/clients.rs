@@ -133,7 +133,12 @@ fn visits(board: &Board, transfer: &Transfer, target: &Target) -> io::Result<()>
             break;
         }
         let began = Instant::now();
-        let result = match Line::open(target) {
+        // A handshake that a dying node leaves unfinished is nobody's: no request was sent, and every client tries again.
+        let line = Line::open(target).or_else(|_| {
+            transfer.repeated();
+            Line::open(target)
+        });
+        let result = match line {
             Ok(mut line) => request(&mut line, transfer, number, "Connection: close\r\n")
                 .map_err(|error| format!("after its request, {}", said(&error))),
             Err(error) => Err(format!("while connecting, {}", said(&error))),

@@ -46,7 +46,10 @@ pub(super) fn amount(kind: Kind, state: &State) -> String {
         Kind::Download | Kind::Upload => bytes,
         Kind::WebSocket => format!("{bytes} in {} messages", state.count),
         Kind::Requests => format!("{} × 200", state.count),
-        Kind::Visits => format!("{} × 200, slowest {}", state.count, ms(state.slowest)),
+        Kind::Visits => {
+            let slowest = ms(state.slowest);
+            format!("{} × 200, slowest {slowest}, {} connected twice", state.count, state.repeated)
+        }
     }
 }
 

@@ -108,8 +108,8 @@ pub(super) fn table(board: &Board, kills: &[Kill]) -> String {
         table.row(row);
     }
     let note = if board.transfers.iter().any(|transfer| transfer.kind == Kind::Visits) {
-        "Visits are new connections all the time; a connection request that falls into a take-over is repeated by TCP \
-         after a second.\n"
+        "Visits are new connections all the time. One that is only being made when its node dies waits up to a second, or \
+         is made again.\n"
     } else {
         ""
     };
