@@ -15,7 +15,7 @@ build: ## build the release binary
 	@scripts/setup build
 	$(CARGO) build --release --locked -p evergate
 
-demo: build ## start the switch with two servers, show what it does, stay up until Ctrl-C (ONCE=1 ends by itself)
+demo: build ## one node's checks, then a cluster that loses its nodes under traffic; stays up until Ctrl-C (ONCE=1 ends by itself)
 	@scripts/setup build demo
 	@scripts/demo
 

@@ -1,6 +1,7 @@
-//! Network namespaces for tests and demonstrations: a thread that lives in one.
+//! Network namespaces for tests and demonstrations: a thread that lives in one, and what joins several to a network.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc;
@@ -8,13 +9,14 @@ use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A network namespace without a name, with a mount namespace and a BPF file system of its own. It is a thread; the
-/// namespace and all in it is gone when the last thread, process or socket of it is, so there is nothing to clean up, also
-/// after a crash.
+/// A network namespace with a mount namespace and a BPF file system of its own. It is a thread; the namespace and all in
+/// it is gone when the last thread, process or socket of it is. Without a name there is nothing to clean up, also after a
+/// crash; a name goes with this value, and stays behind only when the process is killed.
 pub struct Namespace {
     jobs: Option<mpsc::Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     thread_id: i32,
+    name: Option<String>,
 }
 
 impl Namespace {
@@ -34,9 +36,22 @@ impl Namespace {
         })?;
         let thread_id =
             started.recv().map_err(|_| io::Error::other("the thread of a network namespace ended"))??;
-        let namespace = Namespace { jobs: Some(jobs), thread: Some(thread), thread_id };
+        let namespace = Namespace { jobs: Some(jobs), thread: Some(thread), thread_id, name: None };
         namespace.ip("link set lo up")?;
         Ok(namespace)
+    }
+
+    /// A new one that `ip netns` knows by this name as long as this value lives.
+    pub fn named(name: &str) -> io::Result<Namespace> {
+        let mut namespace = Namespace::new()?;
+        ip(&format!("netns attach {name} {}", namespace.thread_id))?;
+        namespace.name = Some(name.to_owned());
+        Ok(namespace)
+    }
+
+    /// Takes away a name that a killed process left behind.
+    pub fn forget(name: &str) -> io::Result<()> {
+        ip(&format!("netns delete {name}"))
     }
 
     /// Runs `job` inside and waits for it. A panic of the job is a panic here.
@@ -65,14 +80,7 @@ impl Namespace {
     /// Runs `ip` with these arguments inside.
     pub fn ip(&self, arguments: &str) -> io::Result<()> {
         let arguments = arguments.to_owned();
-        self.run(move || {
-            let output = Command::new("ip").args(arguments.split_whitespace()).output()?;
-            if output.status.success() {
-                return Ok(());
-            }
-            let text = String::from_utf8_lossy(&output.stderr);
-            Err(io::Error::other(format!("ip {arguments}: {}", text.trim())))
-        })
+        self.run(move || ip(&arguments))
     }
 
     /// Sets a variable below /proc/sys inside.
@@ -90,10 +98,51 @@ impl Namespace {
         self.ip(&format!("link set {ours} up"))?;
         other.ip(&format!("link set {theirs} up"))
     }
+
+    /// Makes a bridge here that has an address itself.
+    pub fn bridge(&self, name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
+        self.ip(&format!("link add {name} type bridge"))?;
+        self.ip(&format!("link set {name} up"))?;
+        self.ip(&format!("addr add {address}/{prefix} dev {name}"))
+    }
+
+    /// Puts a card of this namespace into a bridge.
+    pub fn plug(&self, card: &Card<'_>, switch: &Namespace, bridge: &str) -> io::Result<()> {
+        self.connect(card.name, card.mac, switch, card.port)?;
+        self.ip(&format!("addr add {}/{} dev {}", card.address, card.prefix, card.name))?;
+        switch.ip(&format!("link set {} master {bridge}", card.port))
+    }
+}
+
+/// A network card.
+#[derive(Clone, Copy, Debug)]
+pub struct Card<'a> {
+    /// Its name in its own namespace.
+    pub name: &'a str,
+    /// Its Ethernet address.
+    pub mac: &'a str,
+    /// The name of its other end, in the namespace of the bridge.
+    pub port: &'a str,
+    /// Its address.
+    pub address: IpAddr,
+    /// How many bits of that are its network's.
+    pub prefix: u8,
+}
+
+fn ip(arguments: &str) -> io::Result<()> {
+    let output = Command::new("ip").args(arguments.split_whitespace()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("ip {arguments}: {}", text.trim())))
 }
 
 impl Drop for Namespace {
     fn drop(&mut self) {
+        if let Some(name) = self.name.take() {
+            let _ = Namespace::forget(&name);
+        }
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

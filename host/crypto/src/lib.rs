@@ -25,6 +25,7 @@ mod rsa;
 mod server;
 mod sign;
 mod tickets;
+mod websocket;
 
 pub use certificate::{CertifiedName, load_certificate, self_signed};
 pub use channel::channel_configs;
@@ -37,3 +38,4 @@ pub use resolver::SniResolver;
 pub use server::{ClientAuth, ServerSettings, server_config};
 pub use sign::signing_key;
 pub use tickets::{TICKET_LIFETIME_S, TicketHandle, TicketKeys};
+pub use websocket::websocket_accept;

@@ -6,8 +6,9 @@
 mod bench;
 mod check;
 mod cluster;
+mod demo;
 mod explain;
-mod output;
+pub(crate) mod output;
 mod remote;
 mod run;
 mod simulate;
@@ -82,7 +83,7 @@ enum Command {
         #[command(subcommand)]
         command: BenchCommand,
     },
-    /// Servers to try things out with
+    /// See a cluster outlive its nodes, and start servers to try things out with
     Demo {
         #[command(subcommand)]
         command: DemoCommand,
@@ -138,7 +139,9 @@ enum BenchCommand {
 #[derive(Debug, Subcommand)]
 enum DemoCommand {
     /// Start HTTP servers that say who they are and what they were sent
-    Servers(DemoArgs),
+    Servers(DemoServersArgs),
+    /// Build a cluster in network namespaces, kill its nodes under traffic, and show what the client sees. Needs root
+    Cluster(DemoClusterArgs),
 }
 
 #[derive(Debug, Args)]
@@ -278,7 +281,7 @@ struct BenchCryptoArgs {
 }
 
 #[derive(Debug, Args)]
-struct DemoArgs {
+struct DemoServersArgs {
     /// How many
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
     count: u16,
@@ -288,6 +291,22 @@ struct DemoArgs {
     /// Name of the server; several are NAME-1, NAME-2, and so on
     #[arg(long, default_value = "demo")]
     name: String,
+}
+
+#[derive(Debug, Args)]
+struct DemoClusterArgs {
+    /// End after the show instead of staying up
+    #[arg(long)]
+    once: bool,
+    /// Print the figures as JSON, and everything else to standard error
+    #[arg(long)]
+    json: bool,
+    /// Only say whether this machine can do it
+    #[arg(long)]
+    check: bool,
+    /// Length of each download and upload, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    transfer_mib: u32,
 }
 
 /// Runs the command of this process's command line.
@@ -312,17 +331,11 @@ pub fn main() -> ExitCode {
         Command::Metrics(args) => remote::metrics(&args),
         Command::Simulate(args) => simulate::simulate(&args),
         Command::Bench { command: BenchCommand::Crypto(args) } => bench::crypto(&args),
-        Command::Demo { command: DemoCommand::Servers(args) } => demo(&args),
+        Command::Demo { command: DemoCommand::Servers(args) } => demo::servers(&args),
+        Command::Demo { command: DemoCommand::Cluster(args) } => demo::cluster(&args),
         Command::Version { json } => version(json),
     };
     ExitCode::from(code)
-}
-
-fn demo(args: &DemoArgs) -> u8 {
-    match crate::demo::serve(args.count, args.port, &args.name) {
-        Ok(()) => 0,
-        Err(error) => output::failed(&error),
-    }
 }
 
 fn version(json: bool) -> u8 {

@@ -6,13 +6,13 @@ use std::fmt::Display;
 use std::io::Write;
 
 /// Prints text as it is.
-pub(super) fn text(text: &str) {
+pub(crate) fn text(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// Prints a value as JSON, for people and programs.
-pub(super) fn json(value: &impl Serialize) {
+pub(crate) fn json(value: &impl Serialize) {
     match serde_json::to_string_pretty(value) {
         Ok(mut line) => {
             line.push('\n');
@@ -23,32 +23,32 @@ pub(super) fn json(value: &impl Serialize) {
 }
 
 /// Prints to standard error.
-pub(super) fn tell(text: impl Display) {
+pub(crate) fn tell(text: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// Says why it failed; the exit code.
-pub(super) fn failed(error: &anyhow::Error) -> u8 {
+pub(crate) fn failed(error: &anyhow::Error) -> u8 {
     tell(format_args!("error: {error:#}"));
     FAILED
 }
 
 /// Columns of equal width, the last one as it is.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(super) fn new(heads: &[&str]) -> Table {
+    pub(crate) fn new(heads: &[&str]) -> Table {
         Table { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
     }
 
-    pub(super) fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
-    pub(super) fn show(&self, indent: &str) -> String {
+    pub(crate) fn show(&self, indent: &str) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
             self.rows

@@ -2,22 +2,19 @@
 
 use super::output::{self, Table};
 use super::{FAILED, RemoteArgs, ServerArgs, SocketArgs, WRONG};
+use crate::control::client::{ask, request};
 use crate::control::status::{
-    Certificates, Done, PoolStatus, Refused, Reloaded, Rules, ServerStatus, Servers, Status,
+    Certificates, Done, PoolStatus, Reloaded, Rules, ServerStatus, Servers, Status,
 };
-use anyhow::{Context, Result, anyhow, bail};
-use evergate_http::{HeaderSlots, Limits, Parsed, parse_response};
+use anyhow::anyhow;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
 const SOCKET_DEFAULT: &str = "/run/evergate/admin.sock";
-/// A node that has a hundred thousand rules says so in a few megabytes.
-const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(130);
+/// Longer than a node needs for a reload or a drain.
+const PATIENCE: Duration = Duration::from_secs(130);
 
 pub(super) fn status(args: &RemoteArgs) -> u8 {
     show(args, "/v1/status", |status: &Status| {
@@ -162,10 +159,11 @@ pub(super) fn drain(args: &RemoteArgs) -> u8 {
 }
 
 pub(super) fn reload(args: &RemoteArgs) -> u8 {
-    let (status, reloaded) = match ask::<Reloaded>(&args.socket, "POST", "/v1/reload", &[200, 409]) {
-        Ok(answer) => answer,
-        Err(error) => return output::failed(&error),
-    };
+    let (status, reloaded) =
+        match ask::<Reloaded>(&socket_of(&args.socket), PATIENCE, ("POST", "/v1/reload"), &[200, 409]) {
+            Ok(answer) => answer,
+            Err(error) => return output::failed(&error),
+        };
     for problem in &reloaded.problems {
         output::tell(format_args!("{}: {problem}", problem.severity));
     }
@@ -180,7 +178,7 @@ pub(super) fn reload(args: &RemoteArgs) -> u8 {
 }
 
 pub(super) fn metrics(args: &SocketArgs) -> u8 {
-    match request(args, "GET", "/metrics") {
+    match request(&socket_of(args), PATIENCE, ("GET", "/metrics")) {
         Ok((200, body)) => {
             output::text(&String::from_utf8_lossy(&body));
             0
@@ -195,7 +193,7 @@ pub(super) fn show<T: Serialize + DeserializeOwned>(
     path: &str,
     text: impl Fn(&T) -> String,
 ) -> u8 {
-    match ask::<T>(&args.socket, "GET", path, &[200]) {
+    match ask::<T>(&socket_of(&args.socket), PATIENCE, ("GET", path), &[200]) {
         Ok((_, value)) if args.json => output::json(&value),
         Ok((_, value)) => output::text(&text(&value)),
         Err(error) => return output::failed(&error),
@@ -204,7 +202,7 @@ pub(super) fn show<T: Serialize + DeserializeOwned>(
 }
 
 pub(super) fn post(args: &RemoteArgs, path: &str) -> u8 {
-    match ask::<Done>(&args.socket, "POST", path, &[200, 202]) {
+    match ask::<Done>(&socket_of(&args.socket), PATIENCE, ("POST", path), &[200, 202]) {
         Ok((_, done)) if args.json => output::json(&done),
         Ok((_, done)) => output::text(&format!("{}\n", done.done)),
         Err(error) => {
@@ -215,51 +213,11 @@ pub(super) fn post(args: &RemoteArgs, path: &str) -> u8 {
     0
 }
 
-/// An answer with one of the statuses that are expected; others are errors in the node's words.
-fn ask<T: DeserializeOwned>(
-    args: &SocketArgs,
-    method: &str,
-    path: &str,
-    expected: &[u16],
-) -> Result<(u16, T)> {
-    let (status, body) = request(args, method, path)?;
-    if expected.contains(&status) {
-        let value =
-            serde_json::from_slice(&body).context("the node's answer cannot be read: another version?")?;
-        return Ok((status, value));
-    }
-    match serde_json::from_slice::<Refused>(&body) {
-        Ok(refused) => bail!("{}; {}", refused.error, refused.remedy),
-        Err(_) => bail!("the node answers {method} {path} with status {status}"),
-    }
-}
-
-fn request(args: &SocketArgs, method: &str, path: &str) -> Result<(u16, Vec<u8>)> {
+/// The socket that the arguments name, or the environment, or the usual one.
+fn socket_of(args: &SocketArgs) -> PathBuf {
     let from_environment =
         || std::env::var_os("EVERGATE_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let socket = args.socket.clone().or_else(from_environment).unwrap_or_else(|| SOCKET_DEFAULT.into());
-    let mut stream = UnixStream::connect(&socket).with_context(|| {
-        format!(
-            "cannot reach a node at {}: does it run, and may you open its socket? Name the socket with --socket or \
-             EVERGATE_SOCKET",
-            socket.display()
-        )
-    })?;
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    stream.write_all(
-        format!(
-            "{method} {path} HTTP/1.1\r\nHost: evergate\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-        )
-        .as_bytes(),
-    )?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).context("the node's answer broke off")?;
-    let mut slots = HeaderSlots::new();
-    match parse_response(&answer, &Limits::default(), &mut slots, false) {
-        Ok(Parsed::Complete(head)) => Ok((head.status, answer[head.head_len..].to_vec())),
-        Ok(Parsed::Partial) => bail!("the node closed the connection without an answer: is it ending?"),
-        Err(refusal) => bail!("what answers there is not an evergate node: {}", refusal.reason),
-    }
+    args.socket.clone().or_else(from_environment).unwrap_or_else(|| SOCKET_DEFAULT.into())
 }
 
 fn percent_encoded(text: &str) -> String {

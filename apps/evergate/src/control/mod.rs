@@ -8,6 +8,7 @@
 
 mod api;
 mod calendar;
+pub mod client;
 mod exposition;
 pub mod message;
 mod metrics;

@@ -1,5 +1,7 @@
 //! One connection of a demo server.
 
+use super::cluster::Board;
+use super::{cluster, websocket};
 use evergate_http::{Body, HeaderSlots, Limits, Parsed, RequestHead, parse_request, reason_phrase};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -16,19 +18,20 @@ struct Asked {
     query: String,
     headers: BTreeMap<String, String>,
     upgrade: Option<String>,
+    websocket_key: Option<String>,
     keep_alive: bool,
     expect_continue: bool,
     body: Body,
 }
 
-/// Serves requests one after the other until the client has had enough.
-pub(super) fn serve(name: &str, mut stream: TcpStream) {
+/// Serves requests one after the other until the client has had enough. `board`: the transfers of a show, if there is one.
+pub(super) fn serve(name: &str, mut stream: TcpStream, board: Option<&Board>) {
     // A client that goes away is no error to anybody here.
     let _ = stream.set_nodelay(true);
-    let _ = serve_all(name, &mut stream);
+    let _ = serve_all(name, &mut stream, board);
 }
 
-fn serve_all(name: &str, stream: &mut TcpStream) -> io::Result<()> {
+fn serve_all(name: &str, stream: &mut TcpStream, board: Option<&Board>) -> io::Result<()> {
     let limits = Limits::default();
     let mut slots = Box::new(HeaderSlots::new());
     let mut received = Vec::new();
@@ -46,7 +49,13 @@ fn serve_all(name: &str, stream: &mut TcpStream) -> io::Result<()> {
         };
         received.drain(..head_len);
         if let Some(protocol) = &asked.upgrade {
-            return echo(stream, protocol, &received);
+            return echo(stream, protocol, asked.websocket_key.as_deref(), &received);
+        }
+        if let Some((board, transfer)) = board.and_then(|board| Some((board, board.of_path(&asked.path)?))) {
+            return match asked.method.as_str() {
+                "POST" => cluster::take(stream, &received, board, transfer),
+                _ => cluster::send(stream, board, transfer),
+            };
         }
         let Some(body_bytes) = skip_body(stream, &mut received, &mut asked, &limits)? else {
             return refuse(stream, name, 400, "the body is malformed");
@@ -73,6 +82,7 @@ fn asked(head: &RequestHead<'_>) -> Asked {
             .map(|header| (header.name.to_ascii_lowercase(), text(header.value)))
             .collect(),
         upgrade: upgrade.map(text),
+        websocket_key: head.header("sec-websocket-key").map(text),
         keep_alive: head.keep_alive,
         expect_continue: head.expect_continue,
         body: head.body(),
@@ -191,17 +201,18 @@ fn big(stream: &mut TcpStream, name: &str, asked: &Asked, bytes: u64) -> io::Res
     Ok(())
 }
 
-fn echo(stream: &mut TcpStream, protocol: &str, received: &[u8]) -> io::Result<()> {
-    let head =
-        format!("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n");
+/// Messages as WebSocket has them when the client has a key for that, otherwise every byte as it is.
+fn echo(stream: &mut TcpStream, protocol: &str, key: Option<&str>, received: &[u8]) -> io::Result<()> {
+    let accept = key.map_or_else(String::new, |key| {
+        format!("Sec-WebSocket-Accept: {}\r\n", evergate_crypto::websocket_accept(key))
+    });
+    let head = format!(
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n{accept}\r\n"
+    );
     stream.write_all(head.as_bytes())?;
-    stream.write_all(received)?;
-    let mut buffer = [0; 16_384];
-    loop {
-        let length = stream.read(&mut buffer)?;
-        if length == 0 {
-            return Ok(());
-        }
-        stream.write_all(&buffer[..length])?;
+    let mut input = received.chain(stream.try_clone()?);
+    match key {
+        Some(_) => websocket::echo(&mut input, stream),
+        None => io::copy(&mut input, stream).map(drop),
     }
 }

@@ -1,11 +1,15 @@
 //! Small HTTP/1.1 servers to stand behind evergate in demonstrations and tests: each says who it is and what it was sent.
 //!
 //! `/` and everything else: a JSON description of the request. `/big?bytes=N`: N bytes. `/slow?ms=N`: the description, N ms
-//! later. `/status?code=N`: the description with status N. `/echo` with an `Upgrade` header: 101, then every byte back.
+//! later. `/status?code=N`: the description with status N. `/echo` with an `Upgrade` header: 101, then every byte back, or
+//! every message if the client speaks WebSocket.
 //!
 //! One thread per connection, no limits in time: not for anything that strangers reach.
 
+pub mod cluster;
 mod connection;
+mod content;
+mod websocket;
 
 use anyhow::{Context, Result};
 use std::io::Write;
@@ -47,7 +51,7 @@ fn accept(name: &Arc<str>, listener: &TcpListener) {
         match stream {
             Ok(stream) => {
                 let name = name.clone();
-                std::thread::spawn(move || connection::serve(&name, stream));
+                std::thread::spawn(move || connection::serve(&name, stream, None));
             }
             // Out of descriptors most likely: some will be free soon.
             Err(_) => std::thread::sleep(std::time::Duration::from_millis(50)),

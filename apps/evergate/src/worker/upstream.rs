@@ -107,6 +107,12 @@ impl Worker {
         if !clean || !quiet || upstream.ended || upstream.connecting || idle.len() >= idle_max {
             self.drop_upstream(key);
         } else {
+            if let (Some(cluster), Some(gated)) = (&mut self.cluster, &mut upstream.gated)
+                && gated.rest()
+                && cluster.lane.emit_acks([&gated.slot]).is_err()
+            {
+                self.counters.reason("emit_failed");
+            }
             upstream.server.leave();
             upstream.owner = None;
             upstream.records = records;

@@ -8,6 +8,7 @@ mod support;
 
 mod clocks;
 mod crossing;
+mod demo;
 mod host;
 mod hostile;
 mod orders;

@@ -4,7 +4,7 @@ pub(crate) use crate::support::{Folder, Output, eventually, evergate};
 
 use crate::support::{DEADLINE, Process};
 use evergate::cluster::status::ClusterStatus;
-use evergate_bpf::netns::Namespace;
+use evergate_bpf::netns::{Card, Namespace};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -50,15 +50,18 @@ pub(crate) struct World {
 
 static ALONE: Mutex<()> = Mutex::new(());
 
+/// Keeps every other cluster of these tests from running.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl World {
     /// A switch and this many hosts, numbered from 1.
     pub(crate) fn new(hosts: u8) -> World {
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = alone();
         let switch = Namespace::new().unwrap();
         for (name, address) in [("in", inside(254)), ("out", outside(254))] {
-            switch.ip(&format!("link add {name} type bridge")).unwrap();
-            switch.ip(&format!("link set {name} up")).unwrap();
-            switch.ip(&format!("addr add {address}/24 dev {name}")).unwrap();
+            switch.bridge(name, address, 24).unwrap();
         }
         let hosts = (1..=hosts).map(|number| host(&switch, number)).collect();
         let folder = Folder::new();
@@ -119,10 +122,9 @@ pub(crate) fn entry(number: u8, inside: IpAddr, outside: IpAddr) -> String {
 fn host(switch: &Namespace, number: u8) -> Namespace {
     let host = Namespace::new().unwrap();
     for (net, (name, address)) in [("in", inside(number)), ("out", outside(number))].into_iter().enumerate() {
-        let port = format!("{name}{number}");
-        host.connect(name, &format!("02:00:00:00:{net:02x}:{number:02x}"), switch, &port).unwrap();
-        host.ip(&format!("addr add {address}/24 dev {name}")).unwrap();
-        switch.ip(&format!("link set {port} master {name}")).unwrap();
+        let (mac, port) = (format!("02:00:00:00:{net:02x}:{number:02x}"), format!("{name}{number}"));
+        let card = Card { name, mac: &mac, port: &port, address, prefix: 24 };
+        host.plug(&card, switch, name).unwrap();
     }
     host
 }

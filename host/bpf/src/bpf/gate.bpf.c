@@ -209,6 +209,12 @@ static __always_inline int egress_unregistered(struct __sk_buff *skb, struct pac
 		return TC_ACT_OK;
 	if (p->tcp.syn)		/* an answer with a cookie is no state yet: the flow is registered when the peer returns it */
 		return skb->mark == cookie_mark ? TC_ACT_OK : register_flow(skb, p, bucket);
+	if (p->tcp.rst && p->tcp.ack && !p->tcp.seq) {
+		/* RFC 9293 section 3.10.7.1: the answer to a SYN. A listener whose port is closed is one whose process died,
+		 * while our lease still runs: the peer asks again, and whoever serves the bucket then answers. */
+		count(RST_HELD);
+		return TC_ACT_STOLEN;
+	}
 	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
 	if (p->tcp.rst && set && READ(set->reset_unknown))
 		return TC_ACT_OK;

@@ -184,6 +184,9 @@ fn what_cannot_be_registered_does_not_start_and_what_is_unknown_stays_silent() {
         assert_eq!(leave(gate, &rst), Err(STOLEN));
         gate.set_reset_unknown(true).unwrap();
         assert_eq!(leave(gate, &rst), Ok(rst));
+        // What the kernel says to a SYN once the listener's process is dead: the next owner must get the next SYN.
+        let refusal = Segment { seq: 0, ack: 501, flags: RST | ACK, ..out(false) };
+        assert_eq!(leave(gate, &refusal), Err(STOLEN));
         let syn = |port| Segment {
             flags: SYN | ACK,
             ..Segment::new(listener(false), SocketAddr::new(client(false).ip(), port))

@@ -1,6 +1,6 @@
 //! Where the tests run.
 
-use evergate_bpf::netns::Namespace;
+use evergate_bpf::netns::{Card, Namespace};
 use evergate_bpf::{
     Address, Bucket, BucketKey, Gate, Mode, NodeId, Options, Owner, PortBlocks, interface_index,
 };
@@ -113,9 +113,9 @@ fn host(switch: &Namespace, number: u8) -> Namespace {
     let namespace = Namespace::new().unwrap();
     let text = mac(number).map(|byte| format!("{byte:02x}")).join(":");
     let port = format!("port{number}");
-    namespace.connect("eth0", &text, switch, &port).unwrap();
-    switch.ip(&format!("link set {port} master bridge0")).unwrap();
-    namespace.ip(&format!("addr add 10.77.0.{number}/24 dev eth0")).unwrap();
+    let address = [10, 77, 0, number].into();
+    let card = Card { name: "eth0", mac: &text, port: &port, address, prefix: 24 };
+    namespace.plug(&card, switch, "bridge0").unwrap();
     namespace.ip(&format!("addr add fd77::{number}/64 dev eth0 nodad")).unwrap();
     namespace
 }

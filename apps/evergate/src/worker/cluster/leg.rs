@@ -201,6 +201,12 @@ impl Gated {
         self.committed < self.target && now.since(self.target_at) >= RIPE_AFTER && self.commit(self.target)
     }
 
+    /// The leg rests between two requests: nobody looks after it then, so nothing may stay held back. The server would
+    /// repeat the end of its response, ever more slowly, and send nothing else. True when more may be acknowledged now.
+    pub(crate) fn rest(&mut self) -> bool {
+        self.commit(self.target)
+    }
+
     /// Whether something is held back that time alone will release, or input may have to be stashed.
     pub(crate) fn rests_on_time(&self) -> bool {
         self.committed < self.target || self.target < self.read

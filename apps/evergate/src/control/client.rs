@@ -1,0 +1,58 @@
+//! The other end of the admin API: what the command line and the demonstration ask a node.
+
+use super::status::Refused;
+use anyhow::{Context, Result, bail};
+use evergate_http::{HeaderSlots, Limits, Parsed, parse_response};
+use serde::de::DeserializeOwned;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// A node that has a hundred thousand rules says so in a few megabytes.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// An answer with one of the statuses that are expected, within `patience`; others are errors in the node's words.
+pub fn ask<T: DeserializeOwned>(
+    socket: &Path,
+    patience: Duration,
+    (method, path): (&str, &str),
+    expected: &[u16],
+) -> Result<(u16, T)> {
+    let (status, body) = request(socket, patience, (method, path))?;
+    if expected.contains(&status) {
+        let value =
+            serde_json::from_slice(&body).context("the node's answer cannot be read: another version?")?;
+        return Ok((status, value));
+    }
+    match serde_json::from_slice::<Refused>(&body) {
+        Ok(refused) => bail!("{}; {}", refused.error, refused.remedy),
+        Err(_) => bail!("the node answers {method} {path} with status {status}"),
+    }
+}
+
+/// Status and body of an answer, whatever they are.
+pub fn request(socket: &Path, patience: Duration, (method, path): (&str, &str)) -> Result<(u16, Vec<u8>)> {
+    let mut stream = UnixStream::connect(socket).with_context(|| {
+        format!(
+            "cannot reach a node at {}: does it run, and may you open its socket? Name the socket with --socket or \
+             EVERGATE_SOCKET",
+            socket.display()
+        )
+    })?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.write_all(
+        format!(
+            "{method} {path} HTTP/1.1\r\nHost: evergate\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        )
+        .as_bytes(),
+    )?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).context("the node's answer broke off")?;
+    let mut slots = HeaderSlots::new();
+    match parse_response(&answer, &Limits::default(), &mut slots, false) {
+        Ok(Parsed::Complete(head)) => Ok((head.status, answer[head.head_len..].to_vec())),
+        Ok(Parsed::Partial) => bail!("the node closed the connection without an answer: is it ending?"),
+        Err(refusal) => bail!("what answers there is not an evergate node: {}", refusal.reason),
+    }
+}

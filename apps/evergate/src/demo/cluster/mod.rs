@@ -1,0 +1,218 @@
+//! `evergate demo cluster`: a cluster on this machine that loses node after node under traffic, and what the client sees.
+//!
+//! Network namespaces are the client, a switch, the nodes and the servers. Nodes are processes of this very program; the
+//! clients and the servers are threads of this one, so that both ends of a transfer are seen: every byte is compared where
+//! it arrives, and silences are measured there. All of it goes with this process; see `leftovers` for when it is killed.
+
+mod board;
+mod clients;
+mod leftovers;
+mod line;
+mod needs;
+mod network;
+mod node;
+mod progress;
+mod report;
+mod servers;
+mod show;
+mod voice;
+
+pub(super) use board::Board;
+pub(super) use servers::{send, take};
+
+use anyhow::{Context, Result, bail};
+use board::Kind;
+use evergate_crypto::{ClientSettings, Verify};
+use line::Target;
+use network::{ADDRESS, Network, SERVERS};
+use node::{Node, PORT, SERVER_PORT, SITE};
+use report::Report;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use show::Show;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use voice::Voice;
+
+/// How many transfers of each kind there are.
+const TRANSFERS: [(Kind, usize); 5] =
+    [(Kind::Download, 3), (Kind::Upload, 3), (Kind::WebSocket, 2), (Kind::Requests, 1), (Kind::Visits, 1)];
+const NODES: [&str; 3] = ["node-a", "node-b", "node-c"];
+/// Lines of a node's messages that are shown when something went wrong.
+const LAST_WORDS: usize = 40;
+
+/// What kind of show it is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// End after the show.
+    pub once: bool,
+    /// Keep standard output for the figures, as JSON.
+    pub json: bool,
+    /// Length of each download and upload, in bytes.
+    pub transfer_bytes: u64,
+}
+
+/// Somebody asked for the end before it was there.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted; everything is removed")]
+pub struct Interrupted;
+
+/// Whether somebody asks for the end: Ctrl-C, SIGTERM, or a terminal that is gone.
+struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    fn new() -> Result<Stop> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, flag.clone())?;
+        }
+        Ok(Stop(flag))
+    }
+
+    fn requested(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The folder of a show, gone with this value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Folder> {
+        let path = leftovers::folder();
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Fails with what is missing here for a show, and the remedies.
+pub fn check() -> Result<()> {
+    let missing = needs::missing();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    bail!("the cluster's demonstration cannot run here: {}", missing.join("; "))
+}
+
+/// Runs the show; whether all went well.
+pub fn run(options: &Options) -> Result<bool> {
+    check()?;
+    let stop = Stop::new()?;
+    let voice = Voice::new(options.json);
+    leftovers::remove(&voice);
+    let names = NODES.map(str::to_owned);
+    let folder = Folder::new()?;
+    let network = Network::build(&names)?;
+    voice.say(&format!("{}\n", voice::picture(&names, &ADDRESS.to_string())));
+    let certificate = node::prepare(&folder.0, names.len())?;
+    let nodes = (1..).zip(&names).map(|(number, name)| Node::new(name, number, &folder.0)).collect();
+    let seed = u64::from_le_bytes(evergate_crypto::random_bytes());
+    let mut show = Show {
+        network: &network,
+        nodes,
+        board: Arc::new(Board::new(&TRANSFERS, options.transfer_bytes, seed)),
+        voice: &voice,
+        stop: &stop,
+        kills: Vec::new(),
+        next_line: Instant::now(),
+    };
+    let result = perform(&mut show, &certificate);
+    if result.as_ref().is_err_and(|error| error.is::<Interrupted>()) {
+        return result.map(|()| false);
+    }
+    let report = Report::new(names.len(), &show.board, &show.kills);
+    let good = result.is_ok() && report.good();
+    if !good {
+        complain(&show);
+    }
+    voice.say(&format!("\n{}\n{}", report::table(&show.board, &show.kills), report.verdict()));
+    if options.json {
+        crate::cli::output::text(&format!("{}\n", report.json()));
+    }
+    result?;
+    if !options.once {
+        stay(&mut show, &folder.0)?;
+    }
+    Ok(good)
+}
+
+fn perform(show: &mut Show<'_>, certificate: &str) -> Result<()> {
+    for ((name, address), namespace) in SERVERS.into_iter().zip(&show.network.servers) {
+        let (address, board) = (SocketAddr::new(address, SERVER_PORT), show.board.clone());
+        namespace
+            .run(move || servers::start(name, address, board))
+            .with_context(|| format!("cannot start {name}"))?;
+    }
+    show.begin()?;
+    let root =
+        CertificateDer::from_pem_slice(certificate.as_bytes()).context("cannot read the certificate")?;
+    let settings = ClientSettings { verify: Verify::Roots(vec![root]), ..ClientSettings::default() };
+    let target = Target {
+        address: SocketAddr::new(ADDRESS, PORT),
+        name: SITE,
+        config: evergate_crypto::client_config(settings)?,
+    };
+    for number in 0..show.board.transfers.len() {
+        let (board, target) = (show.board.clone(), target.clone());
+        // Nobody waits for these threads: the board says when they are done.
+        drop(show.network.client.spawn(move || {
+            if let Some(transfer) = board.transfers.get(number) {
+                clients::run(&board, transfer, &target);
+            }
+        }));
+    }
+    show.voice.event(&format!(
+        "{} downloads and {} uploads of {:.0} MiB, {} WebSockets, a connection with short requests, visits",
+        TRANSFERS[0].1,
+        TRANSFERS[1].1,
+        show.board.bytes_each as f64 / f64::from(1 << 20),
+        TRANSFERS[2].1
+    ));
+    show.go()
+}
+
+/// What the nodes said last, for whoever looks for the reason.
+fn complain(show: &Show<'_>) {
+    for node in &show.nodes {
+        eprintln!("\n{} said last:\n{}", node.name, node.last_words(LAST_WORDS));
+    }
+}
+
+/// Leaves everything as it is, and says how to look at it, until somebody has had enough.
+fn stay(show: &mut Show<'_>, folder: &Path) -> Result<()> {
+    let program = std::env::current_exe()?;
+    let program = program.display();
+    let running = show.nodes.iter().find(|node| node.runs()).context("no node is left")?;
+    show.voice.say(&format!(
+        "\nIt stays up until Ctrl-C. In another terminal, as root:\n\
+         \x20 ip netns exec {} curl --cacert {}/site.pem --resolve {SITE}:{PORT}:{ADDRESS} https://{SITE}/\n\
+         \x20 ip netns exec {} {program} cluster status --socket {}\n\
+         The nodes' configuration and messages are in {}.",
+        leftovers::namespace("client"),
+        folder.display(),
+        leftovers::namespace(&running.name),
+        running.socket.display(),
+        folder.display(),
+    ));
+    while !show.stop.requested() {
+        for node in &mut show.nodes {
+            node.check()?;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}

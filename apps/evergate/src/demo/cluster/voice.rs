@@ -1,0 +1,53 @@
+//! What the show says: to standard output, or to standard error when that is kept for JSON.
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::time::Instant;
+
+/// Says things.
+pub(super) struct Voice {
+    json: bool,
+    began: Instant,
+}
+
+impl Voice {
+    /// Times count from now.
+    pub(super) fn new(json: bool) -> Voice {
+        Voice { json, began: Instant::now() }
+    }
+
+    /// Seconds since the beginning.
+    pub(super) fn elapsed_s(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    /// Says it; a listener who has gone away is no failure.
+    pub(super) fn say(&self, text: &str) {
+        if self.json {
+            let _ = writeln!(std::io::stderr().lock(), "{text}");
+        } else {
+            let _ = writeln!(std::io::stdout().lock(), "{text}");
+        }
+    }
+
+    /// Says it with the time.
+    pub(super) fn event(&self, text: &str) {
+        self.say(&format!("{:6.1} s  {text}", self.elapsed_s()));
+    }
+}
+
+/// The little network. `nodes`: their names.
+pub(super) fn picture(nodes: &[String], address: &str) -> String {
+    let column = |text: &str| format!("{text:^12}");
+    let row = |part: &dyn Fn(&str) -> String| nodes.iter().map(|name| part(name)).collect::<String>();
+    let wire = |mark: char| row(&|_| format!("─────{mark}──────"));
+    let mut picture = String::new();
+    let _ = writeln!(picture, "     client ── TLS 1.3 to https://{address} ──");
+    let _ = writeln!(picture, "        │");
+    let _ = writeln!(picture, "  ──────┴─────{}── outside", wire('┬'));
+    let _ = writeln!(picture, "              {}   each: evergate run", row(&column));
+    let _ = writeln!(picture, "  ──┬───────┬─{}── inside", wire('┴'));
+    let _ = writeln!(picture, "    │       │");
+    let _ = write!(picture, " server-1 server-2");
+    picture
+}
