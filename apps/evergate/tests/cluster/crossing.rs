@@ -2,6 +2,7 @@
 //! in order.
 
 use crate::support::eventually;
+use crate::traffic::{PATIENCE, Stream, byte, content, head};
 use crate::world::{ADDRESS, Node, World, privileged, settled};
 use evergate_crypto::{ClientSettings, Verify, client_config};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,14 +10,11 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// More than all buffers between the two ends hold, so that the transfer is under way when the node dies.
 const BYTES: usize = 48 << 20;
 /// When it dies.
 const SO_FAR: usize = BYTES / 4;
-/// A transfer that hangs is a failure.
-const PATIENCE: Duration = Duration::from_secs(30);
 const SERVER: &str = "10.71.0.254:8000";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,18 +38,6 @@ impl Listener {
             Listener::Https => 9003,
         }
     }
-}
-
-trait Stream: Read + Write {}
-impl<T: Read + Write> Stream for T {}
-
-/// The byte at a position: nothing repeats at the length of a record, a segment or a buffer.
-fn byte(position: usize) -> u8 {
-    ((position as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
-}
-
-fn content(from: usize, to: usize) -> Vec<u8> {
-    (from..to).map(byte).collect()
 }
 
 /// Takes exactly the content from `from` to `to`.
@@ -119,7 +105,7 @@ fn transfer(listener: Listener, way: Way, quarter: &Sender<()>, go_on: &Receiver
     match way {
         Way::Down => {
             stream.write_all(b"GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
-            assert!(head(&mut stream).starts_with("HTTP/1.1 200"));
+            assert!(head(&mut stream).unwrap().starts_with("HTTP/1.1 200"));
             check(&mut stream, 0, SO_FAR);
             pause();
             check(&mut stream, SO_FAR, BYTES);
@@ -129,22 +115,12 @@ fn transfer(listener: Listener, way: Way, quarter: &Sender<()>, go_on: &Receiver
             stream.write_all(&content(0, SO_FAR)).unwrap();
             pause();
             stream.write_all(&content(SO_FAR, BYTES)).unwrap();
-            assert!(head(&mut stream).starts_with("HTTP/1.1 200"));
+            assert!(head(&mut stream).unwrap().starts_with("HTTP/1.1 200"));
             let mut said = [0; 5];
             stream.read_exact(&mut said).unwrap();
             assert_eq!(&said, b"whole");
         }
     }
-}
-
-/// Byte by byte: nothing behind it may be taken.
-fn head(stream: &mut impl Read) -> String {
-    let (mut head, mut byte) = (Vec::new(), [0]);
-    while !head.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut byte).unwrap();
-        head.push(byte[0]);
-    }
-    String::from_utf8(head).unwrap()
 }
 
 fn config(world: &World) -> String {

@@ -5,13 +5,12 @@ pub(crate) use crate::support::{Folder, Output, eventually, evergate};
 use crate::support::{DEADLINE, Process};
 use evergate::cluster::status::ClusterStatus;
 use evergate_bpf::netns::{Card, Namespace};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The cluster's addresses; hosts of both networks have the numbers of their nodes, the switches 254.
 pub(crate) const ADDRESS: &str = "10.72.0.100";
-const SOURCE: &str = "10.71.0.100";
 pub(crate) const VIRTUAL_MAC: &str = "02:00:5e:00:00:64";
 pub(crate) const PORT: u16 = 7400;
 
@@ -39,8 +38,41 @@ pub(crate) fn outside(host: u8) -> IpAddr {
     IpAddr::from([10, 72, 0, host])
 }
 
+/// Which addresses a world has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(crate) fn inside(self, host: u8) -> IpAddr {
+        match self {
+            Family::V4 => inside(host),
+            Family::V6 => Ipv6Addr::new(0xfd71, 0, 0, 0, 0, 0, 0, host.into()).into(),
+        }
+    }
+
+    pub(crate) fn outside(self, host: u8) -> IpAddr {
+        match self {
+            Family::V4 => outside(host),
+            Family::V6 => Ipv6Addr::new(0xfd72, 0, 0, 0, 0, 0, 0, host.into()).into(),
+        }
+    }
+
+    /// The movable address.
+    pub(crate) fn address(self) -> IpAddr {
+        self.outside(100)
+    }
+
+    fn prefix(self) -> u8 {
+        if self == Family::V4 { 24 } else { 64 }
+    }
+}
+
 /// The networks of a cluster. Namespaces are gone when nobody is left in them.
 pub(crate) struct World {
+    pub(crate) family: Family,
     pub(crate) switch: Namespace,
     hosts: Vec<Namespace>,
     pub(crate) folder: Folder,
@@ -58,15 +90,19 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 impl World {
     /// A switch and this many hosts, numbered from 1.
     pub(crate) fn new(hosts: u8) -> World {
+        World::of(Family::V4, hosts)
+    }
+
+    pub(crate) fn of(family: Family, hosts: u8) -> World {
         let alone = alone();
-        let switch = Namespace::new().unwrap();
-        for (name, address) in [("in", inside(254)), ("out", outside(254))] {
-            switch.bridge(name, address, 24).unwrap();
+        let switch = namespace();
+        for (name, address) in [("in", family.inside(254)), ("out", family.outside(254))] {
+            switch.bridge(name, address, family.prefix()).unwrap();
         }
-        let hosts = (1..=hosts).map(|number| host(&switch, number)).collect();
+        let hosts = (1..=hosts).map(|number| host(family, &switch, number)).collect();
         let folder = Folder::new();
         folder.write("cluster.key", &format!("{}\n", evergate::cluster::fresh_key()));
-        World { switch, hosts, folder, _alone: alone }
+        World { family, switch, hosts, folder, _alone: alone }
     }
 
     pub(crate) fn host(&self, number: u8) -> &Namespace {
@@ -76,21 +112,30 @@ impl World {
     /// The configuration of all nodes, which each starts with its own number. `nodes`: the entries of `[[cluster.nodes]]`;
     /// `more`: further keys of `[cluster]`.
     pub(crate) fn config(&self, nodes: &str, more: &str) -> String {
-        let witness = outside(254);
+        let witness = self.family.outside(254);
+        let (address, source) = (self.family.address(), self.family.inside(100));
+        let listener = SocketAddr::new(address, 8080);
+        let server = SocketAddr::new(self.family.inside(254), 9);
         let key = if more.contains("key_file") { "" } else { "key_file = \"cluster.key\"" };
         format!(
             "[node]\nworkers = 2\n[logs]\naccess = \"off\"\n\
-             [cluster]\nname = \"test\"\n{key}\naddresses = [\"{ADDRESS}\"]\nserver_source = [\"{SOURCE}\"]\n\
+             [cluster]\nname = \"test\"\n{key}\naddresses = [\"{address}\"]\nserver_source = [\"{source}\"]\n\
              inside_interface = \"in\"\noutside_interface = \"out\"\nvirtual_mac = \"{VIRTUAL_MAC}\"\n\
              witness = [\"{witness}\"]\ntiming = \"virtual_machine\"\nflows_max = 1024\nport = {PORT}\n{more}\n{nodes}\n\
-             [[listeners]]\nname = \"in\"\naddress = \"{ADDRESS}:8080\"\nprotocol = \"tcp\"\npool = \"web\"\n\
-             [[pools]]\nname = \"web\"\nservers = [{{ address = \"10.71.0.254:9\" }}]\n"
+             [[listeners]]\nname = \"in\"\naddress = \"{listener}\"\nprotocol = \"tcp\"\npool = \"web\"\n\
+             [[pools]]\nname = \"web\"\nservers = [{{ address = \"{server}\" }}]\n"
         )
     }
 
     /// Nodes 1 to `count` under their own addresses.
     pub(crate) fn entries(count: u8) -> String {
         (1..=count).map(|number| entry(number, inside(number), outside(number))).collect()
+    }
+
+    /// Nodes 1 to `count` under their own addresses, of whichever family.
+    pub(crate) fn all_entries(&self, count: u8) -> String {
+        let of = |number| entry(number, self.family.inside(number), self.family.outside(number));
+        (1..=count).map(of).collect()
     }
 
     /// Starts a node with this configuration.
@@ -118,12 +163,22 @@ pub(crate) fn entry(number: u8, inside: IpAddr, outside: IpAddr) -> String {
     format!("[[cluster.nodes]]\nnumber = {number}\ninside = \"{inside}\"\noutside = \"{outside}\"\n")
 }
 
+/// A namespace whose IPv6 addresses are of use at once.
+fn namespace() -> Namespace {
+    let namespace = Namespace::new().unwrap();
+    for which in ["all", "default"] {
+        namespace.sysctl(&format!("net.ipv6.conf.{which}.accept_dad"), "0").unwrap();
+    }
+    namespace
+}
+
 /// A namespace with a card on each switch.
-fn host(switch: &Namespace, number: u8) -> Namespace {
-    let host = Namespace::new().unwrap();
-    for (net, (name, address)) in [("in", inside(number)), ("out", outside(number))].into_iter().enumerate() {
+fn host(family: Family, switch: &Namespace, number: u8) -> Namespace {
+    let host = namespace();
+    let addresses = [("in", family.inside(number)), ("out", family.outside(number))];
+    for (net, (name, address)) in addresses.into_iter().enumerate() {
         let (mac, port) = (format!("02:00:00:00:{net:02x}:{number:02x}"), format!("{name}{number}"));
-        let card = Card { name, mac: &mac, port: &port, address, prefix: 24 };
+        let card = Card { name, mac: &mac, port: &port, address, prefix: family.prefix() };
         host.plug(&card, switch, name).unwrap();
     }
     host

@@ -221,6 +221,10 @@ impl Worker {
         for (bucket, _) in &mine {
             self.tell_listed(*bucket);
         }
+        // Of the other buckets this worker has nothing, or what it accepted meanwhile: a copy needs its word too.
+        for (bucket, _) in round.buckets.iter().filter(|bucket| !mine.contains(bucket)) {
+            self.tell_all_listed(*bucket);
+        }
         resumed.lost = lost;
         self.counters.resumed.add(resumed.connections as u64);
         self.counters.resume_lost.add(lost as u64);
@@ -364,6 +368,14 @@ impl Worker {
             cluster.lane.finish(leg.slot, None, Leases::now_ns());
         }
         false
+    }
+
+    fn tell_all_listed(&mut self, bucket: Bucket) {
+        let Some(cluster) = &self.cluster else { return };
+        let Role::Owner { syncing, .. } = cluster.role(bucket) else { return };
+        for node in syncing.iter() {
+            self.tell_everything(bucket, node);
+        }
     }
 
     /// Everything that was taken over has been said to the backups that are to hold it now.
