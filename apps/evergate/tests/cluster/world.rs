@@ -230,6 +230,9 @@ impl Drop for Node {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("node {} said: {:#?}", self.number, self.process.lines());
+            let status = self.cli(&["status", "--json"]).out;
+            let status: serde_json::Value = serde_json::from_str(&status).unwrap_or_default();
+            eprintln!("and counted {}", status["reasons"]);
         }
     }
 }

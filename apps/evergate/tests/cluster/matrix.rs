@@ -1,0 +1,190 @@
+//! Everything that may happen to nodes, with all kinds of transfers under way: nothing breaks, every byte is the right one.
+//!
+//! `make test` runs every fate once, and the other network modes with one fate; `EVERGATE_MATRIX=full` runs all of them in
+//! all modes.
+
+use crate::traffic::{self, Traffic};
+use crate::world::{Family, Node, World, privileged, settled};
+use std::time::{Duration, Instant};
+
+/// What becomes of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Its process is killed; its kernel lives.
+    Killed,
+    /// All its packets stop.
+    HostDead,
+    CutInside,
+    CutOutside,
+    /// Stopped, and let go on later.
+    Paused,
+    /// One after the other dies until one is left.
+    Sequence,
+    /// A node joins under load.
+    Joins,
+    /// Another one dies during the take-over of the first.
+    DiesDuringTakeOver,
+}
+
+const FATES: [Fate; 8] = [
+    Fate::Killed,
+    Fate::HostDead,
+    Fate::CutInside,
+    Fate::CutOutside,
+    Fate::Paused,
+    Fate::Sequence,
+    Fate::Joins,
+    Fate::DiesDuringTakeOver,
+];
+
+/// How packets reach their node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Steering {
+    Steer,
+    Flood,
+}
+
+fn full() -> bool {
+    std::env::var("EVERGATE_MATRIX").is_ok_and(|wanted| wanted == "full")
+}
+
+/// Anything but the same at every run: when a node dies must not be a habit.
+fn moment(below_ms: u64) -> Duration {
+    Duration::from_millis(u64::from_le_bytes(evergate_crypto::random_bytes()) % below_ms)
+}
+
+/// The node with the most client connections.
+fn carrier(nodes: &mut Vec<Node>) -> Node {
+    let open = |node: &Node| {
+        let status: serde_json::Value = serde_json::from_str(&node.cli(&["status", "--json"]).out).unwrap();
+        status["connections"]["open"].as_u64().unwrap()
+    };
+    let index = (0..nodes.len()).max_by_key(|index| open(&nodes[*index])).unwrap();
+    nodes.remove(index)
+}
+
+fn links(world: &World, number: u8, nets: &[&str], state: &str) {
+    for net in nets {
+        world.switch.ip(&format!("link set {net}{number} {state}")).unwrap();
+    }
+}
+
+/// Loses one node in one of the ways that it can come back from, and waits until it is back.
+fn lose(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, fate: Fate) {
+    let lost = carrier(nodes);
+    let number = lost.number;
+    let nets: &[&str] = match fate {
+        Fate::CutInside => &["in"],
+        Fate::CutOutside => &["out"],
+        Fate::HostDead => &["in", "out"],
+        _ => &[],
+    };
+    links(world, number, nets, "down");
+    if fate == Fate::Paused {
+        lost.process.signal("STOP");
+        let long = if full() { 10 } else { 2 };
+        std::thread::sleep(Duration::from_secs(long));
+    }
+    traffic.goes_on("without the node");
+    settled(nodes);
+    links(world, number, nets, "up");
+    if fate == Fate::Paused {
+        lost.process.signal("CONT");
+    }
+    nodes.push(lost);
+    nodes.sort_by_key(|node| node.number);
+    settled(nodes);
+}
+
+fn kill(nodes: &mut Vec<Node>, traffic: &Traffic) {
+    std::thread::sleep(moment(50));
+    carrier(nodes).kill();
+    traffic.goes_on("after a death");
+    settled(nodes);
+}
+
+fn run(fate: Fate, steering: Steering, family: Family) {
+    if !privileged() {
+        return;
+    }
+    let name = format!("{fate:?} {steering:?} {family:?}");
+    let world = World::of(family, 3);
+    let mode = if steering == Steering::Flood { "steering = \"flood\"" } else { "" };
+    let backups = if fate == Fate::DiesDuringTakeOver { "backups = 2" } else { "" };
+    let config = traffic::config(&world, 3, &format!("{mode}\n{backups}\n"));
+    let first = if fate == Fate::Joins { 2 } else { 3 };
+    let mut nodes: Vec<Node> = (1..=first).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    let traffic = Traffic::start(&world);
+    traffic.silences();
+    let began = Instant::now();
+    match fate {
+        Fate::Killed => kill(&mut nodes, &traffic),
+        Fate::HostDead | Fate::CutInside | Fate::CutOutside | Fate::Paused => {
+            lose(&world, &mut nodes, &traffic, fate);
+        }
+        Fate::Sequence => {
+            kill(&mut nodes, &traffic);
+            kill(&mut nodes, &traffic);
+        }
+        Fate::Joins => {
+            nodes.push(world.start(3, &config));
+            settled(&nodes);
+        }
+        Fate::DiesDuringTakeOver => {
+            carrier(&mut nodes).kill();
+            std::thread::sleep(moment(400));
+            carrier(&mut nodes).kill();
+        }
+    }
+    traffic.goes_on("afterwards");
+    let silences = traffic.silences();
+    let longest = silences.iter().max().unwrap();
+    println!(
+        "{name}: {:.1} s, longest silence {longest:?}, of all {silences:?}",
+        began.elapsed().as_secs_f64()
+    );
+    traffic.end();
+}
+
+macro_rules! fates {
+    ($($test:ident: $fate:ident),+ $(,)?) => {
+        $(#[test]
+        fn $test() {
+            run(Fate::$fate, Steering::Steer, Family::V4);
+        })+
+    };
+}
+
+fates! {
+    a_node_is_killed: Killed,
+    a_host_is_dead_for_a_while: HostDead,
+    a_node_is_cut_off_inside: CutInside,
+    a_node_is_cut_off_outside: CutOutside,
+    a_node_pauses: Paused,
+    nodes_die_one_after_the_other: Sequence,
+    a_node_joins_under_load: Joins,
+    a_node_dies_during_a_take_over: DiesDuringTakeOver,
+}
+
+fn in_other_modes(fates: &[Fate], modes: &[(Steering, Family)]) {
+    for (steering, family) in modes {
+        let fates = if full() { &FATES[..] } else { fates };
+        fates.iter().for_each(|fate| run(*fate, *steering, *family));
+    }
+}
+
+#[test]
+fn on_a_network_that_floods() {
+    in_other_modes(&[Fate::Killed], &[(Steering::Flood, Family::V4)]);
+}
+
+#[test]
+fn with_ipv6() {
+    in_other_modes(&[Fate::Killed], &[(Steering::Steer, Family::V6)]);
+}
+
+#[test]
+fn with_ipv6_on_a_network_that_floods() {
+    in_other_modes(&[Fate::Killed], &[(Steering::Flood, Family::V6)]);
+}

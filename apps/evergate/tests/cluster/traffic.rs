@@ -1,0 +1,413 @@
+//! Traffic that does not end by itself: every byte is compared where it arrives, and silences are noted.
+
+use crate::world::World;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A transfer that hangs is broken.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+const PIECE: usize = 16 << 10;
+/// Between two pieces: what is tested is what happens, not how fast.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Longer than any test.
+const ENDLESS: u64 = 1 << 40;
+
+pub(crate) trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
+
+/// The byte at a position: nothing repeats at the length of a record, a segment or a buffer.
+pub(crate) fn byte(position: usize) -> u8 {
+    ((position as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+pub(crate) fn content(from: usize, to: usize) -> Vec<u8> {
+    (from..to).map(byte).collect()
+}
+
+/// Byte by byte: nothing behind it may be taken.
+pub(crate) fn head(stream: &mut impl Read) -> std::io::Result<String> {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    Tcp,
+    Http,
+    Tls12,
+    Tls13,
+}
+
+impl Carrier {
+    fn port(self) -> u16 {
+        match self {
+            Carrier::Tcp => 9001,
+            Carrier::Http => 9002,
+            Carrier::Tls12 | Carrier::Tls13 => 9003,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    Download,
+    Upload,
+    WebSocket,
+    Requests,
+}
+
+/// What is under way in every test.
+pub(crate) const ALL: [(Carrier, Doing); 10] = [
+    (Carrier::Tcp, Doing::Download),
+    (Carrier::Tcp, Doing::Upload),
+    (Carrier::Http, Doing::Download),
+    (Carrier::Tls12, Doing::Download),
+    (Carrier::Tls12, Doing::Upload),
+    (Carrier::Tls13, Doing::Download),
+    (Carrier::Tls13, Doing::Upload),
+    (Carrier::Tls13, Doing::WebSocket),
+    (Carrier::Http, Doing::WebSocket),
+    (Carrier::Tls13, Doing::Requests),
+];
+
+/// What all parties know.
+pub(crate) struct Board {
+    stop: AtomicBool,
+    moved: Vec<AtomicU64>,
+    silences: Mutex<Vec<(Option<Instant>, Duration)>>,
+    wrong: Mutex<Vec<String>>,
+    roots: Arc<rustls::RootCertStore>,
+}
+
+impl Board {
+    fn moved(&self, number: usize) {
+        self.moved[number].fetch_add(1, Ordering::Relaxed);
+        let (last, longest) = &mut self.silences.lock().unwrap()[number];
+        let now = Instant::now();
+        *longest = last.map_or(Duration::ZERO, |last| now - last).max(*longest);
+        *last = Some(now);
+    }
+
+    fn wrong(&self, what: String) {
+        if !self.stop.load(Ordering::Relaxed) {
+            self.wrong.lock().unwrap().push(what);
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Panics when something broke; otherwise whether every transfer has moved since it moved `since`.
+    fn all_moved(&self, since: &[u64]) -> bool {
+        let wrong = self.wrong.lock().unwrap();
+        assert!(wrong.is_empty(), "broken: {wrong:#?}");
+        self.moved.iter().zip(since).all(|(moved, since)| moved.load(Ordering::Relaxed) > *since + 3)
+    }
+}
+
+/// Transfers of all kinds through the cluster's address.
+pub(crate) struct Traffic {
+    pub(crate) board: Arc<Board>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Traffic {
+    /// Starts server and clients. The configuration must be [`config`]'s.
+    pub(crate) fn start(world: &World) -> Traffic {
+        let board = Arc::new(Board {
+            moved: ALL.iter().map(|_| AtomicU64::new(0)).collect(),
+            silences: Mutex::new(vec![(None, Duration::ZERO); ALL.len()]),
+            roots: Arc::new(roots(world)),
+            stop: AtomicBool::new(false),
+            wrong: Mutex::default(),
+        });
+        let (at, shared) = (server(world), board.clone());
+        world.switch.run(move || {
+            let listener = TcpListener::bind(at).unwrap();
+            std::thread::spawn(move || serve(&listener, &shared));
+        });
+        let mut threads = Vec::new();
+        for (number, (carrier, doing)) in ALL.into_iter().enumerate() {
+            let (board, to) = (board.clone(), SocketAddr::new(world.family.address(), carrier.port()));
+            threads.push(world.switch.spawn(move || {
+                if let Err(error) = transfer(carrier, doing, to, number, &board) {
+                    board.wrong(format!("{carrier:?} {doing:?}: {error}"));
+                }
+            }));
+        }
+        let traffic = Traffic { board, threads };
+        traffic.goes_on("at the beginning");
+        traffic
+    }
+
+    /// Waits until every transfer has moved on from here.
+    pub(crate) fn goes_on(&self, when: &str) {
+        let since: Vec<u64> = self.board.moved.iter().map(|moved| moved.load(Ordering::Relaxed)).collect();
+        let until = Instant::now() + PATIENCE;
+        while !self.board.all_moved(&since) {
+            let still: Vec<_> = (0..ALL.len())
+                .filter(|number| self.board.moved[*number].load(Ordering::Relaxed) <= since[*number] + 3)
+                .map(|number| ALL[number])
+                .collect();
+            assert!(Instant::now() < until, "{when}: these hang: {still:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The longest silence of each transfer since this was asked last.
+    pub(crate) fn silences(&self) -> Vec<Duration> {
+        let mut all = self.board.silences.lock().unwrap();
+        all.iter_mut().map(|(_, longest)| std::mem::take(longest)).collect()
+    }
+
+    /// Ends everything; nothing may have broken.
+    pub(crate) fn end(self) {
+        let since: Vec<u64> = vec![0; ALL.len()];
+        self.board.all_moved(&since);
+        self.board.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn roots(world: &World) -> rustls::RootCertStore {
+    let mut roots = rustls::RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_file(world.folder.path("shop.pem")).unwrap();
+    roots.add(certificate).unwrap();
+    roots
+}
+
+fn server(world: &World) -> SocketAddr {
+    SocketAddr::new(world.family.inside(254), 8000)
+}
+
+/// Listeners of all kinds before the one server.
+pub(crate) fn config(world: &World, nodes: u8, more: &str) -> String {
+    let files = ["shop.pem", "shop.key"].map(|name| world.folder.path(name));
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-noenc",
+            "-days",
+            "30",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+        ])
+        .args(["-subj", "/CN=shop.test", "-addext", "subjectAltName=DNS:shop.test"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .args(["-out".as_ref(), files[0].as_os_str(), "-keyout".as_ref(), files[1].as_os_str()])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let mut text =
+        world.config(&world.all_entries(nodes), more).replace("flows_max = 1024", "flows_max = 4096");
+    for (name, carrier) in [("tcp", Carrier::Tcp), ("http", Carrier::Http), ("https", Carrier::Tls13)] {
+        let at = SocketAddr::new(world.family.address(), carrier.port());
+        text.push_str(&format!(
+            "[[listeners]]\nname = \"{name}\"\naddress = \"{at}\"\nprotocol = \"{name}\"\npool = \"site\"\n"
+        ));
+        if name == "https" {
+            text.push_str("certificates = [\"shop\"]\n");
+        }
+    }
+    let at = server(world);
+    text + &format!(
+        "[[pools]]\nname = \"site\"\nservers = [{{ address = \"{at}\" }}]\n\
+         [[certificates]]\nname = \"shop\"\nchain = \"shop.pem\"\nkey = \"shop.key\"\n"
+    )
+}
+
+/// One thread per connection; what it takes must be the content.
+fn serve(listener: &TcpListener, board: &Arc<Board>) {
+    for stream in listener.incoming().flatten() {
+        let board = board.clone();
+        std::thread::spawn(move || {
+            stream.set_nodelay(true).unwrap();
+            if let Err(error) = answer(&stream, &board) {
+                board.wrong(format!("the server: {error}"));
+            }
+        });
+    }
+}
+
+fn answer(stream: &TcpStream, board: &Board) -> std::io::Result<()> {
+    let mut input = BufReader::new(stream.try_clone()?);
+    let mut output = stream.try_clone()?;
+    while board.goes_on() {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            // A connection without a request may end at any time, and does when its node dies.
+            let idle = head.is_empty();
+            match input.read_line(&mut head) {
+                Ok(0) => return Ok(()),
+                Err(_) if idle => return Ok(()),
+                result => result?,
+            };
+        }
+        let asked = head.lines().next().unwrap_or_default().to_owned();
+        let result = respond(&head, &mut input, &mut output, board);
+        result.map_err(|error| std::io::Error::other(format!("{asked}: {error}")))?;
+    }
+    Ok(())
+}
+
+fn respond(head: &str, input: &mut impl Read, output: &mut impl Write, board: &Board) -> std::io::Result<()> {
+    if head.starts_with("POST ") {
+        return compare(input, board, None);
+    }
+    if head.starts_with("GET /ws") {
+        output.write_all(
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        )?;
+        let mut buffer = vec![0; PIECE];
+        while board.goes_on() {
+            let count = input.read(&mut buffer)?;
+            if count == 0 {
+                return Ok(());
+            }
+            output.write_all(&buffer[..count])?;
+        }
+        return Ok(());
+    }
+    if let Some((number, _)) = head.strip_prefix("GET /n/").and_then(|rest| rest.split_once(' ')) {
+        return write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{number}", number.len());
+    }
+    write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {ENDLESS}\r\n\r\n")?;
+    let mut at = 0;
+    while board.goes_on() {
+        output.write_all(&content(at, at + PIECE))?;
+        at += PIECE;
+    }
+    Ok(())
+}
+
+/// Takes the content until it is told to stop; a piece at a time moves the transfer on.
+fn compare(stream: &mut impl Read, board: &Board, number: Option<usize>) -> std::io::Result<()> {
+    let mut buffer = vec![0; PIECE];
+    let mut at = 0;
+    while board.goes_on() {
+        let count = stream.read(&mut buffer)?;
+        if count == 0 {
+            return Err(std::io::Error::other(format!("the stream ended after {at} bytes")));
+        }
+        if buffer[..count] != content(at, at + count) {
+            let wrong = (0..count).find(|place| buffer[*place] != byte(at + place)).unwrap_or(0);
+            return Err(std::io::Error::other(format!("another byte at {}", at + wrong)));
+        }
+        at += count;
+        if let Some(number) = number {
+            board.moved(number);
+            std::thread::sleep(PAUSE);
+        }
+    }
+    Ok(())
+}
+
+fn transfer(
+    carrier: Carrier,
+    doing: Doing,
+    to: SocketAddr,
+    number: usize,
+    board: &Board,
+) -> std::io::Result<()> {
+    let mut stream = connect(carrier, to, &board.roots)?;
+    match doing {
+        Doing::Download => {
+            stream.write_all(b"GET /down HTTP/1.1\r\nHost: shop.test\r\n\r\n")?;
+            expect(&mut stream, "HTTP/1.1 200")?;
+            compare(&mut stream, board, Some(number))
+        }
+        Doing::Upload => {
+            write!(stream, "POST /up HTTP/1.1\r\nHost: shop.test\r\nContent-Length: {ENDLESS}\r\n\r\n")?;
+            let mut at = 0;
+            while board.goes_on() {
+                stream.write_all(&content(at, at + PIECE))?;
+                at += PIECE;
+                board.moved(number);
+                std::thread::sleep(PAUSE);
+            }
+            Ok(())
+        }
+        Doing::WebSocket => {
+            stream.write_all(
+                b"GET /ws HTTP/1.1\r\nHost: shop.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+            )?;
+            expect(&mut stream, "HTTP/1.1 101")?;
+            let mut at = 0;
+            while board.goes_on() {
+                let (said, mut back) = (content(at, at + 1000), [0; 1000]);
+                stream.write_all(&said)?;
+                stream.read_exact(&mut back)?;
+                if back[..] != said {
+                    return Err(std::io::Error::other(format!("another echo at {at}")));
+                }
+                at += 1000;
+                board.moved(number);
+                std::thread::sleep(PAUSE);
+            }
+            Ok(())
+        }
+        Doing::Requests => {
+            for request in 0u64.. {
+                if !board.goes_on() {
+                    break;
+                }
+                write!(stream, "GET /n/{request} HTTP/1.1\r\nHost: shop.test\r\n\r\n")?;
+                expect(&mut stream, "HTTP/1.1 200")?;
+                let mut said = vec![0; request.to_string().len()];
+                stream.read_exact(&mut said)?;
+                if said != request.to_string().as_bytes() {
+                    return Err(std::io::Error::other(format!("request {request} got another answer")));
+                }
+                board.moved(number);
+                std::thread::sleep(PAUSE);
+            }
+            Ok(())
+        }
+    }
+}
+
+fn expect(stream: &mut impl Read, start: &str) -> std::io::Result<()> {
+    let head = head(stream)?;
+    if head.starts_with(start) { Ok(()) } else { Err(std::io::Error::other(head)) }
+}
+
+fn connect(
+    carrier: Carrier,
+    to: SocketAddr,
+    roots: &Arc<rustls::RootCertStore>,
+) -> std::io::Result<Box<dyn Stream>> {
+    let stream = TcpStream::connect(to)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let version = match carrier {
+        Carrier::Tcp | Carrier::Http => return Ok(Box::new(stream)),
+        Carrier::Tls12 => &rustls::version::TLS12,
+        Carrier::Tls13 => &rustls::version::TLS13,
+    };
+    let config = rustls::ClientConfig::builder_with_provider(evergate_crypto::client_provider())
+        .with_protocol_versions(&[version])
+        .map_err(std::io::Error::other)?
+        .with_root_certificates(roots.clone())
+        .with_no_client_auth();
+    let name = rustls::pki_types::ServerName::try_from("shop.test").map_err(std::io::Error::other)?;
+    let connection = rustls::ClientConnection::new(Arc::new(config), name).map_err(std::io::Error::other)?;
+    Ok(Box::new(rustls::StreamOwned::new(connection, stream)))
+}
