@@ -305,7 +305,7 @@ struct DemoClusterArgs {
     #[arg(long)]
     check: bool,
     /// Length of each download and upload, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     transfer_mib: u32,
 }
 

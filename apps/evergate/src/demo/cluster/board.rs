@@ -155,6 +155,11 @@ impl Board {
         Board { transfers, bytes_each, finishing: AtomicBool::new(false) }
     }
 
+    /// What all transfers have verified.
+    pub(super) fn bytes(&self) -> u64 {
+        self.transfers.iter().map(|transfer| transfer.lock().bytes).sum()
+    }
+
     /// The transfer that a request is for.
     pub(in crate::demo) fn of_path(&self, path: &str) -> Option<&Transfer> {
         self.transfers.get(path.strip_prefix("/transfer/")?.parse::<usize>().ok()?)
