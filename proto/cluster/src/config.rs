@@ -89,7 +89,7 @@ pub struct Pace {
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { mirrors_max: 64, moves_max: 16, tolerance_percent: 10 }
+        Pace { mirrors_max: 64, moves_max: 64, tolerance_percent: 10 }
     }
 }
 

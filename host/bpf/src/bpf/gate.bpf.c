@@ -140,6 +140,11 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct packet *p, 
 	__u32 flags = READ(s->flags), committed = READ(s->committed), ws = s->wscale & 15;
 	struct tcphdr th = p->tcp;
 	bool template = skb->mark == template_mark, open = flags & FLAG_OPEN;
+	if (th.rst && !th.ack && READ(s->syn_sent)) {
+		/* RFC 9293 section 3.5.1: a server still has a connection from this port, of a node that is dead. Nothing of
+		 * ours depends on it; without this answer our SYN would be repeated until the connect times out. */
+		return TC_ACT_OK;
+	}
 	if (th.rst && !(flags & (FLAG_RST | FLAG_OPEN))) {
 		count(RST_HELD);
 		return TC_ACT_STOLEN;

@@ -173,6 +173,25 @@ fn a_window_update_passes_when_the_peer_runs_short_of_credit() {
 }
 
 #[test]
+fn a_connection_that_only_the_server_remembers_may_be_reset_by_our_next_one() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let syn = Segment { seq: 500, flags: SYN, ..out(false) };
+        let rst = Segment { seq: 77, flags: RST, ..out(false) };
+        assert!(leave(gate, &syn).is_ok());
+        let challenge = Segment { seq: 9000, ack: 77, ..inward(false) };
+        assert!(enter(gate, &challenge).is_ok());
+        assert_eq!(leave(gate, &rst), Ok(rst.clone()));
+        assert_eq!(leave(gate, &Segment { flags: RST | ACK, ..rst.clone() }), Err(STOLEN));
+        let answer = Segment { seq: 1000, ack: 501, flags: SYN | ACK, ..inward(false) };
+        assert!(enter(gate, &answer).is_ok());
+        assert_eq!(leave(gate, &rst), Err(STOLEN), "it is a connection now");
+    });
+}
+
+#[test]
 fn what_cannot_be_registered_does_not_start_and_what_is_unknown_stays_silent() {
     if !privileged() {
         return;
