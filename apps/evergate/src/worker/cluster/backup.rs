@@ -95,6 +95,7 @@ impl Worker {
                 for (bucket, role) in roles {
                     self.change_role(bucket, role);
                 }
+                self.look_at_waiting();
             }
             Instruction::TakeOver(round) => self.take_over(&round),
             Instruction::Void => self.void(),
@@ -106,6 +107,7 @@ impl Worker {
         if let Some(cluster) = &mut self.cluster {
             cluster.holder.clear();
             cluster.complete.clear();
+            cluster.untold.clear();
             cluster.forgetting.clear();
             cluster.freezing.clear();
             cluster.frozen.clear();
@@ -118,6 +120,7 @@ impl Worker {
                 self.abandon(key);
             }
         }
+        self.look_at_waiting(); // nothing of it is ours any more
         self.counters.open.set(self.clients.len() as u64);
     }
 }

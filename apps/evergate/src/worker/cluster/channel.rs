@@ -12,11 +12,21 @@ use std::os::fd::{AsRawFd, OwnedFd};
 /// Most that is taken from the socket in one turn.
 const READ_MAX: usize = 4 << 20;
 
-/// What the owner waits to hear: a connection's entry, or that all of a bucket is said.
+/// What the owner waits to hear of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Notice {
-    Entry { key: super::Key, index: u64 },
-    Complete { bucket: u16, office: evergate_mirror::Office },
+    Entry {
+        key: super::Key,
+        index: u64,
+    },
+    Complete {
+        bucket: u16,
+        office: evergate_mirror::Office,
+    },
+    /// The state of connections that were taken over.
+    Taken {
+        bucket: u16,
+    },
 }
 
 /// A socket as `rustls` wants it.

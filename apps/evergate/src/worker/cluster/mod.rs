@@ -5,7 +5,8 @@
 //! - [`channel`]: the encrypted connection to one worker of another node;
 //! - [`backup`]: entries of others come in;
 //! - [`freeze`]: connections that move to another node on purpose become quiet here;
-//! - [`resume`]: connections whose owner is gone, or has frozen them for us, are continued here.
+//! - [`resume`]: connections whose owner is gone, or has frozen them for us, are continued here;
+//! - [`told`]: what must be known elsewhere before they say anything.
 //!
 //! Which node serves which bucket is decided elsewhere (`crate::cluster`) and told as roles. Without a cluster none of
 //! this exists in a worker.
@@ -16,6 +17,7 @@ mod freeze;
 mod leg;
 mod owner;
 mod resume;
+mod told;
 
 pub(crate) use leg::Gated;
 pub(crate) use owner::Mirroring;
@@ -27,7 +29,7 @@ use backup::Incoming;
 use channel::Outgoing;
 use evergate_base::Micros;
 use evergate_bpf::{Flow, Gate, Lane, LaneId};
-use evergate_cluster::{Bucket, NodeId, Role};
+use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::{Holder, Office};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -67,6 +69,9 @@ pub(crate) struct Cluster {
     channels_at: Micros,
     incoming: Vec<Option<Incoming>>,
     holder: Holder,
+    /// Take-overs that are not done, and nodes that must get the state of their buckets first.
+    waiting: Vec<told::Waiting>,
+    untold: BTreeMap<Bucket, MemberSet>,
     /// Copies of which some workers of the owner have said everything.
     complete: BTreeMap<Bucket, (Office, BTreeSet<u16>)>,
     /// Buckets that were given up, and when nothing of them can come any more.
@@ -115,6 +120,8 @@ impl Cluster {
             channels_at: Micros(0),
             incoming: Vec::new(),
             holder: Holder::default(),
+            waiting: Vec::new(),
+            untold: BTreeMap::new(),
             complete: BTreeMap::new(),
             forgetting: Vec::new(),
             by_slot: HashMap::new(),

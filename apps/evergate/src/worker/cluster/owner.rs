@@ -400,6 +400,7 @@ impl Worker {
             Ok(notices) => notices,
             Err(error) => return cluster.lose(peer, &error.to_string()),
         };
+        let mut told = false;
         for notice in notices {
             match notice {
                 Notice::Entry { key, index } => {
@@ -412,10 +413,17 @@ impl Worker {
                         }
                     }
                 }
+                Notice::Taken { bucket } => {
+                    cluster.note_told(Bucket(bucket), peer.0);
+                    told = true;
+                }
                 Notice::Complete { bucket, office } => {
                     cluster.report(Report::CaughtUp { bucket: Bucket(bucket), node: peer.0, office });
                 }
             }
+        }
+        if told {
+            self.look_at_waiting();
         }
     }
 
@@ -626,7 +634,7 @@ impl Cluster {
         self.say_to(node, bucket, &Frame::Complete { bucket: bucket.0 }, Some(notice));
     }
 
-    fn say_to(&mut self, node: NodeId, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
+    pub(super) fn say_to(&mut self, node: NodeId, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
         let peer = (node, self.worker_of(bucket));
         let Some(outgoing) = self.outgoing.get_mut(&peer) else { return };

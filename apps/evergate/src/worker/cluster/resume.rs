@@ -6,8 +6,9 @@
 //! every peer on. Steps and reasons: the failover design, "Take-over, step by step".
 
 use super::leg::tcp_facts;
+use super::told::Waiting;
 use super::{Cluster, End, Gated, Mirroring};
-use crate::cluster::{Report, Resumed, Round};
+use crate::cluster::{Resumed, Round};
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstream::Upstream;
 use crate::worker::{Client, Pulse, View, Worker, canonical};
@@ -17,6 +18,7 @@ use evergate_cluster::{Bucket, Role};
 use evergate_connection::{Accepted, Connection, Io, ResumedLeg};
 use evergate_mirror::{ConnectionId, Held, LegFacts};
 use evergate_sys::{Probe, Restore, Restoring, Stamp, TcpFacts};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Receive window of a restored socket, before scaling.
@@ -46,10 +48,11 @@ struct Leg {
     socket: Option<Restoring>,
 }
 
-struct Take {
-    id: ConnectionId,
-    bucket: Bucket,
-    held: Held,
+/// One connection on its way.
+pub(super) struct Take {
+    pub(super) id: ConnectionId,
+    pub(super) bucket: Bucket,
+    pub(super) held: Held,
     client: Leg,
     server: Option<Leg>,
 }
@@ -203,33 +206,62 @@ impl Worker {
             }
             built.is_ok()
         });
-        for (bucket, _) in &mine {
-            if let Some(bucket) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
-                cluster.gate.owners().release(bucket);
-            }
-        }
-        let mut resumed = Resumed { buckets: mine.len(), ..Resumed::default() };
-        let awake: Vec<_> = takes.into_iter().filter_map(|take| wake(cluster, take)).collect();
-        resumed.took_us = started.elapsed().as_micros() as u64;
-        for take in awake {
-            self.pulse.beat();
-            match self.resume(take) {
-                true => resumed.connections += 1,
-                false => lost += 1,
-            }
+        let mut waiting = Waiting { started, resumed: Resumed::default(), left: BTreeMap::new() };
+        (waiting.resumed.buckets, waiting.resumed.lost) = (mine.len(), lost);
+        for take in takes {
+            waiting.left.entry(take.bucket).or_default().push(take);
         }
         for (bucket, _) in &mine {
-            self.tell_listed(*bucket);
+            waiting.left.entry(*bucket).or_default();
         }
         // Of the other buckets this worker has nothing, or what it accepted meanwhile: a copy needs its word too.
         for (bucket, _) in round.buckets.iter().filter(|bucket| !mine.contains(bucket)) {
             self.tell_all_listed(*bucket);
         }
-        resumed.lost = lost;
-        self.counters.resumed.add(resumed.connections as u64);
-        self.counters.resume_lost.add(lost as u64);
-        if let Some(cluster) = &self.cluster {
-            cluster.report(Report::Resumed(resumed));
+        self.begin_waiting(waiting);
+    }
+
+    /// The connections of these buckets go on now: whoever must hold their state does. All peers hear of it before the
+    /// first state machine is restored, and those with a request under way are restored first.
+    pub(super) fn go_on_with(&mut self, ready: Vec<(Bucket, Vec<Take>)>, resumed: &mut Resumed) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let mut buckets = Vec::new();
+        let mut takes = Vec::new();
+        for (bucket, of) in ready {
+            if let Some(bucket) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
+                cluster.gate.owners().release(bucket);
+            }
+            buckets.push(bucket);
+            takes.extend(of);
+        }
+        takes.sort_by_key(|take| take.server.is_none());
+        let mut awake = Vec::with_capacity(takes.len());
+        for take in takes {
+            self.pulse.beat();
+            match wake(cluster, take) {
+                Some(take) => awake.push(take),
+                None => resumed.lost += 1,
+            }
+        }
+        for take in awake {
+            self.pulse.beat();
+            match self.resume(take) {
+                true => resumed.connections += 1,
+                false => resumed.lost += 1,
+            }
+        }
+        for bucket in buckets {
+            self.tell_listed(bucket);
+        }
+    }
+
+    /// Somebody else goes on with them, or nobody: nothing of them leaves.
+    pub(super) fn drop_takes(&mut self, takes: Vec<Take>) {
+        let Some(cluster) = &mut self.cluster else { return };
+        for mut take in takes {
+            for slot in take.legs().filter_map(|leg| leg.slot.take()) {
+                cluster.lane.finish(slot, None, Leases::now_ns());
+            }
         }
     }
 
