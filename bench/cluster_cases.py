@@ -277,7 +277,8 @@ class Opened:
         ready, _, _ = select.select([output], [], [], patience_s)
         line = output.readline() if ready else b""
         if not line:
-            raise BenchError(f"the client does not answer after {patience_s:.0f} s: {self.child.last_words()}")
+            state = "ended" if ready else f"does not answer after {patience_s:.0f} s"
+            raise BenchError(f"the client {state}: {self.child.last_words()}")
         return json.loads(line)
 
 

@@ -170,16 +170,20 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """What `evergate cluster status --json` shows."""
+        return json.loads(self.get("/v1/cluster"))
+
+    def get(self, path: str) -> bytes:
+        """An answer of the admin API."""
         connection = UnixConnection(self.socket)
         try:
-            connection.request("GET", "/v1/cluster")
+            connection.request("GET", path)
             response = connection.getresponse()
             body = response.read()
         finally:
             connection.close()
         if response.status != 200:
-            raise BenchError(f"node {self.number}: cluster status: {response.status} {body[:200]!r}")
-        return json.loads(body)
+            raise BenchError(f"node {self.number}: {path}: {response.status} {body[:200]!r}")
+        return body
 
 
 class World:
@@ -307,14 +311,15 @@ class World:
 
     def settle(self) -> list[dict[str, Any]]:
         """Waits until the nodes that live are one cluster, and each bucket has its copy and the owner it should have."""
-        if not self.shape.clustered:
-            return []
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         found: list[dict[str, Any]] = []
         while time.monotonic() < deadline:
             for node in self.nodes:
                 node.child.check()
             with suppress(OSError, http.client.HTTPException):
+                if not self.shape.clustered:
+                    self.nodes[0].get("/healthz")
+                    return []
                 found = [node.status() for node in self.nodes]
                 if settled(found, self.shape):
                     return found
