@@ -99,7 +99,11 @@ impl Worker {
             let took = self.now.since(upstream.used_since);
             upstream.server.handle_response(took, clean);
         }
-        let quiet = !upstream.readable || is_quiet(upstream);
+        let mut quiet = !upstream.readable || is_quiet(upstream);
+        if clean && let (Some(gated), Some(cluster)) = (&mut upstream.gated, &mut self.cluster) {
+            quiet &= gated.rest();
+            cluster.pooled.push(key);
+        }
         let bucket = client.mirroring.as_ref().map(|mirroring| mirroring.bucket.0);
         let idle = self.idle.entry((upstream.server.id, bucket)).or_default();
         let settings = self.current.last().and_then(|current| dial::idle_of(current, &upstream.server));

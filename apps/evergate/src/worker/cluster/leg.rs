@@ -201,6 +201,13 @@ impl Gated {
         self.committed < self.target && now.since(self.target_at) >= RIPE_AFTER && self.commit(self.target)
     }
 
+    /// The leg goes to the pool, where nobody watches the time: nothing is held back any more. False when the backups lack
+    /// some of what was read.
+    pub(crate) fn rest(&mut self) -> bool {
+        self.commit(self.target);
+        self.committed == self.read
+    }
+
     /// Whether something is held back that time alone will release, or input may have to be stashed.
     pub(crate) fn rests_on_time(&self) -> bool {
         self.committed < self.target || self.target < self.read
