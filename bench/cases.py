@@ -18,10 +18,11 @@ Load = Callable[[Tools, Target, float], Done]
 
 @dataclass(frozen=True)
 class Aim:
-    """Bounds: `ratio` against the better peer, `value` in the row's unit."""
+    """Bounds: `ratio` (at most) and `ratio_min` (at least) against the better peer, `value` in the row's unit."""
 
     ratio: float | None = None
     value: float | None = None
+    ratio_min: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,14 @@ RELAY_CASES = (
 )
 RULES_CASE = "rules_5000"
 IDLE_CASE = "idle_rss"
-NAMES = tuple(case.name for case in RELAY_CASES) + (RULES_CASE, IDLE_CASE)
+# Rows of clusters: `cluster_cases` says how they are measured, those of one line together.
+CLUSTER_NAMES = (
+    *("cluster_requests", "cluster_bulk", "cluster_handshakes", "cluster_latency_us", "cluster_mirror_share_of_bulk"),
+    *("cluster_stall_p99_ms", "cluster_stall_max_ms", "cluster_next_request_ms"),
+    "cluster_bytes_per_idle_connection",
+    "cluster_cpu_per_handshake_7_vs_2",
+)
+NAMES = tuple(case.name for case in RELAY_CASES) + (RULES_CASE, IDLE_CASE) + CLUSTER_NAMES
 
 AIMS = {
     "full_ecdsa": Aim(0.55),
@@ -103,4 +111,15 @@ AIMS = {
     "tcp_10m": Aim(0.40),
     "rules_5000": Aim(1.05),
     "idle_rss": Aim(0.25, 3.0),
+    # Operations per CPU second with one backup against none.
+    "cluster_requests": Aim(ratio_min=0.80),
+    "cluster_bulk": Aim(ratio_min=0.95),
+    "cluster_handshakes": Aim(ratio_min=0.85),
+    "cluster_latency_us": Aim(value=200),
+    "cluster_mirror_share_of_bulk": Aim(value=0.005),
+    "cluster_stall_p99_ms": Aim(value=100),
+    "cluster_stall_max_ms": Aim(value=300),
+    "cluster_next_request_ms": Aim(value=10),
+    "cluster_bytes_per_idle_connection": Aim(value=256),
+    "cluster_cpu_per_handshake_7_vs_2": Aim(1.05),
 }

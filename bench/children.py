@@ -120,6 +120,26 @@ class Children:
             raise
         return child
 
+    def start_talking(
+        self, name: str, command: list[str], core: int | None, environment: dict[str, str]
+    ) -> Child:
+        """Starts a program that is told what to do on standard input and answers on standard output."""
+        self._started += 1
+        log = self.folder / f"{self._started:03}-{name}.log"
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                pinned(command, core),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        child = Child(name, process, log, [process.pid])
+        self._live.append(child)
+        return child
+
     def adopt(self, name: str, process: subprocess.Popen[bytes]) -> Child:
         """Takes care of ending a process that was started elsewhere."""
         child = Child(name, process, self.folder / f"{name}.log", [process.pid])

@@ -26,6 +26,8 @@ class Material:
     backend: int
     marked: int
     """A second port of the backend, whose responses have `X-Pool: marked`: where rules route to."""
+    host: str = "127.0.0.1"
+    """Where the backend listens."""
 
     def certificate(self, kind: str) -> Path:
         return self.folder / f"{kind}.crt"
@@ -96,9 +98,9 @@ def backend_config(material: Material) -> str:
     keepalive_timeout 1h;
     keepalive_requests 100000000;
     keepalive_time 24h;
-    server {{ listen 127.0.0.1:{material.backend} backlog=4096;{site}
+    server {{ listen {material.host}:{material.backend} backlog=4096;{site}
     }}
-    server {{ listen 127.0.0.1:{material.marked} backlog=4096;
+    server {{ listen {material.host}:{material.marked} backlog=4096;
         add_header X-Pool marked;{site}
     }}
 }}

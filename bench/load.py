@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,20 +51,25 @@ class Target:
     path: str = "/1k"
     tls: bool = True
     body_bytes: int = 1024
+    host: str = "127.0.0.1"
 
     @property
     def url(self) -> str:
         scheme = "https" if self.tls else "http"
-        return f"{scheme}://127.0.0.1:{self.port}{self.path}"
+        return f"{scheme}://{self.host}:{self.port}{self.path}"
 
 
 class Tools:
     """Runs load tools on their core."""
 
-    def __init__(self, children: Children, folder: Path, core: int | None) -> None:
+    def __init__(
+        self, children: Children, folder: Path, core: int | None, within: Sequence[str] = ()
+    ) -> None:
         self.children = children
         self.folder = folder
         self.core = core
+        self.within = list(within)
+        """What goes before each command: how to get into a network namespace."""
         settings = folder / "client.cnf"
         settings.write_text(OPENSSL_CLIENT)
         self.environment = {**os.environ, "OPENSSL_CONF": str(settings)}
@@ -113,7 +119,7 @@ class Tools:
         """`clients` processes of `openssl s_time -new`: full handshake, request, response until the server closes."""
         whole = max(1, math.ceil(seconds))
         command = ["openssl", "s_time", "-new", "-tls1_3", "-time", str(whole)]
-        command += ["-connect", f"127.0.0.1:{target.port}", "-www", target.path]
+        command += ["-connect", f"{target.host}:{target.port}", "-www", target.path]
         outputs, elapsed = self._run([command] * clients, whole)
         connections = sum(parse_s_time(output, target.body_bytes) for output in outputs)
         return Done(connections, connections * target.body_bytes, elapsed)
@@ -125,7 +131,7 @@ class Tools:
         try:
             for command in commands:
                 process = subprocess.Popen(
-                    pinned(command, self.core),
+                    pinned(self.within + command, self.core),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,

@@ -66,16 +66,18 @@ def measure(child: Child, load: Callable[[], Done]) -> Sample:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the results: ours against one peer."""
+    """One line of the results: ours against one peer, or a figure without one."""
 
     name: str
     unit: str
     ours: float
-    peer: str
-    peer_value: float
+    peer: str | None = None
+    peer_value: float | None = None
 
     @property
-    def ratio(self) -> float:
+    def ratio(self) -> float | None:
+        if self.peer_value is None:
+            return None
         return self.ours / self.peer_value if self.peer_value else float("inf")
 
     def as_json(self) -> dict[str, object]:
@@ -84,8 +86,8 @@ class Row:
             "unit": self.unit,
             "ours": significant(self.ours),
             "peer": self.peer,
-            "peer_value": significant(self.peer_value),
-            "ratio": round(self.ratio, 4),
+            "peer_value": None if self.peer_value is None else significant(self.peer_value),
+            "ratio": None if self.ratio is None else round(self.ratio, 4),
         }
 
 

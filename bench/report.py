@@ -78,9 +78,13 @@ def verdict(aim: Aim, rows: list[Row]) -> tuple[bool, str]:
     """Whether a row's aim is met against the better of its peers, and the aim in words."""
     parts, met = [], True
     if aim.ratio is not None:
-        better = max(row.ratio for row in rows)
+        better = max(row.ratio for row in rows if row.ratio is not None)
         met = better <= aim.ratio
         parts.append(f"<= {aim.ratio:.2f}x")
+    if aim.ratio_min is not None:
+        worst = min(row.ratio for row in rows if row.ratio is not None)
+        met = met and worst >= aim.ratio_min
+        parts.append(f">= {aim.ratio_min:.2f}x")
     if aim.value is not None:
         met = met and rows[0].ours <= aim.value
         parts.append(f"<= {aim.value:g}")
@@ -93,7 +97,11 @@ def table(rows: list[Row]) -> str:
     out = [header, "-" * len(header)]
     for name in dict.fromkeys(row.name for row in rows):
         same = [row for row in rows if row.name == name]
-        peers = ", ".join(f"{row.peer} {number(row.peer_value)} ({row.ratio:.2f}x)" for row in same)
+        peers = ", ".join(
+            f"{row.peer} {number(row.peer_value)} ({row.ratio:.2f}x)"
+            for row in same
+            if row.peer_value is not None and row.ratio is not None
+        )
         aim, result = "", ""
         if name in AIMS:
             met, aim = verdict(AIMS[name], same)
@@ -105,12 +113,17 @@ def table(rows: list[Row]) -> str:
 
 
 def number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.3f}"
+    size = abs(value)
+    if 0 < size < 0.01:
+        return f"{value:.2g}"
+    return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.3f}"
 
 
 def save(path: Path, record: Record, where: dict[str, str], settings: dict[str, object]) -> None:
-    """Rows to `path`; environment, notes and every sample to `details.json` beside it."""
+    """Rows to `path`; environment, notes and every sample to `details.json`, and figures, beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([row.as_json() for row in record.rows], indent=1) + "\n")
     details = {"environment": where, "settings": settings, "notes": record.notes, "samples": record.samples}
     (path.parent / "details.json").write_text(json.dumps(details, indent=1) + "\n")
+    for name, figure in record.figures.items():
+        (path.parent / f"{name}.svg").write_text(figure)

@@ -13,14 +13,17 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from cases import IDLE_CASE, NAMES, RELAY_CASES, RULES_CASE
+from cases import CLUSTER_NAMES, IDLE_CASE, NAMES, RELAY_CASES, RULES_CASE
 from children import BenchError, Children
+from cluster_cases import GROUPS
+from cluster_net import obstacle_here
 from configs import CONNECTIONS_MAX
 from report import environment, save, table
 from runners import Record, run_idle, run_relay, run_rules, say
 from stack import Options, Stack
 
 ROOT = Path(__file__).resolve().parent.parent
+TRANSFERS = 200
 OTHER_TITLES = {RULES_CASE: "5,000 rules against 10", IDLE_CASE: "memory of idle TLS connections"}
 
 
@@ -30,10 +33,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="length of one load (default 3)")
     parser.add_argument("--only", default="", metavar="NAME[,NAME]", help=f"some of: {', '.join(NAMES)}")
     parser.add_argument(
-        "--quick", action="store_true", help="1 round of 1 s, 500 idle connections: tests the harness"
+        "--quick", action="store_true", help="1 round of 1 s, few connections: tests the harness"
     )
     parser.add_argument(
         "--idle-connections", type=int, default=5000, help="connections of idle_rss (default 5000)"
+    )
+    parser.add_argument(
+        "--cluster-connections",
+        type=int,
+        default=10_000,
+        help="connections of the node that is killed, 200 of them transferring (default 10000)",
     )
     parser.add_argument("--proxy-core", type=int, default=0, help="core of the proxies (default 0)")
     parser.add_argument("--load-core", type=int, default=1, help="core of load tools and backend (default 1)")
@@ -46,12 +55,15 @@ def arguments() -> argparse.Namespace:
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.rounds, chosen.seconds, chosen.idle_connections = 1, 1.0, 500
+        chosen.cluster_connections = min(chosen.cluster_connections, 1000)
     chosen.only = [name for name in chosen.only.split(",") if name]
     unknown = [name for name in chosen.only if name not in NAMES]
     if unknown:
         parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(NAMES)}")
     if chosen.rounds < 1 or chosen.seconds <= 0 or chosen.idle_connections < 1:
         parser.error("--rounds, --seconds and --idle-connections must be positive")
+    if chosen.cluster_connections < TRANSFERS:
+        parser.error(f"--cluster-connections must be at least {TRANSFERS}")
     return chosen
 
 
@@ -78,6 +90,8 @@ def options(chosen: argparse.Namespace) -> Options:
         chosen.idle_connections,
         proxy_core,
         load_core,
+        chosen.cluster_connections,
+        TRANSFERS,
     )
 
 
@@ -103,6 +117,28 @@ def run_all(stack: Stack, names: list[str], record: Record) -> list[str]:
     return failures
 
 
+def run_clusters(stack: Stack, names: list[str], record: Record) -> tuple[list[str], list[str]]:
+    """Runs the groups that have one of these rows; returns what failed, and what was left out and why."""
+    wanted = {name for name in names if name in CLUSTER_NAMES}
+    reason = obstacle_here()
+    if wanted and reason:
+        return [], [f"{name}: {reason}" for name in names if name in wanted]
+    failures = []
+    for group in GROUPS:
+        rows = [name for name in group.rows if name in wanted]
+        if not rows:
+            continue
+        say(f"[cluster] {', '.join(rows)}: {group.title}")
+        try:
+            failures += group.run(stack, record, set(rows))
+        except (BenchError, OSError) as error:
+            failures += [f"{name}: {error}" for name in rows]
+            say(f"  FAILED  {error}")
+        finally:
+            stack.stop_proxies()
+    return failures, []
+
+
 def stop(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
@@ -124,7 +160,10 @@ def main() -> int:
             tempfile.TemporaryDirectory(prefix="evergate-bench-") as folder,
             Children(Path(folder)) as children,
         ):
-            failures = run_all(Stack(Path(folder), children, settings), names, record)
+            stack = Stack(Path(folder), children, settings)
+            failures = run_all(stack, [name for name in names if name not in CLUSTER_NAMES], record)
+            more, skipped = run_clusters(stack, names, record)
+            failures += more
     except BenchError as error:
         say(f"bench: {error}")
         return 2
@@ -136,13 +175,17 @@ def main() -> int:
         chosen.out,
         record,
         where,
-        shown | {"cores": [settings.proxy_core, settings.load_core], "failed": failures},
+        shown
+        | {"cores": [settings.proxy_core, settings.load_core], "failed": failures, "skipped": skipped}
+        | {"cluster_connections": settings.cluster_connections, "cluster_transfers": TRANSFERS},
     )
     say("")
     say(table(record.rows))
     say("")
     for failure in failures:
         say(f"FAILED: {failure}")
+    for row in skipped:
+        say(f"SKIPPED: {row}")
     say(f"{len(record.rows)} rows in {chosen.out} after {time.monotonic() - started:.0f} s")
     return 1 if failures else 0
 

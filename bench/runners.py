@@ -38,6 +38,8 @@ class Record:
     rows: list[Row] = field(default_factory=list)
     samples: dict[str, dict[str, list[dict[str, object]]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    figures: dict[str, str] = field(default_factory=dict)
+    """SVG by name."""
 
     def keep(self, name: str, samples: Samples) -> None:
         self.samples[name] = {

@@ -40,6 +40,10 @@ class Options:
     idle_connections: int
     proxy_core: int | None
     load_core: int | None
+    cluster_connections: int = 10_000
+    """Connections that live when their node is killed ..."""
+    cluster_transfers: int = 200
+    """... of which so many transfer."""
 
 
 @dataclass(frozen=True)

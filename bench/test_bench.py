@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import ssl
 import sys
+import tomllib
 import unittest
+import xml.etree.ElementTree
 from pathlib import Path
+from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cases import AIMS, NAMES, Aim
+from cases import AIMS, CLUSTER_NAMES, NAMES, Aim
 from children import BenchError
+from cluster_cases import GROUPS, plot, rank
+from cluster_load import Transfer, complete
+from cluster_net import Shape, node_config, obstacle, settled, unrest
+from cluster_stream import HEAD, PERIOD, content
+from configs import Material
 from load import parse_h2load, parse_s_time, parse_wrk, percentile
 from measure import Row, rows_of
 from report import table, verdict
@@ -114,6 +123,100 @@ class Results(unittest.TestCase):
     def test_every_aim_belongs_to_a_case_and_shows_in_the_table(self) -> None:
         self.assertEqual(set(AIMS), set(NAMES))
         self.assertIn("MISSED", table([Row("full_rsa", "us", 2.0, "nginx", 2.0)]))
+
+
+def status(node: int, owned: int, **buckets: int) -> dict[str, Any]:
+    """A node of a cluster of two as the admin API shows it."""
+    rest = {"syncing": 0, "bare": 0, "held": 0, "backed": 1024 - owned, "filling": 0, "unowned": 0}
+    names = ("views", "fenced", "voided", "take_overs", "hand_overs", "channels_lost", "connections_lost")
+    return {
+        "node": node,
+        "standing": "active",
+        "view": {"epoch": 3, "members": [1, 2]},
+        "buckets": {"owned": owned, **rest, **buckets},
+        "counts": dict.fromkeys(names, 0),
+    }
+
+
+class Clusters(unittest.TestCase):
+    def test_every_cluster_row_belongs_to_one_group(self) -> None:
+        self.assertEqual([name for group in GROUPS for name in group.rows], list(CLUSTER_NAMES))
+
+    def test_what_keeps_clusters_from_being_measured_is_named(self) -> None:
+        self.assertIsNone(obstacle(True, "6.8.0-31-generic"))
+        self.assertIsNone(obstacle(True, "7.0"))
+        for root, release in ((False, "6.18"), (True, "6.1.0-13-amd64"), (True, "odd")):
+            self.assertIn("needs", obstacle(root, release) or "")
+
+    def test_on_and_off_differ_in_the_cluster_only(self) -> None:
+        material = Material(Path("/f"), 1, 2, "10.0.0.1")
+        on, off = (tomllib.loads(node_config(material, Shape(2, flag, 1), 2)) for flag in (True, False))
+        self.assertEqual([node["number"] for node in on["cluster"]["nodes"]], [1, 2])
+        self.assertEqual((on["cluster"]["node"], on["cluster"]["weight"], on["cluster"]["backups"]), (2, 0, 1))
+        del on["cluster"]
+        self.assertEqual(on, off)
+
+    def test_a_cluster_is_settled_when_every_bucket_has_its_owner_and_its_copy(self) -> None:
+        one_owner, both = Shape(2, owners=1), Shape(2)
+        self.assertTrue(settled([status(1, 1024), status(2, 0)], one_owner))
+        self.assertTrue(settled([status(1, 512), status(2, 512)], both))
+        for found in (
+            [status(1, 1000), status(2, 24)],
+            [status(1, 1024, bare=1), status(2, 0)],
+            [status(1, 1024, syncing=1), status(2, 0)],
+            [status(1, 1024, held=1), status(2, 0)],
+            [status(1, 1024), status(2, 0) | {"standing": "fenced"}],
+            [status(1, 1024), status(2, 0) | {"view": None}],
+            [status(1, 1024), status(2, 0) | {"view": {"epoch": 2, "members": [1, 2]}}],
+        ):
+            self.assertFalse(settled(found, one_owner), found)
+        self.assertFalse(settled([status(1, 1000), status(2, 24)], both))
+
+    def test_a_view_that_changed_under_a_load_is_seen(self) -> None:
+        before = [status(1, 1024), status(2, 0)]
+        self.assertIsNone(unrest(before, before))
+        after = [status(1, 1024), status(2, 0)]
+        after[1]["counts"]["views"] = 1
+        self.assertEqual(unrest(before, after), "node 2: views went from 0 to 1")
+
+    def test_a_rank_is_a_value_that_was_measured(self) -> None:
+        self.assertEqual(rank([float(value) for value in range(200, 0, -1)], 0.99), 198)
+        self.assertEqual((rank([7.0], 0.99), rank([1.0, 2.0], 0.5)), (7, 1))
+        self.assertRaises(BenchError, rank, [], 0.99)
+
+    def test_a_transfer_knows_its_longest_gap_and_every_byte(self) -> None:
+        pattern = content()
+        transfer = Transfer(cast(ssl.SSLSocket, None), pattern, 0.0)
+        transfer.take(HEAD[:10], 1.0)
+        transfer.take(HEAD[10:] + pattern[:5], 1.1)
+        transfer.mark(2.0)
+        transfer.take(pattern[5:70_000], 2.25)
+        transfer.take(pattern[70_000:PERIOD], 2.3)
+        transfer.take(pattern[:3], 2.4)
+        self.assertEqual((transfer.position, transfer.gap_s(2.5)), (PERIOD + 3, 0.25))
+        self.assertEqual(transfer.gap_s(9.4), 7.0)
+        self.assertRaises(ConnectionError, transfer.take, pattern[4:50], 9.5)
+
+    def test_a_response_is_complete_with_its_last_byte(self) -> None:
+        whole = b"HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 3\r\n\r\nabc"
+        self.assertTrue(complete(whole))
+        self.assertFalse(any(complete(whole[:length]) for length in range(len(whole))))
+
+    def test_a_figure_has_a_point_for_each_size(self) -> None:
+        figure = plot({2: 400.0, 3: 410.0, 7: 500.0})
+        self.assertEqual(xml.etree.ElementTree.fromstring(figure).tag, "{http://www.w3.org/2000/svg}svg")
+        self.assertEqual(figure.count("<circle"), 3)
+
+    def test_a_figure_without_a_peer_has_an_aim_too(self) -> None:
+        row = Row("cluster_latency_us", "us added", 250.0)
+        self.assertEqual((row.as_json()["peer"], row.as_json()["ratio"]), (None, None))
+        self.assertIn("MISSED", table([row]))
+        self.assertEqual(verdict(Aim(value=250), [row]), (True, "<= 250"))
+
+    def test_an_aim_can_be_a_least_ratio(self) -> None:
+        rows = [Row("cluster_bulk", "GB/CPU s", 0.95, "off", 1.0)]
+        self.assertEqual(verdict(Aim(ratio_min=0.95), rows), (True, ">= 0.95x"))
+        self.assertFalse(verdict(Aim(ratio_min=0.96), rows)[0])
 
 
 class Rules(unittest.TestCase):

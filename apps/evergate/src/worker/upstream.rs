@@ -99,7 +99,11 @@ impl Worker {
             let took = self.now.since(upstream.used_since);
             upstream.server.handle_response(took, clean);
         }
-        let quiet = !upstream.readable || is_quiet(upstream);
+        let mut quiet = !upstream.readable || is_quiet(upstream);
+        if clean && let (Some(gated), Some(cluster)) = (&mut upstream.gated, &mut self.cluster) {
+            quiet &= gated.rest();
+            cluster.pooled.push(key);
+        }
         let bucket = client.mirroring.as_ref().map(|mirroring| mirroring.bucket.0);
         let idle = self.idle.entry((upstream.server.id, bucket)).or_default();
         let settings = self.current.last().and_then(|current| dial::idle_of(current, &upstream.server));
@@ -107,12 +111,6 @@ impl Worker {
         if !clean || !quiet || upstream.ended || upstream.connecting || idle.len() >= idle_max {
             self.drop_upstream(key);
         } else {
-            if let (Some(cluster), Some(gated)) = (&mut self.cluster, &mut upstream.gated)
-                && gated.rest()
-                && cluster.lane.emit_acks([&gated.slot]).is_err()
-            {
-                self.counters.reason("emit_failed");
-            }
             upstream.server.leave();
             upstream.owner = None;
             upstream.records = records;

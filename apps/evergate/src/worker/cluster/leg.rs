@@ -201,10 +201,11 @@ impl Gated {
         self.committed < self.target && now.since(self.target_at) >= RIPE_AFTER && self.commit(self.target)
     }
 
-    /// The leg rests between two requests: nobody looks after it then, so nothing may stay held back. The server would
-    /// repeat the end of its response, ever more slowly, and send nothing else. True when more may be acknowledged now.
+    /// The leg goes to the pool, where nobody watches the time: nothing is held back any more. False when the backups lack
+    /// some of what was read.
     pub(crate) fn rest(&mut self) -> bool {
-        self.commit(self.target)
+        self.commit(self.target);
+        self.committed == self.read
     }
 
     /// Whether something is held back that time alone will release, or input may have to be stashed.

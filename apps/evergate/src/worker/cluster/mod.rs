@@ -79,6 +79,8 @@ pub(crate) struct Cluster {
     by_slot: HashMap<u32, (Key, End)>,
     /// Legs of which more may be acknowledged.
     dirty: Vec<(Key, End)>,
+    /// Server connections that went to the pool in this turn, which may owe an ACK too.
+    pub(in crate::worker) pooled: Vec<Key>,
     /// Connections whose entries were acknowledged.
     acknowledged: Vec<Key>,
     /// Connections of which something is due in a moment.
@@ -126,6 +128,7 @@ impl Cluster {
             forgetting: Vec::new(),
             by_slot: HashMap::new(),
             dirty: Vec::new(),
+            pooled: Vec::new(),
             acknowledged: Vec::new(),
             timed: Vec::new(),
             woken: Vec::new(),
@@ -174,7 +177,7 @@ impl Cluster {
 
     /// Milliseconds that the loop may sleep.
     pub(crate) fn wait_ms(&self) -> i32 {
-        if !self.acknowledged.is_empty() || !self.dirty.is_empty() {
+        if !self.acknowledged.is_empty() || !self.dirty.is_empty() || !self.pooled.is_empty() {
             0
         } else if self.timed.is_empty() {
             50

@@ -364,10 +364,10 @@ impl Worker {
         for (peer, why) in lost {
             cluster.lose(peer, &why);
         }
-        if cluster.dirty.is_empty() {
+        if cluster.dirty.is_empty() && cluster.pooled.is_empty() {
             return;
         }
-        let dirty = std::mem::take(&mut cluster.dirty);
+        let (dirty, pooled) = (std::mem::take(&mut cluster.dirty), std::mem::take(&mut cluster.pooled));
         let slots = dirty.iter().filter_map(|(key, end)| {
             let client = self.clients.get(*key)?;
             match end {
@@ -378,11 +378,14 @@ impl Worker {
                 }
             }
         });
-        if cluster.lane.emit_acks(slots.filter(|slot| slot.owes_ack())).is_err() {
+        let rested = pooled.iter().filter_map(|key| Some(&self.upstreams.get(*key)?.gated.as_ref()?.slot));
+        if cluster.lane.emit_acks(slots.chain(rested).filter(|slot| slot.owes_ack())).is_err() {
             self.counters.reason("emit_failed");
         }
         cluster.dirty = dirty;
         cluster.dirty.clear();
+        cluster.pooled = pooled;
+        cluster.pooled.clear();
     }
 
     /// A channel to a backup can be written, or has answers.

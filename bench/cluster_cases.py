@@ -1,0 +1,535 @@
+"""The cluster rows: what mirroring costs, and what clients see when a node dies. See docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import json
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+import cluster_load
+import cluster_stream
+from cases import BULK_CONNECTIONS, HANDSHAKE_CLIENTS, KEEP_ALIVE_CONNECTIONS
+from children import BenchError, Child
+from cluster_net import (
+    ADDRESS,
+    HTTPS_PORT,
+    SERVER,
+    SOURCE_PORT,
+    STREAM_PORT,
+    Node,
+    Shape,
+    World,
+    unrest,
+)
+from load import Done, Target, Tools
+from measure import Row, Sample, measure
+from runners import WARM_UP_S, Record, Samples, say, show_bulk, show_requests
+from stack import SIZES, Stack
+
+Found = TypeVar("Found")
+ON, OFF = "cluster", "off"
+PAIR = Shape(nodes=2, owners=1)
+ALONE = Shape(nodes=1, clustered=False)
+LATENCY_RATE = 200.0  # requests/s over one connection: far from what either can do
+STALL_ROUNDS_MAX = 3
+STALL_RATE = 250_000  # bytes/s of each transfer
+WINDOW_S = 4.0
+ANSWER_S = 120.0
+OPENING_S = 300.0
+ATTEMPTS = 2
+SIZES_OF_CLUSTERS = (2, 3, 4, 5, 6, 7)
+
+
+@dataclass(frozen=True)
+class CostCase:
+    """A load whose CPU cost at the owner is compared with and without mirroring."""
+
+    name: str
+    title: str
+    path: str
+    unit: str
+    bulk: bool
+    load: Callable[[Tools, Target, float], Done]
+
+    def per_cpu_s(self, sample: Sample) -> float:
+        return 1 / sample.cpu_s_per_gb if self.bulk else 1e6 / sample.cpu_us_per_operation
+
+    def per_s(self, sample: Sample) -> float:
+        return sample.gb_per_s if self.bulk else sample.operations_per_s
+
+
+COST_CASES = (
+    CostCase(
+        "cluster_requests",
+        "1 KB over kept TLS connections",
+        "/1k",
+        "requests",
+        False,
+        lambda tools, target, seconds: tools.keep_alive(target, KEEP_ALIVE_CONNECTIONS, seconds),
+    ),
+    CostCase(
+        "cluster_bulk",
+        "10 MB over TLS",
+        "/10m",
+        "GB",
+        True,
+        lambda tools, target, seconds: tools.keep_alive(target, BULK_CONNECTIONS, seconds),
+    ),
+    CostCase(
+        "cluster_handshakes",
+        "full handshake and 1 KB request",
+        "/1k",
+        "handshakes",
+        False,
+        lambda tools, target, seconds: tools.fresh(target, HANDSHAKE_CLIENTS, seconds),
+    ),
+)
+LATENCY = "cluster_latency_us"
+SHARE = "cluster_mirror_share_of_bulk"
+STALL_P99, STALL_MAX, NEXT = "cluster_stall_p99_ms", "cluster_stall_max_ms", "cluster_next_request_ms"
+IDLE_BYTES = "cluster_bytes_per_idle_connection"
+GROWTH = "cluster_cpu_per_handshake_7_vs_2"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that come out of the same measurement."""
+
+    title: str
+    rows: tuple[str, ...]
+    run: Callable[[Stack, Record, set[str]], list[str]]
+    """Takes the rows that are wanted and returns what failed."""
+
+
+@dataclass
+class Costs:
+    """What the rounds of all cost cases gave."""
+
+    samples: dict[str, Samples] = field(default_factory=dict)
+    latencies_us: dict[str, list[float]] = field(default_factory=dict)
+    shares: list[float] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    """Row and the first reason why it cannot be measured."""
+
+    def add(self, case: str, label: str, sample: Sample) -> None:
+        self.samples.setdefault(case, {}).setdefault(label, []).append(sample)
+
+
+def make_world(stack: Stack, shape: Shape) -> World:
+    options = stack.options
+    return World(
+        stack.children, stack.folder, options.evergate, shape, options.proxy_core, options.load_core
+    )
+
+
+def target_of(path: str) -> Target:
+    return Target(HTTPS_PORT, path, True, SIZES[path], ADDRESS)
+
+
+def run_costs(stack: Stack, record: Record, wanted: set[str]) -> list[str]:
+    """Each round: two nodes of which the second only holds copies, then one node without `[cluster]`."""
+    costs = Costs()
+    for number in range(stack.options.rounds):
+        for label, shape in ((ON, PAIR), (OFF, ALONE)):
+            say(f"  round {number + 1}/{stack.options.rounds}  {label}")
+            with make_world(stack, shape) as world:
+                world.start()
+                tools = Tools(stack.children, stack.folder, stack.options.load_core, world.within("client"))
+                cost_round(stack, world, tools, label, wanted, costs)
+        if not wanted - set(costs.failures):
+            break
+    for case in COST_CASES:
+        if case.name in wanted and case.name not in costs.failures:
+            cost_rows(record, case, costs.samples[case.name])
+    if SHARE in wanted and SHARE not in costs.failures:
+        record.samples[SHARE] = {ON: [{"share": share} for share in costs.shares]}
+        record.rows.append(Row(SHARE, "of the data", median(costs.shares)))
+    if LATENCY in wanted and LATENCY not in costs.failures:
+        latency_rows(record, costs.latencies_us)
+    return [f"{name}: {reason}" for name, reason in costs.failures.items()]
+
+
+def cost_round(
+    stack: Stack, world: World, tools: Tools, label: str, wanted: set[str], costs: Costs
+) -> None:
+    """All loads against one world."""
+    owner = world.nodes[0]
+    cases = [case for case in COST_CASES if case.name in wanted or (case.bulk and SHARE in wanted)]
+    for case in cases:
+        rows = [case.name] + ([SHARE] if case.bulk else [])
+        if all(row in costs.failures or row not in wanted for row in rows):
+            continue
+        try:
+            target = target_of(case.path)
+            case.load(tools, target, WARM_UP_S)
+            sample, mirrored = undisturbed(
+                world, lambda: measure_owner(world, owner, case, tools, target, stack.options.seconds)
+            )
+        except BenchError as error:
+            costs.failures.update({row: f"{label}: {error}" for row in rows if row in wanted})
+            say(f"    FAILED  {case.name}: {label}: {error}")
+            continue
+        costs.add(case.name, label, sample)
+        share = ""
+        if case.bulk and label == ON:
+            costs.shares.append(mirrored / sample.body_bytes)
+            share = f"   {mirrored / sample.body_bytes:.2%} mirrored"
+        say(f"    {case.name:<20} {show_bulk(sample) if case.bulk else show_requests(sample)}{share}")
+    if LATENCY in wanted and LATENCY not in costs.failures:
+        try:
+            latency = measure_latency(stack, world, tools)
+            costs.latencies_us.setdefault(label, []).append(latency)
+            say(f"    {LATENCY:<20} {latency:8.0f} us for half of the requests")
+        except BenchError as error:
+            costs.failures[LATENCY] = f"{label}: {error}"
+            say(f"    FAILED  {LATENCY}: {label}: {error}")
+
+
+def measure_owner(
+    world: World, owner: Node, case: CostCase, tools: Tools, target: Target, seconds: float
+) -> tuple[Sample, int]:
+    """The owner's CPU time, and the bytes that the backup's inside card carried: it has no servers' traffic."""
+    before = backup_bytes(world)
+    sample = measure(owner.child, lambda: case.load(tools, target, seconds))
+    return sample, backup_bytes(world) - before
+
+
+def backup_bytes(world: World) -> int:
+    return world.bytes_of("in2") if world.shape.nodes == 2 else 0
+
+
+def undisturbed(world: World, run: Callable[[], Found]) -> Found:
+    """Runs it again when the cluster changed meanwhile, which is what a paused machine does; gives up if it does so often."""
+    reason = None
+    for _ in range(ATTEMPTS):
+        before = world.settle()
+        found = run()
+        reason = unrest(before, [node.status() for node in world.nodes] if before else [])
+        if reason is None:
+            return found
+        say(f"    again: {reason}")
+    raise BenchError(f"the cluster does not keep still under this load: {reason}; {last_words(world)}")
+
+
+def last_words(world: World) -> str:
+    return "; ".join(f"{node.child.name}: {node.child.last_words()}" for node in world.nodes)
+
+
+def measure_latency(stack: Stack, world: World, tools: Tools) -> float:
+    """Median time of a request in microseconds, one after the other at a low rate."""
+
+    def load() -> Done:
+        return tools.keep_alive(target_of("/1k"), 1, stack.options.seconds, rate=LATENCY_RATE)
+
+    done = undisturbed(world, load)
+    return float(median(done.latencies_us))
+
+
+def cost_rows(record: Record, case: CostCase, samples: Samples) -> None:
+    """Operations per CPU second and per second, on against off: the ratio of the first is CPU off / on."""
+    record.keep(case.name, samples)
+    for name, unit, value in (
+        (case.name, f"{case.unit}/CPU s", case.per_cpu_s),
+        (f"{case.name}_throughput", f"{case.unit}/s", case.per_s),
+    ):
+        on, off = (median(value(sample) for sample in samples[label]) for label in (ON, OFF))
+        record.rows.append(Row(name, unit, on, OFF, off))
+
+
+def latency_rows(record: Record, latencies_us: dict[str, list[float]]) -> None:
+    on, off = median(latencies_us[ON]), median(latencies_us[OFF])
+    record.samples[LATENCY] = {
+        label: [{"median_us": value} for value in rounds] for label, rounds in latencies_us.items()
+    }
+    record.note(f"{LATENCY}: half of the requests take at most {on:.0f} us on and {off:.0f} us off")
+    record.rows.append(Row(LATENCY, "us added", on - off))
+
+
+class Opened:
+    """A client of `cluster_load.py` in the client's namespace."""
+
+    def __init__(self, stack: Stack, world: World, idle: int, transfers: int) -> None:
+        command = ["python3", "-B", str(Path(cluster_load.__file__)), ADDRESS, str(HTTPS_PORT)]
+        command += [str(STREAM_PORT), str(idle), str(transfers)]
+        self.child = stack.children.start_talking(
+            "client", [*world.within("client"), *command], stack.options.load_core, stack.tools.environment
+        )
+        world.adopt(self.child)
+        self._hear(OPENING_S)
+
+    def say(self, command: str) -> dict[str, Any]:
+        assert self.child.process.stdin
+        try:
+            self.child.process.stdin.write(f"{command}\n".encode())
+            self.child.process.stdin.flush()
+        except BrokenPipeError as error:
+            raise BenchError(f"the client ended: {self.child.last_words()}") from error
+        return self._hear(ANSWER_S)
+
+    def _hear(self, patience_s: float) -> dict[str, Any]:
+        output = self.child.process.stdout
+        assert output
+        ready, _, _ = select.select([output], [], [], patience_s)
+        line = output.readline() if ready else b""
+        if not line:
+            state = "ended" if ready else f"does not answer after {patience_s:.0f} s"
+            raise BenchError(f"the client {state}: {self.child.last_words()}")
+        return json.loads(line)
+
+
+@dataclass(frozen=True)
+class Stall:
+    """One death."""
+
+    gaps_ms: list[float]
+    undisturbed_ms: list[float]
+    next_ms: list[float]
+    next_before_ms: list[float]
+    broken: list[str]
+    broken_count: int
+    take_over: dict[str, Any]
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "p99_ms": rank(self.gaps_ms, 0.99),
+            "max_ms": max(self.gaps_ms),
+            "median_ms": median(self.gaps_ms),
+            "undisturbed_p99_ms": rank(self.undisturbed_ms, 0.99),
+            "undisturbed_max_ms": max(self.undisturbed_ms),
+            "next_p99_ms": rank(self.next_ms, 0.99),
+            "next_before_p99_ms": rank(self.next_before_ms, 0.99),
+            "next_count": len(self.next_ms),
+            "broken": self.broken,
+            "broken_count": self.broken_count,
+            "take_over": self.take_over,
+        }
+
+
+def rank(values: list[float], share: float) -> float:
+    """The value below which `share` of the values lie (nearest rank)."""
+    ordered = sorted(values)
+    if not ordered:
+        raise BenchError("nothing was measured")
+    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
+
+
+def run_stall(stack: Stack, record: Record, wanted: set[str]) -> list[str]:
+    """The owner of all connections is killed; a few of them transfer, the others wait."""
+    options = stack.options
+    idle = options.cluster_connections - options.cluster_transfers
+    stalls: list[Stall] = []
+    rounds = min(options.rounds, STALL_ROUNDS_MAX)
+    for number in range(rounds):
+        with make_world(stack, PAIR) as world:
+            # Both on one core: when the first dies the second has it for itself, as on a machine of its own.
+            world.rest = world.core
+            world.start()
+            world.rest = options.load_core
+            stall = one_stall(stack, world, idle)
+        stalls.append(stall)
+        found = stall.as_json()
+        say(
+            f"  round {number + 1}/{rounds}  longest gap of {len(stall.gaps_ms)} transfers: p99 {found['p99_ms']:.0f} ms,"
+            f" max {found['max_ms']:.0f} ms (undisturbed {found['undisturbed_p99_ms']:.0f} and"
+            f" {found['undisturbed_max_ms']:.0f}); next request p99 {found['next_p99_ms']:.1f} ms"
+            f" (before {found['next_before_p99_ms']:.1f}); {stall.broken_count} broken"
+        )
+    record.samples["cluster_stall"] = {ON: [stall.as_json() for stall in stalls]}
+    stall_rows(record, stalls, wanted)
+    broken = sum(stall.broken_count for stall in stalls)
+    if not broken:
+        return []
+    example = next(stall.broken[0] for stall in stalls if stall.broken)
+    everything = len(stalls) * options.cluster_connections
+    return [f"cluster_stall: {broken} of {everything} connections broke, among them: {example}"]
+
+
+def stall_rows(record: Record, stalls: list[Stall], wanted: set[str]) -> None:
+    def value(pick: Callable[[Stall], float]) -> float:
+        return median(pick(stall) for stall in stalls)
+
+    calm = "undisturbed"
+    rows = [
+        Row(
+            STALL_P99,
+            "ms",
+            value(lambda stall: rank(stall.gaps_ms, 0.99)),
+            calm,
+            value(lambda stall: rank(stall.undisturbed_ms, 0.99)),
+        ),
+        Row(
+            STALL_MAX,
+            "ms",
+            max(max(stall.gaps_ms) for stall in stalls),
+            calm,
+            max(max(stall.undisturbed_ms) for stall in stalls),
+        ),
+        Row(NEXT, "ms longer", value(lambda s: rank(s.next_ms, 0.99) - rank(s.next_before_ms, 0.99))),
+    ]
+    record.rows += [row for row in rows if row.name in wanted]
+
+
+def one_stall(stack: Stack, world: World, idle: int) -> Stall:
+    options = stack.options
+    command = ["python3", "-B", str(Path(cluster_stream.__file__)), SERVER, str(SOURCE_PORT), str(STALL_RATE)]
+    world.run("server", "stream", command, options.load_core)
+    started = time.monotonic()
+    client = Opened(stack, world, idle, options.cluster_transfers)
+    say(f"  {options.cluster_connections:,} connections opened in {time.monotonic() - started:.0f} s")
+    time.sleep(1)
+    before = world.settle()
+    client.say("mark")
+    time.sleep(WINDOW_S)
+    calm = client.say("report")
+    reason = unrest(before, [node.status() for node in world.nodes])
+    if reason or calm["broken"]:
+        raise BenchError(f"before anything was killed: {reason or calm['broken'][0]}; {last_words(world)}")
+    if len(calm["gaps_ms"]) != options.cluster_transfers:
+        raise BenchError(f"only {len(calm['gaps_ms'])} of {options.cluster_transfers} transfers run")
+    killed = world.nodes.pop(0)
+    client.say("mark")
+    killed.child.process.kill()
+    killed.child.process.wait()
+    time.sleep(WINDOW_S)
+    after = client.say("report")
+    end = client.say("check")
+    status = world.nodes[0].status()
+    say(f"    node 2: {' / '.join(world.nodes[0].child.log.read_text().splitlines()[-3:])}")
+    broken = after["broken"] + end["broken"]
+    return Stall(
+        after["gaps_ms"],
+        calm["gaps_ms"],
+        after["asked_ms"],
+        calm["asked_ms"],
+        broken,
+        len(after["broken"]) + end["broken_count"],
+        (status["take_overs"] or [{}])[-1] | {"counts": status["counts"]},
+    )
+
+
+def run_idle_bytes(stack: Stack, record: Record, _wanted: set[str]) -> list[str]:
+    """A node joins another one that has many idle connections, and gets their state: how many bytes is that?"""
+    count = stack.options.idle_connections
+    values: list[float] = []
+    for number in range(min(stack.options.rounds, STALL_ROUNDS_MAX)):
+        empty, full = (joining_bytes(stack, connections) for connections in (0, count))
+        values.append((full - empty) / count)
+        say(f"  round {number + 1}  {full:,} bytes with {count:,} connections, {empty:,} with none")
+    record.samples[IDLE_BYTES] = {ON: [{"bytes": value} for value in values]}
+    record.rows.append(Row(IDLE_BYTES, "B/connection", median(values)))
+    return []
+
+
+def joining_bytes(stack: Stack, connections: int) -> int:
+    """Bytes that the second node's inside card received and sent, in the same time from its start."""
+    with make_world(stack, PAIR) as world:
+        world.start_node(1, world.core)
+        world.settle()
+        client = Opened(stack, world, connections, 0)
+        time.sleep(2)  # what the handshakes left behind is acknowledged
+        before = world.bytes_of("in2")
+        started = time.monotonic()
+        world.start_node(2, world.rest)
+        world.settle()
+        time.sleep(max(0.0, started + 5 - time.monotonic()))
+        moved = world.bytes_of("in2") - before
+        alive = client.say("check")
+        if alive["broken_count"]:
+            raise BenchError(f"{alive['broken_count']} idle connections broke: {alive['broken'][0]}")
+        return moved
+
+
+def run_growth(stack: Stack, record: Record, _wanted: set[str]) -> list[str]:
+    """Handshakes spread over clusters of all sizes: the CPU time of all nodes, divided by all handshakes."""
+    samples: dict[str, list[dict[str, object]]] = {}
+    net: dict[int, list[float]] = {size: [] for size in SIZES_OF_CLUSTERS}
+    rounds = min(stack.options.rounds, STALL_ROUNDS_MAX)
+    for number in range(rounds):
+        for size in SIZES_OF_CLUSTERS:
+            with make_world(stack, Shape(nodes=size)) as world:
+                world.rest = world.core
+                world.start()
+                world.rest = stack.options.load_core
+                tools = Tools(stack.children, stack.folder, stack.options.load_core, world.within("client"))
+                children = [node.child for node in world.nodes]
+                tools.fresh(target_of("/1k"), HANDSHAKE_CLIENTS, WARM_UP_S)
+                idle = idle_cores(children)
+                handshakes, cpu_ns, seconds = undisturbed(world, lambda: all_nodes(stack, tools, children))
+            whole = cpu_ns / 1e3 / handshakes
+            own = (cpu_ns - idle * seconds * 1e9) / 1e3 / handshakes
+            net[size].append(own)
+            sample = {"cpu_us": whole, "cpu_us_without_idle": own, "idle_cores": idle, "per_s": handshakes / seconds}
+            samples.setdefault(f"{size}_nodes", []).append(sample)
+            say(
+                f"  round {number + 1}/{rounds}  {size} nodes {own:8.1f} CPU us/handshake ({whole:.1f} with the"
+                f" {idle:.1%} of a core that they use idle) {handshakes / seconds:8,.0f} handshakes/s"
+            )
+    record.samples[GROWTH] = samples
+    medians = {size: median(values) for size, values in net.items()}
+    record.figures["cluster_handshakes"] = plot(medians)
+    first, last = SIZES_OF_CLUSTERS[0], SIZES_OF_CLUSTERS[-1]
+    record.rows.append(Row(GROWTH, "CPU us/handshake", medians[last], f"{first} nodes", medians[first]))
+    return []
+
+
+def all_nodes(stack: Stack, tools: Tools, children: list[Child]) -> tuple[int, int, float]:
+    before = [child.cpu_ns() for child in children]
+    done = tools.fresh(target_of("/1k"), HANDSHAKE_CLIENTS, stack.options.seconds)
+    spent = sum(child.cpu_ns() - cpu for child, cpu in zip(children, before, strict=True))
+    return done.operations, spent, done.seconds
+
+
+def idle_cores(children: list[Child], seconds: float = 2.0) -> float:
+    """Cores that all nodes together use for heartbeats and the like."""
+    before, started = sum(child.cpu_ns() for child in children), time.monotonic()
+    time.sleep(seconds)
+    return (sum(child.cpu_ns() for child in children) - before) / 1e9 / (time.monotonic() - started)
+
+
+def plot(values: dict[int, float], width: int = 480, height: int = 300) -> str:
+    """An SVG: CPU time of a handshake over the number of nodes, with the line on which it would not grow."""
+    left, bottom, top = 60, 40, 20
+    highest = 1.25 * max(values.values())
+    sizes = sorted(values)
+
+    def x(size: int) -> float:
+        return left + (size - sizes[0]) * (width - left - 20) / max(1, sizes[-1] - sizes[0])
+
+    def y(value: float) -> float:
+        return height - bottom - value / highest * (height - bottom - top)
+
+    points = " ".join(f"{x(size):.1f},{y(values[size]):.1f}" for size in sizes)
+    flat = y(values[sizes[0]])
+    marks = "".join(
+        f'<circle cx="{x(size):.1f}" cy="{y(values[size]):.1f}" r="3"/>'
+        f'<text x="{x(size):.1f}" y="{y(values[size]) - 8:.1f}" text-anchor="middle">{values[size]:.0f}</text>'
+        f'<text x="{x(size):.1f}" y="{height - bottom + 16}" text-anchor="middle">{size}</text>'
+        for size in sizes
+    )
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">
+<rect width="100%" height="100%" fill="white"/>
+<path d="M{left},{top} V{height - bottom} H{width - 20}" fill="none" stroke="black"/>
+<path d="M{x(sizes[0]):.1f},{flat:.1f} H{x(sizes[-1]):.1f}" stroke="gray" stroke-dasharray="4"/>
+<polyline points="{points}" fill="none" stroke="black"/>
+{marks}
+<text x="{(left + width) / 2:.0f}" y="{height - 6}" text-anchor="middle">nodes</text>
+<text x="6" y="14">CPU us per handshake, all nodes together</text>
+</svg>
+"""
+
+
+GROUPS = (
+    Group(
+        "CPU of the owner with one backup, against off",
+        (*(case.name for case in COST_CASES), LATENCY, SHARE),
+        run_costs,
+    ),
+    Group("what clients see when a node dies", (STALL_P99, STALL_MAX, NEXT), run_stall),
+    Group("mirrored state of idle connections", (IDLE_BYTES,), run_idle_bytes),
+    Group("CPU per handshake in clusters of 2 to 7 nodes", (GROWTH,), run_growth),
+)

@@ -1,0 +1,264 @@
+"""The client of the stall case: many idle TLS connections, and some that receive a body that never ends.
+
+`cluster_load.py ADDRESS HTTPS_PORT STREAM_PORT IDLE TRANSFERS`, then a line for each command on standard input, answered
+by a line of JSON:
+
+- `mark`: forget what was seen; from now on note the longest time without a byte of each transfer, and ask idle
+  connections for one more request, one after the other.
+- `report`: `{"gaps_ms": [..], "asked_ms": [..], "broken": [..]}` since the mark. A transfer that is silent counts up to now.
+- `check`: ends the transfers and asks every idle connection once more: `{"alive": N, "broken": [..]}`.
+
+Every byte of the transfers is compared with what it should be.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import resource
+import select
+import socket
+import ssl
+import sys
+import time
+from contextlib import suppress
+
+import idle
+from cluster_stream import PERIOD, content
+
+TIMEOUT_S = 20.0
+BROKEN_SHOWN = 20
+PIECE = 65_536
+STREAM_REQUEST = b"GET /endless HTTP/1.1\r\nHost: bench.example\r\n\r\n"
+
+
+def tls_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def connect(context: ssl.SSLContext, address: str, port: int) -> ssl.SSLSocket:
+    raw = socket.create_connection((address, port), timeout=TIMEOUT_S)
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return context.wrap_socket(raw)
+
+
+class Transfer:
+    """One body that arrives. `longest_s` is the longest time without a byte since the mark."""
+
+    def __init__(self, sock: ssl.SSLSocket, pattern: bytes, now: float) -> None:
+        self.sock = sock
+        self.pattern = pattern
+        self.position: int | None = None
+        """Next position of the body; None within the head."""
+        self.head = b""
+        self.last = now
+        self.longest_s = 0.0
+
+    def take(self, data: bytes, now: float) -> None:
+        """Notes the gap before these bytes and compares them; raises if they are others than expected."""
+        self.longest_s = max(self.longest_s, now - self.last)
+        self.last = now
+        if self.position is None:
+            self.head += data
+            head, end, data = self.head.partition(b"\r\n\r\n")
+            if not end:
+                return
+            if not head.startswith(b"HTTP/1.1 200"):
+                raise ConnectionError(head.split(b"\r\n")[0].decode(errors="replace"))
+            self.position = 0
+        start = self.position % PERIOD
+        if data != self.pattern[start : start + len(data)]:
+            raise ConnectionError(f"another byte than sent, at {self.position} or soon after")
+        self.position += len(data)
+
+    def mark(self, now: float) -> None:
+        self.last, self.longest_s = now, 0.0
+
+    def gap_s(self, now: float) -> float:
+        return max(self.longest_s, now - self.last)
+
+
+class Client:
+    """All connections."""
+
+    def __init__(self, address: str, https: int, stream: int, idle_count: int, transfers: int) -> None:
+        context = tls_context()
+        pattern = content()
+        self.poll = select.epoll()
+        self.idle: list[ssl.SSLSocket] = []
+        self.broken: list[str] = []
+        for _ in range(idle_count):
+            connection = connect(context, address, https)
+            idle.request(connection)
+            self.idle.append(connection)
+        self.transfers: dict[int, Transfer] = {}
+        for _ in range(transfers):
+            connection = connect(context, address, stream)
+            connection.sendall(STREAM_REQUEST)
+            connection.setblocking(False)
+            self.transfers[connection.fileno()] = Transfer(connection, pattern, time.monotonic())
+            self.poll.register(connection, select.EPOLLIN)
+        self.poll.register(sys.stdin, select.EPOLLIN)
+        self.next_idle = 0
+        self.asked_at: float | None = None
+        self.asking: ssl.SSLSocket | None = None
+        self.answer = b""
+        self.asked_ms: list[float] = []
+
+    def receive(self, transfer: Transfer) -> None:
+        descriptor = transfer.sock.fileno()
+        try:
+            while True:
+                data = transfer.sock.recv(PIECE)
+                if not data:
+                    raise ConnectionError("it ended")
+                transfer.take(data, time.monotonic())
+                if not transfer.sock.pending():
+                    return
+        except ssl.SSLWantReadError:
+            return
+        except OSError as error:
+            self.broken.append(f"transfer after {transfer.position} bytes: {error or type(error).__name__}")
+            self.poll.unregister(descriptor)
+            del self.transfers[descriptor]
+
+    def ask(self) -> None:
+        """Sends a request on the next idle connection; `hear` takes the answer."""
+        if not self.idle:
+            return
+        self.asking = self.idle[self.next_idle % len(self.idle)]
+        self.next_idle += 1
+        self.asking.setblocking(False)
+        self.answer = b""
+        self.asked_at = time.monotonic()
+        self.poll.register(self.asking, select.EPOLLIN)
+        try:
+            self.asking.sendall(idle.REQUEST)
+        except OSError as error:
+            self.give_up(error)
+
+    def hear(self) -> None:
+        assert self.asking is not None and self.asked_at is not None
+        try:
+            more = self.asking.recv(PIECE)
+            if not more:
+                raise ConnectionError("it ended")
+        except ssl.SSLWantReadError:
+            return
+        except OSError as error:
+            self.give_up(error)
+            return
+        self.answer += more
+        if complete(self.answer):
+            self.asked_ms.append((time.monotonic() - self.asked_at) * 1e3)
+            self.rest()
+            self.ask()
+
+    def give_up(self, error: OSError) -> None:
+        self.broken.append(f"idle connection: {error or type(error).__name__}")
+        lost = self.asking
+        self.rest()
+        if lost is not None:
+            self.idle.remove(lost)
+        self.ask()
+
+    def rest(self) -> None:
+        if self.asking is not None:
+            self.poll.unregister(self.asking)
+            self.asking.setblocking(True)
+            self.asking.settimeout(TIMEOUT_S)
+        self.asking = None
+
+    def finish_asking(self) -> None:
+        """Waits for the answer under way, which would otherwise be taken for that of the next request."""
+        if self.asking is None:
+            return
+        asked, answer = self.asking, self.answer
+        self.rest()
+        try:
+            while not complete(answer):
+                more = asked.recv(PIECE)
+                if not more:
+                    raise ConnectionError("it ended")
+                answer += more
+        except OSError as error:
+            self.broken.append(f"idle connection: {error or type(error).__name__}")
+            self.idle.remove(asked)
+
+    def command(self, line: str) -> dict[str, object]:
+        now = time.monotonic()
+        if line == "mark":
+            for transfer in self.transfers.values():
+                transfer.mark(now)
+            self.asked_ms, self.broken = [], []
+            if self.asking is None:
+                self.ask()
+            return {}
+        if line == "report":
+            gaps = [transfer.gap_s(now) * 1e3 for transfer in self.transfers.values()]
+            asked = list(self.asked_ms)
+            if self.asking is not None and self.asked_at is not None:
+                asked.append((now - self.asked_at) * 1e3)
+            return {"gaps_ms": gaps, "asked_ms": asked, "broken": self.broken[:BROKEN_SHOWN]}
+        self.finish_asking()
+        for transfer in self.transfers.values():
+            self.poll.unregister(transfer.sock)
+            transfer.sock.close()
+        self.transfers = {}
+        return self.check()
+
+    def check(self) -> dict[str, object]:
+        broken: list[str] = []
+        for connection in self.idle:
+            try:
+                connection.settimeout(TIMEOUT_S if len(broken) < BROKEN_SHOWN else 0.2)
+                idle.request(connection)
+            except (OSError, ValueError, KeyError) as error:
+                broken.append(f"idle connection: {error or type(error).__name__}")
+        return {
+            "alive": len(self.idle) - len(broken),
+            "broken_count": len(broken),
+            "broken": broken[:BROKEN_SHOWN],
+        }
+
+    def run(self) -> None:
+        own = sys.stdin.fileno()
+        while True:
+            for descriptor, _ in self.poll.poll():
+                if descriptor in self.transfers:
+                    self.receive(self.transfers[descriptor])
+                elif self.asking is not None and descriptor == self.asking.fileno():
+                    self.hear()
+                elif descriptor == own:
+                    line = sys.stdin.readline()
+                    if not line:
+                        return
+                    print(json.dumps(self.command(line.strip())), flush=True)
+
+
+def complete(answer: bytes) -> bool:
+    """Whether a whole response with a Content-Length has come."""
+    head, end, body = answer.partition(b"\r\n\r\n")
+    if not end:
+        return False
+    fields = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:])
+    return len(body) >= int(fields[b"content-length"])
+
+
+def main() -> None:
+    address = sys.argv[1]
+    https, stream, idle_count, transfers = (int(argument) for argument in sys.argv[2:6])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, idle_count + transfers + 100)), hard))
+    gc.disable()
+    client = Client(address, https, stream, idle_count, transfers)
+    print(json.dumps({"ready": len(client.idle) + len(client.transfers)}), flush=True)
+    with suppress(KeyboardInterrupt):
+        client.run()
+
+
+if __name__ == "__main__":
+    main()
