@@ -103,11 +103,19 @@ fn kill(nodes: &mut Vec<Node>, traffic: &Traffic) {
     settled(nodes);
 }
 
-fn run(fate: Fate, steering: Steering, family: Family) {
+/// What the networks do to packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weather {
+    Fair,
+    /// One in a hundred is lost.
+    Lossy,
+}
+
+fn run(fate: Fate, steering: Steering, family: Family, weather: Weather) {
     if !privileged() {
         return;
     }
-    let name = format!("{fate:?} {steering:?} {family:?}");
+    let name = format!("{fate:?} {steering:?} {family:?} {weather:?}");
     let world = World::of(family, 3);
     let mode = if steering == Steering::Flood { "steering = \"flood\"" } else { "" };
     let backups = if fate == Fate::DiesDuringTakeOver { "backups = 2" } else { "" };
@@ -115,6 +123,9 @@ fn run(fate: Fate, steering: Steering, family: Family) {
     let first = if fate == Fate::Joins { 2 } else { 3 };
     let mut nodes: Vec<Node> = (1..=first).map(|number| world.start(number, &config)).collect();
     settled(&nodes);
+    if weather == Weather::Lossy {
+        world.lose_packets();
+    }
     let traffic = Traffic::start(&world);
     traffic.silences();
     let began = Instant::now();
@@ -145,13 +156,16 @@ fn run(fate: Fate, steering: Steering, family: Family) {
         began.elapsed().as_secs_f64()
     );
     traffic.end();
+    if weather == Weather::Lossy {
+        assert!(world.lost() > 0, "the weather was fair");
+    }
 }
 
 macro_rules! fates {
     ($($test:ident: $fate:ident),+ $(,)?) => {
         $(#[test]
         fn $test() {
-            run(Fate::$fate, Steering::Steer, Family::V4);
+            run(Fate::$fate, Steering::Steer, Family::V4, Weather::Fair);
         })+
     };
 }
@@ -170,7 +184,7 @@ fates! {
 fn in_other_modes(fates: &[Fate], modes: &[(Steering, Family)]) {
     for (steering, family) in modes {
         let fates = if full() { &FATES[..] } else { fates };
-        fates.iter().for_each(|fate| run(*fate, *steering, *family));
+        fates.iter().for_each(|fate| run(*fate, *steering, *family, Weather::Fair));
     }
 }
 
@@ -187,4 +201,16 @@ fn with_ipv6() {
 #[test]
 fn with_ipv6_on_a_network_that_floods() {
     in_other_modes(&[Fate::Killed], &[(Steering::Flood, Family::V6)]);
+}
+
+#[test]
+fn while_packets_are_lost() {
+    run(Fate::Killed, Steering::Steer, Family::V4, Weather::Lossy);
+    run(Fate::CutInside, Steering::Steer, Family::V4, Weather::Lossy);
+    if full() {
+        for fate in FATES {
+            run(fate, Steering::Steer, Family::V4, Weather::Lossy);
+            run(fate, Steering::Flood, Family::V6, Weather::Lossy);
+        }
+    }
 }

@@ -7,6 +7,7 @@ use evergate::cluster::status::ClusterStatus;
 use evergate_bpf::netns::{Card, Namespace};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The cluster's addresses; hosts of both networks have the numbers of their nodes, the switches 254.
@@ -103,6 +104,29 @@ impl World {
         let folder = Folder::new();
         folder.write("cluster.key", &format!("{}\n", evergate::cluster::fresh_key()));
         World { family, switch, hosts, folder, _alone: alone }
+    }
+
+    /// From now on one packet in a hundred is lost on the way through a switch, whoever sends it.
+    pub(crate) fn lose_packets(&self) {
+        let mut rules = String::from("table bridge weather {\n");
+        for hook in ["forward", "input", "output"] {
+            rules.push_str(&format!(
+                "chain {hook} {{ type filter hook {hook} priority 0; numgen random mod 100 == 0 counter drop; }}\n"
+            ));
+        }
+        let file = self.folder.write("weather.nft", &format!("{rules}}}\n"));
+        self.switch.run(move || {
+            let made = Command::new("nft").arg("-f").arg(&file).output().unwrap();
+            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        });
+    }
+
+    /// How many packets were lost.
+    pub(crate) fn lost(&self) -> u64 {
+        let rules = self.switch.run(|| Command::new("nft").args(["list", "ruleset"]).output().unwrap());
+        let rules = String::from_utf8(rules.stdout).unwrap();
+        let counts = rules.split("counter packets ").skip(1).filter_map(|rest| rest.split(' ').next());
+        counts.map(|count| count.parse::<u64>().unwrap()).sum()
     }
 
     pub(crate) fn host(&self, number: u8) -> &Namespace {
