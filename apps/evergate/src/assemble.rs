@@ -362,6 +362,7 @@ fn pool_runtime(pool: &PoolConfig, previous: Option<&Generation>, keep: &mut Kee
         sticky_load_percent_max: pool.sticky_load_percent_max,
         queue_max: pool.queue_max,
         queue_timeout: pool.queue_timeout,
+        queue_classes: pool.queue_classes.clone(),
         idle_max: pool.keep_alive_idle_max,
         idle: pool.keep_alive_idle,
         unavailable: AtomicU64::new(0),

@@ -51,6 +51,8 @@ struct Line<'a> {
     total_ms: f64,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     audit: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -101,6 +103,7 @@ impl LineSender {
             first_byte_ms: log.first_byte.0 as f64 / 1000.0,
             total_ms: log.total.0 as f64 / 1000.0,
             audit: log.audit,
+            class: log.class.as_deref(),
         };
         if serde_json::to_writer(&mut self.batch, &line).is_ok() {
             self.batch.push(b'\n');

@@ -116,6 +116,8 @@ pub struct PoolRuntime {
     pub sticky_load_percent_max: Option<u32>,
     /// Requests of one worker that may wait for a server.
     pub queue_max: usize,
+    /// Service classes in the order in which they leave the queue; the others follow.
+    pub queue_classes: Vec<String>,
     /// Longest wait there.
     pub queue_timeout: Duration,
     /// Idle connections kept per server and worker.

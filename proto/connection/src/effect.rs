@@ -129,6 +129,8 @@ pub struct RequestLog {
     pub bytes_out: u64,
     /// A rule asked for this request to be recorded.
     pub audit: bool,
+    /// Its service class.
+    pub class: Option<String>,
 }
 
 /// Effects of one call, in order.

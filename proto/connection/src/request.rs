@@ -3,7 +3,7 @@
 use crate::connection::{Answering, Connection, Receiving, Timer};
 use crate::leg::ServerLeg;
 use crate::routing::{self, Plan};
-use crate::{Effect, Io, RequestLog};
+use crate::{Effect, Io, RequestLog, Snapshot};
 use evergate_http::{
     Body, Parsed, RequestEdits, RequestFraming, RequestHead, Version, parse_request, write_request_head,
 };
@@ -189,6 +189,7 @@ impl Connection {
         if let Some(log) = &mut self.log {
             log.rule = plan.rule;
             log.audit = plan.audit;
+            log.class = class_of(&snapshot, &plan.matched).map(str::to_owned);
         }
         if !plan.matched.is_empty() {
             io.effects.push(Effect::Matched(plan.matched.clone()));
@@ -368,6 +369,13 @@ impl Connection {
         self.arm(Timer::Connect, io.now);
     }
 
+    /// The service class of the request under way.
+    pub fn service_class(&self) -> Option<&str> {
+        let route = &self.leg.as_ref()?.route;
+        let rules: Vec<RuleId> = route.rules.iter().map(|rule| RuleId(*rule)).collect();
+        class_of(&self.snapshot, &rules)
+    }
+
     /// Asks the worker for a server, unless a restored connection already has its leg.
     pub(crate) fn dial(&mut self, io: &mut Io<'_>) {
         let Some(leg) = &mut self.leg else { return };
@@ -465,6 +473,14 @@ impl Connection {
         let leg = self.leg.as_ref().filter(|leg| leg.awaits_head && leg.route.request == self.request)?;
         Some(leg.route.clone())
     }
+}
+
+/// The service class that rules give: that of the first of them that names one.
+fn class_of<'s>(snapshot: &'s Snapshot, rules: &[RuleId]) -> Option<&'s str> {
+    rules.iter().flat_map(|rule| snapshot.rules.effects_of(*rule)).find_map(|effect| match effect {
+        evergate_rules::Effect::Class(class) => Some(class),
+        _ => None,
+    })
 }
 
 fn plan_of(decision: &Decision<'_>) -> Plan {

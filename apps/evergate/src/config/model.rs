@@ -286,6 +286,8 @@ pub struct Pool {
     pub queue_max: usize,
     /// Longest wait there.
     pub queue_timeout: Duration,
+    /// Service classes in the order in which they leave the queue; the others follow.
+    pub queue_classes: Vec<String>,
     /// Idle connections kept per server and worker; 0 = none.
     pub keep_alive_idle_max: usize,
     /// How long they are kept.

@@ -23,6 +23,7 @@ pub(super) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
         let name = checks.name(raw.name.as_deref(), &at, &mut seen, "web");
         let servers = servers(raw, &at, checks);
         sticky(raw, &at, checks);
+        queue_classes(raw, &at, checks);
         let sessions = sessions::sessions(raw, &at, checks);
         warn_of_contradictions(raw, &at, checks);
         let tls = raw.tls.as_ref().and_then(|tls| pool_tls(tls, &at.key("tls"), checks));
@@ -39,6 +40,7 @@ pub(super) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
             servers,
             queue_max: raw.queue_max as usize,
             queue_timeout: ms(raw.queue_timeout_ms),
+            queue_classes: raw.queue_classes.clone(),
             keep_alive_idle_max: raw.keep_alive_idle_max as usize,
             keep_alive_idle: ms(raw.keep_alive_idle_ms),
             retries: raw.retries,
@@ -170,6 +172,19 @@ fn sticky(raw: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) {
     }
 }
 
+fn queue_classes(pool: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) {
+    for (i, class) in pool.queue_classes.iter().enumerate() {
+        if pool.queue_classes[..i].contains(class) {
+            checks.report.error_because(
+                &at.key("queue_classes").index(i),
+                format!("the class {class:?} is in the list already"),
+                format!("its place in the queue would have two meanings; {REFUSED}"),
+                "remove one of them",
+            );
+        }
+    }
+}
+
 /// A token of RFC 9110 section 5.6.2, of at most 128 bytes; RFC 6265 requires one as a cookie's name.
 fn is_token(text: &str) -> bool {
     (1..=128).contains(&text.len())
@@ -178,7 +193,7 @@ fn is_token(text: &str) -> bool {
 
 fn warn_of_contradictions(raw: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) {
     let unlimited = raw.servers.iter().any(|s| s.connections_max == 0);
-    for key in ["queue_max", "queue_timeout_ms"] {
+    for key in ["queue_max", "queue_timeout_ms", "queue_classes"] {
         let at = at.key(key);
         if checks.report.is_given(&at) && unlimited && !raw.servers.is_empty() {
             checks.report.warning(

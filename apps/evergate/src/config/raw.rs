@@ -106,6 +106,7 @@ pub(super) struct RawPool {
     pub(super) sticky_load_percent_max: Option<u32>,
     pub(super) queue_max: u32,
     pub(super) queue_timeout_ms: u64,
+    pub(super) queue_classes: Vec<String>,
     pub(super) keep_alive_idle_max: u32,
     pub(super) keep_alive_idle_ms: u64,
     pub(super) retries: u32,

@@ -68,6 +68,16 @@ fn references(config: &RawConfig, rule: &RuleSpec, at: &KeyPath, checks: &mut Ch
     if let Some(pool) = &rule.route {
         checks.pools.find(pool, "pool", "[[pools]]", &at.key("route"), &mut checks.report);
     }
+    if let Some(class) = &rule.class
+        && !config.pools.iter().any(|pool| pool.queue_classes.contains(class))
+    {
+        checks.report.warning(
+            &at.key("class"),
+            format!("no pool has the class {class:?} in its `queue_classes`"),
+            "it is only shown in the log",
+            "add it to the `queue_classes` of the pools where such requests should wait less",
+        );
+    }
     if rule.sticky.is_some_and(|s| s != RuleSticky::None)
         && rule.route.is_none()
         && !checks.report.is_excused(&at.key("route"))

@@ -253,7 +253,13 @@ pub(super) static RULE: Section = Section {
             "Answer with 429 beyond a rate, see `[rules.rate_limit]`.",
         ),
         rule("audit", Kind::Bool, "`false`", "true", "Mirror matching requests to the audit record."),
-        rule("class", Kind::Text, "none", "\"gold\"", "Service class of matching requests."),
+        rule(
+            "class",
+            Kind::Text,
+            "none",
+            "\"gold\"",
+            "Service class of matching requests, for the log and for `pools.queue_classes`.",
+        ),
         rule(
             "unknown",
             Kind::Choice(&["no_match", "match", "deny"]),

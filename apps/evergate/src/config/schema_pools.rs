@@ -53,6 +53,12 @@ pub(super) static POOL: Section = Section {
             "Longest wait there; then 503.",
         ),
         with_default(
+            "queue_classes",
+            Kind::Texts,
+            "[]",
+            "Service classes (see `rules.class`) in the order in which they leave a worker's queue; requests of other classes and of none come after them. In a full queue the last one makes room for one of a better class, and gets its 503.",
+        ),
+        with_default(
             "keep_alive_idle_max",
             Kind::Integer(0, 100_000),
             "256",

@@ -46,18 +46,49 @@ impl Worker {
         match choice {
             Some((server, handed)) => self.connect(key, leg, &pool_runtime, server, handed, reuse),
             None => {
-                let waiting = &mut self.current[index].waiting[pool as usize];
-                let some_up = pool_runtime.servers.iter().any(|server| server.is_up());
-                if some_up && waiting.len() < pool_runtime.queue_max {
-                    waiting.push_back(Waiting { client: key, leg, pool, hint, tried: tried.to_vec() });
-                    self.counters.queued.add(1);
-                    let until = self.now + Micros(pool_runtime.queue_timeout.as_micros() as u64);
-                    self.with(key, |connection, io| connection.handle_leg_queued(io.now, leg, until));
-                } else {
-                    pool_runtime.unavailable.fetch_add(1, Ordering::Relaxed);
-                    self.unavailable(key, leg, if some_up { "queue_full" } else { "no_server_up" });
-                }
+                let rank = self.rank(key, &pool_runtime);
+                let waiting = Waiting { client: key, leg, pool, hint, tried: tried.to_vec(), rank };
+                self.enqueue(index, &pool_runtime, waiting);
             }
+        }
+    }
+
+    /// Where a request belongs in the queue by its service class.
+    fn rank(&mut self, key: Key, pool: &PoolRuntime) -> usize {
+        let classes = &pool.queue_classes;
+        if classes.is_empty() {
+            return 0;
+        }
+        let class = self.clients.get(key).and_then(|client| client.connection.service_class());
+        class.and_then(|class| classes.iter().position(|known| known == class)).unwrap_or(classes.len())
+    }
+
+    /// Lets a request wait behind those of its class and of better ones. A full queue loses its last one, if that is of a
+    /// lesser class.
+    fn enqueue(&mut self, index: usize, pool: &PoolRuntime, newcomer: Waiting) {
+        let (key, leg) = (newcomer.client, newcomer.leg);
+        if !pool.servers.iter().any(|server| server.is_up()) {
+            pool.unavailable.fetch_add(1, Ordering::Relaxed);
+            return self.unavailable(key, leg, "no_server_up");
+        }
+        let queue = &mut self.current[index].waiting[newcomer.pool as usize];
+        let full = queue.len() >= pool.queue_max;
+        let outranked = queue.pop_back_if(|last| full && last.rank > newcomer.rank);
+        if full && outranked.is_none() {
+            pool.unavailable.fetch_add(1, Ordering::Relaxed);
+            return self.unavailable(key, leg, "queue_full");
+        }
+        let place = queue.partition_point(|other| other.rank <= newcomer.rank);
+        queue.insert(place, newcomer);
+        let until = self.now + Micros(pool.queue_timeout.as_micros() as u64);
+        self.with(key, |connection, io| connection.handle_leg_queued(io.now, leg, until));
+        match outranked {
+            Some(last) => {
+                pool.unavailable.fetch_add(1, Ordering::Relaxed);
+                self.unavailable(last.client, last.leg, "queue_outranked");
+                self.file(last.client);
+            }
+            None => self.counters.queued.add(1),
         }
     }
 

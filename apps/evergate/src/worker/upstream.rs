@@ -48,6 +48,8 @@ pub(super) struct Waiting {
     pub(super) pool: u32,
     pub(super) hint: Hint,
     pub(super) tried: Vec<u32>,
+    /// Its place by service class: lower ones leave first.
+    pub(super) rank: usize,
 }
 
 impl Worker {

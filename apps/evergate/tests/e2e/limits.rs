@@ -139,3 +139,42 @@ fn a_request_that_waits_too_long_for_room_at_a_server_is_answered_with_503_and_t
     eventually("there is room again", || (get(at, "/x").status == 200).then_some(()));
     assert_eq!(backend.requests(), 2, "the late request never got there");
 }
+
+#[test]
+fn a_better_service_class_leaves_the_queue_first_and_is_let_into_a_full_one() {
+    let backend = Backend::new("one");
+    let pool = "queue_max = 2\nqueue_classes = [\"gold\", \"silver\"]";
+    let config = plain(&[backend.address()], "", pool).replace("\" }", "\", connections_max = 1 }")
+        + "[node]\nworkers = 1\n" // each worker has its own queue
+        + "[[rules]]\nname = \"gold\"\nwhen = 'path == \"/gold\"'\nclass = \"gold\"\n"
+        + "[[rules]]\nname = \"silver\"\nwhen = 'path == \"/silver\"'\nclass = \"silver\"\n";
+    let node = Node::start(&config);
+    let at = node.address("in");
+    let ask = |path: &str| {
+        let mut wire = connect(at);
+        wire.send(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).unwrap();
+        wire
+    };
+    let queued = |count| {
+        eventually("requests wait", || (node.metric("evergate_requests_queued") == count).then_some(()));
+    };
+    let mut first = ask("/hold");
+    eventually("the server has its one request", || (backend.requests() == 1).then_some(()));
+    let mut plain = ask("/plain");
+    queued(1);
+    let mut silver = ask("/silver");
+    queued(2);
+    let mut gold = ask("/gold");
+    let refused = plain.response().unwrap();
+    assert_eq!(refused.status, 503);
+    assert!(refused.text().contains("queue_outranked"), "{}", refused.text());
+    let late = get(at, "/late");
+    assert!(late.text().contains("queue_full"), "{}", late.text());
+    backend.open_gate();
+    for wire in [&mut first, &mut gold, &mut silver] {
+        assert_eq!(wire.response().unwrap().text(), "one");
+    }
+    let order: Vec<String> = backend.seen().iter().map(|seen| seen.head.start.clone()).collect();
+    let wanted = ["/hold", "/gold", "/silver"].map(|path| format!("GET {path} HTTP/1.1"));
+    assert_eq!(order, wanted);
+}

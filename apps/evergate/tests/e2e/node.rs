@@ -18,14 +18,16 @@ pub(crate) struct Node {
     pub(crate) folder: Folder,
 }
 
-const COMMON: &str = "[node]\nworkers = 2\n[logs]\naccess = \"off\"\n[admin]\nsocket = \"admin.sock\"\n";
+const WORKERS: &str = "[node]\nworkers = 2\n";
+const COMMON: &str = "[logs]\naccess = \"off\"\n[admin]\nsocket = \"admin.sock\"\n";
 
 /// What stands for a free port in a configuration; the nth one is the same port at every reload.
 pub(crate) const ANY: &str = "127.0.0.1:0\"";
 
 fn with_ports(config: &str, ports: &[Port]) -> String {
     let place = |text: String, port: &Port| text.replacen(ANY, &format!("{}\"", port.address()), 1);
-    format!("{COMMON}{}", ports.iter().fold(config.to_owned(), place))
+    let workers = if config.contains("[node]") { "" } else { WORKERS };
+    format!("{workers}{COMMON}{}", ports.iter().fold(config.to_owned(), place))
 }
 
 /// Name and address from `listener NAME (PROTOCOL) on ADDRESS`.
