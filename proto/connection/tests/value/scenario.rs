@@ -297,7 +297,7 @@ pub(crate) fn random(rng: &mut Rng) -> Scenario {
 pub(crate) struct App {
     tunnel: Option<usize>,
     ends_after: Option<usize>,
-    stage: u8,
+    pub(crate) stage: u8,
     pub(crate) fin: bool,
     pub(crate) reset: bool,
     /// The first server that gets this breaks off instead of answering.
