@@ -75,7 +75,9 @@ impl Kernel {
             self.sockets.insert(flow, socket);
             return Arrival::Accepted(flow);
         }
-        if let (Some(ack), false) = (segment.ack, segment.rst || first) {
+        // Whoever acknowledges nothing but our SYN may be ahead of its own first ACK, which is still on its way.
+        let early = accepts && segment.ack == Some(FIRST);
+        if let (Some(ack), false) = (segment.ack, segment.rst || first || early) {
             self.said.push(Segment { rst: true, ..Segment::bare(flow, ack, Some(segment.end()), 0) });
         }
         Arrival::Nothing

@@ -174,6 +174,12 @@ impl Tcp {
         self.end_wanted = true;
     }
 
+    /// No byte follows, and the peer knows it: another node has said so.
+    pub(crate) fn note_end(&mut self) {
+        self.end_wanted = true;
+        self.end_acked = true;
+    }
+
     /// Breaks the connection; what is to be said about it.
     pub fn abort(&mut self) -> Segment {
         self.reset = true;

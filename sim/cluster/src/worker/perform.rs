@@ -107,18 +107,14 @@ impl Worker {
     /// FINs leave once the bytes before them have.
     fn send_fins(&mut self, kernel: &mut Kernel, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
-        let client_flow =
-            (client.fin_waits && client.connection.down().is_empty()).then_some(client.leg.flow);
-        let waits = client.server_fin_waits && client.connection.up().is_empty();
-        let server_flow = client.upstream.as_ref().filter(|up| waits && !up.connecting).map(|up| up.leg.flow);
-        client.fin_waits &= client_flow.is_none();
-        client.server_fin_waits &= !waits;
-        for flow in client_flow.into_iter().chain(server_flow) {
-            if let Some(slot) = kernel.slots.get_mut(&flow) {
-                slot.fin_allowed = true;
-            }
-            if let Some(socket) = kernel.socket(flow) {
-                socket.shutdown();
+        if client.fin_waits && client.connection.down().is_empty() {
+            client.fin_waits = false;
+            send_fin(kernel, &mut client.leg);
+        }
+        if client.server_fin_waits && client.connection.up().is_empty() {
+            client.server_fin_waits = false;
+            if let Some(upstream) = client.upstream.as_mut().filter(|upstream| !upstream.connecting) {
+                send_fin(kernel, &mut upstream.leg);
             }
         }
     }
@@ -258,6 +254,18 @@ impl Worker {
             kernel.commit(leg.flow, ack);
             self.dirty.insert(leg.flow);
         }
+    }
+}
+
+fn send_fin(kernel: &mut Kernel, leg: &mut Leg) {
+    if let Some(slot) = kernel.slots.get_mut(&leg.flow) {
+        slot.fin_allowed = true;
+    }
+    let Some(socket) = kernel.socket(leg.flow) else { return };
+    // What the peer has beyond all output is the FIN of the node before us.
+    match leg.take_surplus(1) {
+        0 => socket.shutdown(),
+        _ => socket.note_end(),
     }
 }
 

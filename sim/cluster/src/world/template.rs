@@ -24,6 +24,9 @@ const TIMING: Timing = Timing {
     ..Timing::BARE_METAL
 };
 
+/// What is still on its way when a cluster has come up arrives within this time.
+const SETTLE: Time = 100_000;
+
 /// A cluster's nodes at a moment.
 pub struct Template {
     pub(super) now: Time,
@@ -70,6 +73,7 @@ impl Template {
             }
             world.step()?;
         }
+        world.run_for(SETTLE)?;
         let (now, hosts) = (world.now, std::mem::take(&mut world.hosts));
         let hosts = hosts.into_iter().map(|host| (host.clock, host.node)).collect();
         Ok(Template { now, hosts, config: template.config.clone() })
