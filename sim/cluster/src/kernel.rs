@@ -6,6 +6,9 @@ use crate::segment::{FIRST, Flow, Segment};
 use crate::tcp::Tcp;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The port that clients connect to.
+pub(crate) const PORT: u16 = 443;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Kernel {
@@ -38,8 +41,8 @@ impl Kernel {
         Kernel { buffer, ..Kernel::default() }
     }
 
-    /// Takes a segment of a bucket that is this node's. `accepts`: somebody listens.
-    pub(crate) fn handle(&mut self, now: Time, bucket: u16, mut segment: Segment, accepts: bool) -> Arrival {
+    /// Takes a segment of a bucket that is this node's. `runs`: there is a process.
+    pub(crate) fn handle(&mut self, now: Time, bucket: u16, mut segment: Segment, runs: bool) -> Arrival {
         let flow = segment.flow;
         if self.held.contains(&bucket) {
             self.hear(&segment);
@@ -59,6 +62,7 @@ impl Kernel {
             }
             return Arrival::News(flow);
         }
+        let accepts = runs && flow.ours.port() == PORT;
         if segment.syn && segment.ack.is_none() {
             if accepts {
                 let edge = FIRST + self.buffer as u64;
@@ -77,7 +81,7 @@ impl Kernel {
         }
         // Whoever acknowledges nothing but our SYN may be ahead of its own first ACK, which is still on its way.
         let early = accepts && segment.ack == Some(FIRST);
-        if let (Some(ack), false) = (segment.ack, segment.rst || first || early) {
+        if let (Some(ack), false) = (segment.ack, segment.rst || first || early || !runs) {
             self.said.push(Segment { rst: true, ..Segment::bare(flow, ack, Some(segment.end()), 0) });
         }
         Arrival::Nothing

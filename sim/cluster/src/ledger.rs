@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 struct Record {
     bytes: Vec<u8>,
+    /// Which of the bytes have left: a gate that was closed for a while leaves holes.
+    left: Vec<bool>,
     /// Position of the FIN.
     end: Option<u64>,
     acked: u64,
@@ -35,19 +37,16 @@ impl Ledger {
         let at = (segment.seq - FIRST) as usize;
         let data = &segment.data[..];
         if !data.is_empty() {
-            if at > record.bytes.len() {
-                return Err(format!(
-                    "{}: a hole before {at}, {} bytes so far",
-                    segment.flow,
-                    record.bytes.len()
-                ));
+            let size = record.bytes.len().max(at + data.len());
+            record.bytes.resize(size, 0);
+            record.left.resize(size, false);
+            for (place, byte) in (at..).zip(data) {
+                if record.left[place] && record.bytes[place] != *byte {
+                    return Err(format!("{}: another byte at position {place}", segment.flow));
+                }
+                record.bytes[place] = *byte;
+                record.left[place] = true;
             }
-            let again = data.len().min(record.bytes.len() - at);
-            if data[..again] != record.bytes[at..at + again] {
-                let differs = data.iter().zip(&record.bytes[at..]).position(|(a, b)| a != b).unwrap_or(0);
-                return Err(format!("{}: another byte at position {}", segment.flow, at + differs));
-            }
-            record.bytes.extend_from_slice(&data[again..]);
         }
         let end = (at + data.len()) as u64;
         if segment.fin && record.end.is_some_and(|known| known != end) {

@@ -4,7 +4,7 @@
 //! stand on: kernels with TCP, the gate, networks, clients and servers. A run is a function of its set-up and seed; faults
 //! happen at moments that the set-up names. After every step the world checks what must never happen:
 //!
-//! - two bytes at one position of a stream towards a peer, a hole, bytes after a FIN (so: no nonce used twice);
+//! - two bytes at one position of a stream towards a peer, bytes after a FIN (so: no nonce used twice);
 //! - an ACK of input that a backup which commits wait for does not hold;
 //! - two nodes whose gates are open for one bucket;
 //! - memory without bound; an invariant of a crate broken.

@@ -158,13 +158,12 @@ impl Worker {
             takes.extend(taken.into_iter().filter_map(|(id, held)| Take::of(id, held)));
         }
         for take in &mut takes {
-            let bucket = take.bucket;
             for leg in take.legs() {
                 leg.gate(kernel);
                 kernel.heard.remove(&leg.flow);
             }
-            for (frame, notice) in take.frames() {
-                self.say(bucket, &frame, notice);
+            if self.mutation != Mutation::EagerTakeOver {
+                self.tell(take);
             }
         }
         let buckets: Vec<u16> = buckets.into_iter().map(|(bucket, _)| bucket.0).collect();
@@ -174,6 +173,13 @@ impl Worker {
         }
         self.rounds.push(Round { buckets, takes, asked: 0, asked_at: 0, next_at: now });
         self.go_on(now, kernel);
+    }
+
+    /// The backups hear everything about a connection, before any further entry of it.
+    fn tell(&mut self, take: &Take) {
+        for (frame, notice) in take.frames() {
+            self.say(take.bucket, &frame, notice);
+        }
     }
 
     /// Takes the rounds that are under way as far as they go now.
@@ -247,6 +253,9 @@ impl Worker {
             }
         };
         self.resumed += 1;
+        if self.mutation == Mutation::EagerTakeOver {
+            self.tell(&take);
+        }
         let TakenLeg { facts, received, acked, .. } = take.client;
         let sent = take.held.state.server.output;
         let leg = Leg::resumed(client_flow, &facts, received, sent, acked, now);

@@ -177,6 +177,7 @@ pub struct World {
     trace: Option<VecDeque<String>>,
     moments: Vec<Time>,
     resumed_before: u64,
+    resumed_at: Option<Time>,
     broken: Option<String>,
 }
 
@@ -213,6 +214,7 @@ impl World {
             trace: setup.trace.then(VecDeque::new),
             moments: Vec::new(),
             resumed_before: 0,
+            resumed_at: None,
             broken: None,
         };
         for host in 0..world.hosts.len() {
@@ -375,6 +377,11 @@ impl World {
     pub fn resumed(&self) -> u64 {
         let now = self.hosts.iter().filter_map(|host| host.worker.as_ref()).map(|worker| worker.resumed);
         self.resumed_before + now.sum::<u64>()
+    }
+
+    /// When the first of them did, since the start.
+    pub fn resumed_at(&self) -> Option<Time> {
+        self.resumed_at.map(|at| at - self.started)
     }
 
     /// Moments since the start at which something happened to a connection.

@@ -163,6 +163,9 @@ impl World {
         {
             step(worker, now, &mut host.kernel);
             worker.end_turn(now, &mut host.kernel);
+            if worker.resumed > 0 {
+                self.resumed_at.get_or_insert(now);
+            }
         }
         self.depart(id);
         self.check_host(id);

@@ -3,7 +3,7 @@
 use super::{Event, World};
 use crate::agenda::Time;
 use crate::host::Stamp;
-use crate::kernel::Arrival;
+use crate::kernel::{Arrival, PORT};
 use crate::segment::{FIRST, Flow, Segment};
 use crate::tcp::Tcp;
 use crate::{Mutation, net::Link};
@@ -11,8 +11,6 @@ use evergate_cluster::{Bucket, Role};
 use evergate_connection::Accepted;
 use evergate_mirror::ConnectionId;
 
-/// The port that clients connect to.
-const PORT: u16 = 443;
 /// The first port of server legs; so many belong to a bucket.
 const LEGS: u16 = 20_000;
 const LEGS_EACH: u16 = 5_000;
@@ -169,8 +167,7 @@ impl World {
         if stray && !known && !host.kernel.held.contains(&bucket) {
             return;
         }
-        let accepts = host.worker.is_some() && flow.ours.port() == PORT;
-        let arrival = host.kernel.handle(now, bucket, segment, accepts);
+        let arrival = host.kernel.handle(now, bucket, segment, host.worker.is_some());
         match arrival {
             Arrival::Nothing => self.turn(id, |worker, now, kernel| worker.tick_rounds(now, kernel)),
             Arrival::News(flow) => self.turn(id, |worker, now, kernel| worker.news(now, kernel, flow)),

@@ -73,6 +73,7 @@ impl Script {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ran {
     pub(crate) resumed: u64,
+    pub(crate) resumed_at: Option<Time>,
     pub(crate) elapsed: Time,
     pub(crate) steps: u64,
     pub(crate) moments: Vec<Time>,
@@ -136,6 +137,7 @@ fn attempt(script: &Script, plan: &Plan, trace: bool) -> Result<Ran, String> {
     }
     Ok(Ran {
         resumed: world.resumed(),
+        resumed_at: world.resumed_at(),
         elapsed: world.elapsed(),
         steps: world.steps(),
         moments: world.moments(),
