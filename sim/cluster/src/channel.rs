@@ -25,6 +25,8 @@ pub(crate) enum Notice {
 pub(crate) struct Outgoing {
     pub(crate) number: u64,
     pub(crate) ready_at: Time,
+    /// Pieces that were sent.
+    pub(crate) sent: u64,
     pub(crate) feed: Feed<Notice>,
     /// Offices that were announced on it.
     pub(crate) announced: BTreeMap<u16, Office>,
@@ -37,15 +39,29 @@ impl Outgoing {
         let mut feed = Feed::default();
         // The first frame of an empty feed is within every bound.
         let _ = feed.push(&hello, None);
-        Outgoing { number, ready_at: now + CONNECT, feed, announced: BTreeMap::new() }
+        Outgoing { number, ready_at: now + CONNECT, sent: 0, feed, announced: BTreeMap::new() }
     }
 }
 
 /// The backup's end.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
+    /// Pieces that came before others that were sent earlier.
+    early: BTreeMap<u64, Vec<u8>>,
+    taken: u64,
     pub(crate) input: Vec<u8>,
     pub(crate) announced: Announced,
     pub(crate) frames: u64,
     pub(crate) answered: u64,
+}
+
+impl Incoming {
+    /// A piece has come; what is in order goes to the input.
+    pub(crate) fn receive(&mut self, number: u64, bytes: Vec<u8>) {
+        self.early.insert(number, bytes);
+        while let Some(bytes) = self.early.remove(&(self.taken + 1)) {
+            self.taken += 1;
+            self.input.extend_from_slice(&bytes);
+        }
+    }
 }

@@ -9,9 +9,9 @@ use evergate_mirror::Frame;
 
 impl Worker {
     /// Bytes of an owner's channel.
-    pub(crate) fn hear_frames(&mut self, from: NodeId, channel: u64, bytes: &[u8]) {
+    pub(crate) fn hear_frames(&mut self, from: NodeId, channel: u64, number: u64, bytes: Vec<u8>) {
         let incoming = self.incoming.entry((from, channel)).or_default();
-        incoming.input.extend_from_slice(bytes);
+        incoming.receive(number, bytes);
         let mut at = 0;
         let result = loop {
             match Frame::decode(&incoming.input[at..]) {

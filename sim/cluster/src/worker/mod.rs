@@ -279,6 +279,11 @@ impl Worker {
         Some((*key, client.bucket, number, leg.origin_received()))
     }
 
+    /// Whether the flow belongs to a connection.
+    pub(crate) fn knows(&self, flow: Flow) -> bool {
+        self.by_flow.contains_key(&flow)
+    }
+
     /// Take-overs that are under way look whether they can go on.
     pub(crate) fn tick_rounds(&mut self, now: Time, kernel: &mut Kernel) {
         self.go_on(now, kernel);

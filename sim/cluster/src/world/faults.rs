@@ -3,6 +3,7 @@
 use super::{Event, World};
 use crate::agenda::Time;
 use crate::fault::{Fault, Whom};
+use crate::kernel::PORT;
 
 impl World {
     /// The node that a fault means, at this moment.
@@ -92,6 +93,13 @@ impl World {
             let it = &mut self.hosts[host];
             it.paused = false;
             (it.timer_at, it.work_at) = (Time::MAX, Time::MAX);
+            for flow in self.hosts[host].kernel.sockets.keys().copied().collect::<Vec<_>>() {
+                let known = self.hosts[host].worker.as_ref().is_some_and(|worker| worker.knows(flow));
+                match known || flow.ours.port() != PORT {
+                    true => self.turn(host, |worker, now, kernel| worker.news(now, kernel, flow)),
+                    false => self.accept(host, flow, self.bucket(flow)),
+                }
+            }
             self.turn(host, |worker, now, kernel| worker.tick(now, kernel));
             self.run_agent(host);
         }

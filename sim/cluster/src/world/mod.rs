@@ -87,12 +87,14 @@ enum Event {
         path: Path,
         bytes: Vec<u8>,
     },
+    /// The `number`th piece of a channel.
     Frames {
         to: usize,
         from: usize,
         stamp: Stamp,
         channel: u64,
         process: u64,
+        number: u64,
         bytes: Vec<u8>,
     },
     Answer {
@@ -301,9 +303,7 @@ impl World {
                     self.take_datagram(to, process, path, bytes);
                 }
             }
-            Event::Frames { to, from, stamp, channel, process, bytes } => {
-                self.take_frames(to, from, stamp, channel, process, bytes);
-            }
+            Event::Frames { .. } => self.take_frames(event),
             Event::Answer { to, from, stamp, channel, frames } => {
                 if self.is_cut(to, from) {
                     return self.plan(2_000, Event::Answer { to, from, stamp, channel, frames });

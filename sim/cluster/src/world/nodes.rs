@@ -221,17 +221,18 @@ impl World {
             let bytes = outgoing.feed.unsent().to_vec();
             if outgoing.ready_at <= now && !bytes.is_empty() {
                 outgoing.feed.advance(bytes.len());
-                frames.push((usize::from(node.0), outgoing.number, bytes));
+                outgoing.sent += 1;
+                frames.push((usize::from(node.0), outgoing.number, outgoing.sent, bytes));
             }
         }
-        for (to, channel, bytes) in frames {
+        for (to, channel, number, bytes) in frames {
             *left_at += 1;
             self.mark(*left_at);
             let Some(process) = self.hosts.get(to).map(|host| host.process()) else { continue };
             let stamp = self.hosts[id].stamp(*left_at);
             let delay = self.weather.inside.delay(&mut self.random) + (*left_at - self.now);
             let delay = self.in_order(id, to, channel << 1, delay);
-            self.plan(delay, Event::Frames { to, from: id, stamp, channel, process, bytes });
+            self.plan(delay, Event::Frames { to, from: id, stamp, channel, process, number, bytes });
         }
     }
 
@@ -242,18 +243,10 @@ impl World {
         }
     }
 
-    pub(super) fn take_frames(
-        &mut self,
-        to: usize,
-        from: usize,
-        stamp: crate::host::Stamp,
-        channel: u64,
-        process: u64,
-        bytes: Vec<u8>,
-    ) {
+    pub(super) fn take_frames(&mut self, event: Event) {
+        let Event::Frames { to, from, stamp, channel, process, .. } = event else { return };
         if self.is_cut(to, from) || (self.hosts[to].paused && self.hosts[to].up) {
-            let delay = self.in_order(from, to, channel << 1, AGAIN);
-            return self.plan(delay, Event::Frames { to, from, stamp, channel, process, bytes });
+            return self.plan(AGAIN, event);
         }
         if !self.hosts[from].has_left(stamp, true) {
             return;
@@ -262,8 +255,9 @@ impl World {
             // The process that the channel led to is gone.
             return self.plan(200, Event::Hangup { to: from, from: to, channel, outgoing: true });
         }
+        let Event::Frames { number, bytes, .. } = event else { return };
         self.say(|| format!("node {to}: {} bytes of frames from node {from}", bytes.len()));
-        self.turn(to, |worker, _, _| worker.hear_frames(NodeId(from as u8), channel, &bytes));
+        self.turn(to, |worker, _, _| worker.hear_frames(NodeId(from as u8), channel, number, bytes));
     }
 
     /// Timers of the host: the agent's, and those of worker and kernel.

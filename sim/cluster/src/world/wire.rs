@@ -16,7 +16,7 @@ const LEGS: u16 = 20_000;
 const LEGS_EACH: u16 = 5_000;
 
 impl World {
-    fn bucket(&self, flow: Flow) -> u16 {
+    pub(super) fn bucket(&self, flow: Flow) -> u16 {
         match flow.ours.port() {
             PORT => flow.theirs.port() % self.template.config.buckets,
             port => (port - LEGS) / LEGS_EACH,
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    fn accept(&mut self, id: usize, flow: Flow, bucket: u16) {
+    pub(super) fn accept(&mut self, id: usize, flow: Flow, bucket: u16) {
         let number = u64::from(flow.theirs.port()) << 32 | (self.steps & 0xff_ffff) << 8 | id as u64;
         let accepted = Accepted {
             id: ConnectionId(number),
