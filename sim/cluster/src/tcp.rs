@@ -146,6 +146,29 @@ impl Tcp {
         self.input.len() + self.out.len() + self.early.values().map(Vec::len).sum::<usize>()
     }
 
+    /// Where it stands, for a trace.
+    pub fn describe(&self) -> String {
+        format!(
+            "una {} nxt {} high {} out {} end {}/{} peer edge {} window {} timer {:?} rcv {} edge {} input {} early {:?} \
+             ended {} reset {}",
+            self.una,
+            self.nxt,
+            self.high,
+            self.out.len(),
+            self.end_wanted,
+            self.end_acked,
+            self.peer_edge,
+            self.window,
+            self.timer_at,
+            self.rcv,
+            self.edge,
+            self.input.len(),
+            self.early.iter().map(|(seq, data)| (*seq, data.len())).collect::<Vec<_>>(),
+            self.ended,
+            self.reset
+        )
+    }
+
     // ---- the application ----
 
     /// Takes up to `most` bytes that have arrived.
@@ -329,7 +352,7 @@ impl Tcp {
             self.expire(now, out);
         }
         if !self.send(now, out) && self.ack_at.is_some_and(|at| at <= now) {
-            let segment = self.make(self.nxt, Vec::new());
+            let segment = self.make(self.high, Vec::new()); // what is older would not be listened to
             out.push(segment);
         }
     }

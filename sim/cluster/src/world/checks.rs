@@ -110,12 +110,15 @@ impl World {
                 host.kernel.held,
                 roles.join("\n    "),
             );
+            for (flow, socket) in &host.kernel.sockets {
+                text += &format!("    socket {flow}: {}\n", socket.describe());
+            }
             if let Some(worker) = &host.worker {
                 text += &worker.describe();
             }
         }
         for peer in self.peers.iter() {
-            text += &format!("  peer {}: {}\n    {:?}\n", peer.flow, peer.app.describe(), peer.tcp);
+            text += &format!("  peer {}: {}\n    {}\n", peer.flow, peer.app.describe(), peer.tcp.describe());
         }
         text
     }

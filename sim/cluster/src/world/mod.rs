@@ -36,7 +36,7 @@ use std::sync::Arc;
 pub type Serve = Box<dyn FnMut() -> Box<dyn Application>>;
 
 /// Lines of a trace that are kept.
-const TRACE_LINES: usize = 400;
+const TRACE_LINES: usize = 20_000;
 /// Steps of a run; more is a circle.
 const STEPS_MAX: u64 = 400_000;
 

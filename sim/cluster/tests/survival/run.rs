@@ -24,8 +24,8 @@ pub(crate) const TWO_BACKUPS: Shape = (3, 2, 1, Mode::Witness);
 
 /// Longest a run may take in virtual time.
 const SPAN: Time = 30_000_000;
-/// Lines of the trace that are shown.
-const SHOWN: usize = 120;
+/// Lines of the trace that are shown, unless `EVERGATE_SIM_LINES` says otherwise.
+const SHOWN: usize = 100;
 
 /// What to run. With the same plan everything happens again.
 #[derive(Clone, Debug)]
@@ -132,7 +132,8 @@ fn attempt(script: &Script, plan: &Plan, trace: bool) -> Result<Ran, String> {
     }
     if let Err(what) = result {
         let lines: Vec<&str> = world.trace().collect();
-        let shown = lines.len().saturating_sub(SHOWN);
+        let wanted = std::env::var("EVERGATE_SIM_LINES").ok().and_then(|lines| lines.parse().ok());
+        let shown = lines.len().saturating_sub(wanted.unwrap_or(SHOWN));
         return Err(format!("{what}\n{}", lines[shown..].join("\n")));
     }
     Ok(Ran {
