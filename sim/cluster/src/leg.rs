@@ -170,6 +170,12 @@ impl Leg {
         if ripe { self.commit(self.target) } else { None }
     }
 
+    /// The leg rests for long: what is held back goes at once. A server whose last bytes are never acknowledged could
+    /// not send the next response.
+    pub(crate) fn settle(&mut self) -> Option<u64> {
+        self.commit(self.target)
+    }
+
     /// Everything that was read may be acknowledged, whoever holds it: a mutation.
     pub(crate) fn release_early(&mut self) -> Option<u64> {
         self.commit(self.read)

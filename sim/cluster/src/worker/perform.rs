@@ -188,11 +188,15 @@ impl Worker {
         let Some(client) = self.clients.get_mut(&key) else { return };
         client.server_fin_waits = false;
         let bucket = client.bucket;
-        let Some(upstream) = client.upstream.take() else { return };
+        let Some(mut upstream) = client.upstream.take() else { return };
         let flow = upstream.leg.flow;
         self.by_flow.remove(&flow);
         let quiet = kernel.socket(flow).is_some_and(|socket| !socket.has_input() && !socket.is_ended());
         if clean && quiet && !upstream.ended && !upstream.connecting {
+            if let Some(ack) = upstream.leg.settle() {
+                kernel.commit(flow, ack);
+                self.dirty.insert(flow);
+            }
             self.idle.entry((upstream.pool, upstream.server, bucket)).or_default().push(upstream);
         } else {
             drop_server(kernel, flow);
