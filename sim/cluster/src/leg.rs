@@ -108,6 +108,11 @@ impl Leg {
         }
     }
 
+    /// Number after all output and our FIN.
+    pub(crate) fn end(&self) -> u64 {
+        self.origin_sent + self.written + 1
+    }
+
     /// Number of the byte at input position 0.
     pub(crate) fn origin_received(&self) -> u64 {
         self.origin_received

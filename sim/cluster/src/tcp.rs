@@ -16,7 +16,10 @@ pub const SEGMENT: u64 = 1400;
 const WINDOW_INITIAL: u64 = 10 * SEGMENT;
 const WINDOW_MAX: u64 = 200 * SEGMENT;
 const TIMEOUT_MIN: Time = 200_000;
-const TIMEOUT_SYN: Time = 1_000_000;
+/// Shorter than in life, so that a connection is not given up because two packets of a few were lost.
+const TIMEOUT_SYN: Time = 250_000;
+/// Of a restored socket, which has no sample yet.
+const TIMEOUT_RESTORED: Time = 1_000_000;
 const TIMEOUT_MAX: Time = 4_000_000;
 const DELAYED_ACK: Time = 40_000;
 /// Empty segments outside the window are answered this rarely.
@@ -104,7 +107,7 @@ impl Tcp {
             rcv: receive,
             edge: receive + buffer as u64,
             peer_edge,
-            timeout: TIMEOUT_SYN,
+            timeout: TIMEOUT_RESTORED,
             ..Tcp::blank(flow, buffer)
         }
     }

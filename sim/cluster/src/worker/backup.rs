@@ -49,6 +49,9 @@ impl Worker {
         for key in self.clients.keys().copied().collect::<Vec<_>>() {
             self.abandon(kernel, key);
         }
+        for flow in std::mem::take(&mut self.ending).into_keys() {
+            kernel.silence(flow);
+        }
         for upstream in std::mem::take(&mut self.idle).into_values().flatten() {
             kernel.silence(upstream.leg.flow);
         }

@@ -22,7 +22,7 @@ use crate::kernel::Kernel;
 use crate::leg::Leg;
 use crate::segment::Flow;
 use evergate_base::Micros;
-use evergate_cluster::{BUCKETS, MemberSet, NodeId, Role};
+use evergate_cluster::{MemberSet, NodeId, Role};
 use evergate_connection::{Accepted, Connection, Effects, Io, Node, Scratch, Snapshot};
 use evergate_mirror::{ConnectionId, Holder, LegFacts, Mirrored, Office};
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,6 +95,8 @@ pub(crate) struct Worker {
     freezing: BTreeMap<u16, (NodeId, Office)>,
     frozen: BTreeMap<u16, Office>,
     rounds: Vec<Round>,
+    /// Connections that are over but for our FIN, which its client has not acknowledged: bucket, and the number after it.
+    ending: BTreeMap<Flow, (ConnectionId, u16, u64)>,
     pub(crate) reports: Vec<Report>,
     /// What went wrong in a way that it never may.
     pub(crate) failures: Vec<String>,
@@ -127,7 +129,7 @@ impl Worker {
             clients: BTreeMap::new(),
             by_flow: BTreeMap::new(),
             idle: BTreeMap::new(),
-            roles: vec![Role::Outside { owner: None }; usize::from(BUCKETS)],
+            roles: Vec::new(),
             outgoing: BTreeMap::new(),
             broken: BTreeMap::new(),
             channels_at: 0,
@@ -139,6 +141,7 @@ impl Worker {
             freezing: BTreeMap::new(),
             frozen: BTreeMap::new(),
             rounds: Vec::new(),
+            ending: BTreeMap::new(),
             reports: Vec::new(),
             failures: Vec::new(),
             ports: 0,
@@ -213,6 +216,7 @@ impl Worker {
     /// The end of a turn: what was acknowledged is acted on, and ACKs leave.
     pub(crate) fn end_turn(&mut self, now: Time, kernel: &mut Kernel) {
         self.deliver_acknowledged(now, kernel);
+        self.end_acknowledged(kernel);
         self.report_frozen();
         for flow in std::mem::take(&mut self.dirty) {
             kernel.emit_ack(flow);

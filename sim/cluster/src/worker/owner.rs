@@ -8,6 +8,7 @@ use crate::agent::{Report, office};
 use crate::channel::{Notice, Outgoing};
 use crate::fault::Mutation;
 use crate::kernel::Kernel;
+use crate::segment::Flow;
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::{ConnectionId, Entry, Frame, LegFacts, Phase};
 
@@ -52,9 +53,22 @@ impl Worker {
         self.say(bucket, &Frame::Leg { connection: key, leg: number, facts }, None);
     }
 
-    pub(super) fn say_end(&mut self, key: ConnectionId) {
-        if let Some(bucket) = self.clients.get(&key).map(|client| client.bucket) {
-            self.say(bucket, &Frame::End { connection: key }, None);
+    /// Connections whose clients have everything, our FIN included, are over for the backups too.
+    pub(super) fn end_acknowledged(&mut self, kernel: &Kernel) {
+        let over = |flow: &Flow, end: u64| {
+            let lives = kernel.sockets.contains_key(flow);
+            !lives || kernel.slots.get(flow).is_none_or(|slot| slot.snd_una >= end)
+        };
+        let ended: Vec<Flow> = self
+            .ending
+            .iter()
+            .filter(|(flow, (_, _, end))| over(flow, *end))
+            .map(|(flow, _)| *flow)
+            .collect();
+        for flow in ended {
+            if let Some((connection, bucket, _)) = self.ending.remove(&flow) {
+                self.say(bucket, &Frame::End { connection }, None);
+            }
         }
     }
 
@@ -174,7 +188,11 @@ impl Worker {
 
     /// Our role for a bucket has changed.
     pub(super) fn change_role(&mut self, now: Time, kernel: &mut Kernel, bucket: Bucket, role: Role) {
-        let Some(known) = self.roles.get_mut(usize::from(bucket.0)) else { return };
+        let number = usize::from(bucket.0);
+        if self.roles.len() <= number {
+            self.roles.resize(number + 1, Role::Outside { owner: None });
+        }
+        let Some(known) = self.roles.get_mut(number) else { return };
         let before = std::mem::replace(known, role);
         self.change_held(bucket.0, role);
         self.change_freezing(kernel, bucket.0, role);
@@ -210,6 +228,12 @@ impl Worker {
         for key in self.keys_of(bucket) {
             self.abandon(kernel, key);
         }
+        self.ending.retain(|flow, (_, of, _)| {
+            if *of == bucket {
+                kernel.silence(*flow);
+            }
+            *of != bucket
+        });
         for ((_, _, of), idle) in &mut self.idle {
             for upstream in idle.drain(..).filter(|_| *of == bucket) {
                 kernel.silence(upstream.leg.flow);

@@ -220,11 +220,14 @@ impl Worker {
     /// The client's connection is over.
     pub(super) fn forget(&mut self, kernel: &mut Kernel, key: ConnectionId, abort: bool) {
         self.release_server(kernel, key, false);
-        self.say_end(key);
         let Some(client) = self.clients.remove(&key) else { return };
-        self.by_flow.remove(&client.leg.flow);
-        open_slot(kernel, client.leg.flow);
-        kernel.close(client.leg.flow, abort);
+        let flow = client.leg.flow;
+        self.by_flow.remove(&flow);
+        open_slot(kernel, flow);
+        kernel.close(flow, abort);
+        // The backups keep it until the client has our FIN: whoever takes over says it again.
+        let end = if abort { 0 } else { client.leg.end() };
+        self.ending.insert(flow, (key, client.bucket, end));
     }
 
     /// Drops a connection that this node may not speak for any more: nothing of it leaves.
