@@ -86,6 +86,11 @@ impl World {
             return self.answer_syn(flow);
         }
         let now = self.now;
+        if self.peers[index].tcp.is_reset() && !segment.rst {
+            // Its kernel knows the connection no more.
+            let seq = segment.ack.unwrap_or_default();
+            return self.from_peer(Segment { rst: true, ..Segment::bare(flow, seq, Some(segment.end()), 0) });
+        }
         self.peers[index].tcp.handle(now, &segment);
         self.turn_peer(index);
     }

@@ -225,7 +225,8 @@ impl Application for Server {
         }
         if let Some(entry) = self.entry.filter(|_| self.app.stage >= 10) {
             self.served.borrow_mut()[entry].tunnel_end.get_or_insert(false);
-            if seen.ended {
+            // To one that has ended itself our end says nothing.
+            if seen.ended || self.app.fin {
                 self.served.borrow_mut()[entry].tunnel_end = Some(true);
             }
         }
