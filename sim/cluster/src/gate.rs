@@ -30,7 +30,7 @@ pub(crate) struct Slot {
     answered_at: Option<Time>,
     /// What the peer acknowledged, as our kernel may know it, and in truth.
     pub(crate) snd_una: u64,
-    peer_ack: u64,
+    pub(crate) peer_ack: u64,
 }
 
 impl Slot {

@@ -283,6 +283,11 @@ fn open_slot(kernel: &mut Kernel, flow: Flow) {
 }
 
 fn drop_server(kernel: &mut Kernel, flow: Flow) {
+    let said = kernel.sockets.get(&flow).map_or(0, Tcp::said);
+    if kernel.slots.get(&flow).is_some_and(|slot| slot.peer_ack > said) {
+        // It has more of the node before us than was made again: our end would be in the wrong place.
+        return kernel.silence(flow);
+    }
     open_slot(kernel, flow);
     kernel.close(flow, false);
 }

@@ -305,13 +305,14 @@ impl World {
             }
             Event::Frames { .. } => self.take_frames(event),
             Event::Answer { to, from, stamp, channel, frames } => {
-                if self.is_cut(to, from) {
+                if self.is_cut(to, from) || self.hosts[to].paused {
                     return self.plan(2_000, Event::Answer { to, from, stamp, channel, frames });
                 }
                 if self.hosts[from].has_left(stamp, true) {
                     self.turn(to, |worker, _, _| worker.hear_answer(NodeId(from as u8), channel, frames));
                 }
             }
+            Event::Hangup { to, .. } if self.hosts[to].paused => self.plan(2_000, event),
             Event::Hangup { to, from, channel, outgoing } => self.turn(to, |worker, _, _| match outgoing {
                 true => worker.lose_outgoing(NodeId(from as u8), channel),
                 false => worker.lose_incoming(NodeId(from as u8), channel),

@@ -21,8 +21,8 @@ fn drawn(seed: u64) -> (Script, Plan) {
     }
     plan.buffer = random.pick(&[65_536, 65_536, 20_000, 6_000]);
     plan.clients = 1 + random.below(2) as usize;
-    let span = random.pick(&[8_000, 20_000, 60_000, 400_000]);
-    let at = 2_000 + random.below(span);
+    let span = random.pick(&[6_000, 15_000, 30_000, 100_000]);
+    let at = 5_000 + random.below(span);
     let whom = if random.chance(850) { Whom::Owner } else { Whom::Other(random.below(2) as u8) };
     let fault = match random.below(20) {
         0..8 => Fault::Power { lossy: random.chance(500) },
