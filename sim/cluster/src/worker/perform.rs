@@ -220,9 +220,12 @@ impl Worker {
     /// The client's connection is over.
     pub(super) fn forget(&mut self, kernel: &mut Kernel, key: ConnectionId, abort: bool) {
         self.release_server(kernel, key, false);
-        let Some(client) = self.clients.remove(&key) else { return };
+        let Some(mut client) = self.clients.remove(&key) else { return };
         let flow = client.leg.flow;
         self.by_flow.remove(&flow);
+        if !abort {
+            send_fin(kernel, &mut client.leg);
+        }
         open_slot(kernel, flow);
         kernel.close(flow, abort);
         // The backups keep it until the client has our FIN: whoever takes over says it again.

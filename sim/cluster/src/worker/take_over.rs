@@ -22,6 +22,8 @@ use evergate_mirror::{ConnectionId, Frame, Held, LegFacts, Office};
 /// Probes are repeated so often at most, this far apart.
 const PROBES: u32 = 20;
 const PROBE_EVERY: Time = 2_000;
+/// A restored socket's buffer in those of others: its window must not end before the one that its peer knows.
+const BUFFERS: usize = 4;
 /// How far below the mirrored position a probe acknowledges: what it says must be nothing new.
 const PROBE_BELOW: u64 = 256 << 10;
 
@@ -76,13 +78,13 @@ impl TakenLeg {
     }
 
     fn gate(&self, kernel: &mut Kernel) {
-        let edge = self.receive() + kernel.buffer as u64;
+        let edge = self.receive() + (BUFFERS * kernel.buffer) as u64;
         kernel.slots.insert(self.flow, Slot::restored(self.send(), self.receive(), edge));
     }
 
     fn ask(&self, kernel: &mut Kernel) {
         let below = PROBE_BELOW.min(self.received);
-        let edge = self.receive() + kernel.buffer as u64;
+        let edge = self.receive() + (BUFFERS * kernel.buffer) as u64;
         kernel.say(Segment::probe(self.flow, self.send(), self.receive() - below, edge));
     }
 
@@ -102,7 +104,7 @@ impl TakenLeg {
         }
         self.gate(kernel);
         let edge = self.edge.max(self.send() + 1);
-        let socket = Tcp::restored(self.flow, kernel.buffer, self.send(), self.receive(), edge);
+        let socket = Tcp::restored(self.flow, BUFFERS * kernel.buffer, self.send(), self.receive(), edge);
         kernel.sockets.insert(self.flow, socket);
         if let Some(slot) = kernel.slots.get(&self.flow) {
             let segment = slot.template(self.flow);

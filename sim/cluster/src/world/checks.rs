@@ -85,10 +85,10 @@ impl World {
             return self.fail(|| format!("node {}: {failure}", NodeId(host as u8)));
         }
         // Bytes of a socket: those to be read, those to be sent, and those that came too early.
-        if sockets > connections * 3 * (buffer + 65_536) || held > connections * HELD_MAX {
+        if sockets > connections * 8 * (buffer + 65_536) || held > connections * HELD_MAX {
             self.fail(|| format!("node {host} holds {sockets} bytes in sockets and {held} in its process"));
         }
-        if stashed > 2 * buffer + 40_000 {
+        if stashed > 5 * buffer + 40_000 {
             self.fail(|| format!("node {host} holds {stashed} bytes of stashed input of one connection"));
         }
     }
