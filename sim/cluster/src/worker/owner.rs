@@ -143,7 +143,7 @@ impl Worker {
             let client_stalled = client.leg.is_stalled(client_partial, now);
             let mut server = client.upstream.as_mut().map(|upstream| &mut upstream.leg);
             let server_stalled = server.as_ref().is_some_and(|leg| leg.is_stalled(server_partial, now));
-            let legs = server.as_mut().map(|leg| &mut **leg).into_iter().chain([&mut client.leg]);
+            let legs = server.as_deref_mut().into_iter().chain([&mut client.leg]);
             for leg in legs.filter(|_| answered) {
                 if let Some(ack) = leg.ripen(now) {
                     kernel.commit(leg.flow, ack);

@@ -74,7 +74,7 @@ impl World {
         let Some(worker) = host.worker.take() else { return };
         host.ends.insert(worker.process, now);
         self.resumed_before += worker.resumed;
-        if !host.blackouts.last().is_none_or(|(at, _)| *at != now) {
+        if host.blackouts.last().is_some_and(|(at, _)| *at == now) {
             return; // nobody is there to say that it is over
         }
         for (node, outgoing) in &worker.outgoing {

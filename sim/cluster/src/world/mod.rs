@@ -296,8 +296,8 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::ToCluster { segment, host } => self.to_cluster(segment, host),
-            Event::ToPeer { segment, from, stamp } => self.to_peer(segment, from, stamp),
+            Event::ToCluster { segment, host } => self.reach_cluster(segment, host),
+            Event::ToPeer { segment, from, stamp } => self.reach_peer(segment, from, stamp),
             Event::Datagram { to, process, from, stamp, path, bytes } => {
                 if self.hosts[from].has_left(stamp, true) {
                     self.take_datagram(to, process, path, bytes);

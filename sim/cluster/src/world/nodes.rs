@@ -131,10 +131,11 @@ impl World {
         self.run_agent(host);
     }
 
+    /// The witness is on the outside.
     pub(super) fn ask_witness(&mut self) {
         for id in 0..self.hosts.len() {
             let host = &mut self.hosts[id];
-            if host.runs() {
+            if host.runs() && self.now >= host.cuts.outside {
                 let (clock, asked) = (host.clock.at(self.now), host.clock.at(self.now - 100));
                 host.node.set_witness(clock, asked, true);
                 self.run_agent(id);
@@ -146,7 +147,7 @@ impl World {
 
     pub(super) fn answer_witness(&mut self, host: usize, process: u64, clock: Micros) {
         let it = &mut self.hosts[host];
-        if it.runs() && it.process() == process {
+        if it.runs() && it.process() == process && self.now >= it.cuts.outside {
             it.node.set_witness(it.clock.at(self.now), clock, true);
             self.run_agent(host);
         }
@@ -178,7 +179,7 @@ impl World {
         let mut left_at = self.now;
         for segment in segments {
             left_at += 1;
-            self.from_cluster(id, segment, left_at);
+            self.leave_host(id, segment, left_at);
         }
         if !self.hosts[id].runs() {
             return;

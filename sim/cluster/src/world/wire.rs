@@ -35,7 +35,7 @@ impl World {
     // ---- from a node ----
 
     /// A segment that a node's kernel says: through the gate, onto the wire.
-    pub(super) fn from_cluster(&mut self, id: usize, segment: Segment, left_at: Time) {
+    pub(super) fn leave_host(&mut self, id: usize, segment: Segment, left_at: Time) {
         let flow = segment.flow;
         let bucket = self.bucket(flow);
         if !self.hosts[id].up || !self.may_speak(id, bucket) {
@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    pub(super) fn to_peer(&mut self, segment: Segment, from: usize, stamp: Stamp) {
+    pub(super) fn reach_peer(&mut self, segment: Segment, from: usize, stamp: Stamp) {
         if !self.hosts[from].has_left(stamp, false) {
             return;
         }
@@ -89,7 +89,8 @@ impl World {
         if self.peers[index].tcp.is_reset() && !segment.rst {
             // Its kernel knows the connection no more.
             let seq = segment.ack.unwrap_or_default();
-            return self.from_peer(Segment { rst: true, ..Segment::bare(flow, seq, Some(segment.end()), 0) });
+            return self
+                .leave_peer(Segment { rst: true, ..Segment::bare(flow, seq, Some(segment.end()), 0) });
         }
         self.peers[index].tcp.handle(now, &segment);
         self.turn_peer(index);
@@ -97,7 +98,7 @@ impl World {
 
     fn answer_syn(&mut self, flow: Flow) {
         let answer = Segment { syn: true, ..Segment::bare(flow, 0, Some(FIRST), FIRST + 65_536) };
-        self.from_peer(answer);
+        self.leave_peer(answer);
     }
 
     // ---- from a peer ----
@@ -122,11 +123,11 @@ impl World {
             self.fail(|| complaint);
         }
         for segment in said {
-            self.from_peer(segment);
+            self.leave_peer(segment);
         }
     }
 
-    fn from_peer(&mut self, segment: Segment) {
+    fn leave_peer(&mut self, segment: Segment) {
         self.say(|| format!("     peer says {segment}"));
         for delay in self.link(segment.flow).carry(&mut self.random) {
             self.plan(delay, Event::ToCluster { segment: segment.clone(), host: None });
@@ -134,18 +135,18 @@ impl World {
     }
 
     /// A packet reaches the cluster: every node sees it, or one that passes it on.
-    pub(super) fn to_cluster(&mut self, segment: Segment, host: Option<usize>) {
+    pub(super) fn reach_cluster(&mut self, segment: Segment, host: Option<usize>) {
         if let Some(host) = host {
-            return self.to_host(host, segment);
+            return self.reach_host(host, segment);
         }
         if !self.weather.steers {
-            (0..self.hosts.len()).for_each(|host| self.to_host(host, segment.clone()));
+            (0..self.hosts.len()).for_each(|host| self.reach_host(host, segment.clone()));
             return;
         }
         let speaker = self.speaker;
         let bucket = self.bucket(segment.flow);
         if self.is_off(speaker, segment.flow) || self.hosts[speaker].owns(bucket) {
-            return self.to_host(speaker, segment);
+            return self.reach_host(speaker, segment);
         }
         let owner = match self.hosts[speaker].node.role(Bucket(bucket)) {
             Role::Backup { owner, .. } => Some(owner),
@@ -158,7 +159,7 @@ impl World {
         }
     }
 
-    fn to_host(&mut self, id: usize, segment: Segment) {
+    fn reach_host(&mut self, id: usize, segment: Segment) {
         let flow = segment.flow;
         let bucket = self.bucket(flow);
         if self.is_off(id, flow) || !self.hosts[id].owns(bucket) {

@@ -88,11 +88,13 @@ impl Client {
         self.checked = received.len();
         if let Some(at) = wrong {
             self.complaint = Some(format!("the client sees another byte at {at} of {}", expected.len()));
-        } else if self.lenient {
-        } else if self.reset && !self.expected.aborted {
+        } else if self.reset && !self.expected.aborted && !self.lenient {
             self.complaint =
                 Some(format!("the client is reset after {} of {} bytes", received.len(), expected.len()));
-        } else if self.ended && !self.reset && (!self.expected.client_end || received.len() < expected.len())
+        } else if self.ended
+            && !self.lenient
+            && !self.reset
+            && (!self.expected.client_end || received.len() < expected.len())
         {
             self.complaint =
                 Some(format!("the client sees an end after {} of {} bytes", received.len(), expected.len()));

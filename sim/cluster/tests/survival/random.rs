@@ -59,6 +59,35 @@ fn seed(seed: u64) -> Ran {
     run(&script, &plan)
 }
 
+/// More deaths than there are backups, and links cut beside: connections may break, but nothing else may happen to them.
+/// Not among it: two live nodes that both reach the witness and do not hear each other, which the default mode excludes.
+fn beyond(seed: u64) -> Ran {
+    let (script, mut plan) = drawn(seed);
+    let mut random = Random::new(!seed);
+    plan.lenient = true;
+    for _ in 0..2 + random.below(3) {
+        let whom = random.pick(&[Whom::Owner, Whom::Owner, Whom::Taking, Whom::Other(0)]);
+        let lossy = random.chance(500);
+        let span = 1_000 + random.below(200_000);
+        let fault = random.pick(&[
+            Fault::Power { lossy },
+            Fault::Process,
+            Fault::Pause(span),
+            Fault::CutInside(span),
+            Fault::CutOutside(span),
+            Fault::Restart,
+        ]);
+        plan.faults.push((5_000 + random.below(120_000), whom, fault));
+    }
+    run(&script, &plan)
+}
+
+#[test]
+fn beyond_what_is_promised_connections_break_but_never_lie() {
+    let runs: Vec<Ran> = (0..1_000).map(beyond).collect();
+    assert!(runs.iter().map(|run| run.resumed).sum::<u64>() > 100);
+}
+
 fn seeds(range: std::ops::Range<u64>) {
     let (mut resumed, mut steps, mut elapsed) = (0, 0, Vec::new());
     for number in range.clone() {

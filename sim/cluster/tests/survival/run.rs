@@ -24,6 +24,8 @@ pub(crate) const TWO_BACKUPS: Shape = (3, 2, 1, Mode::Witness);
 
 /// Longest a run may take in virtual time.
 const SPAN: Time = 30_000_000;
+/// ... and when it may break.
+const SPAN_LENIENT: Time = 2_000_000;
 /// Lines of the trace that are shown, unless `EVERGATE_SIM_LINES` says otherwise.
 const SHOWN: usize = 100;
 
@@ -121,7 +123,8 @@ fn world(script: &Script, plan: &Plan, served: &Log, trace: bool) -> World {
 fn attempt(script: &Script, plan: &Plan, trace: bool) -> Result<Ran, String> {
     let served: Log = Rc::new(RefCell::new(Vec::new()));
     let mut world = world(script, plan, &served, trace);
-    let outcome = catch_unwind(AssertUnwindSafe(|| world.run(SPAN)));
+    let outcome =
+        catch_unwind(AssertUnwindSafe(|| world.run(if plan.lenient { SPAN_LENIENT } else { SPAN })));
     let mut result = match outcome {
         Ok(Err(what)) if plan.lenient && what.starts_with("not done") => Ok(()),
         Ok(result) => result,
