@@ -297,7 +297,7 @@ pub(crate) fn random(rng: &mut Rng) -> Scenario {
 pub(crate) struct App {
     tunnel: Option<usize>,
     ends_after: Option<usize>,
-    stage: u8,
+    pub(crate) stage: u8,
     pub(crate) fin: bool,
     pub(crate) reset: bool,
     /// The first server that gets this breaks off instead of answering.
@@ -360,7 +360,7 @@ impl App {
         let complete = match length {
             _ if path.starts_with("/early") => true,
             Some(length) => body.len() >= length,
-            None => !head.contains("chunked") || body.ends_with(b"0\r\nSum: 1\r\n\r\n"),
+            None => !head.contains(": chunked") || body.ends_with(b"0\r\nSum: 1\r\n\r\n"),
         };
         if !complete || self.stage != 1 {
             return;

@@ -1,0 +1,170 @@
+//! A model of the daemon's agent: what the cluster protocol concludes becomes owner words, holds, and instructions to the
+//! worker; what the worker reports becomes calls of the protocol.
+
+use crate::kernel::Kernel;
+use evergate_base::Micros;
+use evergate_cluster::{Begin, Bucket, Event, Incarnation, Node, NodeId, Role, Standing, Term, ViewId};
+use evergate_mirror::Office;
+use std::collections::BTreeMap;
+
+/// The length of a log, as the protocol compares them: mirrors are complete, or are not.
+const COMPLETE: u64 = 1;
+
+/// What the worker is told.
+#[derive(Clone, Debug)]
+pub(crate) enum Instruction {
+    Roles(Vec<(Bucket, Role)>),
+    TakeOver(Vec<(Bucket, Office)>),
+    Void,
+}
+
+/// What the worker says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Report {
+    CaughtUp {
+        bucket: Bucket,
+        node: NodeId,
+        office: Office,
+    },
+    Complete {
+        bucket: Bucket,
+        office: Office,
+    },
+    Frozen {
+        bucket: Bucket,
+        office: Office,
+    },
+    ChannelLost {
+        node: NodeId,
+    },
+    /// A frame on this channel was not believed: the channel ends.
+    Refused {
+        node: NodeId,
+        channel: u64,
+    },
+}
+
+/// What it has told.
+#[derive(Debug, Default)]
+pub(crate) struct Agent {
+    known: BTreeMap<Bucket, Role>,
+    /// Whether segments of unknown connections are answered by RST.
+    pub(crate) resets_unknown: bool,
+}
+
+impl Agent {
+    /// Takes roles for told.
+    pub(crate) fn adopt(&mut self, roles: &[(Bucket, Role)]) {
+        self.known = roles.iter().copied().collect();
+    }
+
+    /// Acts on what the protocol has concluded; what the worker is to be told.
+    pub(crate) fn settle(
+        &mut self,
+        node: &mut Node,
+        kernel: &mut Kernel,
+        told: &mut Vec<Event>,
+    ) -> Vec<Instruction> {
+        let (mut changed, mut arrived, mut instructions) = (Vec::new(), Vec::new(), Vec::new());
+        while let Some(event) = node.poll_event() {
+            match &event {
+                Event::Voided => {
+                    self.known.clear();
+                    changed.clear();
+                    arrived.clear();
+                    kernel.held.clear();
+                    self.resets_unknown = false;
+                    instructions.push(Instruction::Void);
+                }
+                Event::Role { bucket, role } => {
+                    self.play(node, kernel, *bucket, *role, &mut changed, &mut arrived)
+                }
+                Event::Standing(Standing::Active) => self.resets_unknown = true,
+                Event::Standing(_) | Event::Installed { .. } | Event::Drained => {}
+            }
+            told.push(event);
+        }
+        if !changed.is_empty() {
+            instructions.push(Instruction::Roles(changed));
+        }
+        if !arrived.is_empty() {
+            instructions.push(Instruction::TakeOver(arrived));
+        }
+        instructions
+    }
+
+    fn play(
+        &mut self,
+        node: &mut Node,
+        kernel: &mut Kernel,
+        bucket: Bucket,
+        role: Role,
+        changed: &mut Vec<(Bucket, Role)>,
+        arrived: &mut Vec<(Bucket, Office)>,
+    ) {
+        let before = self.known.insert(bucket, role).unwrap_or(Role::Outside { owner: None });
+        if let (true, Role::Owner { term, .. }) = (arrives(before, role), role) {
+            kernel.held.insert(bucket.0);
+            arrived.push((bucket, office(term)));
+        }
+        if before != role {
+            changed.push((bucket, role));
+        }
+        if let Role::Backup { term, in_sync: true, .. } = role {
+            // It stays complete when a view or an owner changes: every commit has waited for it.
+            node.handle_stored(bucket, term, COMPLETE);
+        }
+    }
+
+    /// Takes in what the worker says. A channel that must be closed comes back.
+    pub(crate) fn take(&mut self, node: &mut Node, now: Micros, report: Report) -> Option<(NodeId, u64)> {
+        match report {
+            Report::CaughtUp { bucket, node: backup, office } => {
+                node.handle_caught_up(now, bucket, term(office), backup, COMPLETE);
+            }
+            Report::Complete { bucket, office } => node.handle_stored(bucket, term(office), COMPLETE),
+            Report::Frozen { bucket, office } => node.handle_frozen(now, bucket, term(office), COMPLETE),
+            Report::ChannelLost { node: peer } => self.drop_backup(node, now, peer),
+            Report::Refused { node: peer, channel } => {
+                self.drop_backup(node, now, peer);
+                return Some((peer, channel));
+            }
+        }
+        None
+    }
+
+    fn drop_backup(&self, node: &mut Node, now: Micros, peer: NodeId) {
+        for (bucket, role) in &self.known {
+            if let Role::Owner { required, syncing, .. } = role
+                && required.union(*syncing).contains(peer)
+            {
+                node.drop_backup(now, *bucket, peer);
+            }
+        }
+    }
+}
+
+/// Whether connections are to be continued here that lived elsewhere until now.
+fn arrives(before: Role, now: Role) -> bool {
+    let Role::Owner { term, begin: Begin::TakeOver | Begin::HandOver, .. } = now else { return false };
+    !matches!(before, Role::Owner { term: known, .. } if known == term)
+}
+
+/// The owner's term as the mirror frames carry it.
+pub(crate) fn office(term: Term) -> Office {
+    Office {
+        epoch: term.view.epoch,
+        proposer: term.view.proposer.0,
+        incarnation: term.view.incarnation.0,
+        moves: term.moves,
+    }
+}
+
+fn term(office: Office) -> Term {
+    let view = ViewId {
+        epoch: office.epoch,
+        proposer: NodeId(office.proposer),
+        incarnation: Incarnation(office.incarnation),
+    };
+    Term { view, moves: office.moves }
+}

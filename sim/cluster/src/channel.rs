@@ -1,0 +1,67 @@
+//! The two ends of a channel from an owner to a backup. The bytes between them are the network's affair: reliable, in
+//! order, and cut when an end dies.
+
+use crate::agenda::Time;
+use evergate_cluster::NodeId;
+use evergate_mirror::{Announced, ConnectionId, FRAME_VERSION, Feed, Frame, Office};
+use std::collections::BTreeMap;
+
+/// From the first SYN until frames may flow: a few round trips.
+const CONNECT: Time = 800;
+
+/// What the owner waits to hear.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Notice {
+    /// A connection's entries up to here are held.
+    Entry { key: ConnectionId, index: u64 },
+    /// The whole state of a connection that is being taken over is held.
+    Taken { key: ConnectionId },
+    /// All of a bucket is said.
+    Complete { bucket: u16, office: Office },
+}
+
+/// The owner's end.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) number: u64,
+    pub(crate) ready_at: Time,
+    /// Pieces that were sent.
+    pub(crate) sent: u64,
+    pub(crate) feed: Feed<Notice>,
+    /// Offices that were announced on it.
+    pub(crate) announced: BTreeMap<u16, Office>,
+}
+
+impl Outgoing {
+    pub(crate) fn connect(me: NodeId, process: u64, number: u64, now: Time) -> Outgoing {
+        let hello =
+            Frame::Hello { version: FRAME_VERSION, node: me.0, incarnation: process, worker: 0, workers: 1 };
+        let mut feed = Feed::default();
+        // The first frame of an empty feed is within every bound.
+        let _ = feed.push(&hello, None);
+        Outgoing { number, ready_at: now + CONNECT, sent: 0, feed, announced: BTreeMap::new() }
+    }
+}
+
+/// The backup's end.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    /// Pieces that came before others that were sent earlier.
+    early: BTreeMap<u64, Vec<u8>>,
+    taken: u64,
+    pub(crate) input: Vec<u8>,
+    pub(crate) announced: Announced,
+    pub(crate) frames: u64,
+    pub(crate) answered: u64,
+}
+
+impl Incoming {
+    /// A piece has come; what is in order goes to the input.
+    pub(crate) fn receive(&mut self, number: u64, bytes: Vec<u8>) {
+        self.early.insert(number, bytes);
+        while let Some(bytes) = self.early.remove(&(self.taken + 1)) {
+            self.taken += 1;
+            self.input.extend_from_slice(&bytes);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What goes wrong, and laws broken on purpose.
+
+use crate::agenda::Time;
+
+/// Which node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// The one that owns the bucket of the first connection at that moment.
+    Owner,
+    /// The one that takes its connections over at that moment; nobody when none does.
+    Taking,
+    /// One of the others, counted from the owner on.
+    Other(u8),
+}
+
+/// Something that happens to a node or a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// No packet leaves or enters any more. `lossy`: what is on its way to other nodes is lost too.
+    Power {
+        /// See above.
+        lossy: bool,
+    },
+    /// The process ends; its kernel goes on, and would end every connection.
+    Process,
+    /// The process does nothing for so long, then goes on.
+    Pause(Time),
+    /// No packet between the node and clients passes for so long.
+    CutOutside(Time),
+    /// No packet between the node and servers or other nodes passes for so long.
+    CutInside(Time),
+    /// Nothing that the node says to other nodes arrives for so long, on either network.
+    Mute(Time),
+    /// A new process starts where none runs.
+    Restart,
+    /// The node gives all its buckets away, or takes some again.
+    Drain(bool),
+}
+
+/// A law broken on purpose: the checks must see it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mutation {
+    /// None.
+    #[default]
+    None,
+    /// ACKs leave for whatever has been read.
+    EarlyAck,
+    /// Output does not wait for the backups.
+    EarlyOutput,
+    /// Record boundaries are not mirrored.
+    LostBoundary,
+    /// Routes are not mirrored.
+    LostRoute,
+    /// The gate does not look at leases.
+    NoFence,
+    /// FINs and RSTs of sockets that nobody holds pass the gate.
+    EndsPass,
+    /// Sockets are restored as if their peers had more than they have.
+    SendAbove,
+    /// Who takes over goes on before the other backups have its state.
+    EagerTakeOver,
+}

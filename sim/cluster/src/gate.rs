@@ -1,0 +1,152 @@
+//! A model of the gate in a node's kernel (`host/bpf`): what may leave for one flow, and what is remembered of its peer.
+//!
+//! Invariants: no ACK above `committed` leaves unless the slot is open; no FIN or RST that was not allowed leaves, also
+//! when nobody runs the program any more. Who may speak at all (owner and leases) is asked by the node, not here.
+
+use crate::agenda::Time;
+use crate::segment::{FIRST, Segment};
+
+/// An ACK that repeats itself answers the peer; it passes this rarely.
+const REPEAT: Time = 50_000;
+
+/// What the gate knows of one flow.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    /// Set by the program: the highest ACK that may leave.
+    pub(crate) committed: u64,
+    pub(crate) fin_allowed: bool,
+    pub(crate) rst_allowed: bool,
+    /// Nothing is withheld any more.
+    pub(crate) open: bool,
+    /// The peer may acknowledge more than our kernel remembers to have sent.
+    restored: bool,
+    /// What the kernel has said.
+    kernel_ack: u64,
+    kernel_edge: u64,
+    snd_nxt: u64,
+    /// What really left.
+    sent_ack: u64,
+    sent_edge: u64,
+    answered_at: Option<Time>,
+    /// What the peer acknowledged, as our kernel may know it, and in truth.
+    pub(crate) snd_una: u64,
+    pub(crate) peer_ack: u64,
+}
+
+impl Slot {
+    /// A flow that is established now.
+    pub(crate) fn new(edge: u64) -> Slot {
+        Slot {
+            committed: FIRST,
+            fin_allowed: false,
+            rst_allowed: false,
+            open: false,
+            restored: false,
+            kernel_ack: FIRST,
+            kernel_edge: edge,
+            snd_nxt: FIRST,
+            sent_ack: FIRST,
+            sent_edge: edge,
+            answered_at: None,
+            snd_una: FIRST,
+            peer_ack: FIRST,
+        }
+    }
+
+    /// A flow taken over: its peer has everything below `send`, and may have our ACK of everything below `receive`.
+    pub(crate) fn restored(send: u64, receive: u64, edge: u64) -> Slot {
+        Slot {
+            committed: receive,
+            restored: true,
+            kernel_ack: receive,
+            snd_nxt: send,
+            sent_ack: receive,
+            snd_una: send,
+            peer_ack: send,
+            ..Slot::new(edge)
+        }
+    }
+
+    /// Whether less has been acknowledged than may be.
+    pub(crate) fn owes_ack(&self) -> bool {
+        self.sent_ack < self.committed
+    }
+
+    /// An ACK at the committed position, whatever the kernel would say.
+    pub(crate) fn template(&self, flow: crate::Flow) -> Segment {
+        Segment::bare(flow, self.snd_nxt.max(self.peer_ack), Some(self.committed), self.kernel_edge)
+    }
+
+    /// What leaves instead of `segment`, if anything does.
+    pub(crate) fn egress(&mut self, now: Time, mut segment: Segment) -> Option<Segment> {
+        if segment.rst && !(self.rst_allowed || self.open) {
+            return None;
+        }
+        if segment.fin && !(self.fin_allowed || self.open) {
+            if segment.data.is_empty() {
+                return None;
+            }
+            segment.fin = false;
+        }
+        let Some(ack) = segment.ack else { return Some(segment) };
+        let again = ack == self.kernel_ack && segment.edge == self.kernel_edge;
+        if ack >= self.kernel_ack {
+            self.kernel_ack = ack;
+            self.kernel_edge = segment.edge;
+        }
+        if !segment.probe {
+            self.snd_nxt = self.snd_nxt.max(segment.end());
+        }
+        let out = if self.open { ack } else { ack.min(self.committed) };
+        if segment.is_pure() && segment.seq < self.peer_ack {
+            // The peer may be ahead of our kernel and would ignore our ACKs as old.
+            segment.seq = self.peer_ack;
+        }
+        if out < ack && segment.is_pure() && out == self.sent_ack && self.says_nothing(now, &segment, again) {
+            return None;
+        }
+        segment.ack = Some(out);
+        if out >= self.sent_ack {
+            self.sent_ack = out;
+            self.sent_edge = self.sent_edge.max(segment.edge);
+        }
+        Some(segment)
+    }
+
+    /// A lowered ACK that says nothing new is dropped, unless the peer runs short of credit or waits for an answer.
+    fn says_nothing(&mut self, now: Time, segment: &Segment, again: bool) -> bool {
+        let ack = segment.ack.unwrap_or_default();
+        let left = self.sent_edge.saturating_sub(ack);
+        if segment.edge > self.sent_edge && 2 * left < segment.edge - ack {
+            return false;
+        }
+        if again && self.answered_at.is_none_or(|at| now > at + REPEAT) {
+            self.answered_at = Some(now);
+            return false;
+        }
+        true
+    }
+
+    /// Notes what the peer says, and lowers ACKs that our kernel could not understand.
+    pub(crate) fn ingress(&mut self, segment: &mut Segment) {
+        let plausible = segment.end() >= self.kernel_ack && segment.seq <= self.kernel_edge;
+        let Some(ack) = segment.ack.filter(|_| plausible && !segment.syn && !segment.rst) else { return };
+        let mut known = ack;
+        if ack > self.snd_nxt {
+            if !self.restored {
+                return;
+            }
+            known = self.snd_nxt;
+            segment.ack = Some(known);
+        }
+        self.peer_ack = self.peer_ack.max(ack);
+        self.snd_una = self.snd_una.max(known);
+    }
+}
+
+/// What a peer said to a bucket on hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Heard {
+    pub(crate) ack: u64,
+    pub(crate) edge: u64,
+}

@@ -1,0 +1,106 @@
+//! One node: a machine with a clock and a kernel, and the process on it.
+
+use crate::agenda::Time;
+use crate::agent::Agent;
+use crate::kernel::Kernel;
+use crate::net::Cuts;
+use crate::worker::Worker;
+use evergate_base::Micros;
+use evergate_cluster::{Bucket, Node, Path};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A machine's clock: it began at some time of its own, and runs a little fast or slow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    pub(crate) skew: u64,
+    pub(crate) drift_ppm: i64,
+}
+
+impl Clock {
+    pub(crate) fn at(self, now: Time) -> Micros {
+        let drift = now as i128 * i128::from(self.drift_ppm) / 1_000_000;
+        Micros(self.skew + (now as i128 + drift) as u64)
+    }
+
+    /// When the clock will show `clock`; not exact to the microsecond.
+    pub(crate) fn when(self, clock: Micros) -> Time {
+        let local = clock.0.saturating_sub(self.skew) as i128;
+        (local * 1_000_000 / (1_000_000 + i128::from(self.drift_ppm)) + 1) as u64
+    }
+}
+
+/// See the module.
+pub(crate) struct Host {
+    pub(crate) clock: Clock,
+    pub(crate) node: Node,
+    pub(crate) agent: Agent,
+    pub(crate) kernel: Kernel,
+    /// The process, while there is one.
+    pub(crate) worker: Option<Worker>,
+    pub(crate) up: bool,
+    pub(crate) paused: bool,
+    pub(crate) cuts: Cuts,
+    /// Moments at which its power went, and whether what was on its way to other nodes went too.
+    pub(crate) blackouts: Vec<(Time, bool)>,
+    /// When each of its processes ended.
+    pub(crate) ends: BTreeMap<u64, Time>,
+    pub(crate) inbox: VecDeque<(Path, Vec<u8>)>,
+    pub(crate) timer_at: Time,
+    pub(crate) work_at: Time,
+    pub(crate) asked_for: Micros,
+}
+
+impl Host {
+    pub(crate) fn new(clock: Clock, node: Node, buffer: usize) -> Host {
+        Host {
+            clock,
+            node,
+            agent: Agent::default(),
+            kernel: Kernel::new(buffer),
+            worker: None,
+            up: true,
+            paused: false,
+            cuts: Cuts::default(),
+            blackouts: Vec::new(),
+            ends: BTreeMap::new(),
+            inbox: VecDeque::new(),
+            timer_at: Time::MAX,
+            work_at: Time::MAX,
+            asked_for: Micros(0),
+        }
+    }
+
+    /// The process is there and not stopped.
+    pub(crate) fn runs(&self) -> bool {
+        self.up && !self.paused && self.worker.is_some()
+    }
+
+    pub(crate) fn process(&self) -> u64 {
+        self.worker.as_ref().map_or(0, |worker| worker.process)
+    }
+
+    /// The gate's word: this node owns the bucket, as far as it knows.
+    pub(crate) fn owns(&self, bucket: u16) -> bool {
+        self.node.gate_listed(Bucket(bucket)).is_some()
+    }
+
+    /// Whether what was said in this time of power, at this moment, has really left.
+    pub(crate) fn has_left(&self, stamp: Stamp, inside: bool) -> bool {
+        let blackout = self.blackouts.get(stamp.power);
+        let dark = blackout.is_some_and(|(at, lossy)| stamp.left_at >= *at || (*lossy && inside));
+        let ended = inside && self.ends.get(&stamp.process).is_some_and(|at| stamp.left_at >= *at);
+        !dark && !ended
+    }
+
+    pub(crate) fn stamp(&self, left_at: Time) -> Stamp {
+        Stamp { power: self.blackouts.len(), process: self.process(), left_at }
+    }
+}
+
+/// When something left its host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    power: usize,
+    process: u64,
+    left_at: Time,
+}

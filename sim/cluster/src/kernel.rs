@@ -1,0 +1,183 @@
+//! A node's kernel: sockets, the gate's slots, and buckets on hold. It outlives the process.
+
+use crate::agenda::Time;
+use crate::gate::{Heard, Slot};
+use crate::segment::{FIRST, Flow, Segment};
+use crate::tcp::Tcp;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The port that clients connect to.
+pub(crate) const PORT: u16 = 443;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Kernel {
+    pub(crate) sockets: BTreeMap<Flow, Tcp>,
+    pub(crate) slots: BTreeMap<Flow, Slot>,
+    /// Sockets of which nobody has a descriptor: closed, or of a process that died.
+    orphans: BTreeSet<Flow>,
+    pub(crate) held: BTreeSet<u16>,
+    pub(crate) heard: BTreeMap<Flow, Heard>,
+    /// Said, and not yet looked at by the gate.
+    said: Vec<Segment>,
+    /// Socket buffers in bytes.
+    pub(crate) buffer: usize,
+}
+
+/// What became of a segment that came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// Nothing for the program.
+    Nothing,
+    /// The flow's socket has news.
+    News(Flow),
+    /// A client's connection is made: it belongs to nobody yet.
+    Accepted(Flow),
+}
+
+impl Kernel {
+    /// A kernel that has just started; sockets have buffers of so many bytes.
+    pub(crate) fn new(buffer: usize) -> Kernel {
+        Kernel { buffer, ..Kernel::default() }
+    }
+
+    /// Takes a segment of a bucket that is this node's. `runs`: there is a process.
+    pub(crate) fn handle(&mut self, now: Time, bucket: u16, mut segment: Segment, runs: bool) -> Arrival {
+        let flow = segment.flow;
+        if self.held.contains(&bucket) {
+            self.hear(&segment);
+            return Arrival::Nothing;
+        }
+        if let Some(slot) = self.slots.get_mut(&flow) {
+            slot.ingress(&mut segment);
+        }
+        if let Some(socket) = self.sockets.get_mut(&flow) {
+            let connecting = !socket.is_open() && !socket.is_reset();
+            socket.handle(now, &segment);
+            if connecting && socket.is_open() {
+                self.slots.insert(flow, Slot::new(socket.offered_edge()));
+            }
+            if self.orphans.contains(&flow) && self.sockets.get(&flow).is_some_and(Tcp::has_input) {
+                self.kill(flow);
+            }
+            return Arrival::News(flow);
+        }
+        let accepts = runs && flow.ours.port() == PORT;
+        if segment.syn && segment.ack.is_none() {
+            if accepts {
+                let edge = FIRST + self.buffer as u64;
+                self.said.push(Segment { syn: true, ..Segment::bare(flow, 0, Some(FIRST), edge) });
+            }
+            return Arrival::Nothing;
+        }
+        let first = segment.seq == FIRST && segment.ack == Some(FIRST) && !segment.rst && !segment.probe;
+        if first && accepts && !self.slots.contains_key(&flow) {
+            // The cookie says that we answered a SYN: this is the connection.
+            let mut socket = Tcp::accept(flow, self.buffer, segment.edge);
+            self.slots.insert(flow, Slot::new(socket.offered_edge()));
+            socket.handle(now, &segment);
+            self.sockets.insert(flow, socket);
+            return Arrival::Accepted(flow);
+        }
+        // Whoever acknowledges nothing but our SYN may be ahead of its own first ACK, which is still on its way.
+        let early = accepts && segment.ack == Some(FIRST);
+        if let (Some(ack), false) = (segment.ack, segment.rst || first || early || !runs) {
+            self.said.push(Segment { rst: true, ..Segment::bare(flow, ack, Some(segment.end()), 0) });
+        }
+        Arrival::Nothing
+    }
+
+    /// Remembers what the peer of a held flow, or of another node's, says.
+    pub(crate) fn hear(&mut self, segment: &Segment) {
+        if let (Some(ack), false) = (segment.ack, segment.syn || segment.rst) {
+            let heard = self.heard.entry(segment.flow).or_default();
+            heard.ack = heard.ack.max(ack);
+            heard.edge = heard.edge.max(segment.edge);
+        }
+    }
+
+    /// Everything that sockets have to say now, before the gate.
+    pub(crate) fn poll(&mut self, now: Time) -> Vec<Segment> {
+        let mut said = std::mem::take(&mut self.said);
+        for socket in self.sockets.values_mut() {
+            socket.poll(now, &mut said);
+        }
+        let done: Vec<Flow> = self.orphans.iter().copied().filter(|flow| self.is_done(*flow)).collect();
+        for flow in done {
+            self.orphans.remove(&flow);
+            self.sockets.remove(&flow);
+        }
+        said
+    }
+
+    fn is_done(&self, flow: Flow) -> bool {
+        self.sockets.get(&flow).is_none_or(Tcp::is_finished)
+    }
+
+    pub(crate) fn next_at(&self) -> Option<Time> {
+        self.sockets.values().filter_map(Tcp::next_at).min()
+    }
+
+    /// Says something past the sockets.
+    pub(crate) fn say(&mut self, segment: Segment) {
+        self.said.push(segment);
+    }
+
+    pub(crate) fn socket(&mut self, flow: Flow) -> Option<&mut Tcp> {
+        self.sockets.get_mut(&flow).filter(|socket| !socket.is_reset())
+    }
+
+    /// Lets ACKs up to here pass.
+    pub(crate) fn commit(&mut self, flow: Flow, ack: u64) {
+        if let Some(slot) = self.slots.get_mut(&flow) {
+            slot.committed = slot.committed.max(ack);
+        }
+    }
+
+    /// Sends the ACK that is owed, if one is.
+    pub(crate) fn emit_ack(&mut self, flow: Flow) {
+        if let Some(slot) = self.slots.get(&flow).filter(|slot| slot.owes_ack()) {
+            self.said.push(slot.template(flow));
+        }
+    }
+
+    /// The program closes its descriptor: an end in order, or by RST when something was not read.
+    pub(crate) fn close(&mut self, flow: Flow, abort: bool) {
+        let Some(socket) = self.sockets.get_mut(&flow) else { return };
+        if abort || socket.has_input() || !socket.is_open() {
+            return self.kill(flow);
+        }
+        socket.shutdown();
+        self.orphans.insert(flow);
+    }
+
+    fn kill(&mut self, flow: Flow) {
+        self.orphans.remove(&flow);
+        if let Some(mut socket) = self.sockets.remove(&flow)
+            && socket.is_open()
+        {
+            self.said.push(socket.abort());
+        }
+    }
+
+    /// The flow is forgotten: what its socket still says is stopped.
+    pub(crate) fn silence(&mut self, flow: Flow) {
+        self.orphans.remove(&flow);
+        self.sockets.remove(&flow);
+        self.slots.remove(&flow);
+        self.said.retain(|segment| segment.flow != flow);
+    }
+
+    /// The process is gone, and all its descriptors with it.
+    pub(crate) fn orphan_all(&mut self) {
+        let flows: Vec<Flow> = self.sockets.keys().copied().collect();
+        for flow in flows {
+            self.close(flow, false);
+        }
+    }
+
+    /// Memory held for flows, in bytes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.sockets.values().map(Tcp::held).sum()
+    }
+}

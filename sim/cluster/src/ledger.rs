@@ -1,0 +1,68 @@
+//! What has left the cluster, and what must hold of it.
+//!
+//! Looked at where segments leave a node's gate, also those that the network then loses: whoever listens there has them.
+//! One byte at one position of a stream, whichever node says it: that is law 0, and because a record's sequence number
+//! is a function of its place in the stream, it is "one nonce, one plaintext" as well.
+
+use crate::segment::{FIRST, Flow, Segment};
+use std::collections::BTreeMap;
+
+/// One flow as the world outside has seen it.
+#[derive(Debug, Default)]
+struct Record {
+    bytes: Vec<u8>,
+    /// Which of the bytes have left: a gate that was closed for a while leaves holes.
+    left: Vec<bool>,
+    /// Position of the FIN.
+    end: Option<u64>,
+    acked: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    flows: BTreeMap<Flow, Record>,
+    pub(crate) segments: u64,
+}
+
+impl Ledger {
+    /// Notes a segment that leaves, and compares it with what left before.
+    pub(crate) fn note(&mut self, segment: &Segment) -> Result<(), String> {
+        self.segments += 1;
+        if segment.syn || segment.rst || segment.probe {
+            return Ok(());
+        }
+        let record = self.flows.entry(segment.flow).or_default();
+        record.acked = record.acked.max(segment.ack.unwrap_or_default());
+        let at = (segment.seq - FIRST) as usize;
+        let data = &segment.data[..];
+        if !data.is_empty() {
+            let size = record.bytes.len().max(at + data.len());
+            record.bytes.resize(size, 0);
+            record.left.resize(size, false);
+            for (place, byte) in (at..).zip(data) {
+                if record.left[place] && record.bytes[place] != *byte {
+                    return Err(format!("{}: another byte at position {place}", segment.flow));
+                }
+                record.bytes[place] = *byte;
+                record.left[place] = true;
+            }
+        }
+        let end = (at + data.len()) as u64;
+        if segment.fin && record.end.is_some_and(|known| known != end) {
+            return Err(format!("{}: FIN at {end} and at {:?}", segment.flow, record.end));
+        }
+        if segment.fin {
+            record.end = Some(end);
+        }
+        if record.end.is_some_and(|known| (record.bytes.len() as u64) > known) {
+            return Err(format!("{}: bytes after the FIN at {:?}", segment.flow, record.end));
+        }
+        Ok(())
+    }
+
+    /// Whether anything of the flow has left that a node which knows nothing of it could not say again.
+    pub(crate) fn is_untouched(&self, flow: Flow) -> bool {
+        self.flows.get(&flow).is_none_or(|record| record.bytes.is_empty() && record.acked <= FIRST)
+    }
+}

@@ -1,0 +1,79 @@
+//! What travels between peers and nodes.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+/// A TCP connection as our side sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Flow {
+    /// The cluster's end.
+    pub ours: SocketAddr,
+    /// The client's or the server's end.
+    pub theirs: SocketAddr,
+}
+
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.ours.port(), self.theirs)
+    }
+}
+
+/// Sequence number of the first byte of a stream; the SYN has number 0. The model's numbers do not wrap.
+pub(crate) const FIRST: u64 = 1;
+
+/// One TCP segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Whose.
+    pub flow: Flow,
+    /// Number of the first byte (or of the SYN, or the FIN).
+    pub seq: u64,
+    /// Everything below has arrived at the sender.
+    pub ack: Option<u64>,
+    /// Right edge of the window that the sender offers: absolute, as a receiver computes it.
+    pub edge: u64,
+    /// The bytes.
+    pub data: Vec<u8>,
+    /// Begins a connection.
+    pub syn: bool,
+    /// No byte follows.
+    pub fin: bool,
+    /// The connection is broken.
+    pub rst: bool,
+    /// Asks for an answer with an old byte whose content nobody reads.
+    pub probe: bool,
+}
+
+impl Segment {
+    /// A segment that only acknowledges.
+    pub(crate) fn bare(flow: Flow, seq: u64, ack: Option<u64>, edge: u64) -> Segment {
+        Segment { flow, seq, ack, edge, data: Vec::new(), syn: false, fin: false, rst: false, probe: false }
+    }
+
+    /// Asks the peer where it stands: one byte that it has, if it has everything below `una`.
+    pub(crate) fn probe(flow: Flow, una: u64, ack: u64, edge: u64) -> Segment {
+        Segment { data: vec![0xee], probe: true, ..Segment::bare(flow, una - 1, Some(ack), edge) }
+    }
+
+    /// Number after everything in it.
+    pub fn end(&self) -> u64 {
+        self.seq + self.data.len() as u64 + u64::from(self.fin) + u64::from(self.syn)
+    }
+
+    /// Neither bytes nor a mark.
+    pub(crate) fn is_pure(&self) -> bool {
+        self.data.is_empty() && !self.fin && !self.rst && !self.syn
+    }
+}
+
+impl fmt::Display for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let marks = [(self.syn, " SYN"), (self.fin, " FIN"), (self.rst, " RST"), (self.probe, " probe")];
+        let marks: String = marks.iter().filter(|(set, _)| *set).map(|(_, name)| *name).collect();
+        write!(f, "{} {}..{}", self.flow, self.seq, self.seq + self.data.len() as u64)?;
+        if let Some(ack) = self.ack {
+            write!(f, " ack {ack} edge {}", self.edge)?;
+        }
+        f.write_str(&marks)
+    }
+}

@@ -1,0 +1,431 @@
+//! A model TCP endpoint: windows, cumulative and delayed ACKs, retransmission with back-off, reassembly.
+//!
+//! It stands for the kernels of peers and nodes alike. Close to Linux where the design depends on it: segments outside
+//! the window are answered and otherwise ignored, ACKs of what was never sent as well, an early retransmission after
+//! three duplicate ACKs, one segment after a timeout. No SACK, no timestamps, no round-trip estimate: the timeout is the
+//! usual least one, doubled each time.
+//!
+//! Invariants: `una <= nxt <= high`; what is read was contiguous; the offered edge never moves left.
+
+use crate::agenda::Time;
+use crate::segment::{FIRST, Flow, Segment};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes of a full segment.
+pub const SEGMENT: u64 = 1400;
+const WINDOW_INITIAL: u64 = 10 * SEGMENT;
+const WINDOW_MAX: u64 = 200 * SEGMENT;
+const TIMEOUT_MIN: Time = 200_000;
+/// Shorter than in life, so that a connection is not given up because two packets of a few were lost.
+const TIMEOUT_SYN: Time = 250_000;
+/// Of a restored socket, which has no sample yet.
+const TIMEOUT_RESTORED: Time = 1_000_000;
+const TIMEOUT_MAX: Time = 4_000_000;
+const DELAYED_ACK: Time = 40_000;
+/// Empty segments outside the window are answered this rarely.
+const CHALLENGE: Time = 500_000;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Tcp {
+    flow: Flow,
+    connecting: bool,
+    una: u64,
+    nxt: u64,
+    high: u64,
+    out: VecDeque<u8>,
+    out_max: usize,
+    end_wanted: bool,
+    end_acked: bool,
+    peer_edge: u64,
+    window: u64,
+    duplicates: u32,
+    timeout: Time,
+    timer_at: Option<Time>,
+    rcv: u64,
+    edge: u64,
+    input: VecDeque<u8>,
+    input_max: usize,
+    early: BTreeMap<u64, Vec<u8>>,
+    end_at: Option<u64>,
+    ended: bool,
+    owed: u32,
+    ack_at: Option<Time>,
+    challenged_at: Option<Time>,
+    reset: bool,
+}
+
+impl Tcp {
+    fn blank(flow: Flow, buffer: usize) -> Tcp {
+        Tcp {
+            flow,
+            connecting: false,
+            una: FIRST,
+            nxt: FIRST,
+            high: FIRST,
+            out: VecDeque::new(),
+            out_max: buffer,
+            end_wanted: false,
+            end_acked: false,
+            peer_edge: FIRST,
+            window: WINDOW_INITIAL,
+            duplicates: 0,
+            timeout: TIMEOUT_MIN,
+            timer_at: None,
+            rcv: FIRST,
+            edge: FIRST + buffer as u64,
+            input: VecDeque::new(),
+            input_max: buffer,
+            early: BTreeMap::new(),
+            end_at: None,
+            ended: false,
+            owed: 0,
+            ack_at: None,
+            challenged_at: None,
+            reset: false,
+        }
+    }
+
+    /// An endpoint that sends a SYN.
+    pub fn connect(flow: Flow, buffer: usize) -> Tcp {
+        let (una, nxt, timeout) = (0, 0, TIMEOUT_SYN);
+        Tcp { connecting: true, una, nxt, high: 0, timeout, ..Tcp::blank(flow, buffer) }
+    }
+
+    /// The endpoint of a listener whose peer offered this edge.
+    pub fn accept(flow: Flow, buffer: usize, peer_edge: u64) -> Tcp {
+        Tcp { peer_edge, ..Tcp::blank(flow, buffer) }
+    }
+
+    /// An endpoint that continues another one's connection: everything below `send` has arrived there, everything below
+    /// `receive` here.
+    pub fn restored(flow: Flow, buffer: usize, send: u64, receive: u64, peer_edge: u64) -> Tcp {
+        Tcp {
+            una: send,
+            nxt: send,
+            high: send,
+            rcv: receive,
+            edge: receive + buffer as u64,
+            peer_edge,
+            timeout: TIMEOUT_RESTORED,
+            ..Tcp::blank(flow, buffer)
+        }
+    }
+
+    // ---- getters ----
+
+    /// The connection is made, and not broken.
+    pub fn is_open(&self) -> bool {
+        !self.connecting && !self.reset
+    }
+
+    /// The peer broke it.
+    pub fn is_reset(&self) -> bool {
+        self.reset
+    }
+
+    /// Everything was read, and the peer's end came after it.
+    pub fn is_ended(&self) -> bool {
+        self.ended && self.input.is_empty()
+    }
+
+    /// Both ends are said and acknowledged.
+    pub fn is_finished(&self) -> bool {
+        self.reset || (self.ended && self.end_acked)
+    }
+
+    /// Whether bytes wait to be read.
+    pub fn has_input(&self) -> bool {
+        !self.input.is_empty()
+    }
+
+    /// The right edge that is offered to the peer.
+    pub(crate) fn offered_edge(&self) -> u64 {
+        self.edge
+    }
+
+    /// Number after everything that was ever sent.
+    pub(crate) fn said(&self) -> u64 {
+        self.high
+    }
+
+    /// Memory held, in bytes.
+    pub(crate) fn held(&self) -> usize {
+        self.input.len() + self.out.len() + self.early.values().map(Vec::len).sum::<usize>()
+    }
+
+    /// Where it stands, for a trace.
+    pub fn describe(&self) -> String {
+        format!(
+            "una {} nxt {} high {} out {} end {}/{} peer edge {} window {} timer {:?} rcv {} edge {} input {} early {:?} \
+             ended {} reset {}",
+            self.una,
+            self.nxt,
+            self.high,
+            self.out.len(),
+            self.end_wanted,
+            self.end_acked,
+            self.peer_edge,
+            self.window,
+            self.timer_at,
+            self.rcv,
+            self.edge,
+            self.input.len(),
+            self.early.iter().map(|(seq, data)| (*seq, data.len())).collect::<Vec<_>>(),
+            self.ended,
+            self.reset
+        )
+    }
+
+    // ---- the application ----
+
+    /// Takes up to `most` bytes that have arrived.
+    pub fn read(&mut self, most: usize) -> Vec<u8> {
+        let count = most.min(self.input.len());
+        let bytes = self.input.drain(..count).collect();
+        let edge = self.rcv + (self.input_max - self.input.len()) as u64;
+        if edge >= self.edge + (2 * SEGMENT).min(self.input_max as u64 / 2) {
+            self.ack_at = Some(0); // a window update
+        }
+        bytes
+    }
+
+    /// Queues as much of `bytes` as there is room for; how much.
+    pub fn write(&mut self, bytes: &[u8]) -> usize {
+        if self.end_wanted || self.reset {
+            return 0;
+        }
+        let count = bytes.len().min(self.out_max.saturating_sub(self.out.len()));
+        self.out.extend(&bytes[..count]);
+        count
+    }
+
+    /// No byte follows.
+    pub fn shutdown(&mut self) {
+        self.end_wanted = true;
+    }
+
+    /// No byte follows, and the peer knows it: another node has said so.
+    pub(crate) fn note_end(&mut self) {
+        self.end_wanted = true;
+        self.end_acked = true;
+    }
+
+    /// Breaks the connection; what is to be said about it.
+    pub fn abort(&mut self) -> Segment {
+        self.reset = true;
+        let mut segment = Segment::bare(self.flow, self.nxt, Some(self.rcv), self.edge);
+        segment.rst = true;
+        segment
+    }
+
+    // ---- the network ----
+
+    /// Takes a segment in.
+    pub fn handle(&mut self, now: Time, segment: &Segment) {
+        if self.reset {
+            return;
+        }
+        if segment.rst {
+            match self.connecting || segment.seq == self.rcv {
+                true => self.reset = true,
+                false => self.ack_at = Some(0),
+            }
+        } else if self.connecting {
+            if segment.syn && segment.ack == Some(FIRST) {
+                self.connecting = false;
+                (self.una, self.nxt, self.high) = (FIRST, FIRST, FIRST);
+                self.peer_edge = segment.edge;
+                self.timeout = TIMEOUT_MIN;
+                self.timer_at = None;
+                self.ack_at = Some(0);
+            }
+        } else if segment.syn {
+            self.ack_at = Some(0);
+        } else if segment.end() < self.rcv || segment.seq > self.edge {
+            self.challenge(now, segment);
+        } else if self.take_ack(segment) {
+            self.take_data(now, segment);
+        }
+    }
+
+    /// A segment outside the window is answered with where we stand.
+    fn challenge(&mut self, now: Time, segment: &Segment) {
+        let recently = self.challenged_at.is_some_and(|at| now < at + CHALLENGE);
+        if !segment.is_pure() || !recently {
+            self.ack_at = Some(0);
+        }
+        if segment.is_pure() {
+            self.challenged_at = Some(now);
+        }
+    }
+
+    fn take_ack(&mut self, segment: &Segment) -> bool {
+        let Some(ack) = segment.ack else { return false };
+        if ack > self.high {
+            self.ack_at = Some(0);
+            return false;
+        }
+        if ack > self.una {
+            let tail = self.tail();
+            let bytes = (ack.min(tail) - self.una) as usize;
+            self.out.drain(..bytes);
+            self.end_acked |= ack > tail;
+            self.window = (self.window + bytes as u64).min(WINDOW_MAX);
+            self.una = ack;
+            self.nxt = self.nxt.max(ack);
+            self.duplicates = 0;
+            self.timeout = TIMEOUT_MIN;
+            self.timer_at = None;
+        } else if ack == self.una
+            && segment.is_pure()
+            && segment.edge <= self.peer_edge
+            && self.una < self.nxt
+        {
+            self.duplicates += 1;
+            if self.duplicates == 3 {
+                self.nxt = self.una; // everything again; the window bounds it
+                self.window = (self.window / 2).max(2 * SEGMENT);
+            }
+        }
+        self.peer_edge = self.peer_edge.max(segment.edge);
+        true
+    }
+
+    fn take_data(&mut self, now: Time, segment: &Segment) {
+        if segment.data.is_empty() && !segment.fin {
+            return;
+        }
+        let data_end = segment.seq + segment.data.len() as u64;
+        if segment.fin {
+            self.end_at = Some(data_end);
+        }
+        let before = self.rcv;
+        if data_end > self.rcv {
+            self.early.entry(segment.seq).or_default().clone_from(&segment.data);
+        }
+        self.reassemble();
+        if self.end_at == Some(self.rcv) && !self.ended {
+            self.ended = true;
+            self.rcv += 1;
+            self.ack_at = Some(0);
+        }
+        self.owed += 1;
+        if self.rcv == before || !self.early.is_empty() || self.owed >= 2 {
+            self.ack_at = Some(0);
+        } else if self.ack_at.is_none() {
+            self.ack_at = Some(now + DELAYED_ACK);
+        }
+    }
+
+    fn reassemble(&mut self) {
+        while let Some((seq, data)) = self.early.pop_first() {
+            if seq > self.rcv {
+                self.early.insert(seq, data);
+                return;
+            }
+            let skip = (self.rcv - seq) as usize;
+            let room = (self.edge - self.rcv) as usize;
+            let fresh = data.get(skip..).unwrap_or_default();
+            let fresh = &fresh[..fresh.len().min(room)];
+            self.input.extend(fresh);
+            self.rcv += fresh.len() as u64;
+        }
+    }
+
+    /// When [`Tcp::poll`] has something to do without another event.
+    pub fn next_at(&self) -> Option<Time> {
+        if self.reset {
+            return None;
+        }
+        [self.timer_at, self.ack_at].into_iter().flatten().min()
+    }
+
+    /// Says what is due.
+    pub fn poll(&mut self, now: Time, out: &mut Vec<Segment>) {
+        if self.reset {
+            return;
+        }
+        let due = self.timer_at.is_some_and(|at| at <= now);
+        if self.connecting {
+            if due || self.timer_at.is_none() {
+                let mut segment = Segment::bare(self.flow, 0, None, self.edge);
+                segment.syn = true;
+                out.push(segment);
+                self.back_off(now);
+            }
+            return;
+        }
+        if due {
+            self.expire(now, out);
+        }
+        if !self.send(now, out) && self.ack_at.is_some_and(|at| at <= now) {
+            let segment = self.make(self.high, Vec::new()); // what is older would not be listened to
+            out.push(segment);
+        }
+    }
+
+    fn back_off(&mut self, now: Time) {
+        self.timer_at = Some(now + self.timeout);
+        self.timeout = (self.timeout * 2).min(TIMEOUT_MAX);
+    }
+
+    fn expire(&mut self, now: Time, out: &mut Vec<Segment>) {
+        self.timer_at = None;
+        if self.una < self.high && self.is_unacked() {
+            self.nxt = self.una;
+            self.window = SEGMENT;
+            self.back_off(now);
+        } else if !self.out.is_empty() {
+            // A closed window is asked about with an old number.
+            out.push(Segment::probe(self.flow, self.una, self.rcv, self.edge));
+            self.back_off(now);
+        }
+    }
+
+    fn is_unacked(&self) -> bool {
+        !self.out.is_empty() || (self.end_wanted && !self.end_acked)
+    }
+
+    fn tail(&self) -> u64 {
+        self.una + self.out.len() as u64
+    }
+
+    fn send(&mut self, now: Time, out: &mut Vec<Segment>) -> bool {
+        if self.end_acked {
+            return false;
+        }
+        let (mut sent, tail) = (false, self.tail());
+        let limit = (self.una + self.window).min(self.peer_edge).min(tail);
+        loop {
+            let count = SEGMENT.min(limit.saturating_sub(self.nxt));
+            let fin = self.end_wanted && self.nxt + count == tail;
+            if count == 0 && !fin {
+                break;
+            }
+            let from = (self.nxt - self.una) as usize;
+            let data = self.out.iter().skip(from).take(count as usize).copied().collect();
+            let mut segment = self.make(self.nxt, data);
+            segment.fin = fin;
+            self.nxt = segment.end();
+            self.high = self.high.max(self.nxt);
+            out.push(segment);
+            sent = true;
+            if fin {
+                break;
+            }
+        }
+        if self.timer_at.is_none() && self.is_unacked() {
+            self.timer_at = Some(now + self.timeout);
+        }
+        sent
+    }
+
+    /// A segment with the newest word on what was received.
+    fn make(&mut self, seq: u64, data: Vec<u8>) -> Segment {
+        self.owed = 0;
+        self.ack_at = None;
+        self.edge = self.edge.max(self.rcv + (self.input_max - self.input.len()) as u64);
+        Segment { data, ..Segment::bare(self.flow, seq, Some(self.rcv), self.edge) }
+    }
+}

@@ -1,0 +1,94 @@
+//! The backup's side: frames of other nodes' connections come in and are answered by how many have been taken.
+
+use super::Worker;
+use crate::agent::{Report, office};
+use crate::channel::Incoming;
+use crate::kernel::Kernel;
+use evergate_cluster::{Begin, Bucket, NodeId, Role};
+use evergate_mirror::Frame;
+
+impl Worker {
+    /// Bytes of an owner's channel.
+    pub(crate) fn hear_frames(&mut self, from: NodeId, channel: u64, number: u64, bytes: Vec<u8>) {
+        let incoming = self.incoming.entry((from, channel)).or_default();
+        incoming.receive(number, bytes);
+        let mut at = 0;
+        let result = loop {
+            match Frame::decode(&incoming.input[at..]) {
+                Ok(Some((frame, length))) => {
+                    at += length;
+                    if let Err(error) = take_in(incoming, &mut self.holder, &mut self.reports, frame) {
+                        break Err(error);
+                    }
+                }
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error.to_string()),
+            }
+        };
+        incoming.input.drain(..at);
+        if result.is_err() {
+            // What a deposed owner still says is refused; its channel ends.
+            self.incoming.remove(&(from, channel));
+            self.reports.push(Report::Refused { node: from, channel });
+        }
+    }
+
+    pub(crate) fn lose_incoming(&mut self, from: NodeId, channel: u64) {
+        if self.incoming.remove(&(from, channel)).is_some() {
+            self.reports.push(Report::ChannelLost { node: from });
+        }
+    }
+
+    /// This node has lost its place: what it held or served is continued elsewhere, or lost.
+    pub(super) fn void(&mut self, kernel: &mut Kernel) {
+        self.holder.clear();
+        self.roles.fill(Role::Outside { owner: None });
+        self.outgoing.clear();
+        self.incoming.clear();
+        self.freezing.clear();
+        for key in self.clients.keys().copied().collect::<Vec<_>>() {
+            self.abandon(kernel, key);
+        }
+        for flow in std::mem::take(&mut self.ending).into_keys() {
+            kernel.silence(flow);
+        }
+        for upstream in std::mem::take(&mut self.idle).into_values().flatten() {
+            kernel.silence(upstream.leg.flow);
+        }
+        for round in std::mem::take(&mut self.rounds) {
+            round.drop_all(kernel);
+        }
+        kernel.held.clear();
+    }
+
+    /// What a change of role means for what is held for others.
+    pub(super) fn change_held(&mut self, bucket: u16, role: Role) {
+        match role {
+            Role::Outside { .. } => self.holder.forget(bucket),
+            Role::Owner { term, begin: Begin::Fresh, .. } => {
+                drop(self.holder.take_over(bucket, office(term)))
+            }
+            Role::Backup { .. } | Role::Owner { .. } => {}
+        }
+    }
+}
+
+fn take_in(
+    incoming: &mut Incoming,
+    holder: &mut evergate_mirror::Holder,
+    reports: &mut Vec<Report>,
+    frame: Frame,
+) -> Result<(), String> {
+    incoming.frames += 1;
+    if matches!(frame, Frame::Hello { .. }) == (incoming.frames > 1) {
+        return Err("frames out of order".to_owned());
+    }
+    let completes = if let Frame::Complete { bucket } = &frame { Some(*bucket) } else { None };
+    holder.handle(&mut incoming.announced, frame).map_err(|error| error.to_string())?;
+    if let Some(bucket) = completes
+        && let Some(office) = incoming.announced.of(bucket)
+    {
+        reports.push(Report::Complete { bucket: Bucket(bucket), office });
+    }
+    Ok(())
+}

@@ -1,0 +1,357 @@
+//! A model worker: the daemon's loop around real `Connection`s, feeds and holders, with sockets of the model kernel.
+//!
+//! - [`perform`]: carries out what a connection answered;
+//! - [`pump`]: flushes, reads, and tells what peers acknowledged;
+//! - [`owner`]: entries go to the backups before what depends on them leaves;
+//! - [`backup`]: entries of others come in;
+//! - [`take_over`]: connections of other nodes go on here.
+//!
+//! What it leaves out of the daemon's: splicing, TLS towards servers, several workers, logs and figures.
+
+mod backup;
+mod owner;
+mod perform;
+mod pump;
+mod take_over;
+
+use crate::agenda::Time;
+use crate::agent::{Instruction, Report};
+use crate::channel::{Incoming, Outgoing};
+use crate::fault::Mutation;
+use crate::kernel::Kernel;
+use crate::leg::Leg;
+use crate::segment::Flow;
+use evergate_base::Micros;
+use evergate_cluster::{MemberSet, NodeId, Role};
+use evergate_connection::{Accepted, Connection, Effects, Io, Node, Scratch, Snapshot};
+use evergate_mirror::{ConnectionId, Holder, LegFacts, Mirrored, Office};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use take_over::Round;
+
+/// What a connection may ask of its node.
+struct Config(Arc<Snapshot>);
+
+impl Node for Config {
+    fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.0
+    }
+}
+
+/// A server connection.
+#[derive(Debug)]
+struct Upstream {
+    leg: Leg,
+    /// The connection's number of it.
+    number: u32,
+    pool: u32,
+    server: u32,
+    connecting: bool,
+    ended: bool,
+}
+
+/// A client connection, and what its backups know of it.
+#[derive(Debug)]
+struct Client {
+    connection: Connection,
+    leg: Leg,
+    bucket: u16,
+    fold: Box<Mirrored>,
+    legs: BTreeMap<u32, LegFacts>,
+    queued: u64,
+    acknowledged: BTreeMap<NodeId, u64>,
+    client_end: Option<u64>,
+    server_end: Option<(u32, u64)>,
+    upstream: Option<Upstream>,
+    fin_waits: bool,
+    server_fin_waits: bool,
+    end_told: bool,
+}
+
+/// See the module.
+pub(crate) struct Worker {
+    me: NodeId,
+    /// Counts processes of the whole run.
+    pub(crate) process: u64,
+    config: Config,
+    mutation: Mutation,
+    /// A pool without servers.
+    down_pool: u32,
+    scratch: Scratch,
+    effects: Effects,
+    clients: BTreeMap<ConnectionId, Client>,
+    by_flow: BTreeMap<Flow, ConnectionId>,
+    idle: BTreeMap<(u32, u32, u16), Vec<Upstream>>,
+    roles: Vec<Role>,
+    pub(crate) outgoing: BTreeMap<NodeId, Outgoing>,
+    broken: BTreeMap<NodeId, Time>,
+    channels_at: Time,
+    pub(crate) incoming: BTreeMap<(NodeId, u64), Incoming>,
+    pub(crate) holder: Holder,
+    acknowledged: BTreeSet<ConnectionId>,
+    dirty: BTreeSet<Flow>,
+    again: BTreeSet<ConnectionId>,
+    freezing: BTreeMap<u16, (NodeId, Office)>,
+    frozen: BTreeMap<u16, Office>,
+    rounds: Vec<Round>,
+    /// Connections that are over but for our FIN, which its client has not acknowledged: bucket, and the number after it.
+    ending: BTreeMap<Flow, (ConnectionId, u16, u64)>,
+    pub(crate) reports: Vec<Report>,
+    /// What went wrong in a way that it never may.
+    pub(crate) failures: Vec<String>,
+    ports: u16,
+    channels: u64,
+    dialled: u32,
+    pub(crate) resumed: u64,
+}
+
+/// What is needed to start a process.
+#[derive(Clone)]
+pub(crate) struct Start {
+    pub(crate) me: NodeId,
+    pub(crate) process: u64,
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) mutation: Mutation,
+    pub(crate) down_pool: u32,
+}
+
+impl Worker {
+    pub(crate) fn new(start: Start) -> Worker {
+        Worker {
+            me: start.me,
+            process: start.process,
+            config: Config(start.snapshot),
+            mutation: start.mutation,
+            down_pool: start.down_pool,
+            scratch: Scratch::new(),
+            effects: Effects::default(),
+            clients: BTreeMap::new(),
+            by_flow: BTreeMap::new(),
+            idle: BTreeMap::new(),
+            roles: Vec::new(),
+            outgoing: BTreeMap::new(),
+            broken: BTreeMap::new(),
+            channels_at: 0,
+            incoming: BTreeMap::new(),
+            holder: Holder::default(),
+            acknowledged: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            again: BTreeSet::new(),
+            freezing: BTreeMap::new(),
+            frozen: BTreeMap::new(),
+            rounds: Vec::new(),
+            ending: BTreeMap::new(),
+            reports: Vec::new(),
+            failures: Vec::new(),
+            ports: 0,
+            channels: 0,
+            dialled: 0,
+            resumed: 0,
+        }
+    }
+
+    fn role(&self, bucket: u16) -> Role {
+        self.roles.get(usize::from(bucket)).copied().unwrap_or(Role::Outside { owner: None })
+    }
+
+    /// Who must hold an entry before it counts.
+    pub(crate) fn required(&self, bucket: u16) -> MemberSet {
+        match self.role(bucket) {
+            Role::Owner { required, .. } => required,
+            _ => MemberSet::EMPTY,
+        }
+    }
+
+    /// A client's connection was made.
+    pub(crate) fn accept(
+        &mut self,
+        now: Time,
+        kernel: &mut Kernel,
+        flow: Flow,
+        bucket: u16,
+        accepted: &Accepted,
+    ) {
+        if !matches!(self.role(bucket), Role::Owner { .. }) {
+            return kernel.close(flow, true);
+        }
+        let mut connection = Connection::new(&self.config.0, accepted, Micros(now));
+        connection.mirror_to_backups();
+        let leg = Leg::new(flow, now);
+        let facts = leg.facts();
+        let client = Client::new(connection, leg, bucket, Box::default());
+        self.by_flow.insert(flow, accepted.id);
+        self.clients.insert(accepted.id, client);
+        self.begin(accepted.id, facts);
+        self.call(now, kernel, accepted.id, |connection, io| connection.handle_accepted(io));
+        self.pump(now, kernel, accepted.id);
+    }
+
+    /// A socket has news.
+    pub(crate) fn news(&mut self, now: Time, kernel: &mut Kernel, flow: Flow) {
+        if let Some(key) = self.by_flow.get(&flow).copied() {
+            self.pump(now, kernel, key);
+        } else {
+            self.look_at_idle(kernel, flow);
+        }
+    }
+
+    /// Timers, and what was put off.
+    pub(crate) fn tick(&mut self, now: Time, kernel: &mut Kernel) {
+        for key in std::mem::take(&mut self.again) {
+            self.pump(now, kernel, key);
+        }
+        let due = |client: &&Client| client.connection.deadline() <= Micros(now);
+        let late: Vec<ConnectionId> =
+            self.clients.iter().filter(|(_, client)| due(client)).map(|(key, _)| *key).collect();
+        for key in late.into_iter().filter(|key| !self.is_frozen(*key)).collect::<Vec<_>>() {
+            self.call(now, kernel, key, |connection, io| connection.handle_timeout(io));
+            self.pump(now, kernel, key);
+        }
+        self.tend_timed(now, kernel);
+        self.tend_channels(now);
+        self.go_on(now, kernel);
+    }
+
+    /// The end of a turn: what was acknowledged is acted on, and ACKs leave.
+    pub(crate) fn end_turn(&mut self, now: Time, kernel: &mut Kernel) {
+        self.deliver_acknowledged(now, kernel);
+        self.end_acknowledged(kernel);
+        self.report_frozen();
+        for flow in std::mem::take(&mut self.dirty) {
+            kernel.emit_ack(flow);
+        }
+        self.check();
+    }
+
+    /// When a turn is due without an event.
+    pub(crate) fn next_at(&self, now: Time) -> Option<Time> {
+        if !self.again.is_empty() {
+            return Some(now);
+        }
+        let deadlines = self.clients.values().map(|client| client.connection.deadline().0);
+        let rests = self.clients.values().any(Client::rests_on_time).then_some(now + 1_000);
+        let rounds = self.rounds.iter().map(|round| round.next_at);
+        let channels = self.wants_channels().then_some(self.channels_at.max(now));
+        deadlines.filter(|at| *at < u64::MAX).chain(rests).chain(rounds).chain(channels).min()
+    }
+
+    /// Calls a connection, and performs what it answers.
+    fn call(
+        &mut self,
+        now: Time,
+        kernel: &mut Kernel,
+        key: ConnectionId,
+        step: impl FnOnce(&mut Connection, &mut Io<'_>),
+    ) {
+        let Worker { clients, scratch, effects, config, .. } = self;
+        let Some(client) = clients.get_mut(&key) else { return };
+        let mut io = Io { now: Micros(now), scratch, effects, node: config };
+        step(&mut client.connection, &mut io);
+        self.perform(now, kernel, key);
+    }
+
+    pub(crate) fn instruct(&mut self, now: Time, kernel: &mut Kernel, instruction: Instruction) {
+        match instruction {
+            Instruction::Roles(roles) => {
+                for (bucket, role) in roles {
+                    self.change_role(now, kernel, bucket, role);
+                }
+            }
+            Instruction::TakeOver(buckets) => self.take_over(now, kernel, buckets),
+            Instruction::Void => self.void(kernel),
+        }
+    }
+
+    /// A port for a server leg that no other node uses.
+    fn source(&mut self, bucket: u16) -> SocketAddr {
+        self.ports += 1;
+        let port = 20_000
+            + bucket * 5_000
+            + u16::from(self.me.0) * 1_000
+            + (self.process % 10) as u16 * 100
+            + self.ports;
+        SocketAddr::from(([10, 0, 1, 100], port))
+    }
+
+    /// Which connection a flow belongs to: its name and bucket, the leg's number, and where its input begins.
+    pub(crate) fn holds(&self, flow: Flow) -> Option<(ConnectionId, u16, u32, u64)> {
+        let key = self.by_flow.get(&flow)?;
+        let client = self.clients.get(key)?;
+        let server = client.upstream.as_ref().filter(|upstream| upstream.leg.flow == flow);
+        let (number, leg) = server.map_or((0, &client.leg), |upstream| (upstream.number, &upstream.leg));
+        Some((*key, client.bucket, number, leg.origin_received()))
+    }
+
+    /// Whether the flow belongs to a connection.
+    pub(crate) fn knows(&self, flow: Flow) -> bool {
+        self.by_flow.contains_key(&flow)
+    }
+
+    /// Take-overs that are under way look whether they can go on.
+    pub(crate) fn tick_rounds(&mut self, now: Time, kernel: &mut Kernel) {
+        self.go_on(now, kernel);
+    }
+
+    /// Where its connections stand.
+    pub(crate) fn describe(&self) -> String {
+        let mut text = String::new();
+        for (key, client) in &self.clients {
+            text += &format!(
+                "    {key:?} timer {:?} leg {:?} queued {} acknowledged {:?}\n      client {:?}\n      server {:?}\n",
+                client.connection.timer(),
+                client.connection.leg_id(),
+                client.queued,
+                client.acknowledged,
+                client.leg,
+                client.upstream,
+            );
+        }
+        for (key, held) in self.holder.iter() {
+            text += &format!("    holds {key:?} of {:?}\n", held.office);
+        }
+        for round in &self.rounds {
+            text += &format!("    takes over {round:?}\n");
+        }
+        text
+    }
+
+    fn check(&self) {
+        self.holder.check_invariants();
+        for client in self.clients.values() {
+            client.fold.check_invariants();
+        }
+    }
+
+    /// Bytes that wait anywhere in this process, and entries that backups have not acknowledged.
+    pub(crate) fn held_bytes(&mut self) -> usize {
+        let waiting = |client: &mut Client| client.connection.down().len() + client.connection.up().len();
+        let outlets: usize = self.clients.values_mut().map(waiting).sum();
+        outlets + self.outgoing.values().map(|outgoing| outgoing.feed.unsent().len()).sum::<usize>()
+    }
+}
+
+impl Client {
+    fn new(connection: Connection, leg: Leg, bucket: u16, fold: Box<Mirrored>) -> Client {
+        Client {
+            connection,
+            leg,
+            bucket,
+            fold,
+            legs: BTreeMap::new(),
+            queued: 0,
+            acknowledged: BTreeMap::new(),
+            client_end: None,
+            server_end: None,
+            upstream: None,
+            fin_waits: false,
+            server_fin_waits: false,
+            end_told: false,
+        }
+    }
+
+    fn rests_on_time(&self) -> bool {
+        let server = self.upstream.as_ref().filter(|upstream| !upstream.connecting);
+        self.leg.rests_on_time() || server.is_some_and(|upstream| upstream.leg.rests_on_time())
+    }
+}

@@ -1,0 +1,380 @@
+//! The owner's side: entries go to the backups before what depends on them leaves, and acknowledgements come back.
+//!
+//! The model of the daemon's `worker/cluster/owner.rs` and `freeze.rs`.
+
+use super::{Client, Worker};
+use crate::agenda::Time;
+use crate::agent::{Report, office};
+use crate::channel::{Notice, Outgoing};
+use crate::fault::Mutation;
+use crate::kernel::Kernel;
+use crate::segment::Flow;
+use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
+use evergate_mirror::{ConnectionId, Entry, Frame, LegFacts, Phase};
+
+/// Between two attempts to make a channel.
+const RETRY: Time = 50_000;
+
+impl Client {
+    /// Every node of `required` holds the entries up to here.
+    fn held_by(&self, required: MemberSet) -> u64 {
+        let of = |node| self.acknowledged.get(&node).copied().unwrap_or(0);
+        required.iter().map(of).min().unwrap_or(self.queued).min(self.queued)
+    }
+
+    fn apply(&mut self, entry: &Entry) {
+        self.queued += 1;
+        self.fold.apply(entry);
+        let over = matches!(entry, Entry::Close { .. });
+        if self.client_end.is_none() && (over || self.fold.client.phase == Phase::Ended) {
+            self.client_end = Some(self.queued);
+        }
+        if let Entry::ServerEnd { leg, .. } = entry {
+            self.server_end = Some((*leg, self.queued));
+        }
+    }
+}
+
+impl Worker {
+    /// Tells the backups of a new connection.
+    pub(super) fn begin(&mut self, key: ConnectionId, facts: LegFacts) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        client.legs.insert(0, facts);
+        let bucket = client.bucket;
+        self.say(bucket, &Frame::Begin { connection: key, bucket, state: None }, None);
+        self.say(bucket, &Frame::Leg { connection: key, leg: 0, facts }, None);
+    }
+
+    pub(super) fn tell_leg(&mut self, key: ConnectionId, number: u32, facts: LegFacts) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        client.legs.retain(|known, _| *known == 0);
+        client.legs.insert(number, facts);
+        let bucket = client.bucket;
+        self.say(bucket, &Frame::Leg { connection: key, leg: number, facts }, None);
+    }
+
+    /// Connections whose clients have everything, our FIN included, are over for the backups too.
+    pub(super) fn end_acknowledged(&mut self, kernel: &Kernel) {
+        let over = |flow: &Flow, end: u64| {
+            let lives = kernel.sockets.contains_key(flow);
+            !lives || kernel.slots.get(flow).is_none_or(|slot| slot.snd_una >= end)
+        };
+        let ended: Vec<Flow> = self
+            .ending
+            .iter()
+            .filter(|(flow, (_, _, end))| over(flow, *end))
+            .map(|(flow, _)| *flow)
+            .collect();
+        for flow in ended {
+            if let Some((connection, bucket, _)) = self.ending.remove(&flow) {
+                self.say(bucket, &Frame::End { connection }, None);
+            }
+        }
+    }
+
+    /// Sends the entries of the last call to the backups. What depends on them waits.
+    pub(super) fn mirror(&mut self, key: ConnectionId) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        let mut entries = client.connection.drain_entries();
+        if entries.is_empty() {
+            return;
+        }
+        for entry in &entries {
+            client.apply(entry);
+        }
+        let (bucket, index) = (client.bucket, client.queued);
+        match self.mutation {
+            Mutation::LostBoundary => entries.retain(|entry| !matches!(entry, Entry::Boundary(_))),
+            Mutation::LostRoute => entries.retain(|entry| !matches!(entry, Entry::Route(_))),
+            _ => {}
+        }
+        self.say(bucket, &Frame::Entries { connection: key, entries }, Some(Notice::Entry { key, index }));
+        if self.required(bucket).is_empty() {
+            if let Some(client) = self.clients.get_mut(&key) {
+                client.connection.count_as_mirrored(); // nobody else is left
+            }
+            self.acknowledged.insert(key);
+        }
+    }
+
+    /// Delivers what the backups have acknowledged, until nothing follows from it.
+    pub(super) fn deliver_acknowledged(&mut self, now: Time, kernel: &mut Kernel) {
+        while let Some(key) = self.acknowledged.pop_first() {
+            self.handle_mirrored(now, kernel, key);
+        }
+    }
+
+    fn handle_mirrored(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+        let Some(bucket) = self.clients.get(&key).map(|client| client.bucket) else { return };
+        if self.freezing.contains_key(&bucket) {
+            return; // acted on by the next owner
+        }
+        let required = self.required(bucket);
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        let held = client.held_by(required);
+        let mut ends = Vec::new();
+        if client.client_end.is_some_and(|index| index <= held) {
+            ends.extend(client.leg.release_end().map(|ack| (client.leg.flow, ack)));
+        }
+        if let Some(upstream) = &mut client.upstream
+            && client.server_end.is_some_and(|(_, index)| index <= held)
+        {
+            ends.extend(upstream.leg.release_end().map(|ack| (upstream.leg.flow, ack)));
+        }
+        for (flow, ack) in ends {
+            kernel.commit(flow, ack);
+            self.dirty.insert(flow);
+        }
+        self.call(now, kernel, key, |connection, io| connection.handle_mirror_acked(io, held));
+        self.pump(now, kernel, key);
+    }
+
+    /// What is held back ripens, and what waits too long is stashed.
+    pub(super) fn tend_timed(&mut self, now: Time, kernel: &mut Kernel) {
+        let keys: Vec<ConnectionId> =
+            self.clients.iter().filter(|(_, client)| client.rests_on_time()).map(|(key, _)| *key).collect();
+        for key in keys {
+            if self.is_frozen(key) {
+                continue;
+            }
+            let Some(client) = self.clients.get_mut(&key) else { continue };
+            let answered = client.connection.acknowledged() >= client.connection.newest_entry();
+            let (client_partial, server_partial) = client.connection.awaits_completion();
+            let client_stalled = client.leg.is_stalled(client_partial, now);
+            let mut server = client.upstream.as_mut().map(|upstream| &mut upstream.leg);
+            let server_stalled = server.as_ref().is_some_and(|leg| leg.is_stalled(server_partial, now));
+            let legs = server.as_deref_mut().into_iter().chain([&mut client.leg]);
+            for leg in legs.filter(|_| answered) {
+                if let Some(ack) = leg.ripen(now) {
+                    kernel.commit(leg.flow, ack);
+                    self.dirty.insert(leg.flow);
+                }
+            }
+            if client_stalled {
+                self.call(now, kernel, key, |connection, io| connection.handle_client_stall(io));
+            }
+            if server_stalled {
+                self.call(now, kernel, key, |connection, io| connection.handle_server_stall(io));
+            }
+        }
+    }
+
+    /// A backup has taken in so many frames.
+    pub(crate) fn hear_answer(&mut self, node: NodeId, channel: u64, frames: u64) {
+        let Some(outgoing) = self.outgoing.get_mut(&node).filter(|outgoing| outgoing.number == channel)
+        else {
+            return;
+        };
+        let mut notices = Vec::new();
+        if let Err(error) = outgoing.feed.handle_answer(frames, |notice| notices.push(notice)) {
+            return self.failures.push(format!("channel to {node}: {error}"));
+        }
+        for notice in notices {
+            match notice {
+                Notice::Entry { key, index } => {
+                    if let Some(client) = self.clients.get_mut(&key) {
+                        let known = client.acknowledged.entry(node).or_default();
+                        *known = (*known).max(index);
+                        self.acknowledged.insert(key);
+                    }
+                }
+                Notice::Taken { key } => self.note_taken(key, node),
+                Notice::Complete { bucket, office } => {
+                    self.reports.push(Report::CaughtUp { bucket: Bucket(bucket), node, office });
+                }
+            }
+        }
+    }
+
+    /// Our role for a bucket has changed.
+    pub(super) fn change_role(&mut self, now: Time, kernel: &mut Kernel, bucket: Bucket, role: Role) {
+        let number = usize::from(bucket.0);
+        if self.roles.len() <= number {
+            self.roles.resize(number + 1, Role::Outside { owner: None });
+        }
+        let Some(known) = self.roles.get_mut(number) else { return };
+        let before = std::mem::replace(known, role);
+        self.change_held(bucket.0, role);
+        self.change_freezing(kernel, bucket.0, role);
+        let Role::Owner { term, begin, required, syncing, .. } = role else {
+            if matches!(before, Role::Owner { .. }) {
+                self.leave_bucket(kernel, bucket.0);
+            }
+            return;
+        };
+        for node in required.union(syncing).iter() {
+            self.reach(now, node);
+        }
+        let told = match before {
+            Role::Owner { term: was, required, syncing, .. } if was == term => required.union(syncing),
+            _ => MemberSet::EMPTY,
+        };
+        // What is about to be taken over is said when it goes on.
+        let comes =
+            matches!(begin, Begin::TakeOver | Begin::HandOver) && !matches!(before, Role::Owner { .. });
+        for node in syncing.minus(told).iter().filter(|_| !comes) {
+            self.tell_everything(bucket.0, node);
+        }
+        // Fewer backups may be left to wait for.
+        self.acknowledged.extend(self.keys_of(bucket.0));
+    }
+
+    /// Connections of a bucket.
+    pub(super) fn keys_of(&self, bucket: u16) -> Vec<ConnectionId> {
+        self.clients.iter().filter(|(_, client)| client.bucket == bucket).map(|(key, _)| *key).collect()
+    }
+
+    fn leave_bucket(&mut self, kernel: &mut Kernel, bucket: u16) {
+        for key in self.keys_of(bucket) {
+            self.abandon(kernel, key);
+        }
+        self.ending.retain(|flow, (_, of, _)| {
+            if *of == bucket {
+                kernel.silence(*flow);
+            }
+            *of != bucket
+        });
+        for ((_, _, of), idle) in &mut self.idle {
+            for upstream in idle.drain(..).filter(|_| *of == bucket) {
+                kernel.silence(upstream.leg.flow);
+            }
+        }
+        self.stop_taking(kernel, bucket);
+    }
+
+    // ---- channels ----
+
+    fn reach(&mut self, now: Time, node: NodeId) -> bool {
+        if self.outgoing.contains_key(&node) || self.broken.get(&node).is_some_and(|at| *at > now) {
+            return false;
+        }
+        self.broken.insert(node, now + RETRY);
+        self.channels += 1;
+        let number = self.process << 16 | self.channels;
+        self.outgoing.insert(node, Outgoing::connect(self.me, self.process, number, now));
+        true
+    }
+
+    fn missing_channels(&self) -> Vec<(u16, NodeId, bool)> {
+        let mut missing = Vec::new();
+        for (bucket, role) in (0..).zip(&self.roles) {
+            let Role::Owner { required, syncing, .. } = role else { continue };
+            let lacks = required.union(*syncing);
+            let lacks = lacks.iter().filter(|node| !self.outgoing.contains_key(node));
+            missing.extend(lacks.map(|node| (bucket, node, syncing.contains(node))));
+        }
+        missing
+    }
+
+    pub(super) fn wants_channels(&self) -> bool {
+        !self.missing_channels().is_empty()
+    }
+
+    /// Channels that are wanted and missing are made again, and what they missed is said again.
+    pub(super) fn tend_channels(&mut self, now: Time) {
+        if now < self.channels_at {
+            return;
+        }
+        self.channels_at = now + RETRY;
+        let mut fresh = MemberSet::EMPTY;
+        for (bucket, node, syncing) in self.missing_channels() {
+            if self.reach(now, node) {
+                fresh = fresh.with(node);
+            }
+            // One that had to hold everything has a gap now: it must be dropped, and filled anew.
+            if fresh.contains(node) && syncing {
+                self.tell_everything(bucket, node);
+            }
+        }
+    }
+
+    /// Everything about a bucket for a backup that knows nothing: what is said afterwards follows it.
+    fn tell_everything(&mut self, bucket: u16, node: NodeId) {
+        let mut frames = Vec::new();
+        for key in self.keys_of(bucket) {
+            let Some(client) = self.clients.get(&key) else { continue };
+            let state = Some(client.fold.clone());
+            frames.push((Frame::Begin { connection: key, bucket, state }, None));
+            let legs = client.legs.iter();
+            frames.extend(
+                legs.map(|(leg, facts)| (Frame::Leg { connection: key, leg: *leg, facts: *facts }, None)),
+            );
+            if let Some((_, notice)) = frames.last_mut() {
+                *notice = Some(Notice::Entry { key, index: client.queued });
+            }
+        }
+        frames.extend(self.taken_frames(bucket));
+        for (frame, notice) in frames {
+            self.say_to(node, bucket, &frame, notice);
+        }
+        self.say_complete(bucket, node);
+    }
+
+    /// All of the bucket has been said to this backup.
+    pub(super) fn say_complete(&mut self, bucket: u16, node: NodeId) {
+        let Role::Owner { term, .. } = self.role(bucket) else { return };
+        let notice = Notice::Complete { bucket, office: office(term) };
+        self.say_to(node, bucket, &Frame::Complete { bucket }, Some(notice));
+    }
+
+    /// Says something to everybody who mirrors the bucket.
+    pub(super) fn say(&mut self, bucket: u16, frame: &Frame, notice: Option<Notice>) {
+        let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
+        for node in required.union(syncing).iter() {
+            self.say_to(node, bucket, frame, notice);
+        }
+    }
+
+    fn say_to(&mut self, node: NodeId, bucket: u16, frame: &Frame, notice: Option<Notice>) {
+        let Role::Owner { term, .. } = self.role(bucket) else { return };
+        let Some(outgoing) = self.outgoing.get_mut(&node) else { return };
+        let now = office(term);
+        let mut result = Ok(());
+        if outgoing.announced.insert(bucket, now) != Some(now) {
+            result = outgoing.feed.push(&Frame::Office { bucket, office: now }, None);
+        }
+        if let Err(error) = result.and_then(|()| outgoing.feed.push(frame, notice)) {
+            self.failures.push(format!("channel to {node}: {error}"));
+        }
+    }
+
+    /// The channel to a backup has broken: it is given up, and the cluster decides what follows.
+    pub(crate) fn lose_outgoing(&mut self, node: NodeId, channel: u64) {
+        if self.outgoing.get(&node).is_some_and(|outgoing| outgoing.number == channel) {
+            self.outgoing.remove(&node);
+            self.reports.push(Report::ChannelLost { node });
+        }
+    }
+
+    // ---- hand-over ----
+
+    fn change_freezing(&mut self, kernel: &mut Kernel, bucket: u16, role: Role) {
+        let before = self.freezing.remove(&bucket);
+        self.frozen.remove(&bucket);
+        if let Role::Owner { term, freeze_for: Some(node), .. } = role {
+            self.freezing.insert(bucket, (node, office(term)));
+            kernel.held.insert(bucket);
+        } else if before.is_some() && matches!(role, Role::Owner { .. }) {
+            // The move was called off: what waited goes on.
+            kernel.held.remove(&bucket);
+            self.again.extend(self.keys_of(bucket));
+        }
+    }
+
+    pub(super) fn is_frozen(&self, key: ConnectionId) -> bool {
+        self.clients.get(&key).is_some_and(|client| self.freezing.contains_key(&client.bucket))
+    }
+
+    /// Reports buckets of which the next owner has everything.
+    pub(super) fn report_frozen(&mut self) {
+        for (bucket, (node, office)) in self.freezing.clone() {
+            let to = MemberSet::of(node);
+            let taking = self.is_taking(bucket);
+            let all = self.clients.values().filter(|client| client.bucket == bucket);
+            let quiet = !taking && all.into_iter().all(|client| client.held_by(to) == client.queued);
+            if quiet && self.frozen.insert(bucket, office) != Some(office) {
+                self.reports.push(Report::Frozen { bucket: Bucket(bucket), office });
+            }
+        }
+    }
+}

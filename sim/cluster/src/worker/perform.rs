@@ -1,0 +1,296 @@
+//! Carrying out what a connection answered: entries first, then bytes, then effects, in order.
+
+use super::{Upstream, Worker};
+use crate::agenda::Time;
+use crate::fault::Mutation;
+use crate::kernel::Kernel;
+use crate::leg::Leg;
+use crate::segment::Flow;
+use crate::tcp::Tcp;
+use evergate_base::Micros;
+use evergate_connection::{Effect, Failure, Hint, Source};
+use evergate_mirror::{ConnectionId, Side};
+use std::net::SocketAddr;
+
+/// Servers of a pool.
+const SERVERS: u32 = 3;
+
+/// Where a server listens.
+pub(crate) fn server_address(pool: u32, server: u32) -> SocketAddr {
+    SocketAddr::from(([10, 0, 10 + pool as u8, 1 + server as u8], 80))
+}
+
+impl Worker {
+    pub(super) fn perform(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+        self.mirror(key);
+        self.send_down(now, kernel, key);
+        self.send_up(now, kernel, key);
+        self.effects.answered.clear();
+        for effect in std::mem::take(&mut self.effects.list) {
+            self.carry_out(now, kernel, key, effect);
+        }
+        self.send_fins(kernel, key);
+    }
+
+    /// Index of the entry that output of now waits for.
+    fn after(&self, key: ConnectionId) -> u64 {
+        match self.mutation {
+            Mutation::EarlyOutput => 0,
+            _ => self.clients.get(&key).map_or(0, |client| client.connection.newest_entry()),
+        }
+    }
+
+    fn send_down(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+        let (first, second) = self.scratch.down.ready();
+        let bytes = [first, second].concat();
+        self.scratch.down.clear();
+        let after = self.after(key);
+        let Some(client) = self.clients.get_mut(&key).filter(|_| !bytes.is_empty()) else { return };
+        let free = after <= client.connection.acknowledged()
+            && client.connection.down().is_empty()
+            && !client.leg.has_surplus();
+        let socket = kernel.socket(client.leg.flow).filter(|_| free);
+        let written = socket.map_or(0, |socket| socket.write(&bytes));
+        client.leg.handle_written(written);
+        if written < bytes.len() {
+            client.connection.down().push(bytes[written..].to_vec(), after);
+            client.connection.handle_blocked(Micros(now));
+        }
+    }
+
+    fn send_up(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+        let mut bytes = Vec::new();
+        for piece in self.effects.up.drain(..) {
+            bytes.extend_from_slice(match piece.source {
+                Source::Input => &self.scratch.input[piece.range],
+                Source::Up => &self.scratch.up[piece.range],
+            });
+        }
+        self.scratch.up.clear();
+        let after = self.after(key);
+        let Some(client) = self.clients.get_mut(&key).filter(|_| !bytes.is_empty()) else { return };
+        let free = after <= client.connection.acknowledged() && client.connection.up().is_empty();
+        let upstream = client.upstream.as_mut().filter(|up| free && !up.connecting && !up.leg.has_surplus());
+        let written = upstream.map_or(0, |upstream| {
+            let written = kernel.socket(upstream.leg.flow).map_or(0, |socket| socket.write(&bytes));
+            upstream.leg.handle_written(written);
+            written
+        });
+        if written < bytes.len() {
+            client.connection.up().push(bytes[written..].to_vec(), after);
+            client.connection.handle_blocked(Micros(now));
+        }
+    }
+
+    fn carry_out(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId, effect: Effect) {
+        match effect {
+            Effect::Dial { leg, pool, hint, tried, reuse } => {
+                self.dial(now, kernel, key, (leg, pool), hint, &tried, reuse)
+            }
+            Effect::Release { clean, .. } => self.release_server(kernel, key, clean),
+            Effect::ShutdownServer { .. } => {
+                if let Some(client) = self.clients.get_mut(&key) {
+                    client.server_fin_waits = true;
+                }
+            }
+            Effect::ShutdownClient => {
+                if let Some(client) = self.clients.get_mut(&key) {
+                    client.fin_waits = true;
+                }
+            }
+            Effect::CloseClient { abort } => self.forget(kernel, key, abort),
+            Effect::Acknowledge { side, position } => self.release_input(now, kernel, key, side, position),
+            Effect::Matched(_) | Effect::Logged(_) => {}
+        }
+    }
+
+    /// FINs leave once the bytes before them have.
+    fn send_fins(&mut self, kernel: &mut Kernel, key: ConnectionId) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        if client.fin_waits && client.connection.down().is_empty() {
+            client.fin_waits = false;
+            send_fin(kernel, &mut client.leg);
+        }
+        if client.server_fin_waits && client.connection.up().is_empty() {
+            client.server_fin_waits = false;
+            if let Some(upstream) = client.upstream.as_mut().filter(|upstream| !upstream.connecting) {
+                send_fin(kernel, &mut upstream.leg);
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a dial names")]
+    fn dial(
+        &mut self,
+        now: Time,
+        kernel: &mut Kernel,
+        key: ConnectionId,
+        (leg, pool): (u32, u32),
+        hint: Hint,
+        tried: &[u32],
+        reuse: bool,
+    ) {
+        if pool == self.down_pool {
+            return self.call(now, kernel, key, |connection, io| {
+                connection.handle_unavailable(io, leg, "no_server_up")
+            });
+        }
+        self.dialled += 1;
+        let server = match hint {
+            Hint::Server(server) if !tried.contains(&server) => server,
+            _ => (self.dialled..)
+                .map(|n| n % SERVERS)
+                .find(|n| !tried.contains(n) || tried.len() > 2)
+                .unwrap_or(0),
+        };
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        let bucket = client.bucket;
+        let idle = self.idle.get_mut(&(pool, server, bucket)).filter(|_| reuse).and_then(Vec::pop);
+        if let Some(mut upstream) = idle {
+            upstream.leg.restart(now);
+            upstream.number = leg;
+            self.by_flow.insert(upstream.leg.flow, key);
+            client.upstream = Some(upstream);
+            return self.open_server(now, kernel, key);
+        }
+        client.connection.handle_leg_connecting(Micros(now), leg, server);
+        let flow = Flow { ours: self.source(bucket), theirs: server_address(pool, server) };
+        kernel.sockets.insert(flow, Tcp::connect(flow, kernel.buffer));
+        self.by_flow.insert(flow, key);
+        if let Some(client) = self.clients.get_mut(&key) {
+            let (number, leg) = (leg, Leg::new(flow, now));
+            client.upstream = Some(Upstream { leg, number, pool, server, connecting: true, ended: false });
+        }
+    }
+
+    /// The server connection can be used: the backups hear of it before any entry names it.
+    pub(super) fn open_server(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        let Some(upstream) = &mut client.upstream else { return };
+        upstream.connecting = false;
+        let (facts, server, number) = (upstream.leg.facts(), upstream.server, upstream.number);
+        self.tell_leg(key, number, facts);
+        self.call(now, kernel, key, |connection, io| connection.handle_leg_open(io, number, server, None));
+    }
+
+    /// The server refused.
+    pub(super) fn fail_server(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        let Some(upstream) = client.upstream.take() else { return };
+        self.by_flow.remove(&upstream.leg.flow);
+        drop_server(kernel, upstream.leg.flow);
+        self.call(now, kernel, key, |connection, io| {
+            connection.handle_leg_failed(io, upstream.number, Failure::Refused)
+        });
+    }
+
+    fn release_server(&mut self, kernel: &mut Kernel, key: ConnectionId, clean: bool) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        client.server_fin_waits = false;
+        let bucket = client.bucket;
+        let Some(mut upstream) = client.upstream.take() else { return };
+        let flow = upstream.leg.flow;
+        self.by_flow.remove(&flow);
+        let quiet = kernel.socket(flow).is_some_and(|socket| !socket.has_input() && !socket.is_ended());
+        if clean && quiet && !upstream.ended && !upstream.connecting {
+            if let Some(ack) = upstream.leg.settle() {
+                kernel.commit(flow, ack);
+                self.dirty.insert(flow);
+            }
+            self.idle.entry((upstream.pool, upstream.server, bucket)).or_default().push(upstream);
+        } else {
+            drop_server(kernel, flow);
+        }
+    }
+
+    /// An idle connection has nothing to say but its end.
+    pub(super) fn look_at_idle(&mut self, kernel: &mut Kernel, flow: Flow) {
+        let noisy = match kernel.sockets.get(&flow) {
+            Some(socket) => socket.has_input() || socket.is_ended() || socket.is_reset(),
+            None => true,
+        };
+        for idle in self.idle.values_mut().filter(|_| noisy) {
+            if let Some(at) = idle.iter().position(|upstream| upstream.leg.flow == flow) {
+                idle.remove(at);
+                drop_server(kernel, flow);
+            }
+        }
+    }
+
+    /// The client's connection is over.
+    pub(super) fn forget(&mut self, kernel: &mut Kernel, key: ConnectionId, abort: bool) {
+        self.release_server(kernel, key, false);
+        let Some(mut client) = self.clients.remove(&key) else { return };
+        let flow = client.leg.flow;
+        self.by_flow.remove(&flow);
+        if !abort {
+            send_fin(kernel, &mut client.leg);
+        }
+        open_slot(kernel, flow);
+        kernel.close(flow, abort);
+        // The backups keep it until the client has our FIN: whoever takes over says it again.
+        let end = if abort { 0 } else { client.leg.end() };
+        self.ending.insert(flow, (key, client.bucket, end));
+    }
+
+    /// Drops a connection that this node may not speak for any more: nothing of it leaves.
+    pub(super) fn abandon(&mut self, kernel: &mut Kernel, key: ConnectionId) {
+        let Some(client) = self.clients.remove(&key) else { return };
+        let server = client.upstream.map(|upstream| upstream.leg.flow);
+        for flow in server.into_iter().chain([client.leg.flow]) {
+            self.by_flow.remove(&flow);
+            kernel.silence(flow);
+        }
+    }
+
+    fn release_input(
+        &mut self,
+        now: Time,
+        kernel: &mut Kernel,
+        key: ConnectionId,
+        side: Side,
+        position: u64,
+    ) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        let leg = match side {
+            Side::Client => Some(&mut client.leg),
+            Side::Server(number) => {
+                client.upstream.as_mut().filter(|up| up.number == number).map(|upstream| &mut upstream.leg)
+            }
+        };
+        if let Some(leg) = leg
+            && let Some(ack) = leg.release(position, now)
+        {
+            kernel.commit(leg.flow, ack);
+            self.dirty.insert(leg.flow);
+        }
+    }
+}
+
+fn send_fin(kernel: &mut Kernel, leg: &mut Leg) {
+    if let Some(slot) = kernel.slots.get_mut(&leg.flow) {
+        slot.fin_allowed = true;
+    }
+    let Some(socket) = kernel.socket(leg.flow) else { return };
+    // What the peer has beyond all output is the FIN of the node before us.
+    match leg.take_surplus(1) {
+        0 => socket.shutdown(),
+        _ => socket.note_end(),
+    }
+}
+
+fn open_slot(kernel: &mut Kernel, flow: Flow) {
+    if let Some(slot) = kernel.slots.get_mut(&flow) {
+        slot.open = true;
+    }
+}
+
+fn drop_server(kernel: &mut Kernel, flow: Flow) {
+    let said = kernel.sockets.get(&flow).map_or(0, Tcp::said);
+    if kernel.slots.get(&flow).is_some_and(|slot| slot.peer_ack > said) {
+        // It has more of the node before us than was made again: our end would be in the wrong place.
+        return kernel.silence(flow);
+    }
+    open_slot(kernel, flow);
+    kernel.close(flow, false);
+}

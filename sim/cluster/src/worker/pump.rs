@@ -1,0 +1,211 @@
+//! One connection's turn: what peers acknowledged, flush what waits, read what may be read, until nothing moves.
+
+use super::Worker;
+use crate::agenda::Time;
+use crate::kernel::Kernel;
+use crate::tcp::Tcp;
+use evergate_connection::{INPUT_BYTES, ReadPlan, SLOTS, Scratch, Slots};
+use evergate_mirror::ConnectionId;
+
+/// Client bytes read at once.
+const READ_BYTES: usize = 65_536;
+/// Rounds of one turn.
+const ROUNDS: usize = 16;
+
+impl Worker {
+    pub(super) fn pump(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+        if self.is_frozen(key) {
+            return;
+        }
+        self.look_at_dial(now, kernel, key);
+        self.note_peers(now, kernel, key);
+        for _ in 0..ROUNDS {
+            let mut moved = self.flush_down(now, kernel, key);
+            moved |= self.flush_up(now, kernel, key);
+            moved |= self.read_client(now, kernel, key);
+            moved |= self.read_server(now, kernel, key);
+            if !moved {
+                return;
+            }
+        }
+        self.again.insert(key);
+    }
+
+    /// A server has answered our SYN, or refused.
+    fn look_at_dial(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+        let Some(upstream) = self.clients.get(&key).and_then(|client| client.upstream.as_ref()) else {
+            return;
+        };
+        if !upstream.connecting {
+            return;
+        }
+        match kernel.sockets.get(&upstream.leg.flow) {
+            Some(socket) if socket.is_open() => self.open_server(now, kernel, key),
+            Some(socket) if !socket.is_reset() => {}
+            _ => self.fail_server(now, kernel, key),
+        }
+    }
+
+    /// Tells the connection what its peers have acknowledged.
+    fn note_peers(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        let acked = kernel.slots.get(&client.leg.flow).and_then(|slot| client.leg.newly_acked(slot));
+        if let Some(output) = acked {
+            self.call(now, kernel, key, |connection, io| connection.handle_client_acked(io, output));
+        }
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        let Some(upstream) = client.upstream.as_mut().filter(|upstream| !upstream.connecting) else { return };
+        let number = upstream.number;
+        let acked = kernel.slots.get(&upstream.leg.flow).and_then(|slot| upstream.leg.newly_acked(slot));
+        if let Some(output) = acked {
+            self.call(now, kernel, key, |connection, io| connection.handle_server_acked(io, number, output));
+        }
+    }
+
+    fn flush_down(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
+        let Some(client) = self.clients.get_mut(&key) else { return false };
+        let acknowledged = client.connection.acknowledged();
+        let waiting = client.connection.down().front(acknowledged);
+        if waiting.is_empty() {
+            return false;
+        }
+        let mut moved = client.leg.take_surplus(waiting.len());
+        if moved == 0 {
+            moved = kernel.socket(client.leg.flow).map_or(0, |socket| socket.write(waiting));
+            client.leg.handle_written(moved);
+        }
+        client.connection.down().advance(moved);
+        if moved > 0 {
+            self.call(now, kernel, key, |connection, io| connection.handle_flushed(io, moved));
+        }
+        moved > 0
+    }
+
+    fn flush_up(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
+        let Some(client) = self.clients.get_mut(&key) else { return false };
+        let Some(upstream) = client.upstream.as_mut().filter(|upstream| !upstream.connecting) else {
+            return false;
+        };
+        let acknowledged = client.connection.acknowledged();
+        let waiting = client.connection.up().front(acknowledged);
+        if waiting.is_empty() {
+            return false;
+        }
+        let Some(socket) = kernel.socket(upstream.leg.flow) else {
+            // What the server said before it closed is still to be read.
+            client.connection.up().clear();
+            return false;
+        };
+        let mut moved = upstream.leg.take_surplus(waiting.len());
+        if moved == 0 {
+            moved = socket.write(waiting);
+            upstream.leg.handle_written(moved);
+        }
+        client.connection.up().advance(moved);
+        if moved > 0 {
+            self.call(now, kernel, key, |connection, io| connection.handle_flushed(io, moved));
+        }
+        moved > 0
+    }
+
+    fn read_client(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
+        let Some(client) = self.clients.get_mut(&key) else { return false };
+        if !client.connection.wants_client() {
+            return false;
+        }
+        let Some(socket) = kernel.sockets.get_mut(&client.leg.flow) else { return false };
+        if socket.is_reset() {
+            self.call(now, kernel, key, |connection, io| connection.handle_abort(io, "client_reset"));
+            return true;
+        }
+        let held = client.connection.begin_client_read(&mut self.scratch.input);
+        let bytes = socket.read(READ_BYTES.min(INPUT_BYTES.saturating_sub(held)));
+        if !bytes.is_empty() {
+            self.scratch.input[held..held + bytes.len()].copy_from_slice(&bytes);
+            client.leg.handle_read(bytes.len(), now);
+            let count = held + bytes.len();
+            self.call(now, kernel, key, |connection, io| connection.handle_client_data(io, count));
+            self.acknowledge_early(kernel, key);
+            return true;
+        }
+        if socket.is_ended() && !client.end_told {
+            client.end_told = true;
+            client.leg.handle_end();
+            self.call(now, kernel, key, |connection, io| connection.handle_client_end(io));
+            return true;
+        }
+        false
+    }
+
+    fn read_server(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
+        let Some(client) = self.clients.get_mut(&key) else { return false };
+        let Some(upstream) = client.upstream.as_mut().filter(|upstream| !upstream.connecting) else {
+            return false;
+        };
+        let plan = client.connection.begin_server_read(&mut self.scratch);
+        let Some(socket) = kernel.sockets.get_mut(&upstream.leg.flow).filter(|_| plan != ReadPlan::Nothing)
+        else {
+            return false;
+        };
+        let count = read_into(&mut self.scratch, plan, socket);
+        if count > 0 {
+            upstream.leg.handle_read(count, now);
+            self.call(now, kernel, key, |connection, io| connection.handle_server_data(io, plan, count));
+            self.acknowledge_early(kernel, key);
+            return true;
+        }
+        let (broken, number) = (socket.is_reset(), upstream.number);
+        if (broken || socket.is_ended()) && !upstream.ended {
+            upstream.ended = true;
+            upstream.leg.handle_end();
+            self.call(now, kernel, key, |connection, io| match broken {
+                true => connection.handle_server_reset(io, number),
+                false => connection.handle_server_end(io, number),
+            });
+            return true;
+        }
+        false
+    }
+
+    /// The mutation that acknowledges what only this node has.
+    fn acknowledge_early(&mut self, kernel: &mut Kernel, key: ConnectionId) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        if self.mutation != crate::Mutation::EarlyAck {
+            return;
+        }
+        let server = client.upstream.as_mut().map(|upstream| &mut upstream.leg);
+        for leg in server.into_iter().chain([&mut client.leg]) {
+            if let Some(ack) = leg.release_early() {
+                kernel.commit(leg.flow, ack);
+                self.dirty.insert(leg.flow);
+            }
+        }
+    }
+}
+
+/// Reads from a server where the connection wants it; how much.
+fn read_into(scratch: &mut Scratch, plan: ReadPlan, socket: &mut Tcp) -> usize {
+    match plan {
+        ReadPlan::Nothing => 0,
+        ReadPlan::Head { layout, held, room } => {
+            let bytes = socket.read(room);
+            let start = Slots::payload(layout, 0).start + held;
+            scratch.down.memory()[start..start + bytes.len()].copy_from_slice(&bytes);
+            bytes.len()
+        }
+        ReadPlan::Body { layout } => {
+            let slot = Slots::payload(layout, 0).len();
+            let bytes = socket.read(SLOTS * slot);
+            for (index, piece) in bytes.chunks(slot).enumerate() {
+                let start = Slots::payload(layout, index).start;
+                scratch.down.memory()[start..start + piece.len()].copy_from_slice(piece);
+            }
+            bytes.len()
+        }
+        ReadPlan::Records { held } => {
+            let bytes = socket.read(READ_BYTES.min(INPUT_BYTES.saturating_sub(held)));
+            scratch.input[held..held + bytes.len()].copy_from_slice(&bytes);
+            bytes.len()
+        }
+    }
+}

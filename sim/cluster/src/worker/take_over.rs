@@ -1,0 +1,339 @@
+//! Take-over: connections whose owner is gone, or has frozen them for us, go on here.
+//!
+//! The steps of the daemon's `worker/cluster/resume.rs`, spread over virtual time: the buckets are on hold; slots come
+//! before sockets; every peer is asked what it has; the other backups get the whole state. Only when those that commits
+//! wait for have it is the hold released: sockets are restored, each leg's first ACK moves its peer on, and the state
+//! machines go on.
+
+use super::{Client, Upstream, Worker};
+use crate::agenda::Time;
+use crate::channel::Notice;
+use crate::fault::Mutation;
+use crate::gate::Slot;
+use crate::kernel::Kernel;
+use crate::leg::Leg;
+use crate::segment::{Flow, Segment};
+use crate::tcp::Tcp;
+use evergate_base::Micros;
+use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
+use evergate_connection::{Accepted, Connection, Io, RestoreError, ResumedLeg};
+use evergate_mirror::{ConnectionId, Frame, Held, LegFacts, Office};
+
+/// Probes are repeated so often at most, this far apart.
+const PROBES: u32 = 20;
+const PROBE_EVERY: Time = 2_000;
+/// A restored socket's buffer in those of others: its window must not end before the one that its peer knows.
+const BUFFERS: usize = 4;
+/// How far below the mirrored position a probe acknowledges: what it says must be nothing new.
+const PROBE_BELOW: u64 = 256 << 10;
+
+/// One leg on its way to a socket. Positions count from the begin of its use.
+#[derive(Debug)]
+struct TakenLeg {
+    flow: Flow,
+    facts: LegFacts,
+    sent: u64,
+    received: u64,
+    /// What the peer turned out to have.
+    acked: u64,
+    edge: u64,
+    heard: bool,
+}
+
+#[derive(Debug)]
+struct Take {
+    id: ConnectionId,
+    bucket: u16,
+    held: Held,
+    client: TakenLeg,
+    server: Option<TakenLeg>,
+    /// Who holds the state as it is here.
+    told: MemberSet,
+}
+
+/// Buckets that came to this node together.
+#[derive(Debug)]
+pub(super) struct Round {
+    buckets: Vec<u16>,
+    takes: Vec<Take>,
+    asked: u32,
+    asked_at: Time,
+    pub(super) next_at: Time,
+}
+
+impl TakenLeg {
+    fn of(held: &Held, number: u32) -> Option<TakenLeg> {
+        let facts = *held.legs.get(&number)?;
+        let (sent, received) = held.positions(number);
+        let flow = Flow { ours: facts.local, theirs: facts.remote };
+        Some(TakenLeg { flow, facts, sent, received, acked: sent, edge: 0, heard: false })
+    }
+
+    fn send(&self) -> u64 {
+        u64::from(self.facts.sent) + self.acked
+    }
+
+    fn receive(&self) -> u64 {
+        u64::from(self.facts.received) + self.received
+    }
+
+    fn gate(&self, kernel: &mut Kernel) {
+        let edge = self.receive() + (BUFFERS * kernel.buffer) as u64;
+        kernel.slots.insert(self.flow, Slot::restored(self.send(), self.receive(), edge));
+    }
+
+    fn ask(&self, kernel: &mut Kernel) {
+        let below = PROBE_BELOW.min(self.received);
+        let edge = self.receive() + (BUFFERS * kernel.buffer) as u64;
+        kernel.say(Segment::probe(self.flow, self.send(), self.receive() - below, edge));
+    }
+
+    fn listen(&mut self, kernel: &Kernel) -> bool {
+        if let Some(heard) = kernel.heard.get(&self.flow) {
+            self.acked = heard.ack.saturating_sub(u64::from(self.facts.sent)).max(self.sent);
+            self.edge = heard.edge;
+            self.heard = true;
+        }
+        self.heard
+    }
+
+    /// The gate first, then the socket, then the ACK that moves the peer on.
+    fn wake(&mut self, kernel: &mut Kernel, mutation: Mutation) {
+        if mutation == Mutation::SendAbove {
+            self.acked += 1;
+        }
+        self.gate(kernel);
+        let edge = self.edge.max(self.send() + 1);
+        let socket = Tcp::restored(self.flow, BUFFERS * kernel.buffer, self.send(), self.receive(), edge);
+        kernel.sockets.insert(self.flow, socket);
+        if let Some(slot) = kernel.slots.get(&self.flow) {
+            let segment = slot.template(self.flow);
+            kernel.say(segment);
+        }
+        self.ask(kernel);
+    }
+}
+
+impl Take {
+    fn of(id: ConnectionId, held: Held) -> Option<Take> {
+        let client = TakenLeg::of(&held, 0)?;
+        let route = held.state.routes.get(&held.state.server.request);
+        let server = route.and_then(|route| TakenLeg::of(&held, route.leg));
+        Some(Take { id, bucket: held.bucket, held, client, server, told: MemberSet::EMPTY })
+    }
+
+    fn legs(&mut self) -> impl Iterator<Item = &mut TakenLeg> {
+        std::iter::once(&mut self.client).chain(self.server.as_mut())
+    }
+
+    fn frames(&self) -> Vec<(Frame, Option<Notice>)> {
+        let (connection, bucket) = (self.id, self.bucket);
+        let state = Some(Box::new(self.held.state.clone()));
+        let mut frames = vec![(Frame::Begin { connection, bucket, state }, None)];
+        let legs = self.held.legs.iter();
+        frames.extend(legs.map(|(leg, facts)| (Frame::Leg { connection, leg: *leg, facts: *facts }, None)));
+        if let Some((_, notice)) = frames.last_mut() {
+            *notice = Some(Notice::Taken { key: connection });
+        }
+        frames
+    }
+
+    fn silence(&mut self, kernel: &mut Kernel) {
+        for leg in self.legs() {
+            kernel.silence(leg.flow);
+        }
+    }
+}
+
+impl Round {
+    pub(super) fn drop_all(mut self, kernel: &mut Kernel) {
+        self.takes.iter_mut().for_each(|take| take.silence(kernel));
+    }
+}
+
+impl Worker {
+    /// The buckets are ours and on hold: gate, ask, and tell.
+    pub(super) fn take_over(&mut self, now: Time, kernel: &mut Kernel, buckets: Vec<(Bucket, Office)>) {
+        let mut takes = Vec::new();
+        for (bucket, office) in &buckets {
+            let taken = self.holder.take_over(bucket.0, *office);
+            takes.extend(taken.into_iter().filter_map(|(id, held)| Take::of(id, held)));
+        }
+        for take in &mut takes {
+            for leg in take.legs() {
+                leg.gate(kernel);
+                kernel.heard.remove(&leg.flow);
+            }
+            if self.mutation != Mutation::EagerTakeOver {
+                self.tell(take);
+            }
+        }
+        let buckets: Vec<u16> = buckets.into_iter().map(|(bucket, _)| bucket.0).collect();
+        for bucket in &buckets {
+            let Role::Owner { syncing, .. } = self.role(*bucket) else { continue };
+            syncing.iter().for_each(|node| self.say_complete(*bucket, node));
+        }
+        self.rounds.push(Round { buckets, takes, asked: 0, asked_at: 0, next_at: now });
+        self.go_on(now, kernel);
+    }
+
+    /// The backups hear everything about a connection, before any further entry of it.
+    fn tell(&mut self, take: &Take) {
+        for (frame, notice) in take.frames() {
+            self.say(take.bucket, &frame, notice);
+        }
+    }
+
+    /// Takes the rounds that are under way as far as they go now.
+    pub(super) fn go_on(&mut self, now: Time, kernel: &mut Kernel) {
+        for mut round in std::mem::take(&mut self.rounds) {
+            match self.is_ready(now, kernel, &mut round) {
+                true => self.wake(now, kernel, round),
+                false => self.rounds.push(round),
+            }
+        }
+    }
+
+    fn is_ready(&self, now: Time, kernel: &mut Kernel, round: &mut Round) -> bool {
+        let mut unheard = 0;
+        for leg in round.takes.iter_mut().flat_map(Take::legs) {
+            unheard += usize::from(!leg.listen(kernel));
+        }
+        let may_ask = unheard > 0 && round.asked < PROBES;
+        if may_ask && now >= round.asked_at + PROBE_EVERY {
+            round.asked += 1;
+            round.asked_at = now;
+            for leg in round.takes.iter_mut().flat_map(Take::legs).filter(|leg| !leg.heard) {
+                leg.ask(kernel);
+            }
+        }
+        round.next_at = now + PROBE_EVERY / 4;
+        let told = |take: &Take| take.told.is_superset(self.required(take.bucket));
+        let told = self.mutation == Mutation::EagerTakeOver || round.takes.iter().all(told);
+        let patient = unheard > 0 && (round.asked < PROBES || now < round.asked_at + PROBE_EVERY);
+        told && !patient
+    }
+
+    fn wake(&mut self, now: Time, kernel: &mut Kernel, mut round: Round) {
+        for bucket in &round.buckets {
+            kernel.held.remove(bucket);
+        }
+        for take in &mut round.takes {
+            let mutation = self.mutation;
+            take.legs().for_each(|leg| leg.wake(kernel, mutation));
+        }
+        for take in round.takes {
+            self.resume(now, kernel, take);
+        }
+    }
+
+    /// One connection goes on.
+    fn resume(&mut self, now: Time, kernel: &mut Kernel, mut take: Take) {
+        let client_flow = take.client.flow;
+        let fresh = Accepted {
+            id: take.id,
+            listener: 0,
+            client: client_flow.theirs,
+            local: client_flow.ours,
+            unix_s: 1_700_000_000 + now / 1_000_000,
+            secret: [self.me.0 + 100; 32],
+        };
+        let Worker { config, scratch, effects, .. } = self;
+        let snapshot = config.0.clone();
+        let mut io = Io { now: Micros(now), scratch, effects, node: config };
+        let restored = Connection::restore(&snapshot, &take.held.state, &fresh, &mut io);
+        let (connection, resumed) = match restored {
+            Ok(restored) => restored,
+            Err(error) => {
+                self.scratch.down.clear();
+                self.effects.clear();
+                if !matches!(error, RestoreError::Unknown | RestoreError::Aborted) {
+                    self.failures.push(format!("{:?} cannot be restored: {error:?}", take.id));
+                }
+                take.silence(kernel);
+                return self.say(take.bucket, &Frame::End { connection: take.id }, None);
+            }
+        };
+        self.resumed += 1;
+        if self.mutation == Mutation::EagerTakeOver {
+            self.tell(&take);
+        }
+        let TakenLeg { facts, received, acked, .. } = take.client;
+        let sent = take.held.state.server.output;
+        let leg = Leg::resumed(client_flow, &facts, received, sent, acked, now);
+        let mut client = Client::new(connection, leg, take.bucket, Box::new(take.held.state));
+        client.legs.insert(0, facts);
+        if let (Some(server), Some(leg)) = (&take.server, &resumed) {
+            client.legs.insert(leg.route.leg, server.facts);
+        }
+        self.clients.insert(take.id, client);
+        self.by_flow.insert(client_flow, take.id);
+        match (take.server, resumed) {
+            (Some(server), Some(leg)) => self.attach(now, kernel, take.id, server, leg),
+            (Some(server), None) => kernel.silence(server.flow),
+            _ => {}
+        }
+        self.perform(now, kernel, take.id);
+        self.call(now, kernel, take.id, |connection, io| connection.handle_client_acked(io, acked));
+        self.pump(now, kernel, take.id);
+    }
+
+    /// The server leg that the connection goes on with.
+    fn attach(
+        &mut self,
+        now: Time,
+        kernel: &mut Kernel,
+        key: ConnectionId,
+        server: TakenLeg,
+        leg: ResumedLeg,
+    ) {
+        let TakenLeg { flow, facts, received, acked, .. } = server;
+        let (number, index) = (leg.route.leg, leg.route.server);
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        client.upstream = Some(Upstream {
+            leg: Leg::resumed(flow, &facts, received, leg.output, acked, now),
+            number,
+            pool: leg.route.pool,
+            server: index,
+            connecting: false,
+            ended: false,
+        });
+        self.by_flow.insert(flow, key);
+        self.perform(now, kernel, key);
+        self.call(now, kernel, key, |connection, io| connection.handle_leg_open(io, number, index, None));
+        self.call(now, kernel, key, |connection, io| connection.handle_server_acked(io, number, acked));
+    }
+
+    /// A backup holds the state of a connection that is being taken over.
+    pub(super) fn note_taken(&mut self, key: ConnectionId, node: NodeId) {
+        for take in self.rounds.iter_mut().flat_map(|round| &mut round.takes).filter(|take| take.id == key) {
+            take.told = take.told.with(node);
+        }
+    }
+
+    /// What a backup that is filled meanwhile must hear of connections that are being taken over.
+    pub(super) fn taken_frames(&self, bucket: u16) -> Vec<(Frame, Option<Notice>)> {
+        let takes = self.rounds.iter().flat_map(|round| &round.takes);
+        takes.filter(|take| take.bucket == bucket).flat_map(Take::frames).collect()
+    }
+
+    /// Whether connections of the bucket are still being taken over.
+    pub(crate) fn is_taking(&self, bucket: u16) -> bool {
+        self.rounds.iter().any(|round| round.buckets.contains(&bucket))
+    }
+
+    /// The bucket is not ours any more.
+    pub(super) fn stop_taking(&mut self, kernel: &mut Kernel, bucket: u16) {
+        kernel.held.remove(&bucket);
+        for round in &mut self.rounds {
+            round.buckets.retain(|known| *known != bucket);
+            round.takes.retain_mut(|take| {
+                if take.bucket == bucket {
+                    take.silence(kernel);
+                }
+                take.bucket != bucket
+            });
+        }
+        self.rounds.retain(|round| !round.buckets.is_empty());
+    }
+}

@@ -1,0 +1,134 @@
+//! What must hold after every step.
+
+use super::World;
+use crate::Mutation;
+use crate::segment::{FIRST, Segment};
+use evergate_base::Micros;
+use evergate_cluster::{Bucket, NodeId};
+use evergate_mirror::Mirrored;
+
+/// Bytes that one process may keep for one connection, beside what its sockets hold.
+const HELD_MAX: usize = 2 << 20;
+
+impl World {
+    /// Whether the gate lets the bucket's packets out: owner word and leases, as the kernel has them.
+    pub(super) fn may_speak(&self, host: usize, bucket: u16) -> bool {
+        let it = &self.hosts[host];
+        match self.mutation {
+            Mutation::NoFence => it.owns(bucket),
+            _ => it.node.gate_open(Bucket(bucket), it.clock.at(self.now)),
+        }
+    }
+
+    /// Of two nodes at most one has an open gate, also a moment ago: a packet may still sit in a queue.
+    pub(super) fn check_owners(&mut self) {
+        let queued = self.template.config.timing.transmit.0;
+        for bucket in 0..self.template.config.buckets {
+            let open = |host: &usize| {
+                let it = &self.hosts[*host];
+                let clock = Micros(it.clock.at(self.now).0.saturating_sub(queued));
+                let fenced = self.mutation != Mutation::NoFence;
+                it.up && if fenced { it.node.gate_open(Bucket(bucket), clock) } else { it.owns(bucket) }
+            };
+            let open: Vec<usize> = (0..self.hosts.len()).filter(open).collect();
+            if open.len() > 1 {
+                self.fail(|| format!("bucket {bucket}: the gates of nodes {open:?} are open"));
+            }
+        }
+    }
+
+    /// What leaves a gate: nothing twice with another content, no ACK of what the backups lack.
+    pub(super) fn check_departure(&mut self, host: usize, segment: &Segment) {
+        if let Err(what) = self.ledger.note(segment) {
+            return self.fail(|| format!("node {host}: {what}"));
+        }
+        let Some(ack) = segment.ack.filter(|ack| *ack > FIRST && !segment.rst) else { return };
+        let it = &self.hosts[host];
+        if it.kernel.slots.get(&segment.flow).is_none_or(|slot| slot.open) {
+            return;
+        }
+        let Some(worker) = it.worker.as_ref() else { return };
+        let Some((key, bucket, leg, origin)) = worker.holds(segment.flow) else { return };
+        let peer_end = self.by_flow.get(&segment.flow).map(|index| &self.peers[*index]);
+        let ends = peer_end.is_some_and(|peer| peer.end_said && ack == FIRST + peer.said + 1);
+        let position = ack.saturating_sub(origin + u64::from(ends));
+        for node in worker.required(bucket).iter().filter(|node| usize::from(node.0) != host) {
+            let backup = &self.hosts[usize::from(node.0)];
+            let Some(other) = &backup.worker else { continue };
+            let held = other.holder.iter().find(|(id, _)| **id == key).map(|(_, held)| &held.state);
+            if let Some(lacks) = lacks(held, leg, position) {
+                return self.fail(|| {
+                    format!(
+                        "node {host}: ACK {ack} ({position} of leg {leg}) left on {}, but {node} {lacks}",
+                        segment.flow
+                    )
+                });
+            }
+        }
+    }
+
+    /// Memory is bounded, and nothing went wrong that never may.
+    pub(super) fn check_host(&mut self, host: usize) {
+        let connections = self.peers.len().max(1);
+        let buffer = self.buffer;
+        let it = &mut self.hosts[host];
+        let sockets = it.kernel.held_bytes();
+        let Some(worker) = &mut it.worker else { return };
+        let failure = worker.failures.first().cloned();
+        let held = worker.held_bytes();
+        let stashes = |state: &Mirrored| {
+            state.client_stash.bytes.len()
+                + state.server_stash.values().map(|stash| stash.bytes.len()).sum::<usize>()
+        };
+        let stashed = worker.holder.iter().map(|(_, held)| stashes(&held.state)).max().unwrap_or(0);
+        if let Some(failure) = failure {
+            return self.fail(|| format!("node {}: {failure}", NodeId(host as u8)));
+        }
+        // Bytes of a socket: those to be read, those to be sent, and those that came too early.
+        if sockets > connections * 8 * (buffer + 65_536) || held > connections * HELD_MAX {
+            self.fail(|| format!("node {host} holds {sockets} bytes in sockets and {held} in its process"));
+        }
+        if stashed > 5 * buffer + 40_000 {
+            self.fail(|| format!("node {host} holds {stashed} bytes of stashed input of one connection"));
+        }
+    }
+
+    /// Where everything stands.
+    pub fn describe(&self) -> String {
+        let mut text = String::new();
+        for (id, host) in self.hosts.iter().enumerate() {
+            let roles: Vec<String> = (0..self.template.config.buckets)
+                .map(|bucket| format!("{:?}", host.node.role(Bucket(bucket))))
+                .collect();
+            text += &format!(
+                "  node {id}: up {} paused {} process {} {:?} members {:?} held {:?}\n    {}\n",
+                host.up,
+                host.paused,
+                host.worker.is_some(),
+                host.node.standing(),
+                host.node.members().set(),
+                host.kernel.held,
+                roles.join("\n    "),
+            );
+            for (flow, socket) in &host.kernel.sockets {
+                text += &format!("    socket {flow}: {}\n", socket.describe());
+            }
+            if let Some(worker) = &host.worker {
+                text += &worker.describe();
+            }
+        }
+        for peer in self.peers.iter() {
+            text += &format!("  peer {}: {}\n    {}\n", peer.flow, peer.app.describe(), peer.tcp.describe());
+        }
+        text
+    }
+}
+
+/// What a backup lacks to go on after an ACK of `position`.
+fn lacks(held: Option<&Mirrored>, leg: u32, position: u64) -> Option<String> {
+    let Some(state) = held else { return Some("knows nothing of it".to_owned()) };
+    let frontier = if leg == 0 { state.client_frontier() } else { state.server_frontier(leg) };
+    let over = state.closed.is_some_and(|(end, _)| state.server.plain >= end);
+    let needed = leg == 0 || (!over && state.routes.values().any(|route| route.leg == leg));
+    (needed && frontier < position).then(|| format!("needs it from {frontier} on"))
+}

@@ -1,0 +1,107 @@
+//! What goes wrong when.
+
+use super::{Event, World};
+use crate::agenda::Time;
+use crate::fault::{Fault, Whom};
+use crate::kernel::PORT;
+
+impl World {
+    /// The node that a fault means, at this moment.
+    fn whom(&self, whom: Whom) -> Option<usize> {
+        let bucket = 40_001 % self.template.config.buckets;
+        let nodes = self.hosts.len();
+        let owners = (0..nodes).filter(|id| self.hosts[*id].up && self.hosts[*id].owns(bucket));
+        let owner = owners.max_by_key(|id| (self.may_speak(*id, bucket), self.hosts[*id].runs()));
+        match whom {
+            Whom::Owner => owner,
+            Whom::Other(step) => Some((owner.unwrap_or(0) + 1 + usize::from(step)) % nodes),
+            Whom::Taking => (0..nodes).find(|id| {
+                self.hosts[*id].up
+                    && self.hosts[*id].worker.as_ref().is_some_and(|worker| worker.is_taking(bucket))
+            }),
+        }
+    }
+
+    /// Something goes wrong, or back to order.
+    pub(super) fn inflict(&mut self, whom: Whom, fault: Fault) {
+        let Some(id) = self.whom(whom) else { return };
+        self.say(|| format!("node {id}: {fault:?}"));
+        let now = self.now;
+        match fault {
+            Fault::Power { lossy } if self.hosts[id].up => {
+                self.hosts[id].blackouts.push((now, lossy));
+                self.end_process(id);
+                let buffer = self.buffer;
+                let host = &mut self.hosts[id];
+                host.up = false;
+                host.kernel = crate::kernel::Kernel::new(buffer);
+            }
+            Fault::Process if self.hosts[id].up && self.hosts[id].worker.is_some() => {
+                self.end_process(id);
+                self.hosts[id].kernel.orphan_all();
+                self.turn(id, |_, _, _| {});
+            }
+            Fault::Pause(span) if self.hosts[id].runs() => {
+                self.hosts[id].paused = true;
+                let process = self.hosts[id].process();
+                self.plan(span, Event::Resume { host: id, process });
+            }
+            Fault::CutOutside(span) => self.hosts[id].cuts.outside = now + span,
+            Fault::CutInside(span) => self.hosts[id].cuts.inside = now + span,
+            Fault::Mute(span) => self.hosts[id].cuts.mute = now + span,
+            Fault::Restart => {
+                let dead = (0..self.hosts.len()).filter(|id| self.hosts[*id].worker.is_none());
+                for id in dead.collect::<Vec<_>>() {
+                    self.hosts[id].up = true;
+                    self.restart(id);
+                }
+            }
+            Fault::Drain(draining) if self.hosts[id].runs() => {
+                let host = &mut self.hosts[id];
+                host.node.set_draining(host.clock.at(now), draining);
+                self.run_agent(id);
+            }
+            Fault::Power { .. } | Fault::Process | Fault::Pause(_) | Fault::Drain(_) => {}
+        }
+    }
+
+    fn end_process(&mut self, id: usize) {
+        let now = self.now;
+        let host = &mut self.hosts[id];
+        host.paused = false;
+        host.inbox.clear();
+        (host.timer_at, host.work_at) = (Time::MAX, Time::MAX);
+        let Some(worker) = host.worker.take() else { return };
+        host.ends.insert(worker.process, now);
+        self.resumed_before += worker.resumed;
+        if host.blackouts.last().is_some_and(|(at, _)| *at == now) {
+            return; // nobody is there to say that it is over
+        }
+        for (node, outgoing) in &worker.outgoing {
+            let to = usize::from(node.0);
+            self.plan(300, Event::Hangup { to, from: id, channel: outgoing.number, outgoing: false });
+        }
+        for (node, channel) in worker.incoming.keys() {
+            let to = usize::from(node.0);
+            self.plan(300, Event::Hangup { to, from: id, channel: *channel, outgoing: true });
+        }
+    }
+
+    pub(super) fn resume(&mut self, host: usize, process: u64) {
+        if self.hosts[host].process() == process && self.hosts[host].paused {
+            self.say(|| format!("node {host} goes on"));
+            let it = &mut self.hosts[host];
+            it.paused = false;
+            (it.timer_at, it.work_at) = (Time::MAX, Time::MAX);
+            for flow in self.hosts[host].kernel.sockets.keys().copied().collect::<Vec<_>>() {
+                let known = self.hosts[host].worker.as_ref().is_some_and(|worker| worker.knows(flow));
+                match known || flow.ours.port() != PORT {
+                    true => self.turn(host, |worker, now, kernel| worker.news(now, kernel, flow)),
+                    false => self.accept(host, flow, self.bucket(flow)),
+                }
+            }
+            self.turn(host, |worker, now, kernel| worker.tick(now, kernel));
+            self.run_agent(host);
+        }
+    }
+}

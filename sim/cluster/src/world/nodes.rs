@@ -1,0 +1,309 @@
+//! What hosts do in a turn: the agent's loop, the worker's loop, and what they say to each other and to other nodes.
+
+use super::{Event, World};
+use crate::agenda::Time;
+use crate::agent::{Instruction, Report};
+use crate::kernel::Kernel;
+use crate::worker::Worker;
+use evergate_base::Micros;
+use evergate_cluster::{Event as Told, NodeId, Path};
+use evergate_mirror::Answer;
+
+/// Datagrams that a socket keeps.
+const INBOX_MAX: usize = 2_000;
+/// How often a channel's bytes are tried again while a link is cut.
+const AGAIN: Time = 2_000;
+
+impl World {
+    pub(super) fn is_cut(&self, to: usize, from: usize) -> bool {
+        self.now < self.hosts[to].cuts.inside
+            || self.now < self.hosts[from].cuts.inside
+            || self.now < self.hosts[from].cuts.mute
+    }
+
+    // ---- the agent ----
+
+    pub(super) fn take_datagram(&mut self, to: usize, process: u64, path: Path, bytes: Vec<u8>) {
+        let host = &mut self.hosts[to];
+        if host.up && host.process() == process && host.inbox.len() < INBOX_MAX {
+            host.inbox.push_back((path, bytes));
+            self.run_agent(to);
+        }
+    }
+
+    /// What the agent's loop does once.
+    pub(super) fn run_agent(&mut self, id: usize) {
+        let host = &mut self.hosts[id];
+        if !host.runs() {
+            return;
+        }
+        let now = host.clock.at(self.now);
+        // The clock is read again after the sockets are drained; a little later.
+        let after = Micros(now.0 + 20);
+        let (mut told, mut instructions) = (Vec::new(), Vec::new());
+        while let Some((path, bytes)) = host.inbox.pop_front() {
+            host.node.handle_datagram(after, path, &bytes);
+            instructions.extend(host.agent.settle(&mut host.node, &mut host.kernel, &mut told));
+        }
+        host.node.handle_timer(now);
+        instructions.extend(host.agent.settle(&mut host.node, &mut host.kernel, &mut told));
+        if let Err(what) = host.node.check_invariants() {
+            self.fail(|| what);
+        }
+        self.after_agent(id, told, instructions);
+        self.send_datagrams(id);
+        self.check_owners();
+        self.schedule(id);
+    }
+
+    fn after_agent(&mut self, id: usize, told: Vec<Told>, instructions: Vec<Instruction>) {
+        for event in told {
+            self.say(|| format!("node {id}: {event:?}"));
+        }
+        if !instructions.is_empty() {
+            self.note_moment();
+            let (host, process) = (id, self.hosts[id].process());
+            let delay = 5 + self.random.below(60);
+            let delay = self.in_order(host, host, 0, delay);
+            self.plan(delay, Event::Instruct { host, process, instructions });
+        }
+        if self.may_speak(id, 0) {
+            self.speaker = id;
+        }
+    }
+
+    /// A delay after which something arrives behind what was said before on the same way.
+    fn in_order(&mut self, from: usize, to: usize, channel: u64, delay: Time) -> Time {
+        let last = self.in_order.entry((from, to, channel)).or_default();
+        *last = (*last + 1).max(self.now + delay);
+        *last - self.now
+    }
+
+    fn send_datagrams(&mut self, id: usize) {
+        while let Some(transmit) = self.hosts[id].node.poll_transmit() {
+            let to = usize::from(transmit.to.0);
+            let Some(target) = self.hosts.get(to) else { continue };
+            let (cuts, theirs) = (self.hosts[id].cuts, target.cuts);
+            let cut = match transmit.path {
+                Path::Inside => cuts.inside.max(theirs.inside),
+                Path::Outside => cuts.outside.max(theirs.outside),
+            };
+            if !self.hosts[id].up || self.now < cut.max(cuts.mute) {
+                continue;
+            }
+            let (process, stamp) = (target.process(), self.hosts[id].stamp(self.now));
+            for delay in self.weather.inside.carry(&mut self.random) {
+                let (path, bytes) = (transmit.path, transmit.bytes.clone());
+                self.plan(delay, Event::Datagram { to, process, from: id, stamp, path, bytes });
+            }
+        }
+    }
+
+    pub(super) fn instruct(&mut self, host: usize, process: u64, instructions: Vec<Instruction>) {
+        if self.hosts[host].process() != process {
+            return;
+        }
+        if self.hosts[host].paused {
+            return self.plan(AGAIN, Event::Instruct { host, process, instructions });
+        }
+        self.turn(host, |worker, now, kernel| {
+            for instruction in instructions {
+                worker.instruct(now, kernel, instruction);
+            }
+        });
+    }
+
+    pub(super) fn take_report(&mut self, host: usize, process: u64, report: Report) {
+        let it = &mut self.hosts[host];
+        if it.process() != process {
+            return;
+        }
+        if it.paused {
+            return self.plan(AGAIN, Event::Report { host, process, report });
+        }
+        let now = it.clock.at(self.now);
+        let refused = it.agent.take(&mut it.node, now, report);
+        self.say(|| format!("node {host}: {report:?}"));
+        if let Some((peer, channel)) = refused {
+            let (to, from) = (usize::from(peer.0), host);
+            self.plan(200, Event::Hangup { to, from, channel, outgoing: true });
+        }
+        self.run_agent(host);
+    }
+
+    /// The witness is on the outside.
+    pub(super) fn ask_witness(&mut self) {
+        for id in 0..self.hosts.len() {
+            let host = &mut self.hosts[id];
+            if host.runs() && self.now >= host.cuts.outside {
+                let (clock, asked) = (host.clock.at(self.now), host.clock.at(self.now - 100));
+                host.node.set_witness(clock, asked, true);
+                self.run_agent(id);
+            }
+        }
+        let gap = self.template.config.timing.heartbeat.0;
+        self.plan(gap, Event::Witness);
+    }
+
+    pub(super) fn answer_witness(&mut self, host: usize, process: u64, clock: Micros) {
+        let it = &mut self.hosts[host];
+        if it.runs() && it.process() == process && self.now >= it.cuts.outside {
+            it.node.set_witness(it.clock.at(self.now), clock, true);
+            self.run_agent(host);
+        }
+    }
+
+    // ---- the worker ----
+
+    /// A turn of the worker's loop, when it can have one; what its kernel says leaves in any case.
+    pub(super) fn turn(&mut self, id: usize, step: impl FnOnce(&mut Worker, Time, &mut Kernel)) {
+        let now = self.now;
+        let host = &mut self.hosts[id];
+        if host.runs()
+            && let Some(worker) = &mut host.worker
+        {
+            step(worker, now, &mut host.kernel);
+            worker.end_turn(now, &mut host.kernel);
+            if worker.resumed > 0 {
+                self.resumed_at.get_or_insert(now);
+            }
+        }
+        self.depart(id);
+        self.check_host(id);
+        self.schedule(id);
+    }
+
+    /// What leaves the host now: segments through the gate, then answers, then frames, each a moment after the other.
+    fn depart(&mut self, id: usize) {
+        let segments = self.hosts[id].kernel.poll(self.now);
+        let mut left_at = self.now;
+        for segment in segments {
+            left_at += 1;
+            self.leave_host(id, segment, left_at);
+        }
+        if !self.hosts[id].runs() {
+            return;
+        }
+        self.send_answers(id, &mut left_at);
+        self.send_frames(id, &mut left_at);
+        let Some(worker) = &mut self.hosts[id].worker else { return };
+        let process = worker.process;
+        for report in std::mem::take(&mut worker.reports) {
+            let delay = 5 + self.random.below(60);
+            let delay = self.in_order(id, id, 1, delay);
+            self.plan(delay, Event::Report { host: id, process, report });
+        }
+    }
+
+    fn send_answers(&mut self, id: usize, left_at: &mut Time) {
+        let Some(worker) = &mut self.hosts[id].worker else { return };
+        let mut answers = Vec::new();
+        for ((node, channel), incoming) in &mut worker.incoming {
+            if incoming.frames > incoming.answered {
+                incoming.answered = incoming.frames;
+                answers.push((usize::from(node.0), *channel, Answer { frames: incoming.frames }));
+            }
+        }
+        for (to, channel, answer) in answers {
+            *left_at += 1;
+            self.mark(*left_at);
+            let stamp = self.hosts[id].stamp(*left_at);
+            let delay = self.weather.inside.delay(&mut self.random) + (*left_at - self.now);
+            let delay = self.in_order(id, to, channel << 1 | 1, delay);
+            self.plan(delay, Event::Answer { to, from: id, stamp, channel, frames: answer.frames });
+        }
+    }
+
+    fn send_frames(&mut self, id: usize, left_at: &mut Time) {
+        let now = self.now;
+        let Some(worker) = &mut self.hosts[id].worker else { return };
+        let mut frames = Vec::new();
+        for (node, outgoing) in &mut worker.outgoing {
+            let bytes = outgoing.feed.unsent().to_vec();
+            if outgoing.ready_at <= now && !bytes.is_empty() {
+                outgoing.feed.advance(bytes.len());
+                outgoing.sent += 1;
+                frames.push((usize::from(node.0), outgoing.number, outgoing.sent, bytes));
+            }
+        }
+        for (to, channel, number, bytes) in frames {
+            *left_at += 1;
+            self.mark(*left_at);
+            let Some(process) = self.hosts.get(to).map(|host| host.process()) else { continue };
+            let stamp = self.hosts[id].stamp(*left_at);
+            let delay = self.weather.inside.delay(&mut self.random) + (*left_at - self.now);
+            let delay = self.in_order(id, to, channel << 1, delay);
+            self.plan(delay, Event::Frames { to, from: id, stamp, channel, process, number, bytes });
+        }
+    }
+
+    /// A moment at which something leaves is one at which it may just not leave.
+    pub(super) fn mark(&mut self, at: Time) {
+        if self.moments.last().is_none_or(|last| *last < at) {
+            self.moments.push(at);
+        }
+    }
+
+    pub(super) fn take_frames(&mut self, event: Event) {
+        let Event::Frames { to, from, stamp, channel, process, .. } = event else { return };
+        if self.is_cut(to, from) || (self.hosts[to].paused && self.hosts[to].up) {
+            return self.plan(AGAIN, event);
+        }
+        if !self.hosts[from].has_left(stamp, true) {
+            return;
+        }
+        if self.hosts[to].up && self.hosts[to].process() != process {
+            // The process that the channel led to is gone.
+            return self.plan(200, Event::Hangup { to: from, from: to, channel, outgoing: true });
+        }
+        let Event::Frames { number, bytes, .. } = event else { return };
+        self.say(|| format!("node {to}: {} bytes of frames from node {from}", bytes.len()));
+        self.turn(to, |worker, _, _| worker.hear_frames(NodeId(from as u8), channel, number, bytes));
+    }
+
+    /// Timers of the host: the agent's, and those of worker and kernel.
+    pub(super) fn schedule(&mut self, id: usize) {
+        let late = self.random.below(self.weather.wake_late.max(1));
+        let now = self.now;
+        let host = &mut self.hosts[id];
+        if !host.up {
+            return;
+        }
+        let mut planned = Vec::new();
+        if host.runs() {
+            if let Some(wanted) = host.node.witness_wanted()
+                && host.asked_for != wanted
+            {
+                // The answer comes 100 us after the question.
+                let at = host.clock.when(wanted).max(now) + 100 + late;
+                host.asked_for = wanted;
+                planned.push((
+                    at,
+                    Event::Asked { host: id, process: host.process(), clock: host.clock.at(at - 100) },
+                ));
+            }
+            let at = host.clock.when(host.node.poll_timeout()).max(now) + late;
+            if at < host.timer_at {
+                host.timer_at = at;
+                planned.push((at, Event::Timer { host: id, at }));
+            }
+        }
+        let worker = host.worker.as_ref().filter(|_| !host.paused);
+        let ready = worker.and_then(|worker| {
+            let unsent =
+                worker.outgoing.values().filter(|out| out.ready_at > now && !out.feed.unsent().is_empty());
+            unsent.map(|out| out.ready_at).min()
+        });
+        let work = worker.and_then(|worker| worker.next_at(now));
+        if let Some(at) = [host.kernel.next_at(), work, ready].into_iter().flatten().min() {
+            let at = at.max(now + 1);
+            if at < host.work_at {
+                host.work_at = at;
+                planned.push((at, Event::Work { host: id, at }));
+            }
+        }
+        for (at, event) in planned {
+            self.agenda.plan(at, event);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The applications at both ends: a client with a script, and servers.
+
+use crate::harness::peer::Peer;
+use crate::reference::Expected;
+use crate::scenario::{Act, App, Scenario, Wire};
+use evergate_sim_cluster::{Application, Said, Seen};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// What servers have received: one entry for each request, or tunnel.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Served {
+    pub(crate) bytes: Vec<u8>,
+    /// Of a tunnel: whether its end was seen.
+    pub(crate) tunnel_end: Option<bool>,
+}
+
+pub(crate) type Log = Rc<RefCell<Vec<Served>>>;
+
+/// A client that follows a scenario and knows what it is to see.
+pub(crate) struct Client {
+    peer: Peer,
+    scenario: Rc<Scenario>,
+    expected: Rc<Expected>,
+    hello: Vec<u8>,
+    /// May be cut off: the faults are more than what is promised to be survived.
+    lenient: bool,
+    next: usize,
+    checked: usize,
+    ended: bool,
+    reset: bool,
+    finished: bool,
+    complaint: Option<String>,
+    served: Log,
+    clients: usize,
+}
+
+impl Client {
+    pub(crate) fn new(
+        scenario: &Rc<Scenario>,
+        expected: &Rc<Expected>,
+        seed: u64,
+        lenient: bool,
+        served: &Log,
+        clients: usize,
+    ) -> Client {
+        let (peer, hello) = peer_of(scenario, seed);
+        Client {
+            peer,
+            scenario: scenario.clone(),
+            expected: expected.clone(),
+            hello,
+            lenient,
+            next: 0,
+            checked: 0,
+            ended: false,
+            reset: false,
+            finished: false,
+            complaint: None,
+            served: served.clone(),
+            clients,
+        }
+    }
+
+    /// Does what the script has next, as long as it need not wait.
+    fn go_on(&mut self, said: &mut Said) {
+        while let Some(step) = self.scenario.steps.get(self.next) {
+            let answered = self.peer.received().len() >= self.expected.marks[self.next];
+            let early = !matches!(step.act, Act::Send(_)) && self.peer.is_handshaking();
+            if (step.waits && !answered) || early || self.finished {
+                return;
+            }
+            said.bytes.extend_from_slice(&perform(&mut self.peer, &self.scenario, &step.act));
+            self.finished |= matches!(step.act, Act::Close | Act::Cut);
+            said.end |= self.finished;
+            self.next += 1;
+        }
+    }
+
+    fn check(&mut self) {
+        let expected = &self.expected.client;
+        let received = self.peer.received();
+        let same = |at: usize| {
+            // Which server answers is each node's own decision: its cookie names one of three.
+            received.get(at) == expected.get(at) || (at >= 5 && &received[at - 5..at] == b"EG=c-")
+        };
+        let wrong = (self.checked..received.len()).find(|at| !same(*at));
+        self.checked = received.len();
+        if let Some(at) = wrong {
+            self.complaint = Some(format!("the client sees another byte at {at} of {}", expected.len()));
+        } else if self.reset && !self.expected.aborted && !self.lenient {
+            self.complaint =
+                Some(format!("the client is reset after {} of {} bytes", received.len(), expected.len()));
+        } else if self.ended
+            && !self.lenient
+            && !self.reset
+            && (!self.expected.client_end || received.len() < expected.len())
+        {
+            self.complaint =
+                Some(format!("the client sees an end after {} of {} bytes", received.len(), expected.len()));
+        }
+    }
+
+    /// Servers have all they are to have.
+    fn is_served(&self) -> bool {
+        let served = self.served.borrow();
+        let wanted: usize = self.expected.servers.iter().map(|served| served.bytes.len()).sum();
+        let ends = self.expected.servers.iter().filter(|served| served.tunnel_end == Some(true)).count();
+        served.iter().map(|served| served.bytes.len()).sum::<usize>() >= wanted * self.clients
+            && served.iter().filter(|served| served.tunnel_end == Some(true)).count() >= ends * self.clients
+    }
+}
+
+impl Application for Client {
+    fn react(&mut self, seen: Seen<'_>) -> Said {
+        let mut said = Said { bytes: std::mem::take(&mut self.hello), ..Said::default() };
+        if !seen.bytes.is_empty() {
+            let answer = self.peer.receive(seen.bytes);
+            if !self.finished {
+                said.bytes.extend_from_slice(&answer);
+            }
+        }
+        self.ended |= seen.ended;
+        self.reset |= seen.reset;
+        self.go_on(&mut said);
+        self.check();
+        if self.ended && !self.finished {
+            said.end = true; // nothing more to say to somebody who has gone
+            self.finished = true;
+        }
+        said
+    }
+
+    fn is_done(&self) -> bool {
+        if self.lenient && self.reset {
+            return true;
+        }
+        let over = self.reset || self.ended;
+        let expected = &self.expected;
+        (self.next == self.scenario.steps.len() || over)
+            && self.peer.received().len() >= expected.client.len()
+            && (over || !(expected.client_end || expected.aborted))
+            && self.is_served()
+    }
+
+    fn complaint(&self) -> Option<String> {
+        self.complaint.clone()
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "script {}/{}, received {} of {}, ended {}, reset {}, servers have {:?}",
+            self.next,
+            self.scenario.steps.len(),
+            self.peer.received().len(),
+            self.expected.client.len(),
+            self.ended,
+            self.reset,
+            self.served
+                .borrow()
+                .iter()
+                .map(|served| (served.bytes.len(), served.tunnel_end))
+                .collect::<Vec<_>>()
+        )
+    }
+}
+
+/// A client's endpoint, and the first bytes that it says.
+pub(crate) fn peer_of(scenario: &Scenario, seed: u64) -> (Peer, Vec<u8>) {
+    match scenario.wire {
+        Wire::Plain => (Peer::plain(), Vec::new()),
+        Wire::Tls12 => Peer::ours(&rustls::version::TLS12, seed),
+        Wire::Tls13 => Peer::ours(&rustls::version::TLS13, seed),
+    }
+}
+
+/// Bytes on the wire for one act.
+pub(crate) fn perform(peer: &mut Peer, scenario: &Scenario, act: &Act) -> Vec<u8> {
+    match (act, peer) {
+        (Act::Send(data), Peer::Ours(ours)) => ours.send(data, scenario.record),
+        (Act::Send(data), peer) => peer.send(data),
+        (Act::KeyUpdate(request), Peer::Ours(ours)) if scenario.wire == Wire::Tls13 => {
+            ours.key_update(*request)
+        }
+        (Act::Close, peer) => peer.close(),
+        (Act::Raw(bytes), _) => bytes.clone(),
+        (Act::KeyUpdate(_) | Act::Cut | Act::Silence, _) => Vec::new(),
+    }
+}
+
+/// A server: one request after the other on a kept connection.
+pub(crate) struct Server {
+    scenario: Rc<Scenario>,
+    app: App,
+    received: Vec<u8>,
+    served: Log,
+    entry: Option<usize>,
+    over: bool,
+}
+
+impl Server {
+    pub(crate) fn new(scenario: &Rc<Scenario>, served: &Log) -> Server {
+        let (app, scenario) = (App::new(scenario), scenario.clone());
+        Server { scenario, app, received: Vec::new(), served: served.clone(), entry: None, over: false }
+    }
+}
+
+impl Application for Server {
+    fn react(&mut self, seen: Seen<'_>) -> Said {
+        let mut said = Said::default();
+        if self.app.stage == 2 && !seen.bytes.is_empty() {
+            self.app = App::new(&self.scenario);
+            self.received.clear();
+            self.entry = None;
+        }
+        self.received.extend_from_slice(seen.bytes);
+        if !seen.bytes.is_empty() {
+            let mut served = self.served.borrow_mut();
+            let entry = *self.entry.get_or_insert_with(|| {
+                served.push(Served::default());
+                served.len() - 1
+            });
+            served[entry].bytes.extend_from_slice(seen.bytes);
+        }
+        if !self.over && !seen.reset {
+            self.app.react(&self.received, seen.ended, &mut said.bytes);
+        }
+        if let Some(entry) = self.entry.filter(|_| self.app.stage >= 10) {
+            self.served.borrow_mut()[entry].tunnel_end.get_or_insert(false);
+            // To one that has ended itself our end says nothing.
+            if seen.ended || self.app.fin {
+                self.served.borrow_mut()[entry].tunnel_end = Some(true);
+            }
+        }
+        // A server of one request also ends when its peer does.
+        said.end = self.app.fin || seen.ended;
+        said.reset = self.app.reset && !self.over;
+        self.over |= said.end || said.reset;
+        said
+    }
+
+    fn is_done(&self) -> bool {
+        true
+    }
+}

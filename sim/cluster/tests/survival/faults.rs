@@ -1,0 +1,114 @@
+//! Single stories: what the operating guide promises, at many moments each.
+
+use crate::run::{PAIR, Plan, Ran, Script, Shape, TRIO, TWO_BACKUPS, run};
+use crate::scenario::{Scenario, Wire};
+use crate::scripts::{requests, tunnel};
+use evergate_sim_cluster::{Fault, Time, Whom};
+
+const MS: Time = 1_000;
+
+/// Scenarios that last long enough to be hit more than once: a window of a few segments keeps them going.
+fn long(wire: Wire) -> [Scenario; 3] {
+    [
+        requests(wire, &[(0, 150_000), (4, 3_000)], false),
+        requests(wire, &[(4, 150_000), (0, 3_000)], false),
+        tunnel(wire, false, &[60_000, 2_000, 50_000], None),
+    ]
+}
+
+/// Runs every long scenario with faults at each of these moments.
+fn stories(shape: Shape, starts: &[Time], faults: impl Fn(Time) -> Vec<(Time, Whom, Fault)>) -> Vec<Ran> {
+    let mut all = Vec::new();
+    for wire in [Wire::Plain, Wire::Tls13] {
+        for scenario in long(wire) {
+            let script = Script::new(scenario);
+            for (seed, start) in starts.iter().enumerate() {
+                let plan = Plan { buffer: 12_000, faults: faults(*start), ..Plan::new(seed as u64, shape) };
+                all.push(run(&script, &plan));
+            }
+        }
+    }
+    all
+}
+
+const STARTS: [Time; 6] = [7 * MS, 9 * MS, 13 * MS, 17 * MS, 23 * MS, 31 * MS];
+
+fn went_on(runs: &[Ran]) -> u64 {
+    runs.iter().map(|run| run.resumed).sum()
+}
+
+#[test]
+fn a_process_that_is_paused_for_ten_seconds_and_goes_on_does_no_harm() {
+    let pause = |at| vec![(at, Whom::Owner, Fault::Pause(10_000 * MS))];
+    assert!(went_on(&stories(PAIR, &STARTS, pause)) > 10);
+    let pause = |at| vec![(at, Whom::Owner, Fault::Pause(400 * MS))];
+    assert!(went_on(&stories(TRIO, &STARTS, pause)) > 10);
+}
+
+#[test]
+fn a_link_that_is_cut_on_one_side_for_a_while_costs_time_only() {
+    for span in [10 * MS, 30 * MS, 200 * MS] {
+        stories(TRIO, &STARTS, |at| vec![(at, Whom::Owner, Fault::CutOutside(span))]);
+        stories(TRIO, &STARTS, |at| vec![(at, Whom::Owner, Fault::CutInside(span))]);
+    }
+}
+
+#[test]
+fn a_node_that_is_heard_by_nobody_is_replaced() {
+    for span in [20 * MS, 300 * MS] {
+        stories(TRIO, &STARTS, |at| vec![(at, Whom::Owner, Fault::Mute(span))]);
+    }
+}
+
+#[test]
+fn one_after_the_other_dies_until_one_is_left() {
+    // One backup: the second dies when the first is replaced and copies are made again.
+    let deaths = |at| {
+        vec![(at, Whom::Owner, Fault::Power { lossy: true }), (at + 400 * MS, Whom::Owner, Fault::Process)]
+    };
+    stories((4, 1, 1, evergate_cluster::Mode::Witness), &STARTS, deaths);
+    // Two backups: both of three nodes at once, or the second while it takes over.
+    for gap in [0, MS, 38 * MS, 41 * MS, 44 * MS, 47 * MS, 50 * MS, 60 * MS] {
+        let deaths = |at| {
+            let power = Fault::Power { lossy: true };
+            vec![
+                (at, Whom::Owner, power),
+                (at + gap, Whom::Owner, power),
+                (at + gap + 1, Whom::Taking, power),
+            ]
+        };
+        let both = |at| deaths(at).into_iter().take(2).collect();
+        assert!(went_on(&stories(TWO_BACKUPS, &STARTS[..3], both)) > 5);
+    }
+}
+
+#[test]
+fn a_death_during_a_take_over_is_survived_with_two_backups() {
+    for gap in (36..60).step_by(2) {
+        let deaths = |at| {
+            let power = Fault::Power { lossy: gap % 4 == 0 };
+            vec![(at, Whom::Owner, power), (at + gap * MS, Whom::Taking, power)]
+        };
+        stories(TWO_BACKUPS, &STARTS[..3], deaths);
+    }
+}
+
+#[test]
+fn a_node_that_joins_under_load_does_no_harm() {
+    let join = |at| {
+        vec![
+            (0, Whom::Other(0), Fault::Process),
+            (at, Whom::Owner, Fault::Restart),
+            (at + 900 * MS, Whom::Owner, Fault::Process),
+        ]
+    };
+    stories(TRIO, &STARTS, join);
+}
+
+#[test]
+fn a_drained_node_hands_its_connections_over() {
+    let drain = |at| vec![(at, Whom::Owner, Fault::Drain(true))];
+    assert!(went_on(&stories(PAIR, &STARTS, drain)) > 10);
+    let dies = |at| vec![(at, Whom::Owner, Fault::Drain(true)), (at + 2 * MS, Whom::Owner, Fault::Process)];
+    stories(TRIO, &STARTS, dies);
+}

@@ -1,0 +1,18 @@
+//! Connections outlive their nodes, under virtual time: see the crate and `docs/simulator.md`.
+//!
+//! Scenarios and server applications are those of `proto/connection`'s tests, so that both mean the same by a request.
+
+#[path = "../../../../proto/connection/tests/harness/mod.rs"]
+mod harness;
+#[path = "../../../../proto/connection/tests/value/scenario.rs"]
+#[allow(dead_code)] // each user has its part of it
+mod scenario;
+
+mod apps;
+mod exhaustive;
+mod faults;
+mod mutations;
+mod random;
+mod reference;
+mod run;
+mod scripts;

@@ -1,0 +1,121 @@
+//! The checks see what they are there for: each law broken on purpose makes runs fail.
+
+use crate::run::{PAIR, Plan, Script, Shape, TWO_BACKUPS, run, run_quietly};
+use crate::scenario::Wire;
+use crate::scripts::{requests, tunnel};
+use evergate_sim_cluster::{Fault, Mutation, Time, Whom};
+
+/// What the runs with this law broken complain about.
+fn found(mutation: Mutation, shape: Shape, faults: impl Fn(Time) -> Vec<(Time, Whom, Fault)>) -> Vec<String> {
+    let scenarios = [
+        requests(Wire::Tls13, &[(0, 20_000), (4, 3_000)], false),
+        tunnel(Wire::Tls13, false, &[9_000, 700], None),
+    ];
+    let mut complaints = Vec::new();
+    for scenario in scenarios {
+        let script = Script::new(scenario);
+        for step in 0..40 {
+            let at = 4_000 + step * 350;
+            let mut plan = Plan { mutation, buffer: 12_000, faults: faults(at), ..Plan::new(step, shape) };
+            plan.weather.outside.loss = 100; // what has left may have to be said again
+            complaints.extend(run_quietly(&script, &plan).err());
+        }
+    }
+    complaints
+}
+
+fn power(at: Time) -> Vec<(Time, Whom, Fault)> {
+    vec![(at, Whom::Owner, Fault::Power { lossy: true })]
+}
+
+fn assert_found(mutation: Mutation, shape: Shape, faults: fn(Time) -> Vec<(Time, Whom, Fault)>, what: &str) {
+    let sound = found(Mutation::None, shape, faults);
+    assert!(sound.is_empty(), "without a mutation: {}", sound[0]);
+    let complaints = found(mutation, shape, faults);
+    assert!(!complaints.is_empty(), "{mutation:?} goes unnoticed");
+    let seen = complaints.iter().any(|complaint| complaint.contains(what));
+    println!(
+        "{mutation:?}: {} complaints, the first: {}",
+        complaints.len(),
+        complaints[0].lines().next().unwrap_or("")
+    );
+    assert!(seen, "{mutation:?} is noticed, but not as {what:?}: {}", complaints[0]);
+}
+
+#[test]
+fn an_ack_before_its_entry_is_found() {
+    assert_found(Mutation::EarlyAck, PAIR, power, "left on");
+}
+
+#[test]
+fn output_before_its_entry_is_found() {
+    assert_found(Mutation::EarlyOutput, PAIR, power, "");
+}
+
+#[test]
+fn a_lost_boundary_is_found() {
+    assert_found(Mutation::LostBoundary, PAIR, power, "another byte");
+}
+
+#[test]
+fn a_lost_route_is_found() {
+    assert_found(Mutation::LostRoute, PAIR, power, "");
+}
+
+#[test]
+fn a_gate_without_leases_is_found() {
+    let pause = |at| vec![(at, Whom::Owner, Fault::Pause(200_000))];
+    assert_found(Mutation::NoFence, PAIR, pause, "are open");
+}
+
+#[test]
+fn ends_that_pass_the_gate_are_found() {
+    let process = |at| vec![(at, Whom::Owner, Fault::Process)];
+    assert_found(Mutation::EndsPass, PAIR, process, "");
+}
+
+#[test]
+fn a_socket_restored_above_what_its_peer_has_is_found() {
+    assert_found(Mutation::SendAbove, PAIR, power, "");
+}
+
+/// Two nodes die: the first at a moment at which it has told only one of the others, the second just after it has gone
+/// on. With two backups that is survived, unless the second speaks before the third has its state.
+#[test]
+fn going_on_before_the_other_backup_knows_is_found() {
+    let script = Script::new(tunnel(Wire::Tls13, false, &[6_000, 700], None));
+    let plan = Plan { buffer: 12_000, ..Plan::new(1, TWO_BACKUPS) };
+    let moments = run(&script, &plan).moments;
+    let mut complaints = Vec::new();
+    for at in moments.iter().copied().filter(|at| *at > 7_000) {
+        let first = (at, Whom::Owner, Fault::Power { lossy: false });
+        for mutation in [Mutation::None, Mutation::EagerTakeOver] {
+            let once = Plan { faults: vec![first], mutation, ..plan.clone() };
+            let resumed_at = match run_quietly(&script, &once) {
+                Ok(ran) => ran.resumed_at,
+                Err(what) => {
+                    assert!(mutation != Mutation::None, "without a mutation: {what}");
+                    complaints.push(what);
+                    None
+                }
+            };
+            let Some(resumed_at) = resumed_at else { continue };
+            for after in [1, 10, 60] {
+                let second = (resumed_at + after, Whom::Owner, Fault::Power { lossy: true });
+                let twice = Plan { faults: vec![first, second], ..once.clone() };
+                let outcome = run_quietly(&script, &twice);
+                assert!(
+                    mutation != Mutation::None || outcome.is_ok(),
+                    "without a mutation: {outcome:?} {twice:?}"
+                );
+                complaints.extend(outcome.err());
+            }
+        }
+    }
+    println!(
+        "{} complaints, the first: {:?}",
+        complaints.len(),
+        complaints.first().and_then(|c| c.lines().next())
+    );
+    assert!(!complaints.is_empty(), "goes unnoticed");
+}

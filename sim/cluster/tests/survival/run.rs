@@ -1,0 +1,210 @@
+//! One run: a scenario, a cluster, faults. A failure is told with its plan and the last lines of its trace.
+
+use crate::apps::{Client, Log, Server};
+use crate::reference::{DOWN, Expected, reference};
+use crate::scenario::{Scenario, config};
+use evergate_cluster::Mode;
+use evergate_connection::Snapshot;
+use evergate_sim_cluster::{Application, Fault, Mutation, Setup, Template, Time, Weather, Whom, World};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// A cluster by its size: nodes, backups, buckets, mode.
+pub(crate) type Shape = (u8, u8, u16, Mode);
+
+/// Two nodes, each the other's backup.
+pub(crate) const PAIR: Shape = (2, 1, 1, Mode::Witness);
+/// Three nodes, one backup.
+pub(crate) const TRIO: Shape = (3, 1, 1, Mode::Witness);
+/// Three nodes, two backups.
+pub(crate) const TWO_BACKUPS: Shape = (3, 2, 1, Mode::Witness);
+
+/// Longest a run may take in virtual time.
+const SPAN: Time = 30_000_000;
+/// ... and when it may break.
+const SPAN_LENIENT: Time = 2_000_000;
+/// Lines of the trace that are shown, unless `EVERGATE_SIM_LINES` says otherwise.
+const SHOWN: usize = 100;
+
+/// What to run. With the same plan everything happens again.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) shape: Shape,
+    pub(crate) weather: Weather,
+    pub(crate) mutation: Mutation,
+    pub(crate) buffer: usize,
+    pub(crate) clients: usize,
+    pub(crate) faults: Vec<(Time, Whom, Fault)>,
+    /// The faults are more than what is promised to be survived: only safety is asked for.
+    pub(crate) lenient: bool,
+}
+
+impl Plan {
+    pub(crate) fn new(seed: u64, shape: Shape) -> Plan {
+        Plan {
+            seed,
+            shape,
+            weather: Weather::FAIR,
+            mutation: Mutation::None,
+            buffer: 65_536,
+            clients: 1,
+            faults: Vec::new(),
+            lenient: false,
+        }
+    }
+}
+
+/// A scenario with what both ends are to see in it.
+pub(crate) struct Script {
+    pub(crate) scenario: Rc<Scenario>,
+    pub(crate) expected: Rc<Expected>,
+}
+
+impl Script {
+    pub(crate) fn new(scenario: Scenario) -> Script {
+        let expected = Rc::new(reference(&scenario, snapshot()));
+        Script { scenario: Rc::new(scenario), expected }
+    }
+}
+
+/// What a run was like.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ran {
+    pub(crate) resumed: u64,
+    pub(crate) resumed_at: Option<Time>,
+    pub(crate) elapsed: Time,
+    pub(crate) steps: u64,
+    pub(crate) moments: Vec<Time>,
+}
+
+pub(crate) fn snapshot() -> &'static Arc<Snapshot> {
+    static SNAPSHOT: OnceLock<Arc<Snapshot>> = OnceLock::new();
+    SNAPSHOT.get_or_init(config)
+}
+
+/// A cluster of this shape that has come up; made once.
+fn template(shape: Shape) -> Arc<Template> {
+    static KNOWN: Mutex<BTreeMap<(u8, u8, u16, bool), Arc<Template>>> = Mutex::new(BTreeMap::new());
+    let (nodes, backups, buckets, mode) = shape;
+    let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let key = (nodes, backups, buckets, mode == Mode::Majority);
+    let fresh = || Arc::new(Template::settled(nodes, backups, buckets, mode, 1, snapshot()).unwrap());
+    known.entry(key).or_insert_with(fresh).clone()
+}
+
+fn world(script: &Script, plan: &Plan, served: &Log, trace: bool) -> World {
+    let clients = (0..plan.clients).map(|index| -> Box<dyn Application> {
+        let seed = plan.seed * 10 + index as u64;
+        let Script { scenario, expected } = script;
+        Box::new(Client::new(scenario, expected, seed, plan.lenient, served, plan.clients))
+    });
+    let (scenario, log) = (script.scenario.clone(), served.clone());
+    World::new(Setup {
+        seed: plan.seed,
+        template: template(plan.shape),
+        snapshot: snapshot().clone(),
+        listener: script.scenario.listener(),
+        down_pool: DOWN,
+        clients: clients.collect(),
+        serve: Box::new(move || Box::new(Server::new(&scenario, &log))),
+        weather: plan.weather,
+        mutation: plan.mutation,
+        buffer: plan.buffer,
+        faults: plan.faults.clone(),
+        trace,
+    })
+}
+
+/// Runs; what went wrong, and the last lines of the trace when one was kept.
+fn attempt(script: &Script, plan: &Plan, trace: bool) -> Result<Ran, String> {
+    let served: Log = Rc::new(RefCell::new(Vec::new()));
+    let mut world = world(script, plan, &served, trace);
+    let outcome =
+        catch_unwind(AssertUnwindSafe(|| world.run(if plan.lenient { SPAN_LENIENT } else { SPAN })));
+    let mut result = match outcome {
+        Ok(Err(what)) if plan.lenient && what.starts_with("not done") => Ok(()),
+        Ok(result) => result,
+        Err(panic) => Err(said(&*panic)),
+    };
+    if result.is_ok() && !plan.lenient {
+        result = compare(script, plan, &served);
+    }
+    if let Err(what) = result {
+        let lines: Vec<&str> = world.trace().collect();
+        let wanted = std::env::var("EVERGATE_SIM_LINES").ok().and_then(|lines| lines.parse().ok());
+        let shown = lines.len().saturating_sub(wanted.unwrap_or(SHOWN));
+        return Err(format!("{what}\n{}", lines[shown..].join("\n")));
+    }
+    Ok(Ran {
+        resumed: world.resumed(),
+        resumed_at: world.resumed_at(),
+        elapsed: world.elapsed(),
+        steps: world.steps(),
+        moments: world.moments(),
+    })
+}
+
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+}
+
+/// Servers have seen the requests of the undisturbed run, each once.
+fn compare(script: &Script, plan: &Plan, served: &Log) -> Result<(), String> {
+    let key = |bytes: &[u8], end: Option<bool>| (masked(bytes), end);
+    let served = served.borrow();
+    let mut got: Vec<_> = served.iter().map(|served| key(&served.bytes, served.tunnel_end)).collect();
+    let once = script.expected.servers.iter().map(|served| key(&served.bytes, served.tunnel_end));
+    let mut expected: Vec<_> = std::iter::repeat_n(once, plan.clients).flatten().collect();
+    got.sort();
+    expected.sort();
+    if got == expected {
+        return Ok(());
+    }
+    let show = |all: &[(Vec<u8>, Option<bool>)]| {
+        let one = |(bytes, end): &(Vec<u8>, Option<bool>)| {
+            format!(
+                "{} bytes, end {end:?}: {:?}",
+                bytes.len(),
+                String::from_utf8_lossy(&bytes[..bytes.len().min(60)])
+            )
+        };
+        all.iter().map(one).collect::<Vec<_>>().join("; ")
+    };
+    Err(format!("servers got [{}] instead of [{}]", show(&got), show(&expected)))
+}
+
+/// A request's id and its client's address differ from connection to connection.
+fn masked(bytes: &[u8]) -> Vec<u8> {
+    const NAME: &[u8] = b"X-Request-Id: ";
+    let mut masked = bytes.to_vec();
+    if let Some(at) = bytes.windows(NAME.len()).position(|window| window == NAME) {
+        let end = masked.len().min(at + NAME.len() + 16);
+        masked[at + NAME.len()..end].fill(b'?');
+    }
+    masked
+}
+
+/// Runs, and panics with everything that is needed to see why it failed.
+pub(crate) fn run(script: &Script, plan: &Plan) -> Ran {
+    run_quietly(script, plan).unwrap_or_else(|what| {
+        let traced = attempt(script, plan, true).err().unwrap_or_default();
+        panic!(
+            "seed {}: {}\n{plan:?}\n{:?}\nthe end of its trace:\n{traced}\nreplay of random runs: \
+             EVERGATE_SIM_SEED={} cargo test -p evergate-sim-cluster replay",
+            plan.seed,
+            what.trim(),
+            script.scenario,
+            plan.seed,
+        )
+    })
+}
+
+/// Runs; what went wrong.
+pub(crate) fn run_quietly(script: &Script, plan: &Plan) -> Result<Ran, String> {
+    attempt(script, plan, false)
+}

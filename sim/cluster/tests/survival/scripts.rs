@@ -1,0 +1,127 @@
+//! The fixed set of scenarios, and random ones.
+
+use crate::scenario::{Act, ENDS, GOES_ON, Scenario, Step, UPGRADE, Wire, noise, request};
+use evergate_sim_cluster::Random;
+
+pub(crate) const WIRES: [Wire; 3] = [Wire::Plain, Wire::Tls12, Wire::Tls13];
+
+fn empty(wire: Wire, http: bool) -> Scenario {
+    Scenario {
+        wire,
+        http,
+        misdirected: false,
+        steps: Vec::new(),
+        record: 16_384,
+        server_ends_after: None,
+        window: 65_536,
+    }
+}
+
+fn then(scenario: &mut Scenario, act: Act, waits: bool) {
+    scenario.steps.push(Step { act, waits });
+}
+
+fn ask(scenario: &mut Scenario, kind: usize, size: usize, waits: bool) {
+    let (first, second) = request(kind, size);
+    then(scenario, Act::Send(first), waits);
+    if let Some(second) = second {
+        then(scenario, Act::Send(second), true);
+    }
+}
+
+/// Requests one after the other, the next when the one before is answered, or all at once.
+pub(crate) fn requests(wire: Wire, kinds: &[(usize, usize)], pipelined: bool) -> Scenario {
+    let mut scenario = empty(wire, true);
+    for (kind, size) in kinds {
+        ask(&mut scenario, *kind, *size, !pipelined);
+    }
+    then(&mut scenario, Act::Close, true);
+    scenario
+}
+
+/// A tunnel: raw, or after an upgrade.
+pub(crate) fn tunnel(
+    wire: Wire,
+    upgrade: bool,
+    sizes: &[usize],
+    server_ends_after: Option<usize>,
+) -> Scenario {
+    let mut scenario = empty(wire, upgrade);
+    if upgrade {
+        ask(&mut scenario, UPGRADE, 0, true);
+    }
+    for (index, size) in sizes.iter().enumerate() {
+        // Somebody has to speak first: a client whose last ACK is lost waits for a server that nobody asked.
+        then(&mut scenario, Act::Send(noise(*size, *size as u64)), upgrade || index > 0);
+        then(&mut scenario, Act::KeyUpdate(true), false);
+    }
+    then(&mut scenario, Act::Close, true);
+    scenario.server_ends_after = server_ends_after;
+    scenario
+}
+
+/// Small scenarios that are killed at every moment.
+pub(crate) fn fixed() -> Vec<(&'static str, Scenario)> {
+    let mut all = Vec::new();
+    for wire in WIRES {
+        all.push(("kept", requests(wire, &[(0, 300), (4, 2_000), (2, 0), (6, 0)], false)));
+        all.push(("chunked", requests(wire, &[(1, 2_500), (5, 1_500)], false)));
+        all.push(("pipelined", requests(wire, &[(0, 400), (3, 0), (0, 900)], true)));
+        all.push(("raw", tunnel(wire, false, &[700, 20], None)));
+        all.push(("upgrade", tunnel(wire, true, &[300, 3_000], None)));
+    }
+    for wire in [Wire::Plain, Wire::Tls13] {
+        all.push(("continue", requests(wire, &[(7, 10), (8, 50), (9, 0)], false)));
+        all.push(("download", requests(wire, &[(0, 40_000)], false)));
+        all.push(("upload", requests(wire, &[(4, 40_000)], false)));
+        all.push(("server ends", tunnel(wire, false, &[700, 20], Some(100))));
+        all.push(("until close", requests(wire, &[(11, 3_000)], false)));
+        all.push(("no server", requests(wire, &[(12, 0)], false)));
+    }
+    all
+}
+
+/// A scenario of a seed; no larger than `size_max` bytes a message.
+pub(crate) fn random(random: &mut Random, size_max: u64) -> Scenario {
+    let wire = random.pick(&[Wire::Plain, Wire::Tls12, Wire::Tls13, Wire::Tls13]);
+    let mut scenario = empty(wire, random.chance(700));
+    scenario.record = random.pick(&[16_384, 16_384, 2_000, 300]);
+    let size = |random: &mut Random| {
+        let most = if random.chance(200) { size_max } else { 2_000 };
+        random.below(most) as usize
+    };
+    let pipelined = random.chance(300);
+    let mut tunnels = !scenario.http;
+    if scenario.http {
+        for _ in 0..1 + random.below(3) {
+            let kind = random.below(GOES_ON as u64) as usize;
+            let size = size(random);
+            ask(&mut scenario, kind, size, !pipelined);
+            if random.chance(150) {
+                then(&mut scenario, Act::KeyUpdate(random.chance(600)), false);
+            }
+        }
+        if random.chance(250) {
+            ask(&mut scenario, UPGRADE, 0, !pipelined);
+            tunnels = true;
+        } else if random.chance(300) {
+            let (kind, size) = (random.pick(&ENDS), size(random));
+            ask(&mut scenario, kind, size, !pipelined);
+        }
+    }
+    if tunnels {
+        let mut total = 0;
+        for index in 0..1 + random.below(3) {
+            let bytes = noise(1 + size(random), index);
+            total += bytes.len();
+            let waits = random.chance(500) && (index > 0 || scenario.http);
+            then(&mut scenario, Act::Send(bytes), waits);
+            if random.chance(200) {
+                then(&mut scenario, Act::KeyUpdate(random.chance(600)), false);
+            }
+        }
+        scenario.server_ends_after = random.chance(300).then(|| random.below(total as u64 + 1) as usize);
+    }
+    then(&mut scenario, if random.chance(700) { Act::Close } else { Act::Cut }, true);
+    scenario
+}
