@@ -42,6 +42,7 @@ WINDOW_S = 4.0
 ANSWER_S = 120.0
 OPENING_S = 300.0
 ATTEMPTS = 2
+NEXT_SHOWN = 20
 SIZES_OF_CLUSTERS = (2, 3, 4, 5, 6, 7)
 
 
@@ -304,6 +305,7 @@ class Stall:
             "next_p99_ms": rank(self.next_ms, 0.99),
             "next_before_p99_ms": rank(self.next_before_ms, 0.99),
             "next_count": len(self.next_ms),
+            "next_first_ms": self.next_ms[:NEXT_SHOWN],
             "broken": self.broken,
             "broken_count": self.broken_count,
             "take_over": self.take_over,
@@ -337,7 +339,8 @@ def run_stall(stack: Stack, record: Record, wanted: set[str]) -> list[str]:
             f"  round {number + 1}/{rounds}  longest gap of {len(stall.gaps_ms)} transfers: p99 {found['p99_ms']:.0f} ms,"
             f" max {found['max_ms']:.0f} ms (undisturbed {found['undisturbed_p99_ms']:.0f} and"
             f" {found['undisturbed_max_ms']:.0f}); next request p99 {found['next_p99_ms']:.1f} ms"
-            f" (before {found['next_before_p99_ms']:.1f}); {stall.broken_count} broken"
+            f" of {len(stall.next_ms)} (before {found['next_before_p99_ms']:.1f} of {len(stall.next_before_ms)});"
+            f" {stall.broken_count} broken"
         )
     record.samples["cluster_stall"] = {ON: [stall.as_json() for stall in stalls]}
     stall_rows(record, stalls, wanted)
@@ -397,6 +400,9 @@ def one_stall(stack: Stack, world: World, idle: int) -> Stall:
     killed.child.process.wait()
     time.sleep(WINDOW_S)
     after = client.say("report")
+    gaps = after["gaps_ms"]
+    if gaps:
+        say(f"    longest gaps: p99 {rank(gaps, 0.99):.0f} ms, max {max(gaps):.0f} ms")
     end = client.say("check")
     status = world.nodes[0].status()
     say(f"    node 2: {' / '.join(world.nodes[0].child.log.read_text().splitlines()[-3:])}")

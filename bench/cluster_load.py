@@ -4,7 +4,7 @@
 by a line of JSON:
 
 - `mark`: forget what was seen; from now on note the longest time without a byte of each transfer, and ask idle
-  connections for one more request, one after the other.
+  connections for one more request, 200 a second, whether or not earlier ones are answered.
 - `report`: `{"gaps_ms": [..], "asked_ms": [..], "broken": [..]}` since the mark. A transfer that is silent counts up to now.
 - `check`: ends the transfers and asks every idle connection once more: `{"alive": N, "broken": [..]}`.
 
@@ -22,12 +22,15 @@ import ssl
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 
 import idle
 from cluster_stream import PERIOD, content
 
 TIMEOUT_S = 20.0
 BROKEN_SHOWN = 20
+ASKED_PER_S = 200
+ASKED_AT_ONCE = 20
 PIECE = 65_536
 STREAM_REQUEST = b"GET /endless HTTP/1.1\r\nHost: bench.example\r\n\r\n"
 
@@ -81,6 +84,15 @@ class Transfer:
         return max(self.longest_s, now - self.last)
 
 
+@dataclass
+class Asking:
+    """A request under way."""
+
+    sock: ssl.SSLSocket
+    since: float
+    answer: bytes = b""
+
+
 class Client:
     """All connections."""
 
@@ -103,9 +115,9 @@ class Client:
             self.poll.register(connection, select.EPOLLIN)
         self.poll.register(sys.stdin, select.EPOLLIN)
         self.next_idle = 0
-        self.asked_at: float | None = None
-        self.asking: ssl.SSLSocket | None = None
-        self.answer = b""
+        self.asking: dict[int, Asking] = {}
+        self.ask_at: float | None = None
+        """When the next idle connection is asked."""
         self.asked_ms: list[float] = []
 
     def receive(self, transfer: Transfer) -> None:
@@ -129,64 +141,40 @@ class Client:
         """Sends a request on the next idle connection; `hear` takes the answer."""
         if not self.idle:
             return
-        self.asking = self.idle[self.next_idle % len(self.idle)]
+        sock = self.idle[self.next_idle % len(self.idle)]
         self.next_idle += 1
-        self.asking.setblocking(False)
-        self.answer = b""
-        self.asked_at = time.monotonic()
-        self.poll.register(self.asking, select.EPOLLIN)
+        if sock.fileno() in self.asking:
+            return  # it still waits for its last answer
+        sock.setblocking(False)
+        self.asking[sock.fileno()] = Asking(sock, time.monotonic())
+        self.poll.register(sock, select.EPOLLIN)
         try:
-            self.asking.sendall(idle.REQUEST)
+            sock.sendall(idle.REQUEST)
         except OSError as error:
-            self.give_up(error)
+            self.give_up(sock.fileno(), error)
 
-    def hear(self) -> None:
-        assert self.asking is not None and self.asked_at is not None
+    def hear(self, descriptor: int) -> None:
+        asking = self.asking[descriptor]
         try:
-            more = self.asking.recv(PIECE)
+            more = asking.sock.recv(PIECE)
             if not more:
                 raise ConnectionError("it ended")
         except ssl.SSLWantReadError:
             return
         except OSError as error:
-            self.give_up(error)
+            self.give_up(descriptor, error)
             return
-        self.answer += more
-        if complete(self.answer):
-            self.asked_ms.append((time.monotonic() - self.asked_at) * 1e3)
-            self.rest()
-            self.ask()
+        asking.answer += more
+        if complete(asking.answer):
+            self.asked_ms.append((time.monotonic() - asking.since) * 1e3)
+            self.poll.unregister(asking.sock)
+            del self.asking[descriptor]
 
-    def give_up(self, error: OSError) -> None:
+    def give_up(self, descriptor: int, error: OSError) -> None:
         self.broken.append(f"idle connection: {error or type(error).__name__}")
-        lost = self.asking
-        self.rest()
-        if lost is not None:
-            self.idle.remove(lost)
-        self.ask()
-
-    def rest(self) -> None:
-        if self.asking is not None:
-            self.poll.unregister(self.asking)
-            self.asking.setblocking(True)
-            self.asking.settimeout(TIMEOUT_S)
-        self.asking = None
-
-    def finish_asking(self) -> None:
-        """Waits for the answer under way, which would otherwise be taken for that of the next request."""
-        if self.asking is None:
-            return
-        asked, answer = self.asking, self.answer
-        self.rest()
-        try:
-            while not complete(answer):
-                more = asked.recv(PIECE)
-                if not more:
-                    raise ConnectionError("it ended")
-                answer += more
-        except OSError as error:
-            self.broken.append(f"idle connection: {error or type(error).__name__}")
-            self.idle.remove(asked)
+        lost = self.asking.pop(descriptor).sock
+        self.poll.unregister(lost)
+        self.idle.remove(lost)
 
     def command(self, line: str) -> dict[str, object]:
         now = time.monotonic()
@@ -194,16 +182,12 @@ class Client:
             for transfer in self.transfers.values():
                 transfer.mark(now)
             self.asked_ms, self.broken = [], []
-            if self.asking is None:
-                self.ask()
+            self.ask_at = now
             return {}
         if line == "report":
             gaps = [transfer.gap_s(now) * 1e3 for transfer in self.transfers.values()]
-            asked = list(self.asked_ms)
-            if self.asking is not None and self.asked_at is not None:
-                asked.append((now - self.asked_at) * 1e3)
+            asked = self.asked_ms + [(now - asking.since) * 1e3 for asking in self.asking.values()]
             return {"gaps_ms": gaps, "asked_ms": asked, "broken": self.broken[:BROKEN_SHOWN]}
-        self.finish_asking()
         for transfer in self.transfers.values():
             self.poll.unregister(transfer.sock)
             transfer.sock.close()
@@ -211,15 +195,26 @@ class Client:
         return self.check()
 
     def check(self) -> dict[str, object]:
-        broken: list[str] = []
-        for connection in self.idle:
-            try:
-                connection.settimeout(TIMEOUT_S if len(broken) < BROKEN_SHOWN else 0.2)
-                idle.request(connection)
-            except (OSError, ValueError, KeyError) as error:
-                broken.append(f"idle connection: {error or type(error).__name__}")
+        """Asks each idle connection, and waits until all have answered or `TIMEOUT_S` passes without an answer."""
+        self.asked_ms, self.broken, self.ask_at = [], [], None
+        everything = len(self.idle)
+        left = [sock for sock in self.idle if sock.fileno() not in self.asking]
+        heard_at = time.monotonic()
+        while (left or self.asking) and time.monotonic() - heard_at < TIMEOUT_S:
+            for sock in left[:ASKED_AT_ONCE]:
+                self.next_idle = self.idle.index(sock)
+                self.ask()
+            del left[:ASKED_AT_ONCE]
+            before = len(self.asking)
+            for descriptor, _ in self.poll.poll(0.005):
+                if descriptor in self.asking:
+                    self.hear(descriptor)
+            if len(self.asking) < before:
+                heard_at = time.monotonic()
+        silent = [f"idle connection: no answer within {TIMEOUT_S:.0f} s"] * len(self.asking)
+        broken = self.broken + silent
         return {
-            "alive": len(self.idle) - len(broken),
+            "alive": everything - len(broken),
             "broken_count": len(broken),
             "broken": broken[:BROKEN_SHOWN],
         }
@@ -227,16 +222,19 @@ class Client:
     def run(self) -> None:
         own = sys.stdin.fileno()
         while True:
-            for descriptor, _ in self.poll.poll():
+            for descriptor, _ in self.poll.poll(None if self.ask_at is None else 1 / ASKED_PER_S):
                 if descriptor in self.transfers:
                     self.receive(self.transfers[descriptor])
-                elif self.asking is not None and descriptor == self.asking.fileno():
-                    self.hear()
+                elif descriptor in self.asking:
+                    self.hear(descriptor)
                 elif descriptor == own:
                     line = sys.stdin.readline()
                     if not line:
                         return
                     print(json.dumps(self.command(line.strip())), flush=True)
+            if self.ask_at is not None and time.monotonic() >= self.ask_at:
+                self.ask_at += 1 / ASKED_PER_S
+                self.ask()
 
 
 def complete(answer: bytes) -> bool:

@@ -315,7 +315,8 @@ class World:
         found: list[dict[str, Any]] = []
         while time.monotonic() < deadline:
             for node in self.nodes:
-                node.child.check()
+                if node.child.process.poll() is not None:
+                    raise BenchError(f"{node.child.name} ended: {node.child.last_words()}")
             with suppress(OSError, http.client.HTTPException):
                 if not self.shape.clustered:
                     self.nodes[0].get("/healthz")
