@@ -3,7 +3,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 
-.PHONY: all setup build test lint unit fuzz demo bench clean help
+.PHONY: all setup build test lint unit matrix fuzz demo bench clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,9 @@ lint:
 
 unit:
 	$(CARGO) test --workspace --locked
+
+matrix: setup ## all fates of nodes in all network modes, with and without loss (root; about five minutes)
+	EVERGATE_MATRIX=full $(CARGO) test --workspace --locked --test cluster matrix -- --nocapture
 
 FUZZED = handshake records http_request http_response http_body rules bodies config mirror restore connection
 
