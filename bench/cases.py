@@ -94,7 +94,8 @@ RULES_CASE = "rules_5000"
 IDLE_CASE = "idle_rss"
 # Rows of clusters: `cluster_cases` says how they are measured, those of one line together.
 CLUSTER_NAMES = (
-    *("cluster_requests", "cluster_bulk", "cluster_handshakes", "cluster_latency_us", "cluster_mirror_share_of_bulk"),
+    *("cluster_requests", "cluster_bulk", "cluster_handshakes"),
+    *("cluster_latency_us", "cluster_mirror_share_of_bulk"),
     *("cluster_stall_p99_ms", "cluster_stall_max_ms", "cluster_next_request_ms"),
     "cluster_bytes_per_idle_connection",
     "cluster_cpu_per_handshake_7_vs_2",

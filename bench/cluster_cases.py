@@ -205,7 +205,7 @@ def backup_bytes(world: World) -> int:
 
 
 def undisturbed(world: World, run: Callable[[], Found]) -> Found:
-    """Runs it again when the cluster changed meanwhile, which is what a paused machine does; gives up if it does so often."""
+    """Runs it again when the cluster changed meanwhile, as it does on a machine that was paused; then gives up."""
     reason = None
     for _ in range(ATTEMPTS):
         before = world.settle()
@@ -336,8 +336,8 @@ def run_stall(stack: Stack, record: Record, wanted: set[str]) -> list[str]:
         stalls.append(stall)
         found = stall.as_json()
         say(
-            f"  round {number + 1}/{rounds}  longest gap of {len(stall.gaps_ms)} transfers: p99 {found['p99_ms']:.0f} ms,"
-            f" max {found['max_ms']:.0f} ms (undisturbed {found['undisturbed_p99_ms']:.0f} and"
+            f"  round {number + 1}/{rounds}  longest gap of {len(stall.gaps_ms)} transfers:"
+            f" p99 {found['p99_ms']:.0f} ms, max {found['max_ms']:.0f} ms (undisturbed {found['undisturbed_p99_ms']:.0f} and"
             f" {found['undisturbed_max_ms']:.0f}); next request p99 {found['next_p99_ms']:.1f} ms"
             f" of {len(stall.next_ms)} (before {found['next_before_p99_ms']:.1f} of {len(stall.next_before_ms)});"
             f" {stall.broken_count} broken"
@@ -469,8 +469,8 @@ def run_growth(stack: Stack, record: Record, _wanted: set[str]) -> list[str]:
             whole = cpu_ns / 1e3 / handshakes
             own = (cpu_ns - idle * seconds * 1e9) / 1e3 / handshakes
             net[size].append(own)
-            sample = {"cpu_us": whole, "cpu_us_without_idle": own, "idle_cores": idle, "per_s": handshakes / seconds}
-            samples.setdefault(f"{size}_nodes", []).append(sample)
+            sample = {"cpu_us": whole, "cpu_us_without_idle": own, "idle_cores": idle}
+            samples.setdefault(f"{size}_nodes", []).append(sample | {"per_s": handshakes / seconds})
             say(
                 f"  round {number + 1}/{rounds}  {size} nodes {own:8.1f} CPU us/handshake ({whole:.1f} with the"
                 f" {idle:.1%} of a core that they use idle) {handshakes / seconds:8,.0f} handshakes/s"
