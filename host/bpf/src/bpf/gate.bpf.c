@@ -297,7 +297,8 @@ static __always_inline bool plausible(struct __sk_buff *skb, const struct packet
 	__be32 ts[3];
 	if (p->tcp.doff < 8 || bpf_skb_load_bytes(skb, p->l4 + 20, ts, 12) || ts[0] != bpf_htonl(0x0101080a))
 		return true;		/* in another place of the header: the kernel finds them */
-	__s32 newer = bpf_ntohl(ts[1]) - bpf_ntohl(s->tsecr);
+	/* a flow that was restored without asking its peer knows no timestamp of it */
+	__s32 newer = s->tsecr ? bpf_ntohl(ts[1]) - bpf_ntohl(s->tsecr) : 1;
 	if (newer < 0)
 		return false;
 	/* an ACK of ours with an old echo would make the peer take a genuine retransmission for a spurious one */

@@ -26,6 +26,7 @@ pub(crate) enum Notice {
     /// The state of connections that were taken over.
     Taken {
         bucket: u16,
+        stage: super::told::Stage,
     },
 }
 

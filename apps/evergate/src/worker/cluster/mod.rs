@@ -71,7 +71,8 @@ pub(crate) struct Cluster {
     holder: Holder,
     /// Take-overs that are not done, and nodes that must get the state of their buckets first.
     waiting: Vec<told::Waiting>,
-    untold: BTreeMap<Bucket, MemberSet>,
+    untold: BTreeMap<(told::Stage, Bucket), MemberSet>,
+    serial: u64,
     /// Copies of which some workers of the owner have said everything.
     complete: BTreeMap<Bucket, (Office, BTreeSet<u16>)>,
     /// Buckets that were given up, and when nothing of them can come any more.
@@ -124,6 +125,7 @@ impl Cluster {
             holder: Holder::default(),
             waiting: Vec::new(),
             untold: BTreeMap::new(),
+            serial: 0,
             complete: BTreeMap::new(),
             forgetting: Vec::new(),
             by_slot: HashMap::new(),

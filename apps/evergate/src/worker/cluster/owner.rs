@@ -416,8 +416,8 @@ impl Worker {
                         }
                     }
                 }
-                Notice::Taken { bucket } => {
-                    cluster.note_told(Bucket(bucket), peer.0);
+                Notice::Taken { bucket, stage } => {
+                    cluster.note_told(stage, Bucket(bucket), peer.0);
                     told = true;
                 }
                 Notice::Complete { bucket, office } => {

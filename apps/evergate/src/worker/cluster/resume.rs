@@ -18,7 +18,6 @@ use evergate_cluster::{Bucket, Role};
 use evergate_connection::{Accepted, Connection, Io, ResumedLeg};
 use evergate_mirror::{ConnectionId, Held, LegFacts};
 use evergate_sys::{Probe, Restore, Restoring, Stamp, TcpFacts};
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Receive window of a restored socket, before scaling.
@@ -170,6 +169,13 @@ impl Take {
         Some(Take { id, bucket: Bucket(held.bucket), held, client, server })
     }
 
+    /// Whether nothing of it is on its way to anybody: it waits for the client's next request.
+    fn rests(&self) -> bool {
+        let state = &self.held.state;
+        let between = self.server.is_none() && state.routes.is_empty() && state.hello.is_none();
+        between && state.boundaries.is_empty() && state.generated.is_empty() && state.closed.is_none()
+    }
+
     fn legs(&mut self) -> impl Iterator<Item = &mut Leg> {
         std::iter::once(&mut self.client).chain(self.server.as_mut())
     }
@@ -192,38 +198,45 @@ impl Worker {
                 }
             }
         }
-        gate_all(cluster, &mut takes);
-        ask_all(cluster, &self.pulse, &mut takes);
-        let now_ms = evergate_sys::wall_clock_ms();
+        let (mut busy, mut resting): (Vec<Take>, Vec<Take>) =
+            takes.into_iter().partition(|take| !take.rests());
+        gate_all(cluster, &mut busy);
+        gate_all(cluster, &mut resting);
+        ask_all(cluster, &self.pulse, &mut busy);
+        lost += self.build_all(&mut busy);
+        let resumed = Resumed { buckets: mine.len(), lost, ..Resumed::default() };
+        let buckets: Vec<Bucket> = mine.iter().map(|(bucket, _)| *bucket).collect();
+        let waiting = self.begin_waiting(Waiting::new(started, resumed, &buckets, busy));
+        // Those that rest need not be asked: nothing of them is on its way, and their peers speak first. What they say before
+        // their sockets are there is dropped, and said again.
+        let lost = self.build_all(&mut resting);
+        self.add_resting(waiting, &buckets, resting, lost);
+        // Of the other buckets this worker has nothing, or what it accepted meanwhile: a copy needs its word too.
+        for (bucket, _) in round.buckets.iter().filter(|bucket| !mine.contains(bucket)) {
+            self.tell_all_listed(*bucket);
+        }
+    }
+
+    /// Sockets, still asleep; how many could not be made.
+    fn build_all(&mut self, takes: &mut Vec<Take>) -> usize {
+        let Some(cluster) = &mut self.cluster else { return 0 };
+        let (now_ms, before) = (evergate_sys::wall_clock_ms(), takes.len());
         takes.retain_mut(|take| {
             self.pulse.beat();
             let built: anyhow::Result<()> = take.legs().try_for_each(|leg| leg.build(cluster, now_ms));
             if built.is_err() {
-                lost += 1;
                 for slot in take.legs().filter_map(|leg| leg.slot.take()) {
                     cluster.lane.finish(slot, None, Leases::now_ns());
                 }
             }
             built.is_ok()
         });
-        let mut waiting = Waiting { started, resumed: Resumed::default(), left: BTreeMap::new() };
-        (waiting.resumed.buckets, waiting.resumed.lost) = (mine.len(), lost);
-        for take in takes {
-            waiting.left.entry(take.bucket).or_default().push(take);
-        }
-        for (bucket, _) in &mine {
-            waiting.left.entry(*bucket).or_default();
-        }
-        // Of the other buckets this worker has nothing, or what it accepted meanwhile: a copy needs its word too.
-        for (bucket, _) in round.buckets.iter().filter(|bucket| !mine.contains(bucket)) {
-            self.tell_all_listed(*bucket);
-        }
-        self.begin_waiting(waiting);
+        before - takes.len()
     }
 
     /// The connections of these buckets go on now: whoever must hold their state does. All peers hear of it before the
-    /// first state machine is restored, and those with a request under way are restored first.
-    pub(super) fn go_on_with(&mut self, ready: Vec<(Bucket, Vec<Take>)>, resumed: &mut Resumed) {
+    /// first state machine is restored. `all`: these are the last ones of their buckets.
+    pub(super) fn go_on_with(&mut self, ready: Vec<(Bucket, Vec<Take>)>, all: bool, resumed: &mut Resumed) {
         let Some(cluster) = &mut self.cluster else { return };
         let mut buckets = Vec::new();
         let mut takes = Vec::new();
@@ -234,7 +247,6 @@ impl Worker {
             buckets.push(bucket);
             takes.extend(of);
         }
-        takes.sort_by_key(|take| take.server.is_none());
         let mut awake = Vec::with_capacity(takes.len());
         for take in takes {
             self.pulse.beat();
@@ -250,7 +262,7 @@ impl Worker {
                 false => resumed.lost += 1,
             }
         }
-        for bucket in buckets {
+        for bucket in buckets.into_iter().filter(|_| all) {
             self.tell_listed(bucket);
         }
     }

@@ -14,20 +14,69 @@ use evergate_mirror::Frame;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// A take-over of which some buckets are not ready yet.
+/// Connections go on in this order: those with something on its way, and those that rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    Busy,
+    Resting,
+}
+
+/// A take-over that is not done.
 pub(super) struct Waiting {
-    pub(super) started: Instant,
-    pub(super) resumed: Resumed,
-    /// Connections by bucket.
-    pub(super) left: BTreeMap<Bucket, Vec<Take>>,
+    serial: u64,
+    started: Instant,
+    resumed: Resumed,
+    /// Connections that wait for their turn, by bucket.
+    left: BTreeMap<(Stage, Bucket), Vec<Take>>,
+    /// More will be added.
+    open: bool,
+}
+
+impl Waiting {
+    /// One of these buckets, whose busy connections have their sockets.
+    pub(super) fn new(started: Instant, resumed: Resumed, buckets: &[Bucket], busy: Vec<Take>) -> Waiting {
+        let mut waiting = Waiting { serial: 0, started, resumed, left: BTreeMap::new(), open: true };
+        waiting.add(Stage::Busy, buckets, busy);
+        waiting
+    }
+
+    fn add(&mut self, stage: Stage, buckets: &[Bucket], takes: Vec<Take>) {
+        self.left.extend(buckets.iter().map(|bucket| ((stage, *bucket), Vec::new())));
+        for take in takes {
+            self.left.entry((stage, take.bucket)).or_default().push(take);
+        }
+    }
 }
 
 impl Worker {
-    /// Says the state of these connections to who must hold it, and goes on with those that nobody need hear of.
-    pub(super) fn begin_waiting(&mut self, waiting: Waiting) {
+    /// Says the state of these connections to who must hold it, and goes on with those that nobody need hear of. What
+    /// [`Worker::add_resting`] wants to know.
+    pub(super) fn begin_waiting(&mut self, mut waiting: Waiting) -> u64 {
+        let Some(cluster) = &mut self.cluster else { return 0 };
+        cluster.serial += 1;
+        waiting.serial = cluster.serial;
+        for ((stage, bucket), takes) in &waiting.left {
+            cluster.tell_taken(*stage, *bucket, takes);
+        }
+        let serial = waiting.serial;
+        cluster.waiting.push(waiting);
+        self.look_at_waiting();
+        serial
+    }
+
+    /// The rest of a take-over, of which so many could not be made.
+    pub(super) fn add_resting(&mut self, serial: u64, buckets: &[Bucket], takes: Vec<Take>, lost: usize) {
         let Some(cluster) = &mut self.cluster else { return };
-        for (bucket, takes) in &waiting.left {
-            cluster.tell_taken(*bucket, takes);
+        let Some(at) = cluster.waiting.iter().position(|waiting| waiting.serial == serial) else {
+            return self.drop_takes(takes); // all state was dropped meanwhile
+        };
+        let mut waiting = cluster.waiting.remove(at);
+        waiting.add(Stage::Resting, buckets, takes);
+        waiting.open = false;
+        waiting.resumed.lost += lost;
+        for ((stage, bucket), takes) in waiting.left.iter().filter(|((stage, _), _)| *stage == Stage::Resting)
+        {
+            cluster.tell_taken(*stage, *bucket, takes);
         }
         cluster.waiting.push(waiting);
         self.look_at_waiting();
@@ -38,35 +87,43 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let mut all = std::mem::take(&mut cluster.waiting);
         for waiting in &mut all {
-            let (ready, gone) = self.sort_out(&mut waiting.left);
-            self.go_on_with(ready, &mut waiting.resumed);
-            self.drop_takes(gone);
-        }
-        let Some(cluster) = &mut self.cluster else { return };
-        for waiting in &mut all {
-            if waiting.left.is_empty() {
-                waiting.resumed.took_us = waiting.started.elapsed().as_micros() as u64;
-                self.counters.resumed.add(waiting.resumed.connections as u64);
-                self.counters.resume_lost.add(waiting.resumed.lost as u64);
-                cluster.report(Report::Resumed(waiting.resumed));
+            for stage in [Stage::Busy, Stage::Resting] {
+                let (ready, gone) = self.sort_out(stage, &mut waiting.left);
+                if !ready.is_empty() {
+                    self.go_on_with(ready, stage == Stage::Resting, &mut waiting.resumed);
+                }
+                self.drop_takes(gone);
             }
         }
-        all.retain(|waiting| !waiting.left.is_empty());
+        let Some(cluster) = &mut self.cluster else { return };
+        let is_done = |waiting: &Waiting| waiting.left.is_empty() && !waiting.open;
+        for waiting in all.iter_mut().filter(|waiting| is_done(waiting)) {
+            waiting.resumed.took_us = waiting.started.elapsed().as_micros() as u64;
+            self.counters.resumed.add(waiting.resumed.connections as u64);
+            self.counters.resume_lost.add(waiting.resumed.lost as u64);
+            cluster.report(Report::Resumed(waiting.resumed));
+        }
+        all.retain(|waiting| !is_done(waiting));
         all.append(&mut cluster.waiting);
         cluster.waiting = all;
     }
-}
 
-impl Worker {
     /// Takes out what can go on, and connections of buckets that are not ours any more.
-    fn sort_out(&self, left: &mut BTreeMap<Bucket, Vec<Take>>) -> (Vec<(Bucket, Vec<Take>)>, Vec<Take>) {
+    fn sort_out(
+        &self,
+        stage: Stage,
+        left: &mut BTreeMap<(Stage, Bucket), Vec<Take>>,
+    ) -> (Vec<(Bucket, Vec<Take>)>, Vec<Take>) {
         let (mut ready, mut gone) = (Vec::new(), Vec::new());
         let Some(cluster) = &self.cluster else { return (ready, gone) };
-        for (bucket, takes) in std::mem::take(left) {
+        for ((of, bucket), takes) in std::mem::take(left) {
             match cluster.role(bucket) {
-                Role::Owner { .. } if cluster.untold(bucket).is_empty() => ready.push((bucket, takes)),
+                _ if of != stage => {
+                    left.insert((of, bucket), takes);
+                }
+                Role::Owner { .. } if cluster.untold(stage, bucket).is_empty() => ready.push((bucket, takes)),
                 Role::Owner { .. } => {
-                    left.insert(bucket, takes);
+                    left.insert((of, bucket), takes);
                 }
                 _ => gone.extend(takes),
             }
@@ -77,7 +134,7 @@ impl Worker {
 
 impl Cluster {
     /// Says where connections go on to those whose copies count already.
-    fn tell_taken(&mut self, bucket: Bucket, takes: &[Take]) {
+    fn tell_taken(&mut self, stage: Stage, bucket: Bucket, takes: &[Take]) {
         let Role::Owner { required, .. } = self.role(bucket) else { return };
         for node in required.iter() {
             let peer = (node, self.worker_of(bucket));
@@ -89,28 +146,28 @@ impl Cluster {
                 let state = Some(Box::new(take.held.state.clone()));
                 self.say_to(node, bucket, &Frame::Begin { connection, bucket: bucket.0, state }, None);
                 for (place, (leg, facts)) in (1..).zip(&take.held.legs) {
-                    let notice =
-                        (last && place == take.held.legs.len()).then_some(Notice::Taken { bucket: bucket.0 });
+                    let notice = (last && place == take.held.legs.len())
+                        .then_some(Notice::Taken { bucket: bucket.0, stage });
                     self.say_to(node, bucket, &Frame::Leg { connection, leg: *leg, facts: *facts }, notice);
                 }
             }
-            self.untold.entry(bucket).or_insert(MemberSet::EMPTY);
-            self.untold.entry(bucket).and_modify(|nodes| *nodes = nodes.with(node));
+            let nodes = self.untold.entry((stage, bucket)).or_insert(MemberSet::EMPTY);
+            *nodes = nodes.with(node);
         }
     }
 
     /// Nodes that must still get the state of a bucket that is being taken over.
-    fn untold(&self, bucket: Bucket) -> MemberSet {
+    fn untold(&self, stage: Stage, bucket: Bucket) -> MemberSet {
         let Role::Owner { required, .. } = self.role(bucket) else { return MemberSet::EMPTY };
-        self.untold.get(&bucket).copied().unwrap_or(MemberSet::EMPTY).intersection(required)
+        self.untold.get(&(stage, bucket)).copied().unwrap_or(MemberSet::EMPTY).intersection(required)
     }
 
     /// A node has the state of a bucket.
-    pub(super) fn note_told(&mut self, bucket: Bucket, node: NodeId) {
-        if let Some(nodes) = self.untold.get_mut(&bucket) {
+    pub(super) fn note_told(&mut self, stage: Stage, bucket: Bucket, node: NodeId) {
+        if let Some(nodes) = self.untold.get_mut(&(stage, bucket)) {
             *nodes = nodes.without(node);
             if nodes.is_empty() {
-                self.untold.remove(&bucket);
+                self.untold.remove(&(stage, bucket));
             }
         }
     }
