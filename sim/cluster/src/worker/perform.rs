@@ -1,6 +1,6 @@
 //! Carrying out what a connection answered: entries first, then bytes, then effects, in order.
 
-use super::{Upstream, Worker};
+use super::{Client, Ending, Upstream, Worker};
 use crate::agenda::Time;
 use crate::fault::Mutation;
 use crate::kernel::Kernel;
@@ -228,9 +228,9 @@ impl Worker {
         }
         open_slot(kernel, flow);
         kernel.close(flow, abort);
-        // The backups keep it until the client has our FIN: whoever takes over says it again.
         let end = if abort { 0 } else { client.leg.end() };
-        self.ending.insert(flow, (key, client.bucket, end));
+        let Client { bucket, fold, legs, .. } = client;
+        self.ending.insert(flow, Ending { key, bucket, end, fold, legs });
     }
 
     /// Drops a connection that this node may not speak for any more: nothing of it leaves.
