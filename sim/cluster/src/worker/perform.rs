@@ -198,6 +198,9 @@ impl Worker {
                 self.dirty.insert(flow);
             }
             self.idle.entry((upstream.pool, upstream.server, bucket)).or_default().push(upstream);
+        } else if upstream.leg.has_surplus() {
+            // The server has more of the node before us than was made again, or our end: nothing is left to say.
+            kernel.silence(flow);
         } else {
             drop_server(kernel, flow);
         }
@@ -286,11 +289,6 @@ fn open_slot(kernel: &mut Kernel, flow: Flow) {
 }
 
 fn drop_server(kernel: &mut Kernel, flow: Flow) {
-    let said = kernel.sockets.get(&flow).map_or(0, Tcp::said);
-    if kernel.slots.get(&flow).is_some_and(|slot| slot.peer_ack > said) {
-        // It has more of the node before us than was made again: our end would be in the wrong place.
-        return kernel.silence(flow);
-    }
     open_slot(kernel, flow);
     kernel.close(flow, false);
 }
