@@ -30,7 +30,7 @@ pub(crate) struct Slot {
     answered_at: Option<Time>,
     /// What the peer acknowledged, as our kernel may know it, and in truth.
     pub(crate) snd_una: u64,
-    pub(crate) peer_ack: u64,
+    peer_ack: u64,
 }
 
 impl Slot {
@@ -74,7 +74,7 @@ impl Slot {
 
     /// An ACK at the committed position, whatever the kernel would say.
     pub(crate) fn template(&self, flow: crate::Flow) -> Segment {
-        Segment::bare(flow, self.snd_nxt.max(self.peer_ack), Some(self.committed), self.kernel_edge)
+        Segment::bare(flow, self.snd_nxt, Some(self.committed), self.kernel_edge)
     }
 
     /// What leaves instead of `segment`, if anything does.

@@ -144,11 +144,6 @@ impl Tcp {
         self.edge
     }
 
-    /// Number after everything that was ever sent.
-    pub(crate) fn said(&self) -> u64 {
-        self.high
-    }
-
     /// Memory held, in bytes.
     pub(crate) fn held(&self) -> usize {
         self.input.len() + self.out.len() + self.early.values().map(Vec::len).sum::<usize>()

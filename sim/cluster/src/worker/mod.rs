@@ -69,6 +69,17 @@ struct Client {
     end_told: bool,
 }
 
+/// A connection of which only our FIN is on its way: whoever takes over says it again.
+#[derive(Debug)]
+struct Ending {
+    key: ConnectionId,
+    bucket: u16,
+    /// Number after the FIN.
+    end: u64,
+    fold: Box<Mirrored>,
+    legs: BTreeMap<u32, LegFacts>,
+}
+
 /// See the module.
 pub(crate) struct Worker {
     me: NodeId,
@@ -95,8 +106,8 @@ pub(crate) struct Worker {
     freezing: BTreeMap<u16, (NodeId, Office)>,
     frozen: BTreeMap<u16, Office>,
     rounds: Vec<Round>,
-    /// Connections that are over but for our FIN, which its client has not acknowledged: bucket, and the number after it.
-    ending: BTreeMap<Flow, (ConnectionId, u16, u64)>,
+    /// Connections that are over but for our FIN, which their clients have not acknowledged.
+    ending: BTreeMap<Flow, Ending>,
     pub(crate) reports: Vec<Report>,
     /// What went wrong in a way that it never may.
     pub(crate) failures: Vec<String>,

@@ -2,7 +2,7 @@
 //!
 //! The model of the daemon's `worker/cluster/owner.rs` and `freeze.rs`.
 
-use super::{Client, Worker};
+use super::{Client, Ending, Worker};
 use crate::agenda::Time;
 use crate::agent::{Report, office};
 use crate::channel::{Notice, Outgoing};
@@ -10,7 +10,8 @@ use crate::fault::Mutation;
 use crate::kernel::Kernel;
 use crate::segment::Flow;
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
-use evergate_mirror::{ConnectionId, Entry, Frame, LegFacts, Phase};
+use evergate_mirror::{ConnectionId, Entry, Frame, LegFacts, Mirrored, Phase};
+use std::collections::BTreeMap;
 
 /// Between two attempts to make a channel.
 const RETRY: Time = 50_000;
@@ -62,11 +63,11 @@ impl Worker {
         let ended: Vec<Flow> = self
             .ending
             .iter()
-            .filter(|(flow, (_, _, end))| over(flow, *end))
+            .filter(|(flow, ending)| over(flow, ending.end))
             .map(|(flow, _)| *flow)
             .collect();
         for flow in ended {
-            if let Some((connection, bucket, _)) = self.ending.remove(&flow) {
+            if let Some(Ending { key: connection, bucket, .. }) = self.ending.remove(&flow) {
                 self.say(bucket, &Frame::End { connection }, None);
             }
         }
@@ -141,9 +142,9 @@ impl Worker {
             let answered = client.connection.acknowledged() >= client.connection.newest_entry();
             let (client_partial, server_partial) = client.connection.awaits_completion();
             let client_stalled = client.leg.is_stalled(client_partial, now);
-            let mut server = client.upstream.as_mut().map(|upstream| &mut upstream.leg);
+            let server = client.upstream.as_mut().map(|upstream| &mut upstream.leg);
             let server_stalled = server.as_ref().is_some_and(|leg| leg.is_stalled(server_partial, now));
-            let legs = server.as_deref_mut().into_iter().chain([&mut client.leg]);
+            let legs = server.into_iter().chain([&mut client.leg]);
             for leg in legs.filter(|_| answered) {
                 if let Some(ack) = leg.ripen(now) {
                     kernel.commit(leg.flow, ack);
@@ -228,11 +229,11 @@ impl Worker {
         for key in self.keys_of(bucket) {
             self.abandon(kernel, key);
         }
-        self.ending.retain(|flow, (_, of, _)| {
-            if *of == bucket {
+        self.ending.retain(|flow, ending| {
+            if ending.bucket == bucket {
                 kernel.silence(*flow);
             }
-            *of != bucket
+            ending.bucket != bucket
         });
         for ((_, _, of), idle) in &mut self.idle {
             for upstream in idle.drain(..).filter(|_| *of == bucket) {
@@ -293,15 +294,13 @@ impl Worker {
         let mut frames = Vec::new();
         for key in self.keys_of(bucket) {
             let Some(client) = self.clients.get(&key) else { continue };
-            let state = Some(client.fold.clone());
-            frames.push((Frame::Begin { connection: key, bucket, state }, None));
-            let legs = client.legs.iter();
-            frames.extend(
-                legs.map(|(leg, facts)| (Frame::Leg { connection: key, leg: *leg, facts: *facts }, None)),
-            );
+            frames.extend(whole(key, bucket, &client.fold, &client.legs));
             if let Some((_, notice)) = frames.last_mut() {
                 *notice = Some(Notice::Entry { key, index: client.queued });
             }
+        }
+        for ending in self.ending.values().filter(|ending| ending.bucket == bucket) {
+            frames.extend(whole(ending.key, bucket, &ending.fold, &ending.legs));
         }
         frames.extend(self.taken_frames(bucket));
         for (frame, notice) in frames {
@@ -377,4 +376,18 @@ impl Worker {
             }
         }
     }
+}
+
+/// Everything about a connection.
+pub(super) fn whole(
+    connection: ConnectionId,
+    bucket: u16,
+    state: &Mirrored,
+    legs: &BTreeMap<u32, LegFacts>,
+) -> Vec<(Frame, Option<Notice>)> {
+    let state = Some(Box::new(state.clone()));
+    let mut frames = vec![(Frame::Begin { connection, bucket, state }, None)];
+    frames
+        .extend(legs.iter().map(|(leg, facts)| (Frame::Leg { connection, leg: *leg, facts: *facts }, None)));
+    frames
 }

@@ -1,6 +1,6 @@
 //! Carrying out what a connection answered: entries first, then bytes, then effects, in order.
 
-use super::{Upstream, Worker};
+use super::{Client, Ending, Upstream, Worker};
 use crate::agenda::Time;
 use crate::fault::Mutation;
 use crate::kernel::Kernel;
@@ -198,6 +198,9 @@ impl Worker {
                 self.dirty.insert(flow);
             }
             self.idle.entry((upstream.pool, upstream.server, bucket)).or_default().push(upstream);
+        } else if upstream.leg.has_surplus() {
+            // The server has more of the node before us than was made again, or our end: nothing is left to say.
+            kernel.silence(flow);
         } else {
             drop_server(kernel, flow);
         }
@@ -228,9 +231,9 @@ impl Worker {
         }
         open_slot(kernel, flow);
         kernel.close(flow, abort);
-        // The backups keep it until the client has our FIN: whoever takes over says it again.
         let end = if abort { 0 } else { client.leg.end() };
-        self.ending.insert(flow, (key, client.bucket, end));
+        let Client { bucket, fold, legs, .. } = client;
+        self.ending.insert(flow, Ending { key, bucket, end, fold, legs });
     }
 
     /// Drops a connection that this node may not speak for any more: nothing of it leaves.
@@ -286,11 +289,6 @@ fn open_slot(kernel: &mut Kernel, flow: Flow) {
 }
 
 fn drop_server(kernel: &mut Kernel, flow: Flow) {
-    let said = kernel.sockets.get(&flow).map_or(0, Tcp::said);
-    if kernel.slots.get(&flow).is_some_and(|slot| slot.peer_ack > said) {
-        // It has more of the node before us than was made again: our end would be in the wrong place.
-        return kernel.silence(flow);
-    }
     open_slot(kernel, flow);
     kernel.close(flow, false);
 }

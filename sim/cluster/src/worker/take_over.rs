@@ -5,6 +5,7 @@
 //! wait for have it is the hold released: sockets are restored, each leg's first ACK moves its peer on, and the state
 //! machines go on.
 
+use super::owner::whole;
 use super::{Client, Upstream, Worker};
 use crate::agenda::Time;
 use crate::channel::Notice;
@@ -127,13 +128,9 @@ impl Take {
     }
 
     fn frames(&self) -> Vec<(Frame, Option<Notice>)> {
-        let (connection, bucket) = (self.id, self.bucket);
-        let state = Some(Box::new(self.held.state.clone()));
-        let mut frames = vec![(Frame::Begin { connection, bucket, state }, None)];
-        let legs = self.held.legs.iter();
-        frames.extend(legs.map(|(leg, facts)| (Frame::Leg { connection, leg: *leg, facts: *facts }, None)));
+        let mut frames = whole(self.id, self.bucket, &self.held.state, &self.held.legs);
         if let Some((_, notice)) = frames.last_mut() {
-            *notice = Some(Notice::Taken { key: connection });
+            *notice = Some(Notice::Taken { key: self.id });
         }
         frames
     }

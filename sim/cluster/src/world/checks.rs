@@ -4,7 +4,7 @@ use super::World;
 use crate::Mutation;
 use crate::segment::{FIRST, Segment};
 use evergate_base::Micros;
-use evergate_cluster::{Bucket, NodeId};
+use evergate_cluster::{Bucket, NodeId, Role};
 use evergate_mirror::Mirrored;
 
 /// Bytes that one process may keep for one connection, beside what its sockets hold.
@@ -55,6 +55,9 @@ impl World {
         for node in worker.required(bucket).iter().filter(|node| usize::from(node.0) != host) {
             let backup = &self.hosts[usize::from(node.0)];
             let Some(other) = &backup.worker else { continue };
+            if matches!(backup.node.role(Bucket(bucket)), Role::Outside { .. }) {
+                continue; // it was told to let go, and the owner is about to hear that it has
+            }
             let held = other.holder.iter().find(|(id, _)| **id == key).map(|(_, held)| &held.state);
             if let Some(lacks) = lacks(held, leg, position) {
                 return self.fail(|| {

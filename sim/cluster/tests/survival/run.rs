@@ -88,7 +88,8 @@ pub(crate) fn snapshot() -> &'static Arc<Snapshot> {
 
 /// A cluster of this shape that has come up; made once.
 fn template(shape: Shape) -> Arc<Template> {
-    static KNOWN: Mutex<BTreeMap<(u8, u8, u16, bool), Arc<Template>>> = Mutex::new(BTreeMap::new());
+    type Key = (u8, u8, u16, bool);
+    static KNOWN: Mutex<BTreeMap<Key, Arc<Template>>> = Mutex::new(BTreeMap::new());
     let (nodes, backups, buckets, mode) = shape;
     let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let key = (nodes, backups, buckets, mode == Mode::Majority);
