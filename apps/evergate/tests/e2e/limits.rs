@@ -152,7 +152,7 @@ fn a_better_service_class_leaves_the_queue_first_and_is_let_into_a_full_one() {
     let at = node.address("in");
     let ask = |path: &str| {
         let mut wire = connect(at);
-        wire.send(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).unwrap();
+        wire.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).unwrap();
         wire
     };
     let queued = |count| {
