@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn only_the_newest_office_of_a_bucket_is_believed() {
         let mut holder = Holder::default();
-        let (mut old, mut new) = (Announced::default(), Announced::default());
+        let (mut old, mut new) = (speaker(1), speaker(2));
         assert!(holder.handle(&mut old, begin(1, 7)).is_err());
         holder.handle(&mut old, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
         holder.handle(&mut old, begin(1, 7)).unwrap();
@@ -278,12 +278,12 @@ mod tests {
     #[test]
     fn what_a_new_owner_does_not_mention_is_over() {
         let mut holder = Holder::default();
-        let mut channel = Announced::default();
+        let mut channel = speaker(1);
         holder.handle(&mut channel, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
         for id in 1..=3 {
             holder.handle(&mut channel, begin(id, 7)).unwrap();
         }
-        let mut next = Announced::default();
+        let mut next = speaker(2);
         holder.handle(&mut next, Frame::Office { bucket: 7, office: later(1) }).unwrap();
         holder.handle(&mut next, begin(2, 7)).unwrap();
         holder.handle(&mut next, Frame::Complete { bucket: 7 }).unwrap();
