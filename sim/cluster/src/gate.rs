@@ -72,6 +72,11 @@ impl Slot {
         self.sent_ack < self.committed
     }
 
+    /// Whether the peer has more than this node has sent.
+    pub(crate) fn peer_is_ahead(&self) -> bool {
+        self.peer_ack > self.snd_nxt
+    }
+
     /// An ACK at the committed position, whatever the kernel would say.
     pub(crate) fn template(&self, flow: crate::Flow) -> Segment {
         Segment::bare(flow, self.snd_nxt, Some(self.committed), self.kernel_edge)

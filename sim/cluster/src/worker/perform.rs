@@ -3,6 +3,7 @@
 use super::{Client, Ending, Upstream, Worker};
 use crate::agenda::Time;
 use crate::fault::Mutation;
+use crate::gate::Slot;
 use crate::kernel::Kernel;
 use crate::leg::Leg;
 use crate::segment::Flow;
@@ -198,7 +199,7 @@ impl Worker {
                 self.dirty.insert(flow);
             }
             self.idle.entry((upstream.pool, upstream.server, bucket)).or_default().push(upstream);
-        } else if upstream.leg.has_surplus() {
+        } else if upstream.leg.has_surplus() || is_behind(kernel, flow) {
             // The server has more of the node before us than was made again, or our end: nothing is left to say.
             kernel.silence(flow);
         } else {
@@ -286,6 +287,11 @@ fn open_slot(kernel: &mut Kernel, flow: Flow) {
     if let Some(slot) = kernel.slots.get_mut(&flow) {
         slot.open = true;
     }
+}
+
+/// Whether the peer has more of the node before us than was made again.
+fn is_behind(kernel: &Kernel, flow: Flow) -> bool {
+    kernel.slots.get(&flow).is_some_and(Slot::peer_is_ahead)
 }
 
 fn drop_server(kernel: &mut Kernel, flow: Flow) {
