@@ -7,7 +7,6 @@ use crate::world::{ADDRESS, Node, World, privileged, settled};
 use evergate_crypto::{ClientSettings, Verify, client_config};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -124,27 +123,7 @@ fn transfer(listener: Listener, way: Way, quarter: &Sender<()>, go_on: &Receiver
 }
 
 fn config(world: &World) -> String {
-    let files = ["shop.pem", "shop.key"].map(|name| world.folder.path(name));
-    let made = Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-noenc",
-            "-days",
-            "30",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-        ])
-        .args(["-subj", "/CN=shop.test", "-addext", "subjectAltName=DNS:shop.test"])
-        .arg("-out")
-        .arg(&files[0])
-        .arg("-keyout")
-        .arg(&files[1])
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    world.certificate();
     let mut text = world.config(&World::entries(3), "");
     text = text
         .replace("10.71.0.254:9\"", &format!("{SERVER}\""))

@@ -5,7 +5,6 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -196,25 +195,7 @@ fn server(world: &World) -> SocketAddr {
 
 /// Listeners of all kinds before the one server.
 pub(crate) fn config(world: &World, nodes: u8, more: &str) -> String {
-    let files = ["shop.pem", "shop.key"].map(|name| world.folder.path(name));
-    let made = Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-noenc",
-            "-days",
-            "30",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-        ])
-        .args(["-subj", "/CN=shop.test", "-addext", "subjectAltName=DNS:shop.test"])
-        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
-        .args(["-out".as_ref(), files[0].as_os_str(), "-keyout".as_ref(), files[1].as_os_str()])
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    world.certificate();
     let mut text =
         world.config(&world.all_entries(nodes), more).replace("flows_max = 1024", "flows_max = 4096");
     for (name, carrier) in [("tcp", Carrier::Tcp), ("http", Carrier::Http), ("https", Carrier::Tls13)] {

@@ -106,6 +106,20 @@ impl World {
         World { family, switch, hosts, folder, _alone: alone }
     }
 
+    /// Makes `shop.pem` and `shop.key`, which clients may trust as they are.
+    pub(crate) fn certificate(&self) {
+        let ends = ["subjectAltName=DNS:shop.test", "basicConstraints=critical,CA:FALSE"];
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-noenc", "-days", "30", "-newkey", "ec", "-subj", "/CN=shop.test"])
+            .args(["-pkeyopt", "ec_paramgen_curve:P-256", "-addext", ends[0], "-addext", ends[1], "-out"])
+            .arg(self.folder.path("shop.pem"))
+            .arg("-keyout")
+            .arg(self.folder.path("shop.key"))
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+
     /// From now on one packet in a hundred is lost on the way through a switch, whoever sends it.
     pub(crate) fn lose_packets(&self) {
         let mut rules = String::from("table bridge weather {\n");
