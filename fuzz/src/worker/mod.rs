@@ -138,7 +138,9 @@ impl World {
         let mut node = View::new();
         let mut io = Io { now, scratch: &mut scratch, effects: &mut effects, node: &mut node };
         let fresh = fixture::accepted(0);
-        let (connection, leg) = Connection::restore(fixture::snapshot(), state, &fresh, &mut io).ok()?;
+        let reloaded = state.generation() == Some(fixture::reloaded().generation);
+        let snapshot = if reloaded { fixture::reloaded() } else { fixture::snapshot() };
+        let (connection, leg) = Connection::restore(snapshot, state, &fresh, &mut io).ok()?;
         let mut world = World { scratch, effects, node, ..World::around(connection, now) };
         world.backup = Some(state.clone());
         world.restored = true;
