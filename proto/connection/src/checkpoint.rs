@@ -72,6 +72,9 @@ impl Remote {
         }
         let input = point.input;
         self.retained_client.drop_before(input);
+        if matches!(point.phase, Phase::Head | Phase::Ended) {
+            self.retained_client.shrink();
+        }
         self.checkpointed = Some(point.clone());
         self.log.push(Entry::Client(point));
         self.release(Side::Client, input);

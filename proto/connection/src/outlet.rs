@@ -20,7 +20,9 @@ pub struct Outlet {
 #[derive(Debug)]
 struct Chunk {
     bytes: Vec<u8>,
+    /// What waits of them is `taken..end`.
     taken: usize,
+    end: usize,
     after: u64,
 }
 
@@ -39,18 +41,18 @@ impl Outlet {
     pub fn push(&mut self, bytes: Vec<u8>, after: u64) {
         if !bytes.is_empty() {
             self.bytes += bytes.len();
-            self.chunks.push_back(Chunk { bytes, taken: 0, after });
+            let end = bytes.len();
+            self.chunks.push_back(Chunk { bytes, taken: 0, end, after });
         }
     }
 
     /// Queues the bytes of `buffer` at `range`; [`Outlet::take_spent`] gives the buffer back when they have left.
-    pub fn push_buffer(&mut self, mut buffer: Vec<u8>, range: Range<usize>, after: u64) {
-        buffer.truncate(range.end);
+    pub fn push_buffer(&mut self, buffer: Vec<u8>, range: Range<usize>, after: u64) {
         if range.is_empty() {
             self.spent = Some(buffer);
         } else {
             self.bytes += range.len();
-            self.chunks.push_back(Chunk { bytes: buffer, taken: range.start, after });
+            self.chunks.push_back(Chunk { bytes: buffer, taken: range.start, end: range.end, after });
         }
     }
 
@@ -62,7 +64,7 @@ impl Outlet {
     /// The next bytes that may leave now that the log is acknowledged up to `acknowledged`; empty when none may.
     pub fn front(&self, acknowledged: u64) -> &[u8] {
         match self.chunks.front() {
-            Some(chunk) if chunk.after <= acknowledged => &chunk.bytes[chunk.taken..],
+            Some(chunk) if chunk.after <= acknowledged => &chunk.bytes[chunk.taken..chunk.end],
             _ => &[],
         }
     }
@@ -72,7 +74,7 @@ impl Outlet {
         self.bytes -= count;
         if let Some(chunk) = self.chunks.front_mut() {
             chunk.taken += count;
-            if chunk.taken == chunk.bytes.len() {
+            if chunk.taken == chunk.end {
                 let spent = self.chunks.pop_front().map(|chunk| chunk.bytes);
                 self.spent = spent.filter(|buffer| buffer.capacity() > REUSED_MIN);
             }

@@ -17,6 +17,8 @@ use evergate_mirror::{
 use evergate_tls::{Position, Records};
 use std::collections::VecDeque;
 
+/// Memory that a stream may keep for what it retains although nothing is retained at the moment, in bytes.
+const RETAINED_KEPT: usize = 65_536;
 /// Bytes of one stash entry at most; more becomes several entries.
 const STASH_BYTES: usize = 65_536;
 
@@ -28,7 +30,7 @@ pub(crate) fn position(at: Position) -> RecordPosition {
 #[derive(Debug, Default)]
 pub(crate) struct Retained {
     pub(crate) start: u64,
-    bytes: Vec<u8>,
+    bytes: VecDeque<u8>,
 }
 
 impl Retained {
@@ -37,7 +39,7 @@ impl Retained {
             self.start = at;
         }
         if at == self.end() {
-            self.bytes.extend_from_slice(bytes);
+            self.bytes.extend(bytes);
         }
     }
 
@@ -46,19 +48,26 @@ impl Retained {
     }
 
     pub(crate) fn slice(&self, from: u64, to: u64) -> Vec<u8> {
-        let start = from.saturating_sub(self.start) as usize;
-        let end = (to.saturating_sub(self.start)).min(self.bytes.len() as u64) as usize;
-        self.bytes.get(start..end).unwrap_or(b"").to_vec()
+        let end = to.saturating_sub(self.start).min(self.bytes.len() as u64) as usize;
+        let start = (from.saturating_sub(self.start) as usize).min(end);
+        self.bytes.range(start..end).copied().collect()
     }
 
     pub(crate) fn drop_before(&mut self, at: u64) {
         if at > self.start {
-            let cut = ((at - self.start) as usize).min(self.bytes.len());
+            let cut = (at - self.start).min(self.bytes.len() as u64) as usize;
             self.bytes.drain(..cut);
             self.start = at;
         }
+        if self.bytes.capacity() > RETAINED_KEPT {
+            self.shrink();
+        }
+    }
+
+    /// An idle connection holds no buffer.
+    pub(crate) fn shrink(&mut self) {
         if self.bytes.is_empty() {
-            self.bytes = Vec::new(); // an idle connection holds no buffer
+            self.bytes = VecDeque::new();
         }
     }
 }
@@ -319,6 +328,7 @@ impl Remote {
         }
         for (leg, input) in done {
             self.legs_done = self.legs_done.max(leg);
+            self.retained_server.shrink();
             if input > 0 {
                 self.release(Side::Server(leg), input);
             }

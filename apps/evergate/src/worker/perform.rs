@@ -76,7 +76,7 @@ impl Worker {
         };
         self.counters.client_bytes_out.add(written as u64);
         if let Some(mirroring) = &mut client.mirroring {
-            mirroring.leg.handle_written(written);
+            mirroring.leg.handle_written(written, self.now);
         }
         if written < total {
             client.writable &= !free;
@@ -118,7 +118,7 @@ impl Worker {
                     Transfer::Moved(count) => {
                         written = count;
                         if let Some(gated) = &mut upstream.gated {
-                            gated.handle_written(count);
+                            gated.handle_written(count, self.now);
                         }
                     }
                     Transfer::Blocked | Transfer::End => upstream.writable = false,
@@ -236,10 +236,11 @@ fn keep(
     after: u64,
 ) {
     const COPIED_MAX: usize = 65_536;
+    const COPIED_MIN: usize = 16_384;
     let (first, second) = scratch.down.ready();
     let second = second[written.saturating_sub(first.len()).min(second.len())..].to_vec();
     let rest = first.len().saturating_sub(written);
-    if rest > COPIED_MAX {
+    if rest > if spare.is_empty() { COPIED_MAX } else { COPIED_MIN } {
         let fresh = spare.pop().unwrap_or_default();
         let (buffer, range) = scratch.down.take_memory(fresh);
         client.connection.down().push_buffer(buffer, range.start + written..range.end, after);
