@@ -68,6 +68,7 @@ impl Timing {
 
     /// For virtual machines on busy hosts, where threads were measured to wake up to 106 ms late.
     pub const VIRTUAL_MACHINE: Timing = Timing {
+        heartbeat: Micros::from_ms(10),
         fence: Micros::from_ms(140),
         take: Micros::from_ms(150),
         suspect: Micros::from_ms(120),

@@ -299,6 +299,17 @@ impl Node {
         self.due = true;
     }
 
+    /// What somebody who has closed this node's gate for good may say in its name: the heartbeats that [`Node::leave`] would
+    /// send now. The others believe them for about a second, because they echo their clocks.
+    pub fn farewell(&self, now: Micros) -> Vec<Transmit> {
+        let mut gone = self.clone();
+        gone.progress_at = None;
+        gone.outbox.clear();
+        gone.leave(now);
+        gone.handle_timer(now);
+        gone.outbox.into()
+    }
+
     // ---- outputs ----
 
     /// The next datagram to send.

@@ -14,6 +14,7 @@ mod figures;
 use super::chorus::Chorus;
 use super::instruction::{Instruction, term};
 use super::keeper::{Keeper, Line};
+use super::last::LastWords;
 use super::mailbox::Mailbox;
 use super::roles::{EVERYBODY, Roles};
 use super::rounds::Rounds;
@@ -38,7 +39,7 @@ const WAIT_MAX: Micros = Micros::from_ms(100);
 /// Between two publications of figures.
 const PUBLISH: Micros = Micros::from_ms(100);
 /// Between two looks at the carriers of the cards.
-const CARRIERS: Micros = Micros::from_ms(5);
+const CARRIERS: Micros = Micros::from_ms(10);
 /// How soon a box is tried again that was in use.
 const AGAIN: Micros = Micros(500);
 /// The bucket whose owner speaks for the movable addresses.
@@ -119,6 +120,7 @@ impl Clock {
 struct State {
     roles: Roles,
     leases: Leases,
+    last_words: Option<LastWords>,
     /// As written last, by the gate's numbers.
     written: [u64; EVERYBODY as usize + 1],
     rounds: Rounds,
@@ -156,9 +158,16 @@ impl Agent {
         epoll.add_input(self.reports.waker().fd(), 0)?;
         let leases = self.gate.leases();
         leases.revoke_all();
+        let last_words = LastWords::new(&self.links, &leases);
+        if let Err(error) = &last_words {
+            self.warn(format!(
+                "cannot start the process that would tell the others of its end: {error}; they will find out by silence"
+            ));
+        }
         let mut state = State {
             roles: Roles::new(self.node.me().id, self.gate.owners()),
             leases,
+            last_words: last_words.ok(),
             written: [0; EVERYBODY as usize + 1],
             rounds: Rounds::default(),
             chorus: Chorus::new(self.workers),
@@ -189,6 +198,9 @@ impl Agent {
             state.note_turn(woken_at.since(now + wait), self.clock.now().since(woken_at));
         }
         state.leases.revoke_all();
+        if let Some(last_words) = state.last_words.take() {
+            last_words.dismiss();
+        }
         self.keeper.finish();
         Ok(())
     }
@@ -367,7 +379,11 @@ impl Agent {
                 }
             }
             Report::Resumed(part) => {
-                if let Some(done) = state.rounds.resumed(now, &part, &mut state.counts) {
+                let done = state.rounds.resumed(now, &part, &mut state.counts);
+                if !state.rounds.is_running() && self.node.standing() == Standing::Active {
+                    self.answer_unknown(true);
+                }
+                if let Some(done) = done {
                     self.info(format!(
                         "took {} buckets over and was handed {}: {} connections go on, {} are lost, {:.1} ms",
                         done.taken_over, done.handed_over, done.connections, done.lost, done.took_ms
@@ -393,6 +409,9 @@ impl Agent {
     fn publish(&mut self, state: &mut State, now: Micros) {
         state.publish_at = now + PUBLISH;
         self.describe(state, now);
+        if let Some(last_words) = &mut state.last_words {
+            last_words.leave(&self.links, &self.node.farewell(now));
+        }
         // A reader that is at it is no reason to wait.
         if let Ok(mut published) = self.published.try_lock() {
             published.clone_from(&self.status);

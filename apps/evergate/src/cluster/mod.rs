@@ -15,6 +15,7 @@ mod host;
 pub mod idle;
 mod instruction;
 mod keeper;
+mod last;
 mod mailbox;
 mod roles;
 mod rounds;

@@ -79,6 +79,30 @@ fn a_node_that_leaves_is_replaced_without_waiting_for_its_leases() {
 }
 
 #[test]
+fn a_farewell_left_before_the_end_saves_the_wait_and_an_old_one_harms_nobody() {
+    for seed in 0..40 {
+        let mut world = settled(seed, default_timers(3, 16, 1, Mode::Witness));
+        world.run_for(100_000).unwrap();
+        let farewell = world.hosts[1].node.farewell(world.hosts[1].clock(world.now));
+        assert_eq!(world.hosts[1].node.standing(), Standing::Active, "to prepare it changes nothing");
+        world.run_for(Random::new(seed).below(100_000)).unwrap();
+        let died_at = world.now;
+        world.crash(1);
+        world.say_farewell(1, &farewell);
+        let again = world.run_until(400_000, |world| served(world, 16));
+        assert_eq!(again, Ok(true), "seed {seed}\n{}", world.describe());
+        let stall = world.now - died_at;
+        assert!(stall < world.hosts[0].node.config().timing.take.0, "seed {seed}: {stall} us");
+        world.restart(1);
+        assert_eq!(world.run_until(8_000_000, World::is_settled), Ok(true), "seed {seed}");
+        let takeovers = world.takeovers;
+        world.say_farewell(1, &farewell);
+        world.run_for(500_000).unwrap();
+        assert!(world.is_settled() && world.takeovers == takeovers, "seed {seed}\n{}", world.describe());
+    }
+}
+
+#[test]
 fn a_drained_node_ends_with_nothing_and_no_bucket_stalls() {
     for seed in 0..10 {
         let mut world = settled(seed, config(3, 16, 1, Mode::Witness));

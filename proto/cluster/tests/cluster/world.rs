@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use evergate_base::Micros;
 use evergate_cluster::{
     Begin, Bucket, Config, Event, Generation, Incarnation, KeyId, Keyring, MemberSet, Node, NodeId, Path,
-    Role, Standing,
+    Role, Standing, Transmit,
 };
 
 use crate::random::Random;
@@ -165,6 +165,17 @@ impl World {
         self.hosts[id].paused = false;
         self.hosts[id].inbox.clear();
         self.hosts[id].process += 1;
+    }
+
+    /// Somebody says a node's farewell, which may be old by now; if the node is gone, after closing its gate for good.
+    pub(crate) fn say_farewell(&mut self, id: usize, farewell: &[Transmit]) {
+        let clock = self.hosts[id].clock(self.now);
+        if !self.hosts[id].up {
+            self.hosts[id].node.leave(clock);
+        }
+        for transmit in farewell {
+            self.carry(usize::from(transmit.to.0), transmit.path, transmit.bytes.clone());
+        }
     }
 
     pub(crate) fn restart(&mut self, id: usize) {
