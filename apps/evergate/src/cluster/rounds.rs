@@ -76,6 +76,11 @@ impl Rounds {
         Some(done.status)
     }
 
+    /// Whether connections may be left that do not go on yet.
+    pub(crate) fn is_running(&self) -> bool {
+        !self.running.is_empty()
+    }
+
     /// Nothing of them counts any more.
     pub(crate) fn void(&mut self) {
         for running in std::mem::take(&mut self.running) {

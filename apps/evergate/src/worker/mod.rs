@@ -322,9 +322,10 @@ impl Worker {
             if self.cluster.is_some() {
                 self.tend_timed();
                 self.deliver_acknowledged();
+                self.continue_resting();
                 self.report_frozen();
                 self.tend_channels();
-                self.end_turn();
+                self.end_turn(count > 0);
             }
             if let Some(lines) = &mut self.lines {
                 self.counters.log_lines_lost.add(lines.flush());

@@ -78,7 +78,7 @@ impl Worker {
             Transfer::Moved(count) => {
                 client.writable = count == waiting.len();
                 if let Some(mirroring) = &mut client.mirroring {
-                    mirroring.leg.handle_written(count);
+                    mirroring.leg.handle_written(count, self.now);
                 }
                 client.connection.down().advance(count);
                 if let Some(buffer) = client.connection.down().take_spent() {
@@ -123,7 +123,7 @@ impl Worker {
             Transfer::Moved(count) => {
                 upstream.writable = count == waiting.len();
                 if let Some(gated) = &mut upstream.gated {
-                    gated.handle_written(count);
+                    gated.handle_written(count, self.now);
                 }
                 client.connection.up().advance(count);
                 client.connection.up().take_spent();

@@ -103,8 +103,7 @@ impl Worker {
         }
         let mut quiet = !upstream.readable || is_quiet(upstream);
         if clean && let (Some(gated), Some(cluster)) = (&mut upstream.gated, &mut self.cluster) {
-            quiet &= gated.rest();
-            cluster.pooled.push(key);
+            quiet &= cluster.rest_pooled(key, gated, self.now);
         }
         let bucket = client.mirroring.as_ref().map(|mirroring| mirroring.bucket.0);
         let idle = self.idle.entry((upstream.server.id, bucket)).or_default();

@@ -45,6 +45,9 @@ impl Agent {
     }
 
     fn tell_roles(&mut self, state: &mut State, changed: Vec<(Bucket, Role)>, round: Option<Round>) {
+        if round.is_some() {
+            self.answer_unknown(false);
+        }
         let round = round.map(|round| {
             let died = |bucket: &Bucket| {
                 matches!(self.node.role(*bucket), Role::Owner { begin: Begin::TakeOver, .. })
@@ -69,6 +72,14 @@ impl Agent {
         }
     }
 
+    /// Whether connections that this node knows nothing of are answered with RST. Not while some are being taken over: their
+    /// peers may speak before their sockets are there.
+    pub(super) fn answer_unknown(&mut self, allowed: bool) {
+        if let Err(error) = self.gate.set_reset_unknown(allowed) {
+            self.warn(format!("cannot tell the gate how to answer unknown connections: {error}"));
+        }
+    }
+
     fn voided(&mut self, state: &mut State) {
         state.revoke_all();
         state.roles.void();
@@ -79,9 +90,7 @@ impl Agent {
         for worker in 0..self.workers {
             (self.tell)(worker, Instruction::Void);
         }
-        if let Err(error) = self.gate.set_reset_unknown(false) {
-            self.warn(format!("cannot make the gate keep silent to unknown connections: {error}"));
-        }
+        self.answer_unknown(false);
         self.warn("has lost its place in the cluster and dropped all state; it joins again".to_owned());
     }
 
@@ -101,9 +110,7 @@ impl Agent {
             Standing::Listening => self.info("listens for the others"),
             Standing::Active => {
                 self.info("is active");
-                if let Err(error) = self.gate.set_reset_unknown(true) {
-                    self.warn(format!("cannot let the gate answer unknown connections: {error}"));
-                }
+                self.answer_unknown(!state.rounds.is_running());
             }
             Standing::Fenced => {
                 state.counts.fenced += 1;

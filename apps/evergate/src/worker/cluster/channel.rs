@@ -124,8 +124,8 @@ pub(crate) struct Outgoing {
     pub(crate) channel: Channel,
     pub(crate) feed: Feed<Notice>,
     pub(crate) connecting: bool,
-    /// Offices that were announced on it.
-    pub(crate) announced: std::collections::BTreeMap<u16, evergate_mirror::Office>,
+    /// Offices that were announced on it, by bucket.
+    pub(crate) announced: Vec<Option<evergate_mirror::Office>>,
 }
 
 impl Outgoing {
@@ -143,7 +143,7 @@ impl Outgoing {
             channel: Channel::new(socket, tls),
             feed,
             connecting: true,
-            announced: Default::default(),
+            announced: vec![None; usize::from(evergate_cluster::BUCKETS)],
         })
     }
 

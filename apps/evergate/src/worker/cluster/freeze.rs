@@ -56,7 +56,8 @@ impl Worker {
             let keys = self.keys_of(bucket);
             let to = MemberSet::of(node);
             let quiet = keys.iter().filter_map(|key| self.clients.get(*key)?.mirroring.as_ref());
-            if !quiet.into_iter().all(|mirroring| mirroring.is_held_by(to)) {
+            let held = quiet.into_iter().all(|mirroring| mirroring.is_held_by(to));
+            if !held || self.cluster.as_ref().is_some_and(|cluster| cluster.is_pending(bucket)) {
                 continue;
             }
             if let Some(cluster) = &mut self.cluster

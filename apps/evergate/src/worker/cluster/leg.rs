@@ -2,7 +2,8 @@
 //!
 //! Invariants: nothing above `target` is committed, and nothing above what the backups hold becomes `target`; both only
 //! rise. While a stream runs a little is held back on purpose: a node that takes over must have an acknowledgement left
-//! that moves the peer on, or the peer waits for its retransmission timer.
+//! that moves the peer on, or the peer waits for its retransmission timer. A request and its response need no packets for
+//! acknowledgements alone: what is safe goes with the next data, and by itself only when none goes for a while.
 
 use evergate_base::Micros;
 use evergate_bpf::{LaneId, Origin, Slot};
@@ -13,6 +14,17 @@ use evergate_sys::{Stamp, TcpFacts};
 const HELD_BACK_MAX: u64 = 65_536;
 /// What is held back is let go when nothing came for so long.
 const RIPE_AFTER: Micros = Micros::from_ms(1);
+/// Input of at most so many segments is acknowledged with what goes the other way soon (RFC 9293, 3.8.6.3).
+const SMALL_SEGMENTS: u64 = 2;
+/// ... and by itself when nothing has gone for so long.
+const OWED_AFTER: Micros = Micros::from_ms(5);
+/// So much is acknowledged at once even while more of the stream waits here, in bytes.
+const ACKED_AT_ONCE: u64 = 65_536;
+/// More than this on its way is watched by the gate. Less is looked at when the time comes: most often its acknowledgement
+/// comes with the peer's next bytes.
+const FLIGHT_SMALL: u64 = 65_536;
+/// ... but no longer than this: a peer may never answer.
+const LOOK_FOR: Micros = Micros::from_ms(5);
 /// Input that waits unacknowledged is stashed after so long without progress.
 const STASH_AFTER: Micros = Micros::from_ms(1);
 /// ... and after so long even while more arrives.
@@ -27,8 +39,9 @@ pub(crate) struct Gated {
     /// Input that the backups hold.
     target: u64,
     target_at: Micros,
-    /// Input that may be acknowledged.
+    /// Input that may be acknowledged, and since when.
     committed: u64,
+    committed_at: Micros,
     /// Input taken from the socket.
     read: u64,
     read_at: Micros,
@@ -39,6 +52,7 @@ pub(crate) struct Gated {
     /// Output given to the socket, and what the peer acknowledged of it.
     written: u64,
     acked: u64,
+    written_at: Micros,
     /// Output that the peer had before this node took over.
     surplus: u64,
 }
@@ -62,12 +76,14 @@ impl Gated {
             target: 0,
             target_at: now,
             committed: 0,
+            committed_at: now,
             read: 0,
             read_at: now,
             waits_since: now,
             end: End::Open,
             written: 0,
             acked: 0,
+            written_at: now,
             surplus: 0,
         }
     }
@@ -90,12 +106,14 @@ impl Gated {
             target: received,
             target_at: now,
             committed: received,
+            committed_at: now,
             read: received,
             read_at: now,
             waits_since: now,
             end: End::Open,
             written: acked,
             acked,
+            written_at: now,
             surplus: acked.saturating_sub(sent),
         }
     }
@@ -143,8 +161,9 @@ impl Gated {
     }
 
     /// Output was given to the socket.
-    pub(crate) fn handle_written(&mut self, bytes: usize) {
+    pub(crate) fn handle_written(&mut self, bytes: usize, now: Micros) {
         self.written += bytes as u64;
+        self.written_at = now;
     }
 
     /// How many of the next `bytes` of output the peer has already: they must not be sent.
@@ -170,17 +189,25 @@ impl Gated {
         Some(self.acked)
     }
 
-    /// Asks for an event when the peer has acknowledged half of what is on its way. True when it has meanwhile.
-    pub(crate) fn wake(&self, lane: LaneId) -> bool {
+    /// Sees to it that what the peer acknowledges is noticed: by an event of the gate, or by a look before long.
+    /// `eager`: something waits for it. True when it has acknowledged something meanwhile.
+    pub(crate) fn watch(&self, lane: LaneId, eager: bool, now: Micros) -> bool {
         let flying = self.written.saturating_sub(self.acked);
-        if flying == 0 {
+        if flying == 0 || (!eager && self.is_looked_at(now)) {
             return false;
         }
-        let at = if flying > 65_536 { self.acked + flying / 2 } else { self.written };
+        let at = if flying > FLIGHT_SMALL { self.acked + flying / 2 } else { self.written };
         !self.slot.wake_at(lane, self.origin.sent.wrapping_add(at as u32))
     }
 
-    /// The backups hold the input up to `position`. True when more may be acknowledged now.
+    /// A small flight, for as long as looking at it now and then is enough.
+    fn is_looked_at(&self, now: Micros) -> bool {
+        let flying = self.written.saturating_sub(self.acked);
+        flying > 0 && flying <= FLIGHT_SMALL && now.since(self.written_at) < LOOK_FOR
+    }
+
+    /// The backups hold the input up to `position`. True when so much may be acknowledged now that it should be, whether
+    /// something goes to the peer or not.
     pub(crate) fn release(&mut self, position: u64, now: Micros) -> bool {
         if position == u64::MAX {
             self.slot.open(); // the leg is not carried over
@@ -192,25 +219,50 @@ impl Gated {
         self.target = position.min(self.read);
         self.target_at = now;
         self.waits_since = now;
-        let held_back = ((self.read - self.committed) / 2).min(HELD_BACK_MAX);
-        self.commit(self.target.saturating_sub(held_back))
+        let open = self.read - self.committed;
+        let held_back = if open <= self.small() { 0 } else { (open / 2).min(HELD_BACK_MAX) };
+        if !self.commit(self.target.saturating_sub(held_back), now) {
+            return false;
+        }
+        let owed = self.owed();
+        // In the middle of a stream a packet for each segment or two would be as many as the stream's own.
+        owed >= ACKED_AT_ONCE || (owed > self.small() && self.target == self.read)
+    }
+
+    fn small(&self) -> u64 {
+        SMALL_SEGMENTS * u64::from(self.facts.mss)
+    }
+
+    /// What may be acknowledged and is not yet, in bytes.
+    fn owed(&self) -> u64 {
+        let committed = self.origin.received.wrapping_add(self.committed as u32);
+        u64::try_from(committed.wrapping_sub(self.slot.sent_ack()) as i32).unwrap_or(0)
+    }
+
+    /// Whether nothing has taken the acknowledgement along that this leg owes.
+    pub(crate) fn is_overdue(&self, now: Micros) -> bool {
+        now.since(self.committed_at) >= OWED_AFTER && self.slot.owes_ack()
     }
 
     /// Lets go of what is held back once the stream rests. True when more may be acknowledged now.
     pub(crate) fn ripen(&mut self, now: Micros) -> bool {
-        self.committed < self.target && now.since(self.target_at) >= RIPE_AFTER && self.commit(self.target)
+        self.committed < self.target
+            && now.since(self.target_at) >= RIPE_AFTER
+            && self.commit(self.target, now)
     }
 
     /// The leg goes to the pool, where nobody watches the time: nothing is held back any more. False when the backups lack
     /// some of what was read.
-    pub(crate) fn rest(&mut self) -> bool {
-        self.commit(self.target);
+    pub(crate) fn rest(&mut self, now: Micros) -> bool {
+        self.commit(self.target, now);
         self.committed == self.read
     }
 
-    /// Whether something is held back that time alone will release, or input may have to be stashed.
-    pub(crate) fn rests_on_time(&self) -> bool {
-        self.committed < self.target || self.target < self.read
+    /// Whether something is held back that time alone will release, input may have to be stashed, or an acknowledgement has
+    /// yet to go or to come.
+    pub(crate) fn rests_on_time(&self, now: Micros) -> bool {
+        let late = self.committed < self.target || self.target < self.read;
+        late || self.is_looked_at(now) || self.slot.owes_ack()
     }
 
     /// Whether input has waited so long that it must be stashed with the backups.
@@ -231,11 +283,12 @@ impl Gated {
         true
     }
 
-    fn commit(&mut self, position: u64) -> bool {
+    fn commit(&mut self, position: u64, now: Micros) -> bool {
         if position <= self.committed {
             return false;
         }
         self.committed = position;
+        self.committed_at = now;
         self.slot.set_committed(self.origin.received.wrapping_add(position as u32));
         true
     }

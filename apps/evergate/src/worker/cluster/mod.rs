@@ -31,11 +31,16 @@ use evergate_base::Micros;
 use evergate_bpf::{Flow, Gate, Lane, LaneId};
 use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::{Holder, Office};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+
+/// How often a connection is looked at of which something is due.
+const TEND_EVERY: Micros = Micros::from_ms(1);
+/// How long a pooled server connection may owe an ACK; far below a server's shortest retransmission time.
+const POOLED_AFTER_MS: u64 = 5;
 
 /// Which end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,21 +77,26 @@ pub(crate) struct Cluster {
     /// Take-overs that are not done, and nodes that must get the state of their buckets first.
     waiting: Vec<told::Waiting>,
     untold: BTreeMap<(told::Stage, Bucket), MemberSet>,
-    serial: u64,
     /// Copies of which some workers of the owner have said everything.
     complete: BTreeMap<Bucket, (Office, BTreeSet<u16>)>,
     /// Buckets that were given up, and when nothing of them can come any more.
     forgetting: Vec<(Bucket, Micros)>,
-    by_slot: HashMap<u32, (Key, End)>,
+    /// Mirrored connections of each bucket, and some that are gone.
+    by_bucket: Vec<Vec<Key>>,
+    /// Whose flow a slot of the gate is, by the slot's number.
+    by_slot: Vec<Option<Key>>,
     /// Legs of which more may be acknowledged.
     dirty: Vec<(Key, End)>,
-    /// Server connections that went to the pool in this turn, which may owe an ACK too.
-    pub(in crate::worker) pooled: Vec<Key>,
+    /// Server connections that went to the pool: when each is looked at, for the next request may have taken along the ACK
+    /// that it owed.
+    pooled: VecDeque<(Micros, Key)>,
     /// Connections whose entries were acknowledged.
     acknowledged: Vec<Key>,
-    /// Connections of which something is due in a moment.
-    timed: Vec<Key>,
+    /// Connections of which something is due in a moment, and when each is looked at.
+    timed: VecDeque<(Micros, Key)>,
     woken: Vec<u32>,
+    /// Turns that frames have waited for company.
+    held_turns: u32,
     /// Buckets that are to become quiet, for which node, and in which office.
     freezing: BTreeMap<Bucket, (NodeId, Office)>,
     /// Those that are quiet, and were reported.
@@ -125,15 +135,16 @@ impl Cluster {
             holder: Holder::default(),
             waiting: Vec::new(),
             untold: BTreeMap::new(),
-            serial: 0,
             complete: BTreeMap::new(),
             forgetting: Vec::new(),
-            by_slot: HashMap::new(),
+            by_bucket: vec![Vec::new(); usize::from(evergate_cluster::BUCKETS)],
+            by_slot: Vec::new(),
             dirty: Vec::new(),
-            pooled: Vec::new(),
+            pooled: VecDeque::new(),
             acknowledged: Vec::new(),
-            timed: Vec::new(),
+            timed: VecDeque::new(),
             woken: Vec::new(),
+            held_turns: 0,
             freezing: BTreeMap::new(),
             frozen: BTreeMap::new(),
             reports,
@@ -173,18 +184,39 @@ impl Cluster {
         usize::from(bucket.0) % self.layout.workers
     }
 
+    fn note_slot(&mut self, slot: u32, key: Key) {
+        let at = slot as usize;
+        if at >= self.by_slot.len() {
+            self.by_slot.resize(at + 1, None);
+        }
+        self.by_slot[at] = Some(key);
+    }
+
+    fn forget_slot(&mut self, slot: u32) {
+        if let Some(place) = self.by_slot.get_mut(slot as usize) {
+            *place = None;
+        }
+    }
+
+    fn of_slot(&self, slot: u32) -> Option<Key> {
+        self.by_slot.get(slot as usize).copied().flatten()
+    }
+
     fn report(&self, report: Report) {
         self.reports.send(report);
     }
 
     /// Milliseconds that the loop may sleep.
     pub(crate) fn wait_ms(&self) -> i32 {
-        if !self.acknowledged.is_empty() || !self.dirty.is_empty() || !self.pooled.is_empty() {
+        let now = !self.acknowledged.is_empty() || !self.dirty.is_empty() || self.held_turns > 0;
+        if now || self.has_resting() {
             0
-        } else if self.timed.is_empty() {
-            50
-        } else {
+        } else if !self.timed.is_empty() {
             1
+        } else if !self.pooled.is_empty() {
+            POOLED_AFTER_MS as i32
+        } else {
+            50
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The owner's side: entries go to the backups before what depends on them leaves, and acknowledgements come back.
 
 use super::channel::{Notice, Outgoing};
-use super::{Cluster, End, Gated};
+use super::{Cluster, End, Gated, POOLED_AFTER_MS, TEND_EVERY};
 use crate::cluster::{Report, office};
-use crate::worker::Worker;
-use crate::worker::slab::{Key, Source};
+use crate::worker::slab::{Key, Slab, Source};
+use crate::worker::{Client, Worker};
 use evergate_base::Micros;
 use evergate_bpf::{Flow, Leases};
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
@@ -12,6 +12,8 @@ use evergate_mirror::{Entry, FRAME_VERSION, Frame, LegFacts, Mirrored, Phase, Si
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+/// Turns for which frames wait for company.
+const HELD_TURNS_MAX: u32 = 1;
 /// Between two attempts to make a channel.
 const RETRY: Micros = Micros::from_ms(50);
 
@@ -120,11 +122,12 @@ impl Worker {
         let Some(mirroring) = &mut client.mirroring else { return };
         client.connection.mirror_to_backups();
         let Some(cluster) = &mut self.cluster else { return };
-        cluster.by_slot.insert(mirroring.leg.slot.index(), (key, End::Client));
+        cluster.note_slot(mirroring.leg.slot.index(), key);
         let (bucket, facts) = (mirroring.bucket, mirroring.leg.mirrored());
         mirroring.legs.insert(0, facts);
         cluster.say(bucket, &Frame::Begin { connection, bucket: bucket.0, state: None }, None);
         cluster.say(bucket, &Frame::Leg { connection, leg: 0, facts }, None);
+        self.note_bucket(key, bucket);
     }
 
     /// Tells the backups everything about one connection, before any further entry of it.
@@ -163,7 +166,7 @@ impl Worker {
             }
         }
         let Some(gated) = &upstream.gated else { return };
-        cluster.by_slot.insert(gated.slot.index(), (client_key, End::Server));
+        cluster.note_slot(gated.slot.index(), client_key);
         let facts = gated.mirrored();
         mirroring.legs.retain(|number, _| *number == 0);
         mirroring.legs.insert(leg, facts);
@@ -240,10 +243,11 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
         let (released, end) = match side {
-            Side::Client => (
-                client.mirroring.as_mut().is_some_and(|mirroring| mirroring.leg.release(position, now)),
-                End::Client,
-            ),
+            Side::Client => {
+                let answers = client.connection.is_busy(); // the answer takes the ACK along
+                let leg = client.mirroring.as_mut().map(|mirroring| &mut mirroring.leg);
+                (leg.is_some_and(|leg| leg.release(position, now) || !answers), End::Client)
+            }
             Side::Server(leg) => {
                 let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
                 let upstream = upstream.filter(|upstream| upstream.owner.is_some_and(|(_, of)| of == leg));
@@ -256,42 +260,47 @@ impl Worker {
         }
     }
 
-    /// Tells the connection what its peers have acknowledged.
-    pub(in crate::worker) fn note_peers(&mut self, key: Key) {
-        let Some(client) = self.clients.get_mut(key) else { return };
-        let Some(mirroring) = &mut client.mirroring else { return };
-        if let Some(output) = mirroring.leg.newly_acked() {
+    /// Tells the connection what its peers have acknowledged; whether that is something new.
+    pub(in crate::worker) fn note_peers(&mut self, key: Key) -> bool {
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let Some(mirroring) = &mut client.mirroring else { return false };
+        let by_client = mirroring.leg.newly_acked();
+        if let Some(output) = by_client {
             self.with(key, |connection, io| connection.handle_client_acked(io, output));
             self.perform(key);
         }
-        let Some(client) = self.clients.get_mut(key) else { return };
+        let new = by_client.is_some();
+        let Some(client) = self.clients.get_mut(key) else { return new };
         let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) else {
-            return;
+            return new;
         };
-        let Some((_, leg)) = upstream.owner else { return };
-        if let Some(output) = upstream.gated.as_mut().and_then(|gated| gated.newly_acked()) {
-            self.with(key, |connection, io| connection.handle_server_acked(io, leg, output));
-            self.perform(key);
-        }
+        let Some((_, leg)) = upstream.owner else { return new };
+        let Some(output) = upstream.gated.as_mut().and_then(|gated| gated.newly_acked()) else { return new };
+        self.with(key, |connection, io| connection.handle_server_acked(io, leg, output));
+        self.perform(key);
+        true
     }
 
     /// Before the worker turns away from a connection: events for what its peers will acknowledge, and time for what
     /// rests. True when something has happened meanwhile.
     pub(in crate::worker) fn watch(&mut self, key: Key) -> bool {
+        let now = self.now;
         let Some(cluster) = &mut self.cluster else { return false };
         let Some(client) = self.clients.get_mut(key) else { return false };
         let Some(mirroring) = &mut client.mirroring else { return false };
         let lane = cluster.lane.id();
-        let mut happened = mirroring.leg.wake(lane);
-        let mut rests = mirroring.leg.rests_on_time();
+        // The next request of a client that did not wait for the answer waits for its acknowledgement.
+        let eager = client.connection.awaits_completion().0;
+        let mut happened = mirroring.leg.watch(lane, eager, now);
+        let mut rests = mirroring.leg.rests_on_time(now);
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
         if let Some(gated) = upstream.and_then(|upstream| upstream.gated.as_mut()) {
-            happened |= gated.wake(lane);
-            rests |= gated.rests_on_time();
+            happened |= gated.watch(lane, false, now);
+            rests |= gated.rests_on_time(now);
         }
         if rests && !mirroring.timed {
             mirroring.timed = true;
-            cluster.timed.push(key);
+            cluster.timed.push_back((now + TEND_EVERY, key));
         }
         happened
     }
@@ -302,8 +311,8 @@ impl Worker {
         let mut woken = std::mem::take(&mut cluster.woken);
         let _ = cluster.lane.events(&mut woken); // lost events are made up for by timers
         for index in woken.drain(..) {
-            let found = self.cluster.as_ref().and_then(|cluster| cluster.by_slot.get(&index).copied());
-            if let Some((key, _)) = found {
+            let found = self.cluster.as_ref().and_then(|cluster| cluster.of_slot(index));
+            if let Some(key) = found {
                 self.guarded(Some(Source::Client(key)), |worker| worker.pump(key));
             }
         }
@@ -312,62 +321,67 @@ impl Worker {
         }
     }
 
-    /// What is held back ripens, and what waits too long is stashed.
+    /// What is held back ripens, what waits too long is stashed, and what peers have acknowledged is noticed.
     pub(in crate::worker) fn tend_timed(&mut self) {
         let now = self.now;
-        let Some(cluster) = &mut self.cluster else { return };
-        let timed = std::mem::take(&mut cluster.timed);
-        for key in timed {
-            let Some(client) = self.clients.get_mut(key) else { continue };
-            let answered = client.connection.acknowledged() >= client.connection.newest_entry();
-            let Some(mirroring) = &mut client.mirroring else { continue };
-            mirroring.timed = false;
-            if self.cluster.as_ref().is_some_and(|cluster| cluster.freezing.contains_key(&mirroring.bucket)) {
-                continue;
-            }
-            let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
-            let mut server = upstream.and_then(|upstream| upstream.gated.as_mut());
-            let Some(cluster) = &mut self.cluster else { return };
-            if answered && mirroring.leg.ripen(now) {
-                cluster.dirty.push((key, End::Client));
-            }
-            if answered && server.as_mut().is_some_and(|gated| gated.ripen(now)) {
-                cluster.dirty.push((key, End::Server));
-            }
-            let (client_partial, server_partial) = client.connection.awaits_completion();
-            let client_stalled = mirroring.leg.is_stalled(client_partial, now);
-            let server_stalled = server.is_some_and(|gated| gated.is_stalled(server_partial, now));
-            if client_stalled {
-                self.with(key, |connection, io| connection.handle_client_stall(io));
-                self.perform(key);
-            }
-            if server_stalled {
-                self.with(key, |connection, io| connection.handle_server_stall(io));
-                self.perform(key);
-            }
-            if self.watch(key) {
-                self.put_again(key);
+        while let Some(cluster) = &mut self.cluster
+            && let Some((_, key)) = cluster.timed.pop_front_if(|(due, _)| *due <= now)
+        {
+            self.tend(key);
+        }
+        while let Some(cluster) = &mut self.cluster
+            && let Some((_, key)) = cluster.pooled.pop_front_if(|(due, _)| *due <= now)
+        {
+            let gated = self.upstreams.get(key).and_then(|upstream| upstream.gated.as_ref());
+            if let Some(gated) = gated.filter(|gated| gated.slot.owes_ack()) {
+                let _ = cluster.lane.emit_acks([&gated.slot]); // the peer asks again
             }
         }
     }
 
-    /// ACKs leave, and frames: once a turn.
-    pub(in crate::worker) fn end_turn(&mut self) {
+    fn tend(&mut self, key: Key) {
+        let now = self.now;
         let Some(cluster) = &mut self.cluster else { return };
-        cluster.answer();
-        let mut lost = Vec::new();
-        for (peer, outgoing) in &mut cluster.outgoing {
-            if let Err(error) = outgoing.flush() {
-                lost.push((*peer, error.to_string()));
-            }
-        }
-        for (peer, why) in lost {
-            cluster.lose(peer, &why);
-        }
-        if cluster.dirty.is_empty() && cluster.pooled.is_empty() {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let answered = client.connection.acknowledged() >= client.connection.newest_entry();
+        let Some(mirroring) = &mut client.mirroring else { return };
+        mirroring.timed = false;
+        if cluster.freezing.contains_key(&mirroring.bucket) {
             return;
         }
-        let (dirty, pooled) = (std::mem::take(&mut cluster.dirty), std::mem::take(&mut cluster.pooled));
+        let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+        let mut server = upstream.and_then(|upstream| upstream.gated.as_mut());
+        if answered && (mirroring.leg.ripen(now) || mirroring.leg.is_overdue(now)) {
+            cluster.dirty.push((key, End::Client));
+        }
+        if answered && server.as_mut().is_some_and(|gated| gated.ripen(now) || gated.is_overdue(now)) {
+            cluster.dirty.push((key, End::Server));
+        }
+        let (client_partial, server_partial) = client.connection.awaits_completion();
+        let client_stalled = mirroring.leg.is_stalled(client_partial, now);
+        let server_stalled = server.is_some_and(|gated| gated.is_stalled(server_partial, now));
+        if client_stalled {
+            self.with(key, |connection, io| connection.handle_client_stall(io));
+            self.perform(key);
+        }
+        if server_stalled {
+            self.with(key, |connection, io| connection.handle_server_stall(io));
+            self.perform(key);
+        }
+        if self.note_peers(key) | self.watch(key) {
+            self.put_again(key);
+        }
+    }
+
+    /// ACKs leave, and frames: once a turn. `busy`: there were events in this turn, and the next one may have more.
+    pub(in crate::worker) fn end_turn(&mut self, busy: bool) {
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.answer();
+        cluster.flush(busy);
+        if cluster.dirty.is_empty() {
+            return;
+        }
+        let dirty = std::mem::take(&mut cluster.dirty);
         let slots = dirty.iter().filter_map(|(key, end)| {
             let client = self.clients.get(*key)?;
             match end {
@@ -378,14 +392,11 @@ impl Worker {
                 }
             }
         });
-        let rested = pooled.iter().filter_map(|key| Some(&self.upstreams.get(*key)?.gated.as_ref()?.slot));
-        if cluster.lane.emit_acks(slots.chain(rested).filter(|slot| slot.owes_ack())).is_err() {
+        if cluster.lane.emit_acks(slots.filter(|slot| slot.owes_ack())).is_err() {
             self.counters.reason("emit_failed");
         }
         cluster.dirty = dirty;
         cluster.dirty.clear();
-        cluster.pooled = pooled;
-        cluster.pooled.clear();
     }
 
     /// A channel to a backup can be written, or has answers.
@@ -438,7 +449,7 @@ impl Worker {
     ) {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.say(mirroring.bucket, &Frame::End { connection }, None);
-        cluster.by_slot.remove(&mirroring.leg.slot.index());
+        cluster.forget_slot(mirroring.leg.slot.index());
         let end = mirroring.leg.end_sequence();
         cluster.lane.finish(mirroring.leg.slot, Some(end), Leases::now_ns());
     }
@@ -446,7 +457,7 @@ impl Worker {
     /// A gated server connection is closed.
     pub(in crate::worker) fn end_gated(&mut self, gated: Gated) {
         let Some(cluster) = &mut self.cluster else { return };
-        cluster.by_slot.remove(&gated.slot.index());
+        cluster.forget_slot(gated.slot.index());
         let end = gated.end_sequence();
         cluster.lane.finish(gated.slot, Some(end), Leases::now_ns());
     }
@@ -461,7 +472,7 @@ impl Worker {
         let slots = [mirroring.map(|mirroring| mirroring.leg.slot), gated.map(|gated| gated.slot)];
         let slots: Vec<_> = slots.into_iter().flatten().collect();
         for slot in &slots {
-            cluster.by_slot.remove(&slot.index());
+            cluster.forget_slot(slot.index());
         }
         self.forget(key); // its sockets close while the gate still stops what they say
         let Some(cluster) = &mut self.cluster else { return };
@@ -513,13 +524,20 @@ impl Worker {
 
     /// Mirrored connections of a bucket.
     pub(super) fn keys_of(&mut self, bucket: Bucket) -> Vec<Key> {
-        let of = |key: &Key| {
-            self.clients
-                .get(*key)
-                .and_then(|client| client.mirroring.as_ref())
-                .is_some_and(|mirroring| mirroring.bucket == bucket)
-        };
-        self.clients.keys().into_iter().filter(of).collect()
+        let Some(cluster) = &mut self.cluster else { return Vec::new() };
+        let Some(keys) = cluster.by_bucket.get_mut(usize::from(bucket.0)) else { return Vec::new() };
+        keys.retain(|key| is_of(&self.clients, *key, bucket));
+        keys.clone()
+    }
+
+    /// A connection of this bucket is mirrored from now on.
+    pub(super) fn note_bucket(&mut self, key: Key, bucket: Bucket) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(keys) = cluster.by_bucket.get_mut(usize::from(bucket.0)) else { return };
+        if keys.len() == keys.capacity() {
+            keys.retain(|key| is_of(&self.clients, *key, bucket)); // as often as the list would grow
+        }
+        keys.push(key);
     }
 
     fn leave_bucket(&mut self, bucket: Bucket) {
@@ -610,11 +628,44 @@ impl Worker {
         for (frame, notice) in frames {
             cluster.say_to(node, bucket, &frame, notice);
         }
-        cluster.say_complete(bucket, node);
+        if !cluster.is_pending(bucket) {
+            cluster.say_complete(bucket, node); // else when the last of them goes on
+        }
     }
 }
 
+fn is_of(clients: &Slab<Client>, key: Key, bucket: Bucket) -> bool {
+    let mirroring = clients.get(key).and_then(|client| client.mirroring.as_ref());
+    mirroring.is_some_and(|mirroring| mirroring.bucket == bucket)
+}
+
 impl Cluster {
+    /// A server connection goes to the pool. False when the backups lack some of what was read from it.
+    pub(in crate::worker) fn rest_pooled(&mut self, key: Key, gated: &mut Gated, now: Micros) -> bool {
+        self.pooled.push_back((now + Micros::from_ms(POOLED_AFTER_MS), key));
+        gated.rest(now)
+    }
+
+    /// Frames leave. A record and a packet for each would cost more than the frames: those of a busy worker wait for the
+    /// next turn's, which begins at once.
+    fn flush(&mut self, busy: bool) {
+        let waits = self.outgoing.values().any(|outgoing| !outgoing.feed.unsent().is_empty());
+        if waits && busy && self.held_turns < HELD_TURNS_MAX {
+            self.held_turns += 1;
+            return;
+        }
+        self.held_turns = 0;
+        let mut lost = Vec::new();
+        for (peer, outgoing) in &mut self.outgoing {
+            if let Err(error) = outgoing.flush() {
+                lost.push((*peer, error.to_string()));
+            }
+        }
+        for (peer, why) in lost {
+            self.lose(peer, &why);
+        }
+    }
+
     fn required(&self, bucket: Bucket) -> MemberSet {
         match self.role(bucket) {
             Role::Owner { required, .. } => required,
@@ -643,7 +694,8 @@ impl Cluster {
         let Some(outgoing) = self.outgoing.get_mut(&peer) else { return };
         let now = office(term);
         let mut result = Ok(());
-        if outgoing.announced.insert(bucket.0, now) != Some(now) {
+        let Some(announced) = outgoing.announced.get_mut(usize::from(bucket.0)) else { return };
+        if announced.replace(now) != Some(now) {
             result = outgoing.feed.push(&Frame::Office { bucket: bucket.0, office: now }, None);
         }
         if let Err(error) = result.and_then(|()| outgoing.feed.push(frame, notice)) {

@@ -7,7 +7,7 @@
 
 use super::leg::tcp_facts;
 use super::told::Waiting;
-use super::{Cluster, End, Gated, Mirroring};
+use super::{Cluster, Gated, Mirroring};
 use crate::cluster::{Resumed, Round};
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstream::Upstream;
@@ -51,7 +51,7 @@ struct Leg {
 pub(super) struct Take {
     pub(super) id: ConnectionId,
     pub(super) bucket: Bucket,
-    pub(super) held: Held,
+    pub(super) held: Box<Held>,
     client: Leg,
     server: Option<Leg>,
 }
@@ -162,7 +162,7 @@ impl Leg {
 }
 
 impl Take {
-    fn of(id: ConnectionId, held: Held) -> Option<Take> {
+    fn of(id: ConnectionId, held: Box<Held>) -> Option<Take> {
         let client = Leg::of(&held, 0)?;
         let route = held.state.routes.get(&held.state.server.request);
         let server = route.and_then(|route| Leg::of(&held, route.leg));
@@ -182,35 +182,30 @@ impl Take {
 }
 
 impl Worker {
-    /// Continues the connections of this worker's share of the buckets.
+    /// Continues the connections of this worker's share of the buckets: at once those with something on its way to somebody,
+    /// the others between all else ([`Worker::resume_resting`]).
     pub(super) fn take_over(&mut self, round: &Round) {
         let started = Instant::now();
         let Some(cluster) = &mut self.cluster else { return };
         let worker = cluster.worker;
         let mine = round.buckets.iter().filter(|(bucket, _)| cluster.worker_of(*bucket) == worker);
         let mine: Vec<_> = mine.copied().collect();
-        let (mut takes, mut lost) = (Vec::new(), 0);
+        let (mut busy, mut resting, mut lost) = (Vec::new(), Vec::new(), 0);
         for (bucket, office) in &mine {
             for (id, held) in cluster.holder.take_over(bucket.0, *office) {
-                match Take::of(id, held) {
-                    Some(take) => takes.push(take),
+                match Take::of(id, Box::new(held)) {
+                    Some(take) if take.rests() => resting.push(take),
+                    Some(take) => busy.push(take),
                     None => lost += 1,
                 }
             }
         }
-        let (mut busy, mut resting): (Vec<Take>, Vec<Take>) =
-            takes.into_iter().partition(|take| !take.rests());
         gate_all(cluster, &mut busy);
-        gate_all(cluster, &mut resting);
         ask_all(cluster, &self.pulse, &mut busy);
         lost += self.build_all(&mut busy);
         let resumed = Resumed { buckets: mine.len(), lost, ..Resumed::default() };
         let buckets: Vec<Bucket> = mine.iter().map(|(bucket, _)| *bucket).collect();
-        let waiting = self.begin_waiting(Waiting::new(started, resumed, &buckets, busy));
-        // Those that rest need not be asked: nothing of them is on its way, and their peers speak first. What they say before
-        // their sockets are there is dropped, and said again.
-        let lost = self.build_all(&mut resting);
-        self.add_resting(waiting, &buckets, resting, lost);
+        self.begin_waiting(Waiting::new(started, resumed, &buckets, busy, resting));
         // Of the other buckets this worker has nothing, or what it accepted meanwhile: a copy needs its word too.
         for (bucket, _) in round.buckets.iter().filter(|bucket| !mine.contains(bucket)) {
             self.tell_all_listed(*bucket);
@@ -223,28 +218,20 @@ impl Worker {
         let (now_ms, before) = (evergate_sys::wall_clock_ms(), takes.len());
         takes.retain_mut(|take| {
             self.pulse.beat();
-            let built: anyhow::Result<()> = take.legs().try_for_each(|leg| leg.build(cluster, now_ms));
-            if built.is_err() {
-                for slot in take.legs().filter_map(|leg| leg.slot.take()) {
-                    cluster.lane.finish(slot, None, Leases::now_ns());
-                }
-            }
-            built.is_ok()
+            build(cluster, take, now_ms)
         });
         before - takes.len()
     }
 
     /// The connections of these buckets go on now: whoever must hold their state does. All peers hear of it before the
-    /// first state machine is restored. `all`: these are the last ones of their buckets.
-    pub(super) fn go_on_with(&mut self, ready: Vec<(Bucket, Vec<Take>)>, all: bool, resumed: &mut Resumed) {
+    /// first state machine is restored.
+    pub(super) fn go_on_with(&mut self, ready: Vec<(Bucket, Vec<Take>)>, resumed: &mut Resumed) {
         let Some(cluster) = &mut self.cluster else { return };
-        let mut buckets = Vec::new();
         let mut takes = Vec::new();
         for (bucket, of) in ready {
             if let Some(bucket) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
                 cluster.gate.owners().release(bucket);
             }
-            buckets.push(bucket);
             takes.extend(of);
         }
         let mut awake = Vec::with_capacity(takes.len());
@@ -262,18 +249,25 @@ impl Worker {
                 false => resumed.lost += 1,
             }
         }
-        for bucket in buckets.into_iter().filter(|_| all) {
-            self.tell_listed(bucket);
+    }
+
+    /// Continues one connection that rests. Its peers need not be asked: nothing of it is on its way, and they speak first.
+    /// What they say before its sockets are there is dropped, and said again.
+    pub(super) fn resume_resting(&mut self, mut take: Take) -> bool {
+        let Some(cluster) = &mut self.cluster else { return false };
+        let now_ms = evergate_sys::wall_clock_ms();
+        self.pulse.beat();
+        if !gate(cluster, &mut take, now_ms) || !build(cluster, &mut take, now_ms) {
+            return false;
         }
+        wake(cluster, take).is_some_and(|take| self.resume(take))
     }
 
     /// Somebody else goes on with them, or nobody: nothing of them leaves.
     pub(super) fn drop_takes(&mut self, takes: Vec<Take>) {
         let Some(cluster) = &mut self.cluster else { return };
         for mut take in takes {
-            for slot in take.legs().filter_map(|leg| leg.slot.take()) {
-                cluster.lane.finish(slot, None, Leases::now_ns());
-            }
+            give_back(cluster, &mut take);
         }
     }
 
@@ -327,6 +321,7 @@ impl Worker {
         let mut entry = Client::new(socket, connection, Vec::new());
         entry.mirroring = Some(Box::new(mirroring));
         let key = self.clients.insert(entry);
+        self.note_bucket(key, bucket);
         self.shared.connections.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.register_resumed(key);
         self.begin_again(key);
@@ -346,7 +341,7 @@ impl Worker {
         client.readable = true;
         let fd = client.fd();
         if let (Some(cluster), Some(mirroring)) = (&mut self.cluster, &client.mirroring) {
-            cluster.by_slot.insert(mirroring.leg.slot.index(), (key, End::Client));
+            cluster.note_slot(mirroring.leg.slot.index(), key);
         }
         if self.epoll.add(fd, Source::Client(key).token()).is_err() {
             self.counters.reason("epoll_failed");
@@ -389,7 +384,7 @@ impl Worker {
             client.upstream = Some(upstream);
         }
         if let Some(cluster) = &mut self.cluster {
-            cluster.by_slot.insert(slot, (key, End::Server));
+            cluster.note_slot(slot, key);
         }
         if let Some(fd) = self.upstreams.get_mut(upstream).map(|upstream| upstream.fd())
             && self.epoll.add(fd, Source::Upstream(upstream).token()).is_err()
@@ -423,7 +418,7 @@ impl Worker {
     }
 
     /// Everything that was taken over has been said to the backups that are to hold it now.
-    fn tell_listed(&mut self, bucket: Bucket) {
+    pub(super) fn tell_listed(&mut self, bucket: Bucket) {
         let Some(cluster) = &mut self.cluster else { return };
         let Role::Owner { syncing, .. } = cluster.role(bucket) else { return };
         for node in syncing.iter() {
@@ -444,20 +439,41 @@ struct AwakeLeg {
 struct Awake {
     id: ConnectionId,
     bucket: Bucket,
-    held: Held,
+    held: Box<Held>,
     client: AwakeLeg,
     server: Option<AwakeLeg>,
 }
 
-fn gate_all(cluster: &Cluster, takes: &mut Vec<Take>) {
+fn gate_all(cluster: &mut Cluster, takes: &mut Vec<Take>) {
     let now_ms = evergate_sys::wall_clock_ms();
-    takes.retain_mut(|take| {
-        take.legs().all(|leg| {
-            let restored = leg.restored(cluster, now_ms);
-            leg.slot = cluster.gate.restore(&restored).ok();
-            leg.slot.is_some()
-        })
+    takes.retain_mut(|take| gate(cluster, take, now_ms));
+}
+
+/// Slots, so that nothing of the sockets to come escapes.
+fn gate(cluster: &mut Cluster, take: &mut Take, now_ms: u64) -> bool {
+    let gated = take.legs().all(|leg| {
+        leg.slot = cluster.gate.restore(&leg.restored(cluster, now_ms)).ok();
+        leg.slot.is_some()
     });
+    if !gated {
+        give_back(cluster, take);
+    }
+    gated
+}
+
+/// Sockets, still asleep.
+fn build(cluster: &mut Cluster, take: &mut Take, now_ms: u64) -> bool {
+    let built: anyhow::Result<()> = take.legs().try_for_each(|leg| leg.build(cluster, now_ms));
+    if built.is_err() {
+        give_back(cluster, take);
+    }
+    built.is_ok()
+}
+
+fn give_back(cluster: &mut Cluster, take: &mut Take) {
+    for slot in take.legs().filter_map(|leg| leg.slot.take()) {
+        cluster.lane.finish(slot, None, Leases::now_ns());
+    }
 }
 
 /// Asks every peer what it has, until all have answered or time is up.

@@ -11,8 +11,8 @@ use crate::cluster::{Report, Resumed};
 use crate::worker::Worker;
 use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::Frame;
-use std::collections::BTreeMap;
-use std::time::Instant;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
 
 /// Connections go on in this order: those with something on its way, and those that rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,61 +21,50 @@ pub(super) enum Stage {
     Resting,
 }
 
+/// How long a turn may be spent on connections that rest: the others are not to notice.
+const RESTING_SPAN: Duration = Duration::from_millis(2);
+
 /// A take-over that is not done.
 pub(super) struct Waiting {
-    serial: u64,
     started: Instant,
     resumed: Resumed,
-    /// Connections that wait for their turn, by bucket.
+    /// Connections of which others must hear first, by bucket.
     left: BTreeMap<(Stage, Bucket), Vec<Take>>,
-    /// More will be added.
-    open: bool,
+    /// Connections that rest, whose turn comes.
+    resting: VecDeque<(Bucket, Vec<Take>)>,
 }
 
 impl Waiting {
-    /// One of these buckets, whose busy connections have their sockets.
-    pub(super) fn new(started: Instant, resumed: Resumed, buckets: &[Bucket], busy: Vec<Take>) -> Waiting {
-        let mut waiting = Waiting { serial: 0, started, resumed, left: BTreeMap::new(), open: true };
-        waiting.add(Stage::Busy, buckets, busy);
-        waiting
+    /// One of these buckets; busy connections have their sockets.
+    pub(super) fn new(
+        started: Instant,
+        resumed: Resumed,
+        buckets: &[Bucket],
+        busy: Vec<Take>,
+        resting: Vec<Take>,
+    ) -> Waiting {
+        let mut left = BTreeMap::new();
+        for (stage, takes) in [(Stage::Busy, busy), (Stage::Resting, resting)] {
+            left.extend(buckets.iter().map(|bucket| ((stage, *bucket), Vec::new())));
+            for take in takes {
+                left.entry((stage, take.bucket)).or_default().push(take);
+            }
+        }
+        Waiting { started, resumed, left, resting: VecDeque::new() }
     }
 
-    fn add(&mut self, stage: Stage, buckets: &[Bucket], takes: Vec<Take>) {
-        self.left.extend(buckets.iter().map(|bucket| ((stage, *bucket), Vec::new())));
-        for take in takes {
-            self.left.entry((stage, take.bucket)).or_default().push(take);
-        }
+    fn has(&self, bucket: Bucket) -> bool {
+        let left =
+            [Stage::Busy, Stage::Resting].iter().any(|stage| self.left.contains_key(&(*stage, bucket)));
+        left || self.resting.iter().any(|(of, _)| *of == bucket)
     }
 }
 
 impl Worker {
-    /// Says the state of these connections to who must hold it, and goes on with those that nobody need hear of. What
-    /// [`Worker::add_resting`] wants to know.
-    pub(super) fn begin_waiting(&mut self, mut waiting: Waiting) -> u64 {
-        let Some(cluster) = &mut self.cluster else { return 0 };
-        cluster.serial += 1;
-        waiting.serial = cluster.serial;
-        for ((stage, bucket), takes) in &waiting.left {
-            cluster.tell_taken(*stage, *bucket, takes);
-        }
-        let serial = waiting.serial;
-        cluster.waiting.push(waiting);
-        self.look_at_waiting();
-        serial
-    }
-
-    /// The rest of a take-over, of which so many could not be made.
-    pub(super) fn add_resting(&mut self, serial: u64, buckets: &[Bucket], takes: Vec<Take>, lost: usize) {
+    /// Says the state of these connections to who must hold it, and goes on with those that nobody need hear of.
+    pub(super) fn begin_waiting(&mut self, waiting: Waiting) {
         let Some(cluster) = &mut self.cluster else { return };
-        let Some(at) = cluster.waiting.iter().position(|waiting| waiting.serial == serial) else {
-            return self.drop_takes(takes); // all state was dropped meanwhile
-        };
-        let mut waiting = cluster.waiting.remove(at);
-        waiting.add(Stage::Resting, buckets, takes);
-        waiting.open = false;
-        waiting.resumed.lost += lost;
-        for ((stage, bucket), takes) in waiting.left.iter().filter(|((stage, _), _)| *stage == Stage::Resting)
-        {
+        for ((stage, bucket), takes) in &waiting.left {
             cluster.tell_taken(*stage, *bucket, takes);
         }
         cluster.waiting.push(waiting);
@@ -89,21 +78,53 @@ impl Worker {
         for waiting in &mut all {
             for stage in [Stage::Busy, Stage::Resting] {
                 let (ready, gone) = self.sort_out(stage, &mut waiting.left);
-                if !ready.is_empty() {
-                    self.go_on_with(ready, stage == Stage::Resting, &mut waiting.resumed);
+                match stage {
+                    Stage::Busy => self.go_on_with(ready, &mut waiting.resumed),
+                    Stage::Resting => waiting.resting.extend(ready),
                 }
                 self.drop_takes(gone);
             }
         }
+        self.put_waiting_back(all);
+    }
+
+    /// Goes on with some of the connections that rest: once a turn.
+    pub(in crate::worker) fn continue_resting(&mut self) {
+        let Some(cluster) = self.cluster.as_mut().filter(|cluster| cluster.has_resting()) else { return };
+        let until = Instant::now() + RESTING_SPAN;
+        let mut all = std::mem::take(&mut cluster.waiting);
+        for waiting in &mut all {
+            while let Some((bucket, takes)) = waiting.resting.front_mut()
+                && Instant::now() < until
+            {
+                let bucket = *bucket;
+                let ours = self.cluster.as_ref().is_some_and(|cluster| cluster.owns(bucket));
+                match takes.pop().filter(|_| ours) {
+                    Some(take) => match self.resume_resting(take) {
+                        true => waiting.resumed.connections += 1,
+                        false => waiting.resumed.lost += 1,
+                    },
+                    None => {
+                        waiting.resting.pop_front();
+                        self.tell_listed(bucket);
+                    }
+                }
+            }
+        }
+        self.put_waiting_back(all);
+    }
+
+    /// What is done is reported, in the order in which it began; the rest waits on.
+    fn put_waiting_back(&mut self, mut all: Vec<Waiting>) {
         let Some(cluster) = &mut self.cluster else { return };
-        let is_done = |waiting: &Waiting| waiting.left.is_empty() && !waiting.open;
-        for waiting in all.iter_mut().filter(|waiting| is_done(waiting)) {
+        let is_done = |waiting: &Waiting| waiting.left.is_empty() && waiting.resting.is_empty();
+        let done = all.iter().take_while(|waiting| is_done(waiting)).count();
+        for mut waiting in all.drain(..done) {
             waiting.resumed.took_us = waiting.started.elapsed().as_micros() as u64;
             self.counters.resumed.add(waiting.resumed.connections as u64);
             self.counters.resume_lost.add(waiting.resumed.lost as u64);
             cluster.report(Report::Resumed(waiting.resumed));
         }
-        all.retain(|waiting| !is_done(waiting));
         all.append(&mut cluster.waiting);
         cluster.waiting = all;
     }
@@ -133,6 +154,16 @@ impl Worker {
 }
 
 impl Cluster {
+    /// Whether connections of the bucket that were taken over do not go on yet.
+    pub(super) fn is_pending(&self, bucket: Bucket) -> bool {
+        self.waiting.iter().any(|waiting| waiting.has(bucket))
+    }
+
+    /// Whether connections that rest wait for their turn.
+    pub(super) fn has_resting(&self) -> bool {
+        self.waiting.iter().any(|waiting| !waiting.resting.is_empty())
+    }
+
     /// Says where connections go on to those whose copies count already.
     fn tell_taken(&mut self, stage: Stage, bucket: Bucket, takes: &[Take]) {
         let Role::Owner { required, .. } = self.role(bucket) else { return };
