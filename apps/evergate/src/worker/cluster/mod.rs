@@ -4,6 +4,7 @@
 //! - [`owner`]: entries of our connections go out, what they make safe comes back;
 //! - [`channel`]: the encrypted connection to one worker of another node;
 //! - [`backup`]: entries of others come in;
+//! - [`ending`]: connections that are over, but whose clients may not know it yet;
 //! - [`freeze`]: connections that move to another node on purpose become quiet here;
 //! - [`resume`]: connections whose owner is gone, or has frozen them for us, are continued here;
 //! - [`told`]: what must be known elsewhere before they say anything.
@@ -13,6 +14,7 @@
 
 mod backup;
 mod channel;
+mod ending;
 mod freeze;
 mod leg;
 mod owner;
@@ -31,7 +33,7 @@ use evergate_base::Micros;
 use evergate_bpf::{Flow, Gate, Lane, LaneId};
 use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::{Holder, Office};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -78,6 +80,8 @@ pub(crate) struct Cluster {
     /// Buckets that were given up, and when nothing of them can come any more.
     forgetting: Vec<(Bucket, Micros)>,
     by_slot: HashMap<u32, (Key, End)>,
+    /// Connections that are over here, oldest first.
+    endings: VecDeque<ending::Ending>,
     /// Legs of which more may be acknowledged.
     dirty: Vec<(Key, End)>,
     /// Server connections that went to the pool in this turn, which may owe an ACK too.
@@ -129,6 +133,7 @@ impl Cluster {
             complete: BTreeMap::new(),
             forgetting: Vec::new(),
             by_slot: HashMap::new(),
+            endings: VecDeque::new(),
             dirty: Vec::new(),
             pooled: Vec::new(),
             acknowledged: Vec::new(),

@@ -33,6 +33,8 @@ pub(crate) struct Mirroring {
     /// The entry that tells of the client's end, of the server's.
     client_end: Option<u64>,
     server_end: Option<(u32, u64)>,
+    /// The connection breaks: its client gets a RST, which nobody repeats.
+    pub(super) broken: bool,
 }
 
 impl Mirroring {
@@ -48,7 +50,14 @@ impl Mirroring {
             listed: false,
             client_end: None,
             server_end: None,
+            broken: false,
         }
+    }
+
+    /// The connection ends by RST.
+    pub(in crate::worker) fn break_off(&mut self) {
+        self.broken = true;
+        self.leg.slot.allow_rst();
     }
 
     /// Every node of `required` holds the entries up to here.
@@ -430,19 +439,6 @@ impl Worker {
         }
     }
 
-    /// A mirrored connection is gone from this worker: its slots go too.
-    pub(in crate::worker) fn end_mirroring(
-        &mut self,
-        mirroring: Mirroring,
-        connection: evergate_mirror::ConnectionId,
-    ) {
-        let Some(cluster) = &mut self.cluster else { return };
-        cluster.say(mirroring.bucket, &Frame::End { connection }, None);
-        cluster.by_slot.remove(&mirroring.leg.slot.index());
-        let end = mirroring.leg.end_sequence();
-        cluster.lane.finish(mirroring.leg.slot, Some(end), Leases::now_ns());
-    }
-
     /// A gated server connection is closed.
     pub(in crate::worker) fn end_gated(&mut self, gated: Gated) {
         let Some(cluster) = &mut self.cluster else { return };
@@ -526,6 +522,9 @@ impl Worker {
         for key in self.keys_of(bucket) {
             self.abandon(key);
         }
+        if let Some(cluster) = &mut self.cluster {
+            cluster.drop_endings(Some(bucket));
+        }
     }
 
     /// Makes a channel to the node's worker for the bucket, if there is none and it is not hopeless. True for a new one.
@@ -567,6 +566,7 @@ impl Worker {
         }
         cluster.channels_at = now + RETRY;
         cluster.lane.sweep(Leases::now_ns());
+        cluster.tend_endings(now);
         cluster.forget_late(now);
         let mut missing = Vec::new();
         for (number, role) in cluster.roles.iter().enumerate() {
@@ -607,6 +607,7 @@ impl Worker {
             }
         }
         let Some(cluster) = &mut self.cluster else { return };
+        frames.extend(cluster.ending_frames(bucket).map(|frame| (frame, None)));
         for (frame, notice) in frames {
             cluster.say_to(node, bucket, &frame, notice);
         }
@@ -623,7 +624,7 @@ impl Cluster {
     }
 
     /// Says something to everybody who mirrors the bucket.
-    fn say(&mut self, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
+    pub(super) fn say(&mut self, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
         for node in required.union(syncing).iter() {
             self.say_to(node, bucket, frame, notice);
