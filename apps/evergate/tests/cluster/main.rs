@@ -9,6 +9,7 @@ mod support;
 mod clocks;
 mod crossing;
 mod demo;
+mod foreign;
 mod host;
 mod hostile;
 mod matrix;

@@ -54,7 +54,7 @@ pub(crate) fn moment(below_ms: u64) -> Duration {
 }
 
 /// The node with the most client connections.
-fn carrier(nodes: &mut Vec<Node>) -> Node {
+pub(crate) fn carrier(nodes: &mut Vec<Node>) -> Node {
     let open = |node: &Node| {
         let status: serde_json::Value = serde_json::from_str(&node.cli(&["status", "--json"]).out).unwrap();
         status["connections"]["open"].as_u64().unwrap()

@@ -3,7 +3,7 @@
 
 mod all;
 mod ends;
-mod server;
+pub(crate) mod server;
 mod wire;
 
 use crate::matrix::moment;

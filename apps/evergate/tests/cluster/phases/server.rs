@@ -127,7 +127,7 @@ fn tunnel(desk: &Desk, input: &mut impl Read, mut output: &TcpStream) -> Result<
 }
 
 /// Takes a request body, which must be the content.
-fn take(head: &str, input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
+pub(crate) fn take(head: &str, input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
     let lower = head.to_ascii_lowercase();
     if lower.contains("expect: 100-continue") {
         output.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
@@ -148,7 +148,7 @@ fn take(head: &str, input: &mut impl BufRead, output: &mut impl Write) -> Result
 }
 
 /// Takes a chunked body up to its end.
-pub(super) fn read_chunked(input: &mut impl Read, body: &mut Vec<u8>) -> Result<()> {
+pub(crate) fn read_chunked(input: &mut impl Read, body: &mut Vec<u8>) -> Result<()> {
     loop {
         let line = line(input)?;
         let size = usize::from_str_radix(line.trim_end(), 16)
