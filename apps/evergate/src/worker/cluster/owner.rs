@@ -60,6 +60,14 @@ impl Mirroring {
         self.leg.slot.allow_rst();
     }
 
+    /// The client's leg, if it is known just now where its packets go next: a connection that was accepted without state
+    /// begins without that.
+    fn learn_next_hop(&mut self) -> Option<LegFacts> {
+        let facts = self.legs.get_mut(&0).filter(|facts| facts.next_hop == [0; 6])?;
+        facts.next_hop = self.leg.slot.next_hop();
+        (facts.next_hop != [0; 6]).then_some(*facts)
+    }
+
     /// Every node of `required` holds the entries up to here.
     fn held_by(&self, required: MemberSet) -> u64 {
         let of =
@@ -193,6 +201,9 @@ impl Worker {
         }
         let (bucket, index) = (mirroring.bucket, mirroring.queued);
         let connection = client.connection.id();
+        if let Some(facts) = mirroring.learn_next_hop() {
+            cluster.say(bucket, &Frame::Leg { connection, leg: 0, facts }, None);
+        }
         cluster.say(bucket, &Frame::Entries { connection, entries }, Some(Notice::Entry { key, index }));
         let required = cluster.required(bucket);
         if required.is_empty() {

@@ -1,7 +1,7 @@
 //! Ends of connections whose node dies meanwhile.
 
 use super::server::LONG;
-use super::{connect, owner, prepare, socket_state};
+use super::{connect, filter, owner, prepare, socket_state};
 use crate::support::eventually;
 use crate::traffic::{Carrier, content};
 use crate::world::{Node, World, privileged};
@@ -15,12 +15,6 @@ fn carrier(world: &World, nodes: &mut Vec<Node>, port: u16) -> Node {
 fn open(node: &Node) -> u64 {
     let status: serde_json::Value = serde_json::from_str(&node.cli(&["status", "--json"]).out).unwrap();
     status["connections"]["open"].as_u64().unwrap()
-}
-
-/// A rule for the packets that come to the clients and the server, or leave them.
-fn filter(world: &World, hook: &str, rule: &str) {
-    let chain = format!("chain {hook} {{ type filter hook {hook} priority 0; {rule}; }}");
-    world.filter(&format!("table bridge ends {{\n{chain}\n}}\n"));
 }
 
 /// The node has closed the connection and its end was lost: whoever goes on says it again.

@@ -2,6 +2,7 @@
 //! every byte right.
 
 mod all;
+mod begins;
 mod ends;
 pub(crate) mod server;
 mod wire;
@@ -71,6 +72,12 @@ enum When {
     Stopped,
     /// Directly after they were let go on.
     GoingOn,
+}
+
+/// A rule for the packets that come to the clients and the server, or leave them.
+fn filter(world: &World, hook: &str, rule: &str) {
+    let chain = format!("chain {hook} {{ type filter hook {hook} priority 0; {rule}; }}");
+    world.filter(&format!("table bridge ends {{\n{chain}\n}}\n"));
 }
 
 /// A cluster of three nodes before the server.
