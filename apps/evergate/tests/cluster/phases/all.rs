@@ -1,9 +1,10 @@
 //! The phases: each stops a client exactly there, and says how it goes on.
 
-use super::server::{HALF, HUGE, LONG, read_chunked};
+use super::server::{HALF, HUGE, LARGE, LONG, read_chunked};
 use super::wire::Wire;
 use crate::traffic::{Carrier, content};
 use std::io::{Error, Result};
+use std::time::Duration;
 
 /// What a stopped client still has to do; an error when anything is not as it must be.
 pub(super) type Rest = Box<dyn FnOnce() -> Result<()> + Send>;
@@ -55,6 +56,8 @@ phases! {
     end_sent_before_the_response: ANY,
     end_received_unread: ANY,
     end_received_and_read: ANY,
+    end_waits_behind_unread: ANY,
+    half_open_behind_unread: RAW,
     more_than_buffers_unread: SOME,
     close_notify_while_idle: TLS,
     half_open_by_the_server: RAW,
@@ -337,6 +340,35 @@ fn end_received_and_read(mut wire: Wire) -> Result<Rest> {
     wire.expect_content(0..LONG)?;
     wire.expect_end()?;
     rest(move || wire.finish())
+}
+
+/// The server has ended, and nobody but the nodes still has what the client did not take.
+fn end_waits_behind_unread(mut wire: Wire) -> Result<Rest> {
+    wire.shake()?;
+    wire.send(get("/large"))?;
+    wire.expect_head(200)?;
+    wire.expect_content(0..HALF)?;
+    rest(move || {
+        wire.expect_content(HALF..LARGE)?;
+        wire.expect_end()
+    })
+}
+
+/// The same, with a server that still listens.
+fn half_open_behind_unread(mut wire: Wire) -> Result<Rest> {
+    wire.send(get("/tunnel/large"))?;
+    // So slowly that the rest must be stashed, and the server has its end acknowledged.
+    let (piece, slow) = (30_000, 10 * 30_000);
+    for from in (0..slow).step_by(piece) {
+        wire.expect_content(from..from + piece)?;
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    rest(move || {
+        wire.expect_content(slow..LARGE)?;
+        wire.expect_end()?;
+        wire.send(content(0, LONG))?;
+        wire.end()
+    })
 }
 
 fn more_than_buffers_unread(mut wire: Wire) -> Result<Rest> {

@@ -21,8 +21,9 @@ use wire::Wire;
 /// Connections of one phase, until one of them is at the node that dies first.
 const TRIES: usize = 60;
 
-/// Clients stand still for longer than one in a hurry would.
-const PATIENT: &str = "[timeouts]\nhandshake_ms = 60000\nrequest_head_ms = 60000\nrequest_body_ms = 60000\n";
+/// Clients stand still for longer than one in a hurry would, and this machine may be slow.
+const PATIENT: &str = "[timeouts]\nhandshake_ms = 600000\nrequest_head_ms = 600000\nrequest_body_ms = 600000\n\
+    keep_alive_ms = 600000\nresponse_ms = 600000\nwrite_stall_ms = 600000\n";
 
 /// A client that was stopped.
 struct Stopped {

@@ -8,6 +8,8 @@ use std::sync::{Arc, Condvar, Mutex};
 /// Bytes of a response or a request that is stopped in its middle.
 pub(super) const LONG: usize = 200_000;
 pub(super) const HALF: usize = LONG / 2;
+/// More than a client takes that does not read, and less than it and a node hold.
+pub(super) const LARGE: usize = 1 << 20;
 /// More than the client and a node hold of it.
 pub(super) const HUGE: usize = 12 << 20;
 
@@ -94,11 +96,16 @@ fn converse(stream: &TcpStream, desk: &Desk, asked: &mut String) -> Result<()> {
                 output.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
                 return output.write_all(&content(0, LONG));
             }
+            "/large" => {
+                output.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+                return output.write_all(&content(0, LARGE));
+            }
             "/huge" => {
                 output.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
                 return output.write_all(&content(0, HUGE));
             }
-            "/tunnel" => return tunnel(desk, &mut input, stream),
+            "/tunnel" => return tunnel(desk, LONG, &mut input, stream),
+            "/tunnel/large" => return tunnel(desk, LARGE, &mut input, stream),
             _ => {
                 let number = path.rsplit('/').next().unwrap_or_default();
                 write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{number}", number.len())?;
@@ -114,8 +121,8 @@ fn halves(desk: &Desk, mut send: impl FnMut(usize, usize) -> Result<()>) -> Resu
 }
 
 /// Our end first, then all that the client sends until its own.
-fn tunnel(desk: &Desk, input: &mut impl Read, mut output: &TcpStream) -> Result<()> {
-    output.write_all(&content(0, LONG))?;
+fn tunnel(desk: &Desk, bytes: usize, input: &mut impl Read, mut output: &TcpStream) -> Result<()> {
+    output.write_all(&content(0, bytes))?;
     output.shutdown(Shutdown::Write)?;
     let mut came = Vec::new();
     input.read_to_end(&mut came)?;
