@@ -367,6 +367,7 @@ fn a_small_cluster_gets_the_documented_defaults() {
     assert_eq!((cluster.mode, cluster.steering), (ClusterMode::Witness, Steering::Steer));
     assert_eq!((cluster.server_ports_first, cluster.ports_per_bucket), (32_768, 27));
     assert_eq!((cluster.timing, cluster.flows_max), (ClusterTiming::BareMetal, 262_144));
+    assert!(cluster.stateless_accept);
     assert_eq!(cluster.pins, Path::new("/sys/fs/bpf/evergate"));
     assert!(
         cluster.moves("203.0.113.10:80".parse().unwrap())
@@ -378,7 +379,7 @@ fn a_small_cluster_gets_the_documented_defaults() {
 fn every_key_of_a_cluster_reaches_the_model() {
     let text = CLUSTER.replace("witness = [\"10.0.1.254\"]\n@@", "node = 2\nbackups = \"all\"\nmode = \"majority\"\n\
         virtual_mac = \"02:00:5E:00:00:0a\"\nsteering = \"flood\"\nport = 9000\nserver_ports_first = 2000\n\
-        ports_per_bucket = 10\npins = \"/sys/fs/bpf/other\"\ntiming = \"virtual_machine\"\nflows_max = 5000\nweight = 0");
+        ports_per_bucket = 10\npins = \"/sys/fs/bpf/other\"\ntiming = \"virtual_machine\"\nflows_max = 5000\nstateless_accept = false\nweight = 0");
     let loaded = parsed(&text);
     assert_round_trip(&loaded, Path::new("/base"));
     let cluster = loaded.config.cluster.unwrap();
@@ -387,6 +388,7 @@ fn every_key_of_a_cluster_reaches_the_model() {
     assert_eq!(cluster.virtual_mac, Some([2, 0, 0x5e, 0, 0, 10]));
     assert_eq!((cluster.port.get(), cluster.server_ports_first, cluster.ports_per_bucket), (9000, 2000, 10));
     assert_eq!((cluster.timing, cluster.flows_max), (ClusterTiming::VirtualMachine, 5000));
+    assert!(!cluster.stateless_accept);
 }
 
 #[test]

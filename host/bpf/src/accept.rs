@@ -3,9 +3,9 @@
 use crate::skeleton::accept::AcceptSkelBuilder;
 use crate::{Gate, GateError, pins, says};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{TC_INGRESS, TcHookBuilder};
+use libbpf_rs::{TC_INGRESS, TcHook, TcHookBuilder};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Key of the cookies: the same on all nodes, a secret.
 #[derive(Clone, Copy)]
@@ -47,19 +47,24 @@ impl Accept {
         attached.map(drop).map_err(|error| GateError::bpf(attempt(), &error))
     }
 
-    /// Takes it off again: the kernel answers SYNs.
-    pub fn detach(&self, interface: u32) -> Result<(), GateError> {
-        self.hook(interface)
-            .detach()
-            .map_err(|error| GateError::bpf(format!("detaching from interface {interface}"), &error))
+    fn hook(&self, interface: u32) -> TcHook {
+        hook(self.program.as_fd(), interface)
     }
+}
 
-    fn hook(&self, interface: u32) -> libbpf_rs::TcHook {
-        TcHookBuilder::new(self.program.as_fd())
-            .ifindex(interface as i32)
-            .replace(true)
-            .handle(1)
-            .priority(2)
-            .hook(TC_INGRESS)
+impl Gate {
+    /// Takes a stateless accept off an interface, also one that an earlier process left there: the kernel answers SYNs.
+    pub fn detach_accept(&self, interface: u32) -> Result<(), GateError> {
+        let mut hook = hook(self.programs.ingress.as_fd(), interface);
+        if says::quietly(|| hook.query()).0.is_err() {
+            return Ok(()); // there is none
+        }
+        hook.detach().map_err(|error| {
+            GateError::bpf(format!("detaching the stateless accept from interface {interface}"), &error)
+        })
     }
+}
+
+fn hook(program: BorrowedFd<'_>, interface: u32) -> TcHook {
+    TcHookBuilder::new(program).ifindex(interface as i32).replace(true).handle(1).priority(2).hook(TC_INGRESS)
 }

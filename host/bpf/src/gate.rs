@@ -4,7 +4,7 @@ use crate::counters::Counters;
 use crate::flow::words;
 use crate::lane::{Lane, LaneId};
 use crate::skeleton::{gate::GateSkelBuilder, types};
-use crate::slot::{FLAG_TAKEN, Restored, Slot};
+use crate::slot::{FLAG_LEARN, FLAG_TAKEN, Restored, Slot};
 use crate::table::{Table, bytes};
 use crate::{Bucket, BucketKey, Flow, GateError, Leases, NodeId, Owners, PortBlocks, bucket_of, pins, says};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -278,11 +278,12 @@ impl Gate {
         self.remove(&self.maps.addresses, &types::address { ip: words(ip) }, "removing an address")
     }
 
-    /// Gates connections to this address and port from their SYN-ACK on.
-    pub fn add_listener(&self, at: SocketAddr) -> Result<(), GateError> {
+    /// Gates connections to this address and port from their SYN-ACK on. `stateless`: where the [stateless
+    /// accept](crate::Accept) is attached it answers their SYNs; for protocols whose client speaks first.
+    pub fn add_listener(&self, at: SocketAddr, stateless: bool) -> Result<(), GateError> {
         self.maps
             .listeners
-            .update(bytes(&listener(at)), &0u32.to_ne_bytes(), MapFlags::ANY)
+            .update(bytes(&listener(at)), &u32::from(stateless).to_ne_bytes(), MapFlags::ANY)
             .map_err(|_| GateError::Full { address: at.ip() })
     }
 
@@ -398,7 +399,8 @@ impl Gate {
             if born_ns == 0 || now_ns.saturating_sub(born_ns) < age_ns {
                 continue;
             }
-            if flags.compare_exchange(0, FLAG_TAKEN, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            let take = |free| flags.compare_exchange(free, FLAG_TAKEN, Ordering::AcqRel, Ordering::Acquire);
+            if take(0).is_ok() || take(FLAG_LEARN).is_ok() {
                 // SAFETY: the key is written at registration only, and the slot is ours now.
                 let key = unsafe { (&raw const (*pointer).key).read_volatile() };
                 self.maps.free(&self.slots, index as u32, &key);

@@ -14,6 +14,9 @@ pub(crate) const FLAG_RST: u32 = 2;
 pub(crate) const FLAG_TAKEN: u32 = 4;
 pub(crate) const FLAG_RESTORED: u32 = 8;
 pub(crate) const FLAG_OPEN: u32 = 16;
+pub(crate) const FLAG_LEARN: u32 = 32;
+/// A link address that is not known.
+const UNKNOWN: [u8; 6] = [0; 6];
 const LANE_SHIFT: u32 = 24;
 
 /// The address of one field, without a reference to memory that the kernel writes.
@@ -52,7 +55,7 @@ pub struct Restored {
     pub interface: u32,
     /// Its card's address.
     pub source_mac: [u8; 6],
-    /// Where its packets go next.
+    /// Where its packets go next; zeros when that is to be learnt from the kernel.
     pub next_hop: [u8; 6],
 }
 
@@ -124,7 +127,8 @@ impl Slot {
         // SAFETY: as above.
         unsafe { pointer.write_volatile(value) };
         let slot = Slot { table: table.clone(), index, flow: from.flow };
-        slot.flags().store(FLAG_TAKEN | FLAG_RESTORED, Ordering::Release);
+        let learn = if from.next_hop == UNKNOWN { FLAG_LEARN } else { 0 };
+        slot.flags().store(FLAG_TAKEN | FLAG_RESTORED | learn, Ordering::Release);
         slot
     }
 
@@ -224,9 +228,13 @@ impl Slot {
         unsafe { (&raw const (*self.pointer()).wscale).read_volatile() }
     }
 
-    /// Where packets of the flow go next: the link address of the peer or of its gateway.
+    /// Where packets of the flow go next: the link address of the peer or of its gateway. Zeros when our kernel has not said
+    /// anything in it yet.
     pub fn next_hop(&self) -> [u8; 6] {
-        // SAFETY: the entry lies inside the table; the bytes are written at registration only.
+        if self.flags().load(Ordering::Acquire) & FLAG_LEARN != 0 {
+            return UNKNOWN;
+        }
+        // SAFETY: the entry lies inside the table; the bytes are written before the flag was taken away.
         let eth = unsafe { (&raw const (*self.pointer()).eth).read_volatile() };
         [eth[0], eth[1], eth[2], eth[3], eth[4], eth[5]]
     }

@@ -14,7 +14,7 @@ pub struct Event {
     pub writable: bool,
     /// The peer has ended its stream: reads must go on to the end.
     pub ended: bool,
-    /// Both directions are over: reset or error.
+    /// The connection broke: reset or error. That both directions have ended in order is no such thing.
     pub broken: bool,
 }
 
@@ -113,7 +113,7 @@ impl Epoll {
             readable: over || bits & (libc::EPOLLIN | libc::EPOLLRDHUP) != 0,
             writable: over || bits & libc::EPOLLOUT != 0,
             ended: over || bits & libc::EPOLLRDHUP != 0,
-            broken: over,
+            broken: bits & libc::EPOLLERR != 0,
         }
     }
 }

@@ -29,6 +29,17 @@ pub fn card_address(interface: &str) -> io::Result<[u8; 6]> {
     Ok([data[0] as u8, data[1] as u8, data[2] as u8, data[3] as u8, data[4] as u8, data[5] as u8])
 }
 
+/// Largest packet of an interface in the calling thread's network namespace, in bytes with the IP header.
+pub fn card_mtu(interface: &str) -> io::Result<u32> {
+    let mut request = interface_request(interface)?;
+    let socket = crate::repair::tcp_socket(([0, 0, 0, 0], 0).into())?;
+    // SAFETY: the kernel reads the name and writes the number inside the ifreq.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &raw mut request) })?;
+    // SAFETY: SIOCGIFMTU has filled in this member.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    u32::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
 /// Whether an interface has a carrier, in the network namespace of `socket`.
 pub fn has_carrier(socket: RawFd, interface: &str) -> io::Result<bool> {
     let mut request = interface_request(interface)?;

@@ -11,11 +11,11 @@ use super::speaker::Speaker;
 use super::status::{ClusterStatus, NodeStatus, WitnessStatus};
 use super::witness::Witnesses;
 use super::{Interface, Layout, Report, Reporter, Running, host};
-use crate::config::model::{Cluster, ClusterMode, ClusterTiming, Config, NodeNumber, Steering};
+use crate::config::model::{Cluster, ClusterMode, ClusterTiming, Config, NodeNumber, Protocol, Steering};
 use crate::control::message::warning;
 use anyhow::{Context, Result, anyhow};
 use evergate_base::Micros;
-use evergate_bpf::{Address, Gate, Options, PortBlocks};
+use evergate_bpf::{Address, CookieKey, Gate, Options, PortBlocks};
 use evergate_cluster::{
     BUCKETS, ClusterId, Incarnation, KeyId, Keyring, Mode, Node, NodeId, Pace, Path, Timing,
 };
@@ -65,12 +65,13 @@ impl Ground {
             .context("the ports of server legs do not fit")?;
         host::settle(ports)?;
         let gate = Arc::new(load_gate(cluster, number, ports, &secrets, virtual_mac)?);
-        for at in clustered(config, cluster) {
-            gate.add_listener(at)?;
+        for (at, stateless) in clustered(config, cluster) {
+            gate.add_listener(at, stateless)?;
         }
         for interface in interfaces {
             gate.attach(interface.index, interface.mac)?;
         }
+        accept_stateless(cluster, &gate, outside, secrets.cookies)?;
         let everywhere = cluster.addresses.iter().chain(&cluster.server_source).copied();
         host::add_addresses(everywhere)?;
         let me = node_id(number);
@@ -250,21 +251,39 @@ fn load_gate(
     Ok(gate)
 }
 
+/// SYNs from outside are answered without keeping state, or by the kernel.
+fn accept_stateless(cluster: &Cluster, gate: &Gate, outside: Interface, key: CookieKey) -> Result<()> {
+    if !cluster.stateless_accept {
+        return Ok(gate.detach_accept(outside.index)?);
+    }
+    let mtu = evergate_sys::card_mtu(&cluster.outside_interface)
+        .with_context(|| format!("cannot ask for the MTU of \"{}\"", cluster.outside_interface))?;
+    let segment = |headers: u32| u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX);
+    // Headers of IPv4 and IPv6, with that of TCP.
+    let accept = gate.load_accept(key, [segment(40), segment(60)]);
+    let accept = accept.context("connections cannot be accepted without state: use Linux 6.8, or set cluster.stateless_accept = false")?;
+    Ok(accept.attach(outside.index)?)
+}
+
 /// One folder per node, so that several nodes can run on one machine. The BPF file system takes no dots.
 fn pins(cluster: &Cluster, number: NodeNumber) -> PathBuf {
     cluster.pins.join(format!("{}-{}", cluster.name.replace('.', "_"), number.get()))
 }
 
-/// Addresses and ports of listeners whose connections outlive a node.
-pub(crate) fn clustered(config: &Config, cluster: &Cluster) -> Vec<SocketAddr> {
-    let mut all = Vec::new();
+/// Addresses and ports of listeners whose connections outlive a node, and whether SYNs to them are answered without keeping
+/// state. Where the server may speak first they are not: should the client's last ACK of the handshake be lost, nobody
+/// would ever say anything.
+pub(crate) fn clustered(config: &Config, cluster: &Cluster) -> BTreeMap<SocketAddr, bool> {
+    let mut all = BTreeMap::new();
     for listener in &config.listeners {
         let at = listener.address.socket;
         let both = listener.address.both_families;
         let taken = |ip: &&IpAddr| {
             **ip == at.ip() || at.ip().is_unspecified() && (both || ip.is_ipv4() == at.is_ipv4())
         };
-        all.extend(cluster.addresses.iter().filter(taken).map(|ip| SocketAddr::new(*ip, at.port())));
+        let stateless = cluster.stateless_accept && listener.protocol != Protocol::Tcp;
+        let addresses = cluster.addresses.iter().filter(taken);
+        all.extend(addresses.map(|ip| (SocketAddr::new(*ip, at.port()), stateless)));
     }
     all
 }

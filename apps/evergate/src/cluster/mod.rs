@@ -96,6 +96,9 @@ impl Layout {
 
     /// Makes the neighbour of a mirrored leg known to this node's kernel, so that a take-over need not ask for it.
     pub fn know_neighbour(&self, facts: &LegFacts) {
+        if facts.next_hop == [0; 6] {
+            return; // its owner has yet to learn it, and says it then
+        }
         let mut known = self.neighbours.lock().unwrap_or_else(PoisonError::into_inner);
         let ip = facts.remote.ip();
         if known.len() >= NEIGHBOURS_MAX || !known.insert(ip) {

@@ -6,7 +6,7 @@ use super::mailbox::Mailbox;
 use super::status::ClusterStatus;
 use crate::config::model::Config;
 use evergate_bpf::{Bucket, Counter, Gate};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -91,14 +91,14 @@ impl Running {
 
     /// Gates the listeners that a reload brought, and no longer those that it took away.
     pub fn change_listeners(&self, before: &Config, now: &Config) -> anyhow::Result<()> {
-        let of = |config: &Config| -> BTreeSet<SocketAddr> {
+        let of = |config: &Config| -> BTreeMap<SocketAddr, bool> {
             config.cluster.iter().flat_map(|cluster| clustered(config, cluster)).collect()
         };
         let (before, now) = (of(before), of(now));
-        for fresh in now.difference(&before) {
-            self.handle.gate.add_listener(*fresh)?;
+        for (at, stateless) in now.iter().filter(|(at, stateless)| before.get(at) != Some(stateless)) {
+            self.handle.gate.add_listener(*at, *stateless)?;
         }
-        for gone in before.difference(&now) {
+        for gone in before.keys().filter(|at| !now.contains_key(at)) {
             self.handle.gate.remove_listener(*gone)?;
         }
         Ok(())

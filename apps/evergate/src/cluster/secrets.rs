@@ -3,7 +3,7 @@
 //! Each purpose has a label of its own, so that nobody who gets hold of one of the secrets knows another.
 
 use anyhow::{Context, Result};
-use evergate_bpf::BucketKey;
+use evergate_bpf::{BucketKey, CookieKey};
 use evergate_crypto::derive;
 use std::path::Path;
 
@@ -15,6 +15,8 @@ pub(crate) struct Secrets {
     pub(crate) channels: [u8; 32],
     /// Which bucket a client falls into.
     pub(crate) buckets: BucketKey,
+    /// What answers to SYNs are signed with.
+    pub(crate) cookies: CookieKey,
     /// Where ticket keys come from.
     pub(crate) tickets: [u8; 32],
 }
@@ -33,17 +35,19 @@ impl Secrets {
     }
 
     pub(crate) fn of(key: &[u8; 32]) -> Secrets {
-        let words = derive::<16>(key, "bucket hash");
-        let [a, b] = [0, 8].map(|at| {
-            words.get(at..at + 8).and_then(|half| half.try_into().ok()).map_or(0, u64::from_le_bytes)
-        });
         Secrets {
             heartbeats: derive(key, "heartbeats"),
             channels: derive(key, "mirror channels"),
-            buckets: BucketKey([a, b]),
+            buckets: BucketKey(words(key, "bucket hash")),
+            cookies: CookieKey(words(key, "syn cookies")),
             tickets: derive(key, "session tickets"),
         }
     }
+}
+
+fn words(key: &[u8; 32], label: &str) -> [u64; 2] {
+    let bytes = derive::<16>(key, label);
+    [0, 8].map(|at| bytes.get(at..at + 8).and_then(|half| half.try_into().ok()).map_or(0, u64::from_le_bytes))
 }
 
 /// A fresh key as its file holds it.
@@ -66,6 +70,7 @@ mod tests {
         assert_ne!(secrets.channels, secrets.tickets);
         let BucketKey([a, b]) = secrets.buckets;
         assert!(a != b && a != 0);
+        assert_ne!(secrets.cookies.0, secrets.buckets.0);
         assert_ne!(fresh_key(), fresh_key());
     }
 }

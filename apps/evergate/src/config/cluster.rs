@@ -65,6 +65,7 @@ pub(super) fn cluster(raw: &RawConfig, checks: &mut Checks<'_>) -> Option<Cluste
         pins: checks.path(&section.pins),
         timing: section.timing,
         flows_max: section.flows_max,
+        stateless_accept: section.stateless_accept,
         weight: section.weight,
     })
 }

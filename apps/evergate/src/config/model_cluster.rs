@@ -47,6 +47,8 @@ pub struct Cluster {
     pub timing: ClusterTiming,
     /// Flows at a time.
     pub flows_max: u32,
+    /// SYNs are answered without keeping state, where the client speaks first.
+    pub stateless_accept: bool,
     /// Share of the load.
     pub weight: u16,
 }

@@ -239,6 +239,7 @@ pub(super) struct RawCluster {
     pub(super) pins: String,
     pub(super) timing: ClusterTiming,
     pub(super) flows_max: u32,
+    pub(super) stateless_accept: bool,
     pub(super) weight: u16,
     #[serde(default)]
     pub(super) nodes: Vec<RawClusterNode>,

@@ -119,6 +119,12 @@ pub(super) static CLUSTER: Section = Section {
             "TCP connections of clients and to servers together that can be carried at a time; about 450 bytes of kernel memory each, taken at start.",
         ),
         with_default(
+            "stateless_accept",
+            Kind::Bool,
+            "true",
+            "Whether SYNs are answered without keeping state, so that any node can go on from them: a connection survives its node from the first packet on, and a flood of SYNs costs no memory. Not for `protocol = \"tcp\"`, where the server may speak first.",
+        ),
+        with_default(
             "weight",
             Kind::Integer(0, 1000),
             "100",

@@ -153,6 +153,9 @@ impl Worker {
         self.counters.open.set(self.clients.len() as u64);
         self.give_back(&client.held);
         let connection = client.connection.id();
+        if let Some(mirroring) = &client.mirroring {
+            mirroring.leg.slot.open(); // before the socket closes: what it says then is said once
+        }
         drop(client.socket);
         if let Some(upstream) = client.upstream {
             self.drop_upstream(upstream);

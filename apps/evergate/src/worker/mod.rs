@@ -365,6 +365,9 @@ impl Worker {
         let Some(key) = client else { return };
         if let Some(client) = self.clients.get_mut(key) {
             evergate_sys::reset_on_close(client.fd());
+            if let Some(mirroring) = &mut client.mirroring {
+                mirroring.break_off();
+            }
         }
         self.stop_waiting(key);
         self.forget(key);

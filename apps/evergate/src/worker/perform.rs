@@ -173,8 +173,8 @@ impl Worker {
                     && abort
                 {
                     evergate_sys::reset_on_close(client.fd());
-                    if let Some(mirroring) = &client.mirroring {
-                        mirroring.leg.slot.allow_rst();
+                    if let Some(mirroring) = &mut client.mirroring {
+                        mirroring.break_off();
                     }
                 }
                 self.forget(key);

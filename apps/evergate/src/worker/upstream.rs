@@ -137,6 +137,9 @@ impl Worker {
         if let Some(handed) = upstream.handed {
             handed.handle_lost();
         }
+        if let Some(gated) = &upstream.gated {
+            gated.slot.open(); // before the socket closes: a RST is said once, and a FIN is repeated late
+        }
         drop(upstream.socket);
         if let Some(gated) = upstream.gated {
             self.end_gated(*gated);

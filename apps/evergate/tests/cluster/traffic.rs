@@ -49,12 +49,27 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
-    fn port(self) -> u16 {
+    pub(crate) fn port(self) -> u16 {
         match self {
             Carrier::Tcp => 9001,
             Carrier::Http => 9002,
             Carrier::Tls12 | Carrier::Tls13 => 9003,
         }
+    }
+
+    /// A TLS client of this version.
+    pub(crate) fn client(
+        self,
+        roots: &Arc<rustls::RootCertStore>,
+    ) -> std::io::Result<rustls::ClientConnection> {
+        let version = if self == Carrier::Tls12 { &rustls::version::TLS12 } else { &rustls::version::TLS13 };
+        let config = rustls::ClientConfig::builder_with_provider(evergate_crypto::client_provider())
+            .with_protocol_versions(&[version])
+            .map_err(std::io::Error::other)?
+            .with_root_certificates(roots.clone())
+            .with_no_client_auth();
+        let name = rustls::pki_types::ServerName::try_from("shop.test").map_err(std::io::Error::other)?;
+        rustls::ClientConnection::new(Arc::new(config), name).map_err(std::io::Error::other)
     }
 }
 
@@ -182,7 +197,7 @@ impl Traffic {
     }
 }
 
-fn roots(world: &World) -> rustls::RootCertStore {
+pub(crate) fn roots(world: &World) -> rustls::RootCertStore {
     let mut roots = rustls::RootCertStore::empty();
     let certificate = CertificateDer::from_pem_file(world.folder.path("shop.pem")).unwrap();
     roots.add(certificate).unwrap();
@@ -378,17 +393,10 @@ fn connect(
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let version = match carrier {
-        Carrier::Tcp | Carrier::Http => return Ok(Box::new(stream)),
-        Carrier::Tls12 => &rustls::version::TLS12,
-        Carrier::Tls13 => &rustls::version::TLS13,
-    };
-    let config = rustls::ClientConfig::builder_with_provider(evergate_crypto::client_provider())
-        .with_protocol_versions(&[version])
-        .map_err(std::io::Error::other)?
-        .with_root_certificates(roots.clone())
-        .with_no_client_auth();
-    let name = rustls::pki_types::ServerName::try_from("shop.test").map_err(std::io::Error::other)?;
-    let connection = rustls::ClientConnection::new(Arc::new(config), name).map_err(std::io::Error::other)?;
-    Ok(Box::new(rustls::StreamOwned::new(connection, stream)))
+    match carrier {
+        Carrier::Tcp | Carrier::Http => Ok(Box::new(stream)),
+        Carrier::Tls12 | Carrier::Tls13 => {
+            Ok(Box::new(rustls::StreamOwned::new(carrier.client(roots)?, stream)))
+        }
+    }
 }

@@ -128,15 +128,20 @@ impl World {
                 "chain {hook} {{ type filter hook {hook} priority 0; numgen random mod 100 == 0 counter drop; }}\n"
             ));
         }
-        let file = self.folder.write("weather.nft", &format!("{rules}}}\n"));
+        self.filter(&format!("{rules}}}\n"));
+    }
+
+    /// Adds rules for the packets that pass the switches.
+    pub(crate) fn filter(&self, rules: &str) {
+        let file = self.folder.write("rules.nft", rules);
         self.switch.run(move || {
             let made = Command::new("nft").arg("-f").arg(&file).output().unwrap();
             assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         });
     }
 
-    /// How many packets were lost.
-    pub(crate) fn lost(&self) -> u64 {
+    /// How many packets met a rule that counts.
+    pub(crate) fn counted(&self) -> u64 {
         let rules = self.switch.run(|| Command::new("nft").args(["list", "ruleset"]).output().unwrap());
         let rules = String::from_utf8(rules.stdout).unwrap();
         let counts = rules.split("counter packets ").skip(1).filter_map(|rest| rest.split(' ').next());

@@ -7,6 +7,7 @@ use super::pki::{certificate, client, https, issue, tls};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::sync::Arc;
+use std::time::Duration;
 
 const LARGE: usize = 10_000_000;
 
@@ -78,4 +79,34 @@ fn a_raw_tcp_listener_passes_bytes_and_the_end_of_each_direction() {
     stream.read_to_end(&mut back).unwrap();
     assert!(back == body, "{} of {} bytes", back.len(), body.len());
     echo.join().unwrap();
+}
+
+/// Both ends have ended when the server has yet to take most of it: that is no break.
+#[test]
+fn what_a_client_sends_after_the_servers_end_arrives_whole() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = listener.local_addr().unwrap();
+    let taken = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let (mut all, mut piece) = (Vec::new(), vec![0; 65_536]);
+        while let count @ 1.. = stream.read(&mut piece).unwrap() {
+            all.extend_from_slice(&piece[..count]);
+            std::thread::sleep(Duration::from_millis(2)); // slower than the client
+        }
+        all
+    });
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let listener = https("").replace("protocol = \"https\"", "protocol = \"tls\"");
+    let node = Node::start_in(folder, &format!("{listener}{}{}", certificate("site"), web(&[server], "")));
+    let mut stream = tls(node.address("in"), &Arc::new(client(None)), "site.example").stream;
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    let body = pattern(LARGE);
+    stream.write_all(&body).unwrap();
+    stream.conn.send_close_notify();
+    stream.flush().unwrap();
+    drop(stream);
+    let taken = taken.join().unwrap();
+    assert!(taken == body, "{} of {} bytes", taken.len(), body.len());
 }

@@ -8,6 +8,7 @@
  * clocks may differ by a minute. */
 #include "offer.h"
 #include "owner.h"
+#include "socket.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -19,7 +20,6 @@ const volatile __u16 segment_bytes[2] = { 1460, 1440 };	/* what we offer, IPv4 a
 
 #define NO_WSCALE 15
 #define OUR_WSCALE 7
-#define STATE_LISTEN 10
 
 /* A word takes two rounds here, against one in the bucket hash. */
 #define COOKIE_WORD(m) do { __u64 m_ = (m); v3 ^= m_; SIP_ROUND; SIP_ROUND; v0 ^= m_; } while (0)
@@ -93,14 +93,6 @@ static __always_inline void write_options(struct syn_ack *new, const struct offe
 
 static __always_inline void turn_around(struct __sk_buff *skb, const struct packet *p, bool v6)
 {
-	__u8 macs[12];
-	bpf_skb_load_bytes(skb, 6, macs, 6);
-	bpf_skb_load_bytes(skb, 0, macs + 6, 6);
-	struct peer from = { skb->ifindex, 0 };
-	struct mac *ours = bpf_map_lookup_elem(&peers, &from);
-	if (ours)
-		__builtin_memcpy(macs + 6, ours->mac, 6);
-	bpf_skb_store_bytes(skb, 0, macs, 12, 0);
 	if (v6) {
 		struct ipv6hdr ip = { .version = 6, .nexthdr = IPPROTO_TCP, .hop_limit = 64,
 				      .payload_len = bpf_htons(sizeof(struct syn_ack)) };
@@ -147,7 +139,8 @@ static __always_inline int answer_syn(struct __sk_buff *skb, struct packet *p)
 	bpf_l4_csum_replace(skb, p->l4 + 16, bpf_htons(old_len), bpf_htons(sizeof new), BPF_F_PSEUDO_HDR | 2);
 	skb->mark = cookie_mark;
 	count(COOKIE_SENT);
-	return bpf_redirect(skb->ifindex, 0);
+	/* by the kernel's routes: another node may have passed the SYN on, so it need not go back to where it came from */
+	return bpf_redirect_neigh(skb->ifindex, 0, 0, 0);
 }
 
 /* ---- the ACK that returns the cookie ---- */
@@ -183,12 +176,7 @@ static __always_inline bool register_accepted(struct __sk_buff *skb, struct pack
 	s->ifindex = skb->ifindex;
 	s->bucket = bucket;
 	s->generation = generation;
-	bpf_skb_load_bytes(skb, 6, s->eth, 6);
-	struct peer from = { skb->ifindex, 0 };
-	struct mac *ours = bpf_map_lookup_elem(&peers, &from);
-	if (ours)
-		__builtin_memcpy(s->eth + 6, ours->mac, 6);
-	bpf_skb_load_bytes(skb, 12, s->eth + 12, 2);
+	s->flags = FLAG_LEARN;		/* the frame may come from a node that passed it on */
 	if (!fresh || !bpf_map_update_elem(&flows, &p->key, &index, BPF_ANY))
 		return true;
 	bpf_map_push_elem(&free_slots, &index, 0);
@@ -212,23 +200,6 @@ static __always_inline void read_cookie(struct __sk_buff *skb, const struct pack
 		attrs->rcv_tsval = bpf_ntohl(ts[1]);
 		attrs->rcv_tsecr = bpf_ntohl(ts[2]);
 	}
-}
-
-static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const struct packet *p, bool v6)
-{
-	struct bpf_sock_tuple t = {};
-	if (v6) {
-		__builtin_memcpy(t.ipv6.saddr, p->key.remote_addr, 16);
-		__builtin_memcpy(t.ipv6.daddr, p->key.local_addr, 16);
-		t.ipv6.sport = p->key.remote_port;
-		t.ipv6.dport = p->key.local_port;
-		return bpf_skc_lookup_tcp(skb, &t, sizeof t.ipv6, BPF_F_CURRENT_NETNS, 0);
-	}
-	t.ipv4.saddr = p->key.remote_addr[3];
-	t.ipv4.daddr = p->key.local_addr[3];
-	t.ipv4.sport = p->key.remote_port;
-	t.ipv4.dport = p->key.local_port;
-	return bpf_skc_lookup_tcp(skb, &t, sizeof t.ipv4, BPF_F_CURRENT_NETNS, 0);
 }
 
 static __always_inline int accept_ack(struct __sk_buff *skb, struct packet *p)
@@ -267,7 +238,8 @@ SEC("tc") int stateless_accept(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	struct listener l = { .port = p.key.local_port };
 	__builtin_memcpy(l.ip, p.key.local_addr, 16);
-	if (!bpf_map_lookup_elem(&listeners, &l) || p.tcp.rst || p.tcp.fin)
+	__u32 *flags = bpf_map_lookup_elem(&listeners, &l);
+	if (!flags || !(*flags & LISTENER_STATELESS) || p.tcp.rst || p.tcp.fin)
 		return TC_ACT_OK;
 	if (p.tcp.syn)
 		return p.tcp.ack ? TC_ACT_OK : answer_syn(skb, &p);

@@ -25,6 +25,7 @@ enum slot_flag {
 	FLAG_TAKEN = 4,		/* a program holds the slot: never reuse it under its feet */
 	FLAG_RESTORED = 8,	/* the peer may acknowledge more than our kernel remembers to have sent */
 	FLAG_OPEN = 16,		/* nothing is withheld any more */
+	FLAG_LEARN = 32,	/* where packets go next is not known before our kernel says one */
 	LANE_SHIFT = 24,	/* upper byte: the lane that hears of acknowledgements */
 };
 
@@ -71,6 +72,8 @@ struct address_info {
 	__u8 mac[6];		/* the virtual MAC */
 	__u32 pad;
 };
+/* What a listener's entry holds. */
+enum { LISTENER_STATELESS = 1 };	/* SYNs are answered without keeping state */
 struct listener {
 	__be32 ip[4];
 	__be16 port;

@@ -8,6 +8,7 @@
  * Packets are dropped with TC_ACT_STOLEN, not TC_ACT_SHOT: TCP takes SHOT for a local failure and parks the data. */
 #include "neighbour.h"
 #include "offer.h"
+#include "socket.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -140,6 +141,10 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct packet *p, 
 	__u32 flags = READ(s->flags), committed = READ(s->committed), ws = s->wscale & 15;
 	struct tcphdr th = p->tcp;
 	bool template = skb->mark == template_mark, open = flags & FLAG_OPEN;
+	if (flags & FLAG_LEARN && !template) {
+		bpf_skb_load_bytes(skb, 0, s->eth, 14);
+		__sync_fetch_and_and(&s->flags, ~FLAG_LEARN);
+	}
 	if (th.rst && !th.ack && READ(s->syn_sent)) {
 		/* RFC 9293 section 3.5.1: a server still has a connection from this port, of a node that is dead. Nothing of
 		 * ours depends on it; without this answer our SYN would be repeated until the connect times out. */
@@ -170,10 +175,12 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct packet *p, 
 	}
 	__u32 out = before(committed, ack) && !open ? committed : ack;
 	bool clamped = out != ack, probe = pure && !template && seq != s->snd_nxt;
+	/* a restored flow that is given up while its peer has more than was made again: an end below that would be ignored */
+	bool gives_up = (th.fin || th.rst) && !p->data_len && open && flags & FLAG_RESTORED;
 	__u32 win = (__s32)(edge - out) < 0 ? 0 : (edge - out) >> ws;
 	if (win > 65535)
 		win = 65535;
-	if (pure && !probe && before(seq, s->peer_ack)) {
+	if (((pure && !probe) || gives_up) && before(seq, s->peer_ack)) {
 		/* after a take-over the peer may be ahead of our kernel and would ignore our ACKs as old */
 		seq = s->peer_ack;
 		count(SEQ_RAISED);
@@ -202,6 +209,16 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct packet *p, 
 	return TC_ACT_OK;
 }
 
+/* Whether somebody listens where the packet comes from: a process that is dead has left its lease, but no listener. */
+static __always_inline bool is_listened(struct __sk_buff *skb, const struct packet *p)
+{
+	struct bpf_sock *sk = find_socket(skb, p, skb->protocol == bpf_htons(ETH_P_IPV6));
+	bool listens = sk && sk->state == STATE_LISTEN;
+	if (sk)
+		bpf_sk_release(sk);
+	return listens;
+}
+
 static __always_inline int egress_unregistered(struct __sk_buff *skb, struct packet *p)
 {
 	__u32 bucket = 0, zero = 0;
@@ -221,7 +238,8 @@ static __always_inline int egress_unregistered(struct __sk_buff *skb, struct pac
 		return TC_ACT_STOLEN;
 	}
 	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
-	if (p->tcp.rst && set && READ(set->reset_unknown))
+	/* What was accepted nowhere yet may go on at another node: it is refused by a process that lives, or by nobody. */
+	if (p->tcp.rst && set && READ(set->reset_unknown) && (role != ROLE_LISTENER || is_listened(skb, p)))
 		return TC_ACT_OK;
 	if (!p->tcp.rst && !p->tcp.fin && !p->data_len)
 		return TC_ACT_OK;		/* the last ACKs of a finished flow (TIME_WAIT) */
@@ -418,8 +436,8 @@ struct template { struct tcphdr tcp; __be32 ts[3]; };
 static __always_inline int emit(struct __sk_buff *skb, __u32 index, bool v6)
 {
 	struct slot *s = bpf_map_lookup_elem(&slots, &index);
-	if (!s)
-		return 0;
+	if (!s || READ(s->flags) & FLAG_LEARN)
+		return 0;		/* our kernel's next packet says it */
 	struct template t = { .tcp = { .source = s->key.local_port, .dest = s->key.remote_port, .doff = 8, .ack = 1 } };
 	t.ts[0] = s->has_ts ? bpf_htonl(0x0101080a) : bpf_htonl(0x01010101);
 	t.ts[1] = t.ts[2] = s->has_ts ? 0 : bpf_htonl(0x01010101);

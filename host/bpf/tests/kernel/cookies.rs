@@ -57,7 +57,7 @@ fn a_connection_is_accepted_from_a_cookie_and_gated_from_its_first_byte() {
         let agreed = (facts.stamp.is_some(), facts.window_scales.is_some(), facts.sack);
         assert_eq!(agreed, (timestamps == "1", scaling == "1", sack == "1"), "IPv6 {v6}");
         assert_eq!(count(&world, 0, Counter::CookieAccepted), 1);
-        assert_eq!(count(&world, 0, Counter::CookieSent), 1);
+        assert!(count(&world, 0, Counter::CookieSent) > 0);
         assert!(count(&world, 0, Counter::Clamped) > 0, "not gated");
     }
 }

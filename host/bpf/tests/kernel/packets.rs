@@ -3,7 +3,7 @@
 use crate::frame::{ACK, FIN, RST, SYN, Segment};
 use crate::world::{PORT, VIRTUAL_MAC, at, bench, node, privileged, vip};
 use evergate_bpf::{Counter, Flow, Gate, GateError, Hook, Lane, LaneId, Mode, Owner, Restored, Slot};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 
 pub(crate) const PASS: u32 = 0;
 pub(crate) const NEXT: u32 = u32::MAX; // pass, after the stateless accept has looked
@@ -202,6 +202,9 @@ fn what_cannot_be_registered_does_not_start_and_what_is_unknown_stays_silent() {
         assert_eq!(leave(gate, &data), Err(STOLEN));
         assert_eq!(leave(gate, &rst), Err(STOLEN));
         gate.set_reset_unknown(true).unwrap();
+        // Nobody listens: the process is dead, and another node may go on with it.
+        assert_eq!(leave(gate, &rst), Err(STOLEN));
+        let _listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
         assert_eq!(leave(gate, &rst), Ok(rst));
         // What the kernel says to a SYN once the listener's process is dead: the next owner must get the next SYN.
         let refusal = Segment { seq: 0, ack: 501, flags: RST | ACK, ..out(false) };
@@ -288,6 +291,31 @@ fn after_a_take_over_neither_side_is_told_what_it_does_not_know() {
             leave(gate, &Segment { data: vec![7; 150], ..ack.clone() }).unwrap();
             assert_eq!(enter(gate, &ahead), Ok(ahead));
             assert_eq!(slot.peer_acked(), 100);
+        });
+    }
+}
+
+#[test]
+fn a_restored_flow_that_is_given_up_ends_where_its_peer_stands() {
+    if !privileged() {
+        return;
+    }
+    for (v6, flags) in [(false, FIN), (true, FIN), (false, RST), (true, RST)] {
+        bench(Mode::Steer, move |gate| {
+            let from = restored(v6, None);
+            let slot = gate.restore(&from).unwrap();
+            let ahead = Segment { seq: 1000, ack: 100, ..inward(v6) };
+            enter(gate, &ahead).unwrap();
+            let end = Segment { seq: from.send, ack: 1000, flags: flags | ACK, ..out(v6) };
+            slot.allow_fin();
+            slot.allow_rst();
+            assert_eq!(leave(gate, &end), Ok(end.clone()), "not given up: what is missing is made again");
+            slot.open();
+            assert_eq!(leave(gate, &end), Ok(Segment { seq: 100, ..end.clone() }));
+            // Our kernel learns that its FIN has arrived.
+            let done = Segment { ack: 101, ..ahead };
+            let wanted = from.send.wrapping_add(u32::from(flags == FIN));
+            assert_eq!(enter(gate, &done), Ok(Segment { ack: wanted, ..done }));
         });
     }
 }

@@ -69,7 +69,7 @@ pub(crate) fn configure(gate: &Gate) {
         let ip = vip(v6);
         let bucket = Bucket::new(0).unwrap();
         gate.add_address(&Address { ip, legs: true, bucket, mac: VIRTUAL_MAC }).unwrap();
-        gate.add_listener(SocketAddr::new(ip, PORT)).unwrap();
+        gate.add_listener(SocketAddr::new(ip, PORT), true).unwrap();
     }
 }
 

@@ -114,6 +114,7 @@ impl Worker {
             cluster.roles.fill(Role::Outside { owner: None });
             cluster.outgoing.clear();
             cluster.incoming.clear();
+            cluster.drop_endings(None);
         }
         for key in self.clients.keys() {
             if self.clients.get_mut(key).is_some_and(|client| client.mirroring.is_some()) {

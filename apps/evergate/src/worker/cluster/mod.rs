@@ -4,6 +4,7 @@
 //! - [`owner`]: entries of our connections go out, what they make safe comes back;
 //! - [`channel`]: the encrypted connection to one worker of another node;
 //! - [`backup`]: entries of others come in;
+//! - [`ending`]: connections that are over, but whose clients may not know it yet;
 //! - [`freeze`]: connections that move to another node on purpose become quiet here;
 //! - [`resume`]: connections whose owner is gone, or has frozen them for us, are continued here;
 //! - [`told`]: what must be known elsewhere before they say anything.
@@ -13,6 +14,7 @@
 
 mod backup;
 mod channel;
+mod ending;
 mod freeze;
 mod leg;
 mod owner;
@@ -85,6 +87,8 @@ pub(crate) struct Cluster {
     by_bucket: Vec<Vec<Key>>,
     /// Whose flow a slot of the gate is, by the slot's number.
     by_slot: Vec<Option<Key>>,
+    /// Connections that are over here, oldest first.
+    endings: VecDeque<ending::Ending>,
     /// Legs of which more may be acknowledged.
     dirty: Vec<(Key, End)>,
     /// Server connections that went to the pool: when each is looked at, for the next request may have taken along the ACK
@@ -139,6 +143,7 @@ impl Cluster {
             forgetting: Vec::new(),
             by_bucket: vec![Vec::new(); usize::from(evergate_cluster::BUCKETS)],
             by_slot: Vec::new(),
+            endings: VecDeque::new(),
             dirty: Vec::new(),
             pooled: VecDeque::new(),
             acknowledged: Vec::new(),

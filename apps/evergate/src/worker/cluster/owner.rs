@@ -35,6 +35,8 @@ pub(crate) struct Mirroring {
     /// The entry that tells of the client's end, of the server's.
     client_end: Option<u64>,
     server_end: Option<(u32, u64)>,
+    /// The connection breaks: its client gets a RST, which nobody repeats.
+    pub(super) broken: bool,
 }
 
 impl Mirroring {
@@ -50,7 +52,22 @@ impl Mirroring {
             listed: false,
             client_end: None,
             server_end: None,
+            broken: false,
         }
+    }
+
+    /// The connection ends by RST.
+    pub(in crate::worker) fn break_off(&mut self) {
+        self.broken = true;
+        self.leg.slot.allow_rst();
+    }
+
+    /// The client's leg, if it is known just now where its packets go next: a connection that was accepted without state
+    /// begins without that.
+    fn learn_next_hop(&mut self) -> Option<LegFacts> {
+        let facts = self.legs.get_mut(&0).filter(|facts| facts.next_hop == [0; 6])?;
+        facts.next_hop = self.leg.slot.next_hop();
+        (facts.next_hop != [0; 6]).then_some(*facts)
     }
 
     /// Every node of `required` holds the entries up to here.
@@ -187,6 +204,9 @@ impl Worker {
         }
         let (bucket, index) = (mirroring.bucket, mirroring.queued);
         let connection = client.connection.id();
+        if let Some(facts) = mirroring.learn_next_hop() {
+            cluster.say(bucket, &Frame::Leg { connection, leg: 0, facts }, None);
+        }
         cluster.say(bucket, &Frame::Entries { connection, entries }, Some(Notice::Entry { key, index }));
         let required = cluster.required(bucket);
         if required.is_empty() {
@@ -441,19 +461,6 @@ impl Worker {
         }
     }
 
-    /// A mirrored connection is gone from this worker: its slots go too.
-    pub(in crate::worker) fn end_mirroring(
-        &mut self,
-        mirroring: Mirroring,
-        connection: evergate_mirror::ConnectionId,
-    ) {
-        let Some(cluster) = &mut self.cluster else { return };
-        cluster.say(mirroring.bucket, &Frame::End { connection }, None);
-        cluster.forget_slot(mirroring.leg.slot.index());
-        let end = mirroring.leg.end_sequence();
-        cluster.lane.finish(mirroring.leg.slot, Some(end), Leases::now_ns());
-    }
-
     /// A gated server connection is closed.
     pub(in crate::worker) fn end_gated(&mut self, gated: Gated) {
         let Some(cluster) = &mut self.cluster else { return };
@@ -544,6 +551,9 @@ impl Worker {
         for key in self.keys_of(bucket) {
             self.abandon(key);
         }
+        if let Some(cluster) = &mut self.cluster {
+            cluster.drop_endings(Some(bucket));
+        }
     }
 
     /// Makes a channel to the node's worker for the bucket, if there is none and it is not hopeless. True for a new one.
@@ -585,6 +595,7 @@ impl Worker {
         }
         cluster.channels_at = now + RETRY;
         cluster.lane.sweep(Leases::now_ns());
+        cluster.tend_endings(now);
         cluster.forget_late(now);
         let mut missing = Vec::new();
         for (number, role) in cluster.roles.iter().enumerate() {
@@ -625,6 +636,7 @@ impl Worker {
             }
         }
         let Some(cluster) = &mut self.cluster else { return };
+        frames.extend(cluster.ending_frames(bucket).map(|frame| (frame, None)));
         for (frame, notice) in frames {
             cluster.say_to(node, bucket, &frame, notice);
         }
@@ -674,7 +686,7 @@ impl Cluster {
     }
 
     /// Says something to everybody who mirrors the bucket.
-    fn say(&mut self, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
+    pub(super) fn say(&mut self, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
         for node in required.union(syncing).iter() {
             self.say_to(node, bucket, frame, notice);

@@ -40,7 +40,8 @@ struct Leg {
     /// Positions that are mirrored: output that the peer has, input that we have.
     sent: u64,
     received: u64,
-    /// What the peer turned out to have.
+    /// What the peer turned out to have, but for the last number: that may be the FIN of the node before us, which is no
+    /// byte of the stream. Whatever it is, it is sent again, and the peer passes it over.
     acked: u64,
     slot: Option<Slot>,
     heard: Option<Heard>,
@@ -129,7 +130,7 @@ impl Leg {
         self.heard = cluster.gate.heard(&self.flow());
         if let Some(heard) = self.heard {
             let ahead = heard.ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32;
-            self.acked = self.sent + u64::try_from(ahead).unwrap_or(0);
+            self.acked = self.sent + u64::try_from(ahead - 1).unwrap_or(0);
         }
         self.heard.is_some()
     }

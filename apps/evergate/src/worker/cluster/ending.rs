@@ -1,0 +1,108 @@
+//! Ends: a connection that is over here is kept by the backups until its client has our end.
+//!
+//! Our FIN, and what came before it, may be lost. As long as this node lives its kernel repeats them; should it die, only
+//! a backup that still holds the connection can. So the backups hear of the end when the client has acknowledged it.
+//! A connection that breaks is over at once: a RST is said once, by whoever breaks it.
+
+use super::Cluster;
+use super::owner::Mirroring;
+use crate::worker::Worker;
+use evergate_base::Micros;
+use evergate_bpf::{Leases, Slot};
+use evergate_cluster::Bucket;
+use evergate_mirror::{ConnectionId, Frame, LegFacts, Mirrored};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A client that has not acknowledged the end for so long is gone.
+const WAIT: Micros = Micros::from_ms(15_000);
+/// Endings of a worker; beyond it the oldest is over for the backups too.
+const ENDINGS_MAX: usize = 8192;
+
+/// A connection whose socket is closed, and whose client may not know it.
+pub(super) struct Ending {
+    connection: ConnectionId,
+    bucket: Bucket,
+    slot: Slot,
+    /// Sequence number after our FIN.
+    end: u32,
+    fold: Box<Mirrored>,
+    legs: BTreeMap<u32, LegFacts>,
+    until: Micros,
+}
+
+impl Worker {
+    /// A mirrored connection is gone from this worker: its slots go too, and the backups hear of it in time.
+    pub(in crate::worker) fn end_mirroring(&mut self, mirroring: Mirroring, connection: ConnectionId) {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.forget_slot(mirroring.leg.slot.index());
+        let Mirroring { bucket, leg, fold, legs, broken, .. } = mirroring;
+        let end = leg.end_sequence();
+        let ending = Ending { connection, bucket, slot: leg.slot, end, fold, legs, until: now + WAIT };
+        if broken || ending.is_over(now) {
+            return cluster.finish_ending(ending);
+        }
+        if cluster.endings.len() >= ENDINGS_MAX
+            && let Some(oldest) = cluster.endings.pop_front()
+        {
+            self.counters.reason("endings_max");
+            cluster.finish_ending(oldest);
+        }
+        cluster.endings.push_back(ending);
+    }
+}
+
+impl Ending {
+    fn is_over(&self, now: Micros) -> bool {
+        self.slot.peer_acked().wrapping_sub(self.end) as i32 >= 0 || self.until <= now
+    }
+}
+
+impl Cluster {
+    /// Says which connections are over: their clients have acknowledged it, or are gone.
+    pub(super) fn tend_endings(&mut self, now: Micros) {
+        let over = |ending: &mut Ending| ending.is_over(now);
+        for ending in extract(&mut self.endings, over) {
+            self.finish_ending(ending);
+        }
+    }
+
+    fn finish_ending(&mut self, ending: Ending) {
+        let Ending { connection, bucket, slot, end, .. } = ending;
+        self.say(bucket, &Frame::End { connection }, None);
+        self.lane.finish(slot, Some(end), Leases::now_ns());
+    }
+
+    /// The bucket, or all of them, are not ours any more: nothing of it leaves.
+    pub(super) fn drop_endings(&mut self, bucket: Option<Bucket>) {
+        for ending in extract(&mut self.endings, |ending| bucket.is_none_or(|bucket| bucket == ending.bucket))
+        {
+            self.lane.finish(ending.slot, None, Leases::now_ns());
+        }
+    }
+
+    /// What a backup that is filled must hear of connections that end.
+    pub(super) fn ending_frames(&self, bucket: Bucket) -> impl Iterator<Item = Frame> {
+        let endings = self.endings.iter().filter(move |ending| ending.bucket == bucket);
+        endings.flat_map(|ending| {
+            let (connection, bucket) = (ending.connection, ending.bucket.0);
+            let begin = Frame::Begin { connection, bucket, state: Some(ending.fold.clone()) };
+            let legs = ending.legs.iter();
+            let legs = legs.map(move |(leg, facts)| Frame::Leg { connection, leg: *leg, facts: *facts });
+            std::iter::once(begin).chain(legs)
+        })
+    }
+}
+
+/// Takes those out that are wanted, in order.
+fn extract(from: &mut VecDeque<Ending>, mut wanted: impl FnMut(&mut Ending) -> bool) -> Vec<Ending> {
+    let mut out = Vec::new();
+    for _ in 0..from.len() {
+        let Some(mut ending) = from.pop_front() else { break };
+        match wanted(&mut ending) {
+            true => out.push(ending),
+            false => from.push_back(ending),
+        }
+    }
+    out
+}

@@ -1,0 +1,40 @@
+//! Connections of which their node has only seen the SYN when it dies.
+
+use super::{connect, filter, prepare};
+use crate::support::eventually;
+use crate::traffic::Carrier;
+use crate::world::{Node, privileged, settled};
+
+/// SYNs that a node has answered.
+fn answered(node: &Node) -> u64 {
+    node.status().gate["cookie_sent"]
+}
+
+/// The client has the SYN-ACK of a node that dies before anything else of it arrives: another one goes on.
+#[test]
+fn a_connection_outlives_the_node_that_answered_its_syn() {
+    if !privileged() {
+        return;
+    }
+    let (world, mut nodes, _desk) = prepare();
+    for carrier in [Carrier::Tls13, Carrier::Http] {
+        let before: Vec<u64> = nodes.iter().map(answered).collect();
+        filter(
+            &world,
+            "output",
+            &format!("tcp dport {} tcp flags & syn != syn counter drop", carrier.port()),
+        );
+        let (_, mut wire) = connect(&world, carrier);
+        let place = eventually("a node has answered", || {
+            nodes.iter().zip(&before).position(|(node, before)| answered(node) > *before)
+        });
+        eventually("the rest is lost", || (world.counted() > 0).then_some(()));
+        nodes.remove(place).kill();
+        world.filter("delete table bridge ends\n");
+        wire.shake().unwrap();
+        wire.ask(0..3).unwrap();
+        if nodes.len() > 1 {
+            settled(&nodes);
+        }
+    }
+}

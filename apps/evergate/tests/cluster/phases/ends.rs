@@ -1,0 +1,72 @@
+//! Ends of connections whose node dies meanwhile.
+
+use super::server::LONG;
+use super::{connect, filter, owner, prepare, socket_state};
+use crate::support::eventually;
+use crate::traffic::{Carrier, content};
+use crate::world::{Node, World, privileged};
+
+/// Takes the node with the client's connection out.
+fn carrier(world: &World, nodes: &mut Vec<Node>, port: u16) -> Node {
+    let number = eventually("a node carries the connection", || owner(world, port));
+    nodes.remove(nodes.iter().position(|node| node.number == number).unwrap())
+}
+
+fn open(node: &Node) -> u64 {
+    let status: serde_json::Value = serde_json::from_str(&node.cli(&["status", "--json"]).out).unwrap();
+    status["connections"]["open"].as_u64().unwrap()
+}
+
+/// The node has closed the connection and its end was lost: whoever goes on says it again.
+#[test]
+fn an_end_that_was_lost_is_said_by_the_next_node() {
+    if !privileged() {
+        return;
+    }
+    let (world, mut nodes, _desk) = prepare();
+    for carrying in [Carrier::Http, Carrier::Tls13] {
+        let (port, mut wire) = connect(&world, carrying);
+        wire.shake().unwrap();
+        let lost =
+            format!("tcp sport {} tcp dport {port} tcp flags & fin == fin counter drop", carrying.port());
+        filter(&world, "input", &lost);
+        wire.send(b"GET /ended HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
+        wire.expect_head(200).unwrap();
+        wire.expect_content(0..LONG).unwrap();
+        let node = carrier(&world, &mut nodes, port);
+        eventually("the node has done with the connection", || (open(&node) == 0).then_some(()));
+        assert!(world.counted() > 0, "the end was not lost");
+        node.kill();
+        world.filter("delete table bridge ends\n");
+        wire.expect_end().unwrap();
+        wire.finish().unwrap();
+        if nodes.len() > 1 {
+            crate::world::settled(&nodes);
+        }
+    }
+}
+
+/// A client that had our end from the node before ends in order: our end has the same place on both nodes.
+#[test]
+fn an_end_that_was_acknowledged_keeps_its_place() {
+    if !privileged() {
+        return;
+    }
+    let (world, mut nodes, desk) = prepare();
+    let (port, mut wire) = connect(&world, Carrier::Tcp);
+    wire.send(b"GET /tunnel HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
+    wire.expect_content(0..LONG).unwrap();
+    wire.expect_end().unwrap();
+    // A client whose socket is gone answers whatever does not fit with a RST.
+    let refused = format!("tcp sport {port} tcp flags & rst == rst counter");
+    filter(&world, "output", &refused);
+    carrier(&world, &mut nodes, port).kill();
+    wire.send(content(0, LONG)).unwrap();
+    wire.finish().unwrap();
+    drop(wire);
+    eventually("the server has everything", || (*desk.whole.lock().unwrap() == 1).then_some(()));
+    const TIME_WAIT: u8 = 6;
+    let over = |node: &Node| socket_state(&world, node.number, port).is_none_or(|state| state == TIME_WAIT);
+    eventually("the connection is over", || nodes.iter().all(over).then_some(()));
+    assert_eq!((world.counted(), desk.wrong()), (0, Vec::new()));
+}

@@ -1,0 +1,166 @@
+//! Clients in every phase of a connection, each stopped exactly there, while their nodes die: all go on, and end with
+//! every byte right.
+
+mod all;
+mod begins;
+mod ends;
+pub(crate) mod server;
+mod wire;
+
+use crate::matrix::moment;
+use crate::support::eventually;
+use crate::traffic::{Carrier, config, roots};
+use crate::world::{Node, World, privileged, settled};
+use all::{PHASES, Phase, Rest};
+use server::Desk;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use wire::Wire;
+
+/// Connections of one phase, until one of them is at the node that dies first.
+const TRIES: usize = 60;
+
+/// Clients stand still for longer than one in a hurry would, and this machine may be slow.
+const PATIENT: &str = "[timeouts]\nhandshake_ms = 600000\nrequest_head_ms = 600000\nrequest_body_ms = 600000\n\
+    keep_alive_ms = 600000\nresponse_ms = 600000\nwrite_stall_ms = 600000\n";
+
+/// A client that was stopped.
+struct Stopped {
+    name: String,
+    /// The node that carries it.
+    node: u8,
+    rest: Rest,
+}
+
+/// The state of a node's socket for the client's port, as the kernel numbers them.
+fn socket_state(world: &World, node: u8, port: u16) -> Option<u8> {
+    let sockets = world.host(node).run(|| std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap());
+    sockets.lines().skip(1).find_map(|line| {
+        let mut fields = line.split_whitespace().skip(2);
+        let (_, remote) = fields.next()?.rsplit_once(':')?;
+        (u16::from_str_radix(remote, 16) == Ok(port)).then(|| u8::from_str_radix(fields.next()?, 16).ok())?
+    })
+}
+
+/// The node that has a socket for the client's port.
+fn owner(world: &World, port: u16) -> Option<u8> {
+    (1..=3).find(|number| socket_state(world, *number, port).is_some())
+}
+
+/// A new connection, and its port.
+fn connect(world: &World, carrier: Carrier) -> (u16, Wire) {
+    let (to, roots) = (world.family.address(), Arc::new(roots(world)));
+    let wire = world.switch.run(move || Wire::connect(carrier, to, &roots)).unwrap();
+    (wire.port(), wire)
+}
+
+/// Stops a client in the phase.
+fn stop(world: &World, phase: Phase, carrier: Carrier) -> Stopped {
+    let name = format!("{} over {carrier:?}", phase.name);
+    let (port, wire) = connect(world, carrier);
+    let stopped = (phase.stop)(wire);
+    let rest = stopped.unwrap_or_else(|error| panic!("{name}: {error} before anything happened"));
+    // A connection that both have ended is nobody's any more.
+    let node = owner(world, port).unwrap_or(0);
+    Stopped { name, node, rest }
+}
+
+/// When nodes die.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// While all clients stand still.
+    Stopped,
+    /// Directly after they were let go on.
+    GoingOn,
+}
+
+/// A rule for the packets that come to the clients and the server, or leave them.
+fn filter(world: &World, hook: &str, rule: &str) {
+    let chain = format!("chain {hook} {{ type filter hook {hook} priority 0; {rule}; }}");
+    world.filter(&format!("table bridge ends {{\n{chain}\n}}\n"));
+}
+
+/// A cluster of three nodes before the server.
+fn prepare() -> (World, Vec<Node>, Arc<Desk>) {
+    let world = World::new(3);
+    let config = format!("{PATIENT}{}", config(&world, 3, ""));
+    let nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    let desk = Arc::new(Desk::default());
+    let (at, shared) = (SocketAddr::new(world.family.inside(254), 8000), desk.clone());
+    world.switch.run(move || {
+        let listener = TcpListener::bind(at).unwrap();
+        std::thread::spawn(move || server::serve(&listener, &shared));
+    });
+    (world, nodes, desk)
+}
+
+/// Stops clients in all phases, kills these nodes one after the other, and lets all clients go on: afterwards or just before.
+fn outlive(victims: &[u8], when: When) {
+    if !privileged() {
+        return;
+    }
+    let (world, mut nodes, desk) = prepare();
+    let mut stopped: Vec<Stopped> = Vec::new();
+    for phase in PHASES {
+        for carrier in phase.over {
+            let at_victim = (0..TRIES).any(|_| {
+                stopped.push(stop(&world, *phase, *carrier));
+                stopped.last().is_some_and(|last| last.node == victims[0])
+            });
+            assert!(at_victim, "{} over {carrier:?}: never at node {}", phase.name, victims[0]);
+        }
+    }
+    let hit = stopped.iter().filter(|stopped| victims.contains(&stopped.node)).count();
+    println!("{} connections, {hit} of them on nodes that die", stopped.len());
+    let tunnels = stopped.iter().filter(|stopped| stopped.name.starts_with("half_open")).count();
+    let mut going = Vec::new();
+    if when == When::GoingOn {
+        going = go_on(&desk, std::mem::take(&mut stopped));
+        std::thread::sleep(moment(40));
+    }
+    for (number, victim) in victims.iter().enumerate() {
+        if number > 0 {
+            settled(&nodes);
+        }
+        let place = nodes.iter().position(|node| node.number == *victim).unwrap();
+        nodes.remove(place).kill();
+    }
+    going.extend(go_on(&desk, stopped));
+    let mut broken = Vec::new();
+    for (name, node, thread) in going {
+        if let Err(error) = thread.join().unwrap() {
+            broken.push(format!("{name}, of node {node}: {error}"));
+        }
+    }
+    assert!(broken.is_empty() && desk.wrong().is_empty(), "{broken:#?}, the server: {:#?}", desk.wrong());
+    eventually("every half-open tunnel ends", || (*desk.whole.lock().unwrap() == tunnels).then_some(()));
+    let continued: u64 = nodes.iter().map(|node| node.status().counts.connections_continued).sum();
+    assert!(continued > 0 && hit > 0, "nothing was carried by the nodes that died");
+}
+
+/// A client that goes on: what it is, which node carried it, and what comes of it.
+type Going = (String, u8, JoinHandle<std::io::Result<()>>);
+
+/// Lets the server and these clients go on.
+fn go_on(desk: &Desk, stopped: Vec<Stopped>) -> Vec<Going> {
+    desk.go_on();
+    let start = |Stopped { name, node, rest }| (name, node, std::thread::spawn(rest));
+    stopped.into_iter().map(start).collect()
+}
+
+#[test]
+fn clients_in_every_phase_outlive_their_node() {
+    outlive(&[2], When::Stopped);
+}
+
+#[test]
+fn clients_in_every_phase_outlive_two_nodes() {
+    outlive(&[1, 3], When::Stopped);
+}
+
+#[test]
+fn clients_that_go_on_from_every_phase_outlive_their_node() {
+    outlive(&[3], When::GoingOn);
+}

@@ -1,0 +1,183 @@
+//! The server behind the cluster: it stops in the middle of its answers until it is let go on.
+
+use crate::traffic::{content, head};
+use std::io::{BufRead, BufReader, Error, Read, Result, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+
+/// Bytes of a response or a request that is stopped in its middle.
+pub(super) const LONG: usize = 200_000;
+pub(super) const HALF: usize = LONG / 2;
+/// More than a client takes that does not read, and less than it and a node hold.
+pub(super) const LARGE: usize = 1 << 20;
+/// More than the client and a node hold of it.
+pub(super) const HUGE: usize = 12 << 20;
+
+/// What the server and the test share.
+#[derive(Default)]
+pub(super) struct Desk {
+    goes_on: Mutex<bool>,
+    changed: Condvar,
+    wrong: Mutex<Vec<String>>,
+    /// Tunnels whose client's bytes came whole after the server's end.
+    pub(super) whole: Mutex<usize>,
+}
+
+impl Desk {
+    /// Halves of answers that wait may go.
+    pub(super) fn go_on(&self) {
+        *self.goes_on.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) {
+        let guard = self.goes_on.lock().unwrap();
+        drop(self.changed.wait_while(guard, |goes_on| !*goes_on).unwrap());
+    }
+
+    /// What the server found to be wrong.
+    pub(super) fn wrong(&self) -> Vec<String> {
+        self.wrong.lock().unwrap().clone()
+    }
+}
+
+pub(super) fn serve(listener: &TcpListener, desk: &Arc<Desk>) {
+    for stream in listener.incoming().flatten() {
+        let desk = desk.clone();
+        std::thread::spawn(move || {
+            stream.set_nodelay(true).unwrap();
+            let mut asked = String::new();
+            if let Err(error) = converse(&stream, &desk, &mut asked) {
+                desk.wrong.lock().unwrap().push(format!("{asked}: {error}"));
+            }
+        });
+    }
+}
+
+fn converse(stream: &TcpStream, desk: &Desk, asked: &mut String) -> Result<()> {
+    let mut input = BufReader::new(stream.try_clone()?);
+    let mut output = stream;
+    loop {
+        // A connection without a request may end at any time.
+        match input.fill_buf() {
+            Ok([]) | Err(_) => return Ok(()),
+            Ok(_) => {}
+        }
+        let head = head(&mut input)?;
+        *asked = head.lines().next().unwrap_or_default().to_owned();
+        let path = asked.split(' ').nth(1).unwrap_or_default().to_owned();
+        match path.as_str() {
+            "/up" => take(&head, &mut input, &mut output)?,
+            "/wait" => {
+                desk.wait();
+                output.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nwaited")?;
+            }
+            "/half" => {
+                write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {LONG}\r\n\r\n")?;
+                halves(desk, |from, to| output.write_all(&content(from, to)))?;
+            }
+            "/chunked" => {
+                output.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+                halves(desk, |from, to| {
+                    for from in (from..to).step_by(10_000) {
+                        write!(output, "{:x}\r\n", 10_000)?;
+                        output.write_all(&content(from, from + 10_000))?;
+                        output.write_all(b"\r\n")?;
+                    }
+                    Ok(())
+                })?;
+                output.write_all(b"0\r\n\r\n")?;
+            }
+            "/ends" => {
+                output.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+                return halves(desk, |from, to| output.write_all(&content(from, to)));
+            }
+            "/ended" => {
+                output.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+                return output.write_all(&content(0, LONG));
+            }
+            "/large" => {
+                output.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+                return output.write_all(&content(0, LARGE));
+            }
+            "/huge" => {
+                output.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+                return output.write_all(&content(0, HUGE));
+            }
+            "/tunnel" => return tunnel(desk, LONG, &mut input, stream),
+            "/tunnel/large" => return tunnel(desk, LARGE, &mut input, stream),
+            _ => {
+                let number = path.rsplit('/').next().unwrap_or_default();
+                write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{number}", number.len())?;
+            }
+        }
+    }
+}
+
+fn halves(desk: &Desk, mut send: impl FnMut(usize, usize) -> Result<()>) -> Result<()> {
+    send(0, HALF)?;
+    desk.wait();
+    send(HALF, LONG)
+}
+
+/// Our end first, then all that the client sends until its own.
+fn tunnel(desk: &Desk, bytes: usize, input: &mut impl Read, mut output: &TcpStream) -> Result<()> {
+    output.write_all(&content(0, bytes))?;
+    output.shutdown(Shutdown::Write)?;
+    let mut came = Vec::new();
+    input.read_to_end(&mut came)?;
+    if came != content(0, LONG) {
+        return Err(Error::other(format!("{} other bytes", came.len())));
+    }
+    *desk.whole.lock().unwrap() += 1;
+    Ok(())
+}
+
+/// Takes a request body, which must be the content.
+pub(crate) fn take(head: &str, input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
+    let lower = head.to_ascii_lowercase();
+    if lower.contains("expect: 100-continue") {
+        output.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+    }
+    let mut body = Vec::new();
+    match lower.split("content-length: ").nth(1).and_then(|rest| rest.split_once('\r')) {
+        Some((length, _)) => {
+            body.resize(length.parse().map_err(Error::other)?, 0);
+            input.read_exact(&mut body)?;
+        }
+        None => read_chunked(input, &mut body)?,
+    }
+    if body != content(0, body.len()) {
+        return Err(Error::other(format!("a body of {} other bytes", body.len())));
+    }
+    let said = format!("whole {}", body.len());
+    write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{said}", said.len())
+}
+
+/// Takes a chunked body up to its end.
+pub(crate) fn read_chunked(input: &mut impl Read, body: &mut Vec<u8>) -> Result<()> {
+    loop {
+        let line = line(input)?;
+        let size = usize::from_str_radix(line.trim_end(), 16)
+            .map_err(|_| Error::other(format!("a chunk of {line:?} bytes after {}", body.len())))?;
+        let start = body.len();
+        body.resize(start + size + 2, 0);
+        input.read_exact(&mut body[start..])?;
+        if !body.ends_with(b"\r\n") {
+            return Err(Error::other(format!("a chunk longer than it says, after {start}")));
+        }
+        body.truncate(start + size);
+        if size == 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn line(input: &mut impl Read) -> Result<String> {
+    let (mut line, mut byte) = (String::new(), [0]);
+    while !line.ends_with("\r\n") {
+        input.read_exact(&mut byte)?;
+        line.push(char::from(byte[0]));
+    }
+    Ok(line)
+}
