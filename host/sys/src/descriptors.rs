@@ -17,7 +17,8 @@ fn moved(result: isize) -> Transfer {
         _ => {
             let error = io::Error::last_os_error();
             match error.raw_os_error() {
-                Some(libc::EAGAIN | libc::EINTR) => Transfer::Blocked,
+                // The last: so many descriptors are on their way that the user may send no more now.
+                Some(libc::EAGAIN | libc::EINTR | libc::ETOOMANYREFS) => Transfer::Blocked,
                 _ => Transfer::Broken(error),
             }
         }

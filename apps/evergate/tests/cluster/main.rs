@@ -14,6 +14,7 @@ mod hostile;
 mod matrix;
 mod orders;
 mod relay;
+mod rolling;
 mod traffic;
 mod views;
 mod world;
