@@ -24,10 +24,13 @@ fn check(what: &str, is_right: bool) -> Result<(), Failed> {
     if is_right { Ok(()) } else { Err(what.to_owned().into()) }
 }
 
+/// What a client does, how often it has done it, and its thread.
+type Client = (&'static str, Arc<AtomicU64>, JoinHandle<Result<(), Failed>>);
+
 /// Clients that go on until told to stop, each of a kind of its own.
 struct Traffic {
     stop: Arc<AtomicBool>,
-    clients: Vec<(&'static str, Arc<AtomicU64>, JoinHandle<Result<(), Failed>>)>,
+    clients: Vec<Client>,
 }
 
 impl Traffic {
