@@ -53,6 +53,19 @@ fn a_connection_in_a_parcel_goes_on_as_if_it_had_stayed() {
 }
 
 #[test]
+fn no_bits_of_a_parcel_make_it_panic() {
+    let (config, mut scratch) = (config(), Scratch::new());
+    for seed in 0..60_u64 {
+        let scenario = random(&mut Rng(seed.wrapping_mul(0x0765_4321)));
+        let (marks, _) = reference(&scenario, &config, &mut scratch);
+        let mut world = World::new(&scenario, &config, Some(&marks), seed, Mutation::Alone, &mut scratch);
+        while world.advance() && world.step < 200 {
+            world.spoil_parcel(20);
+        }
+    }
+}
+
+#[test]
 fn requests_and_tunnels_move_at_every_step() {
     let (config, mut scratch) = (config(), Scratch::new());
     for wire in [Wire::Plain, Wire::Tls12, Wire::Tls13] {

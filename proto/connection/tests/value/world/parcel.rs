@@ -30,4 +30,21 @@ impl World<'_> {
         self.conn = connection;
         true
     }
+
+    /// Parcels with other bits are refused or unpacked; what comes out can be looked at and packed again.
+    pub(crate) fn spoil_parcel(&mut self, spoils: usize) {
+        let snapshot = self.node.snapshot.clone();
+        let Ok(bytes) = self.conn.export(&snapshot) else { return };
+        for _ in 0..spoils {
+            let mut other = bytes.clone();
+            for _ in 0..=self.rng.below(3) {
+                let at = self.rng.below(other.len());
+                other[at] ^= 1 << self.rng.below(8);
+            }
+            if let Ok((connection, leg)) = Connection::import(&snapshot, &other) {
+                assert_eq!(connection.leg_id(), leg.map(|leg| leg.leg));
+                let _ = (connection.wants_client(), connection.splice_down(), connection.export(&snapshot));
+            }
+        }
+    }
 }
