@@ -5,6 +5,7 @@ use crate::config::model::{
     Protocol, Sticky, TlsSettings, TlsVersion,
 };
 use crate::config::model::{Policy as PolicyConfig, Server as ServerConfig};
+use crate::handover::{Offer, OfferedCertificate, OfferedTickets};
 use crate::rate::Rates;
 use crate::runtime::{Generation, PoolRuntime, ServerRuntime};
 use crate::sessions::{Recipe, Sessions};
@@ -85,6 +86,40 @@ impl Keepsakes {
                 handle.replace(TicketKeys::of_epoch(secret, now_unix_s, every.as_secs()));
             }
         }
+    }
+
+    /// Puts into the offer what no file holds: ticket keys, certificates that were made at start.
+    pub fn bequeath(&self, offer: &mut Offer, rotated_unix_s: &HashMap<String, u64>) {
+        let of_no_file = self.tickets.iter().filter(|(_, (_, file, _))| file.is_none());
+        let tickets = |(name, (handle, _, _)): (&String, &(TicketHandle, Option<PathBuf>, Duration))| {
+            let bytes = handle.current().to_file_bytes();
+            OfferedTickets {
+                name: name.clone(),
+                keys: String::from_utf8_lossy(&bytes).into_owned(),
+                rotated_unix_s: rotated_unix_s.get(name).copied(),
+            }
+        };
+        offer.tickets = of_no_file.map(tickets).collect();
+        let made = |(names, (chain, key)): (&Vec<String>, &(String, String))| OfferedCertificate {
+            names: names.clone(),
+            chain: chain.clone(),
+            key: key.clone(),
+        };
+        offer.self_signed = self.self_signed.iter().map(made).collect();
+    }
+
+    /// Goes on with what the process before kept.
+    pub fn inherit(&mut self, offer: &Offer) -> Result<()> {
+        for OfferedTickets { name, keys, .. } in &offer.tickets {
+            let keys = TicketKeys::from_file_bytes(keys.as_bytes());
+            let keys = keys.with_context(|| format!("ticket keys of the process before ({name})"))?;
+            self.tickets.insert(name.clone(), (TicketHandle::new(keys), None, Duration::MAX));
+        }
+        for OfferedCertificate { names, chain, key } in &offer.self_signed {
+            self.self_signed.insert(names.clone(), (chain.clone(), key.clone()));
+        }
+        self.next_generation = offer.generation.saturating_sub(1);
+        Ok(())
     }
 
     /// Ticket keys with their name, file and rotation period.

@@ -4,6 +4,7 @@ use crate::assemble::{Assembled, Keepsakes, assemble};
 use crate::cluster::{self, Ground};
 use crate::config::Config;
 use crate::config::model::{AccessLog, Listener};
+use crate::handover::{Inheritance, Offer, Offered, OfferedServer, Progress};
 use crate::log::{Target, Writer};
 use crate::runtime::Generation;
 use crate::worker::cluster::Joining;
@@ -12,9 +13,11 @@ use anyhow::{Context, Result, bail};
 use evergate_crypto::CertifiedName;
 use evergate_sys::Waker;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 const BACKLOG: i32 = 4096;
@@ -63,12 +66,18 @@ pub struct Daemon {
     cluster: Option<cluster::Running>,
     /// The other nodes take the connections first; then the workers end.
     leaving: AtomicBool,
+    /// The workers' listening sockets once more, by worker: what an upgrade passes on.
+    sockets: Mutex<Vec<Vec<ListenerSocket>>>,
 }
 
 impl Daemon {
-    /// Binds everything, becomes the configured user, and starts the workers.
-    pub fn start(config: Config) -> Result<Daemon> {
+    /// Binds everything, becomes the configured user, and starts the workers. With an inheritance its sockets take the place
+    /// of new ones. Serves once [`Daemon::listen`] is called.
+    pub fn start(config: Config, inherited: Option<&mut Inheritance>) -> Result<Daemon> {
         let mut keep = Keepsakes::default();
+        if let Some(inherited) = &inherited {
+            keep.inherit(&inherited.offer)?;
+        }
         evergate_crypto::warm_up();
         // Before anything listens: no packet of a movable address may get past the gate.
         let ground = config.cluster.as_ref().map(|cluster| Ground::prepare(&config, cluster)).transpose()?;
@@ -77,12 +86,18 @@ impl Daemon {
         keep.commit();
         let _ = evergate_sys::raise_file_limit();
         let count = config.node.worker_count().get();
-        let mut bound = Vec::new();
-        let mut sockets: Vec<Vec<ListenerSocket>> = (0..count).map(|_| Vec::new()).collect();
-        for listener in &config.listeners {
-            let address = bind(listener, &mut sockets)?;
-            bound.push((listener.name.clone(), address));
-        }
+        let is_first = inherited.is_none();
+        let (bound, sockets, streams) = match inherited {
+            None => {
+                let (bound, sockets) = bind_all(&config, count)?;
+                (bound, sockets, Vec::new())
+            }
+            Some(inherited) => {
+                adopt_servers(&generation, &inherited.offer.servers);
+                let Inheritance { bound, listeners, streams, .. } = inherited;
+                (std::mem::take(bound), std::mem::take(listeners), std::mem::take(streams))
+            }
+        };
         let writer = match &config.logs.access {
             AccessLog::Off => None,
             AccessLog::Stdout => Some(Writer::start(&Target::Stdout)?),
@@ -94,29 +109,32 @@ impl Daemon {
                 )
             }
         };
-        if let Some(user) = &config.node.user {
+        // A process that inherits was started by one that has done so.
+        if let Some(user) = config.node.user.as_ref().filter(|_| is_first) {
             evergate_sys::drop_privileges(user, config.node.group.as_deref()).with_context(|| {
                 format!("cannot become user \"{user}\": start as root, or leave node.user out")
             })?;
         }
         let shared = Arc::new(Shared::default());
         let settings = settings(&config, count);
-        let workers = sockets
-            .into_iter()
-            .enumerate()
-            .map(|(index, sockets)| {
+        let workers = (0..count)
+            .map(|index| {
                 let joining = ground.as_ref().map(|ground| Joining {
                     gate: ground.gate(),
                     layout: ground.layout(),
                     worker: index,
                     reports: ground.reporter(index),
                 });
-                start_worker(index, &generation, &settings, &shared, writer.as_ref(), sockets, joining)
+                start_worker(index, &generation, &settings, &shared, writer.as_ref(), joining)
             })
             .collect::<Result<Vec<_>>>()?;
+        for (worker, stream) in workers.iter().zip(streams) {
+            worker.tell(Command::Inherit(stream));
+        }
         let cluster = ground.map(|ground| start_agent(ground, &workers)).transpose()?;
         let leaving = AtomicBool::new(false);
         Ok(Daemon {
+            sockets: Mutex::new(sockets),
             config,
             generation,
             certificates,
@@ -128,6 +146,75 @@ impl Daemon {
             cluster,
             leaving,
         })
+    }
+
+    /// Takes connections from now on.
+    pub fn listen(&self) -> Result<()> {
+        let all = self.copies()?;
+        for (worker, add) in self.workers.iter().zip(all) {
+            worker.tell(Command::Listeners { add, remove: Vec::new() });
+        }
+        Ok(())
+    }
+
+    /// The listening sockets once more, by worker.
+    fn copies(&self) -> Result<Vec<Vec<ListenerSocket>>> {
+        copies(&self.sockets())
+    }
+
+    fn sockets(&self) -> MutexGuard<'_, Vec<Vec<ListenerSocket>>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a new process gets, with its descriptors, and our ends of the workers' streams.
+    pub fn offer(
+        &self,
+        rotated_unix_s: &std::collections::HashMap<String, u64>,
+    ) -> Result<(Offer, Vec<OwnedFd>, Vec<UnixStream>)> {
+        let mut offer = Offer {
+            configuration: self.config.digest,
+            generation: self.generation.snapshot.generation,
+            workers: self.workers.len(),
+            servers: offered_servers(&self.generation),
+            ..Offer::default()
+        };
+        self.keep.bequeath(&mut offer, rotated_unix_s);
+        let (mut descriptors, mut ours) = (Vec::new(), Vec::new());
+        for (worker, sockets) in self.copies()?.into_iter().enumerate() {
+            for ListenerSocket { name, socket, .. } in sockets {
+                let bound = self.bound.iter().find(|(known, _)| *known == name);
+                let Some((_, address)) = bound else { continue };
+                offer.sockets.push(Offered::Listener { name, worker, address: *address });
+                descriptors.push(socket);
+            }
+            let (near, far) = UnixStream::pair().context("cannot make a socket for the new process")?;
+            near.set_nonblocking(true)?;
+            far.set_nonblocking(true)?;
+            offer.sockets.push(Offered::Worker(worker));
+            descriptors.push(far.into());
+            ours.push(near);
+        }
+        Ok((offer, descriptors, ours))
+    }
+
+    /// Passes everything to the new process over these streams.
+    pub fn hand_over(&self, streams: Vec<UnixStream>, progress: &Arc<Progress>) {
+        for (worker, stream) in self.workers.iter().zip(streams) {
+            worker.tell(Command::HandOver(stream, progress.clone()));
+        }
+    }
+
+    /// Serves again: the new process is gone.
+    pub fn take_back(&self) -> Result<()> {
+        for (worker, sockets) in self.workers.iter().zip(self.copies()?) {
+            worker.tell(Command::TakeBack(sockets));
+        }
+        Ok(())
+    }
+
+    /// Whether connections of the process before still come.
+    pub fn is_inheriting(&self) -> bool {
+        self.shared.inheriting.load(Ordering::Relaxed) > 0
     }
 
     /// Puts another configuration in force; on any error nothing changes.
@@ -163,9 +250,10 @@ impl Daemon {
         if let Some(cluster) = &self.cluster {
             cluster.change_listeners(&self.config, &config)?;
         }
+        let copies = self.keep_sockets(sockets, &gone)?;
         self.keep.commit();
         let settings = settings(&config, self.workers.len());
-        for (worker, add) in self.workers.iter().zip(sockets) {
+        for (worker, add) in self.workers.iter().zip(copies) {
             worker.tell(Command::Reload(assembled.generation.clone()));
             worker.tell(Command::Settings(settings.clone()));
             worker.tell(Command::Listeners { add, remove: gone.clone() });
@@ -175,6 +263,20 @@ impl Daemon {
         self.certificates = assembled.certificates;
         self.config = config;
         Ok(())
+    }
+
+    /// Keeps these sockets and no longer those of listeners that are gone; copies for the workers.
+    fn keep_sockets(
+        &self,
+        fresh: Vec<Vec<ListenerSocket>>,
+        gone: &[String],
+    ) -> Result<Vec<Vec<ListenerSocket>>> {
+        let copies = copies(&fresh)?;
+        for (kept, fresh) in self.sockets().iter_mut().zip(fresh) {
+            kept.retain(|socket| !gone.contains(&socket.name));
+            kept.extend(fresh);
+        }
+        Ok(copies)
     }
 
     /// Opens the access log anew, after it was rotated.
@@ -216,6 +318,7 @@ impl Daemon {
     }
 
     fn drain_workers(&self) {
+        self.sockets().iter_mut().for_each(Vec::clear); // the workers close theirs
         for worker in &self.workers {
             worker.tell(Command::Drain);
         }
@@ -280,6 +383,56 @@ fn settings(config: &Config, workers: usize) -> Settings {
     }
 }
 
+fn copies(sockets: &[Vec<ListenerSocket>]) -> Result<Vec<Vec<ListenerSocket>>> {
+    let copy = |socket: &ListenerSocket| {
+        let (name, local) = (socket.name.clone(), socket.local);
+        Ok(ListenerSocket { name, socket: socket.socket.try_clone()?, local })
+    };
+    let all: std::io::Result<_> = sockets.iter().map(|of| of.iter().map(copy).collect()).collect();
+    all.context("cannot copy the listening sockets: is the limit of open files reached?")
+}
+
+/// Binds all listeners, once per worker.
+#[expect(clippy::type_complexity, reason = "where each is bound, and the sockets by worker")]
+fn bind_all(
+    config: &Config,
+    workers: usize,
+) -> Result<(Vec<(String, SocketAddr)>, Vec<Vec<ListenerSocket>>)> {
+    let mut sockets: Vec<Vec<ListenerSocket>> = (0..workers).map(|_| Vec::new()).collect();
+    let bind = |listener: &Listener| Ok((listener.name.clone(), bind(listener, &mut sockets)?));
+    let bound = config.listeners.iter().map(bind).collect::<Result<_>>()?;
+    Ok((bound, sockets))
+}
+
+fn offered_servers(generation: &Generation) -> Vec<OfferedServer> {
+    let mut all = Vec::new();
+    for pool in &generation.pools {
+        all.extend(pool.servers.iter().map(|server| OfferedServer {
+            pool: pool.name.clone(),
+            name: server.name.clone(),
+            healthy: server.healthy.load(Ordering::Relaxed),
+            draining: server.draining.load(Ordering::Relaxed),
+            response_us: server.response_us.load(Ordering::Relaxed),
+        }));
+    }
+    all
+}
+
+/// What the process before knew of the servers.
+fn adopt_servers(generation: &Generation, known: &[OfferedServer]) {
+    for pool in &generation.pools {
+        for server in &pool.servers {
+            let Some(known) = known.iter().find(|known| known.pool == pool.name && known.name == server.name)
+            else {
+                continue;
+            };
+            server.healthy.store(known.healthy, Ordering::Relaxed);
+            server.draining.store(known.draining, Ordering::Relaxed);
+            server.response_us.store(known.response_us, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Starts the agent: it tells the workers what they are to do.
 fn start_agent(ground: Ground, workers: &[WorkerHandle]) -> Result<cluster::Running> {
     let ways: Vec<_> = workers.iter().map(|worker| (worker.commands.clone(), worker.waker.clone())).collect();
@@ -324,7 +477,6 @@ fn start_worker(
     settings: &Settings,
     shared: &Arc<Shared>,
     writer: Option<&Writer>,
-    sockets: Vec<ListenerSocket>,
     joining: Option<Joining>,
 ) -> Result<WorkerHandle> {
     let (commands, received) = channel();
@@ -341,9 +493,7 @@ fn start_worker(
         worker.run()
     };
     let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(run)?;
-    let handle = WorkerHandle { commands, waker, counters, pulse, thread: Some(thread) };
-    handle.tell(Command::Listeners { add: sockets, remove: Vec::new() });
-    Ok(handle)
+    Ok(WorkerHandle { commands, waker, counters, pulse, thread: Some(thread) })
 }
 
 /// Tells that a worker's thread has ended, however it did.

@@ -8,6 +8,7 @@ pub mod control;
 pub mod crypto_cost;
 pub mod daemon;
 pub mod demo;
+pub mod handover;
 pub mod health;
 pub mod log;
 pub mod rate;

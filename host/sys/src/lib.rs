@@ -8,6 +8,7 @@
 
 mod address;
 mod datagram;
+mod descriptors;
 mod epoll;
 mod feature;
 mod leg;
@@ -23,6 +24,7 @@ mod socket;
 mod splice;
 
 pub use datagram::urgent_datagrams;
+pub use descriptors::{DESCRIPTORS_MAX, receive_descriptors, send_descriptors};
 pub use epoll::{Epoll, Event, Waker};
 pub use feature::{Missing, missing_socket_features};
 pub use leg::{connect_from, connect_socket_from, destroy, forget, local_port_range};
@@ -31,8 +33,8 @@ pub use outlive::{LAST_WORD_BYTES_MAX, Survivor};
 pub use pinger::{Pinger, Pong};
 pub use prober::{Probe, Prober};
 pub use process::{
-    drop_privileges, end_with_parent, lock_memory, pin_to_core, raise_file_limit, resident_bytes,
-    run_in_real_time, thread_cpu_ns, wall_clock_ms, wall_clock_s,
+    drop_privileges, end_with_parent, lock_memory, monotonic_us, pin_to_core, raise_file_limit,
+    resident_bytes, run_in_real_time, thread_cpu_ns, wall_clock_ms, wall_clock_s,
 };
 pub use repair::{Restore, RestoreError, Restoring, Stamp, TcpFacts, facts};
 pub use socket::{

@@ -30,6 +30,16 @@ impl Pipe {
         Ok(Pipe { reader, writer, held: 0 })
     }
 
+    /// One with so many bytes inside, from its descriptors to read and to write.
+    pub fn of(reader: OwnedFd, writer: OwnedFd, held: usize) -> Pipe {
+        Pipe { reader, writer, held }
+    }
+
+    /// Further descriptors for it, to read and to write.
+    pub fn descriptors(&self) -> io::Result<(OwnedFd, OwnedFd)> {
+        Ok((self.reader.try_clone()?, self.writer.try_clone()?))
+    }
+
     /// Bytes inside.
     pub fn held(&self) -> usize {
         self.held

@@ -2,7 +2,7 @@
 
 use std::ops::{Add, Sub};
 
-/// Monotonic time in microseconds since an arbitrary start (the worker's start, or the simulator's zero).
+/// Monotonic time in microseconds since an arbitrary start (the machine's, or the simulator's zero).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(pub u64);
 

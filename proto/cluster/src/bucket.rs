@@ -261,7 +261,7 @@ impl Node {
         self.begin_move(bucket, to);
     }
 
-    /// As the owner: a backup that does not keep up shall not hold up every commit.
+    /// As the owner: a backup that does not keep up shall not hold up every commit. Calls a move off that waits for it.
     pub fn drop_backup(&mut self, now: Micros, bucket: Bucket, backup: NodeId) {
         self.note_now(now);
         self.begin_drop(bucket, backup);
@@ -288,8 +288,12 @@ impl Node {
     pub(crate) fn begin_drop(&mut self, bucket: Bucket, backup: NodeId) {
         let me = self.me.id;
         let Some(office) = self.offices.get_mut(usize::from(bucket.0)) else { return };
-        if !self.established || office.owner != Some(me) || office.freezing.is_some() {
+        if !self.established || office.owner != Some(me) {
             return;
+        }
+        // A move waits for every backup: without this one it would only end by its time limit, and nobody asks again.
+        if office.freezing.take().is_some() {
+            office.destined = None;
         }
         if office.required().contains(backup) {
             office.dropping = office.dropping.with(backup);

@@ -82,7 +82,7 @@ pub(crate) enum Answering {
 }
 
 /// What the connection's deadline means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Timer {
     /// No deadline.
     None,

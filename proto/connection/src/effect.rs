@@ -28,7 +28,7 @@ pub struct Piece {
 }
 
 /// How to choose a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Hint {
     /// By the pool's policy.
     Policy,

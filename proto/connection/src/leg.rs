@@ -55,7 +55,7 @@ pub(crate) struct ServerLeg {
     /// Until when the request may wait for a server with room, while it waits.
     queued_until: Option<Micros>,
     /// The server that the worker connects to, or has connected to.
-    trying: Option<u32>,
+    pub(crate) trying: Option<u32>,
     pub(crate) tried: Vec<u32>,
     /// The request may be repeated although it was sent.
     pub(crate) idempotent: bool,

@@ -11,6 +11,7 @@
 //! very same bytes at the very same positions. Without backups nothing is queued and nothing waits: same code.
 //! FINs and [`Effect::Release`] come when all backups hold what they depend on, so the worker performs them at once.
 //! `tests/value` drops and restores connections at every step and compares each byte.
+//! On the way to another process of the same node the sockets come along, and [`Connection::export`] gives the state itself.
 //!
 //! # Invariants
 //! - Input is consumed in order, each byte once; what cannot be consumed yet stays in `raw` (as received) or `plain`.
@@ -33,6 +34,7 @@ mod framing;
 mod handshake;
 mod leg;
 mod outlet;
+mod parcel;
 mod remote;
 mod request;
 mod response;
@@ -47,6 +49,7 @@ pub use connection::{Accepted, Connection, ReadPlan, Timer};
 pub use effect::{Effect, Effects, Hint, INPUT_BYTES, Io, Node, Piece, RequestLog, Scratch, Source};
 pub use leg::Failure;
 pub use outlet::Outlet;
+pub use parcel::{PARCEL_BYTES_MAX, PARCEL_VERSION, ParcelError, ParcelLeg};
 pub use restore::{RestoreError, ResumedLeg};
 pub use slots::{FIRST_READ, HEAD_ROOM, SLOTS, Slots};
 pub use snapshot::{Limits, Listener, Pool, Protocol, Server, Snapshot, Stickiness, Timeouts, UpstreamTls};

@@ -56,6 +56,11 @@ impl Outlet {
         }
     }
 
+    /// The bytes that wait, in order.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.chunks.iter().map(|chunk| &chunk.bytes[chunk.taken..])
+    }
+
     /// A large buffer whose bytes have left, for use elsewhere.
     pub fn take_spent(&mut self) -> Option<Vec<u8>> {
         self.spent.take()

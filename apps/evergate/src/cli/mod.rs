@@ -64,6 +64,8 @@ enum Command {
     Reload(RemoteArgs),
     /// Take no new connections, let the open ones finish, and end
     Drain(RemoteArgs),
+    /// Let a new process take the place of a running node's, with all its connections
+    Upgrade(UpgradeArgs),
     /// Look at the cluster of a running node, and make keys
     Cluster {
         #[command(subcommand)]
@@ -173,6 +175,9 @@ struct RunArgs {
     /// From one look at certificate and key files to the next, in milliseconds
     #[arg(long, hide = true, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(10..))]
     watch_interval_ms: u64,
+    /// Standard input is the process whose place this one takes: see `evergate upgrade`
+    #[arg(long, hide = true)]
+    successor: bool,
 }
 
 #[derive(Debug, Args)]
@@ -224,6 +229,15 @@ struct RemoteArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Args)]
+struct UpgradeArgs {
+    /// The new program; otherwise the one that the node was started as, as it is there now
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    #[command(flatten)]
+    remote: RemoteArgs,
 }
 
 #[derive(Debug, Args)]
@@ -323,6 +337,7 @@ pub fn main() -> ExitCode {
         Command::Certificates(args) => remote::certificates(&args),
         Command::Reload(args) => remote::reload(&args),
         Command::Drain(args) => remote::drain(&args),
+        Command::Upgrade(args) => remote::upgrade(&args),
         Command::Cluster { command: ClusterCommand::Status(args) } => cluster::status(&args),
         Command::Cluster { command: ClusterCommand::Key } => cluster::key(),
         Command::Node { command: NodeCommand::Drain(args) } => remote::post(&args, "/v1/cluster/drain"),

@@ -1,10 +1,10 @@
 //! Commands to a running node, over its admin socket.
 
 use super::output::{self, Table};
-use super::{FAILED, RemoteArgs, ServerArgs, SocketArgs, WRONG};
+use super::{FAILED, RemoteArgs, ServerArgs, SocketArgs, UpgradeArgs, WRONG};
 use crate::control::client::{ask, request};
 use crate::control::status::{
-    Certificates, Done, PoolStatus, Reloaded, Rules, ServerStatus, Servers, Status,
+    Certificates, Done, PoolStatus, Reloaded, Rules, ServerStatus, Servers, Status, Upgraded,
 };
 use anyhow::anyhow;
 use serde::Serialize;
@@ -156,6 +156,36 @@ pub(super) fn server(args: &ServerArgs, action: &str) -> u8 {
 
 pub(super) fn drain(args: &RemoteArgs) -> u8 {
     post(args, "/v1/drain")
+}
+
+pub(super) fn upgrade(args: &UpgradeArgs) -> u8 {
+    let binary = args.binary.as_deref().map(std::path::absolute).transpose();
+    let path = match binary {
+        Ok(None) => "/v1/upgrade".to_owned(),
+        Ok(Some(path)) => match path.to_str() {
+            Some(path) => format!("/v1/upgrade?binary={}", percent_encoded(path)),
+            None => return output::failed(&anyhow!("the path {} is not UTF-8", path.display())),
+        },
+        Err(error) => return output::failed(&anyhow!("cannot make the path of --binary whole: {error}")),
+    };
+    let socket = socket_of(&args.remote.socket);
+    let upgraded = match ask::<Upgraded>(&socket, PATIENCE, ("POST", &path), &[200]) {
+        Ok((_, upgraded)) => upgraded,
+        Err(error) => return output::failed(&error),
+    };
+    if args.remote.json {
+        output::json(&upgraded);
+        return 0;
+    }
+    let Upgraded { version, pid, passed, waiting } = &upgraded;
+    let mut text = format!(
+        "evergate {version} (pid {pid}) serves now: it has {passed} connections of the process before\n"
+    );
+    for (reason, count) in waiting {
+        text += &format!("{count} follow later: {reason}\n");
+    }
+    output::text(&text);
+    0
 }
 
 pub(super) fn reload(args: &RemoteArgs) -> u8 {

@@ -2,6 +2,7 @@
 
 use super::{FAILED, RunArgs, WRONG, output};
 use crate::control::{self, Options, Origin, Source};
+use crate::handover::Predecessor;
 
 pub(super) fn run(args: RunArgs) -> u8 {
     let options = Options::from(&args);
@@ -14,16 +15,26 @@ pub(super) fn run(args: RunArgs) -> u8 {
         }
     };
     let source = Source { origin, socket: args.socket, node: args.node };
+    let mut before = match args.successor.then(Predecessor::connect).transpose() {
+        Ok(before) => before,
+        Err(error) => return output::failed(&error),
+    };
     let (config, warnings) = match source.read() {
         Ok(read) => read,
         Err(problems) => {
-            for problem in problems {
-                output::tell(problem);
+            let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            if let Some(before) = &mut before {
+                before.fail(&problems.join("\n"));
             }
+            problems.iter().for_each(output::tell);
             return WRONG;
         }
     };
-    match control::run(source, config, &warnings, &options) {
+    let inherited = match before.map(|before| before.inherit(&config)).transpose() {
+        Ok(inherited) => inherited,
+        Err(error) => return output::failed(&error),
+    };
+    match control::run(source, config, &warnings, &options, inherited) {
         Ok(()) => 0,
         Err(error) => {
             output::tell(format_args!("error: {error:#}"));

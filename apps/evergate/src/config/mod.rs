@@ -131,7 +131,15 @@ pub fn parse_with(
             return Err(report.into_problems());
         }
     };
-    check(raw, report, base_dir, world)
+    let mut loaded = check(raw, report, base_dir, world)?;
+    loaded.config.digest = digest(text);
+    Ok(loaded)
+}
+
+/// FNV-1a: it must only tell apart what people write, the same in every version.
+fn digest(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Turns raw structs into the validated configuration.
@@ -162,6 +170,7 @@ fn check(
         listeners: listeners::listeners(&raw, &mut checks),
         rules: rules::rules(&raw, &mut checks),
         cluster: cluster::cluster(&raw, &mut checks),
+        digest: 0,
     };
     if !checks.report.has_errors() {
         // With errors, what looks unused may only be referred to by something unreadable.

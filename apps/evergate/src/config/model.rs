@@ -39,6 +39,8 @@ pub struct Config {
     pub admin: Admin,
     /// Several nodes that share addresses; `None` = this node is on its own.
     pub cluster: Option<Cluster>,
+    /// Tells the text that it was read from apart from others.
+    pub digest: u64,
 }
 
 impl Config {

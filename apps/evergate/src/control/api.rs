@@ -34,7 +34,7 @@ pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request:
         (Surface::Metrics, _) => &[],
         (_, "/v1/status" | "/v1/servers" | "/v1/rules" | "/v1/certificates") => &[Method::GET, Method::HEAD],
         (_, "/v1/cluster") => &[Method::GET, Method::HEAD],
-        (_, "/v1/reload" | "/v1/drain") => &[Method::POST],
+        (_, "/v1/reload" | "/v1/drain" | "/v1/upgrade") => &[Method::POST],
         (_, "/v1/cluster/drain" | "/v1/cluster/undrain" | "/v1/cluster/leave") => &[Method::POST],
         (_, path) if path.starts_with("/v1/servers/") => &[Method::POST],
         _ => &[],
@@ -71,6 +71,7 @@ pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request:
         "/v1/certificates" => json(StatusCode::OK, &control.certificates()),
         "/v1/reload" => reload(control).await,
         "/v1/drain" => drain(control).await,
+        "/v1/upgrade" => upgrade(control, request.uri().query()).await,
         "/v1/cluster" => cluster(control, |cluster| json(StatusCode::OK, &cluster.status())),
         "/v1/cluster/drain" => {
             order(control, Order::Drain(true), "this node gives its connections to the others")
@@ -107,6 +108,31 @@ async fn drain(control: &Control) -> Answer {
         return ending();
     }
     json(StatusCode::ACCEPTED, &Done { done: "draining".to_owned() })
+}
+
+/// `/v1/upgrade?binary=PATH`, or without the query.
+async fn upgrade(control: &Control, query: Option<&str>) -> Answer {
+    let binary = match query.map(|query| query.strip_prefix("binary=").and_then(percent_decoded)) {
+        None => None,
+        Some(Some(path)) if path.starts_with('/') => Some(std::path::PathBuf::from(path)),
+        Some(_) => {
+            let what = format!("the query {:?} is not binary=PATH", query.unwrap_or_default());
+            return refused(
+                StatusCode::BAD_REQUEST,
+                what,
+                "name the program by its whole path, percent-encoded",
+            );
+        }
+    };
+    let (reply, outcome) = oneshot::channel();
+    if control.messages.send(Message::Upgrade(binary, reply)).await.is_err() {
+        return ending();
+    }
+    match outcome.await {
+        Ok(Ok(upgraded)) => json(StatusCode::OK, &upgraded),
+        Ok(Err(refused)) => json(StatusCode::CONFLICT, &refused),
+        Err(_) => ending(),
+    }
 }
 
 /// What a node of a cluster answers.

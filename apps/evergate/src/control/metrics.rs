@@ -62,6 +62,11 @@ fn traffic(out: &mut Exposition, status: &Status) {
         .sample(&[], status.connections.max);
     out.counter("evergate_connections_accepted_total", "Client connections accepted.")
         .sample(&[], total.accepted);
+    out.counter(
+        "evergate_connections_inherited_total",
+        "Client connections that came from the process before.",
+    )
+    .sample(&[], total.inherited);
     out.counter("evergate_connections_refused_total", "Client connections refused at a limit.")
         .sample(&[], total.refused);
     out.counter("evergate_handshakes_total", "TLS handshakes completed with clients, by kind.")

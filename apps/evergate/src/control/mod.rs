@@ -22,6 +22,7 @@ mod socket;
 mod source;
 mod state;
 pub mod status;
+mod upgrade;
 mod watch;
 
 pub(crate) use calendar::rfc3339;

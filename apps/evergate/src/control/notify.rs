@@ -29,6 +29,11 @@ impl Notify {
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={microseconds}\nSTATUS=reloading\n"));
     }
 
+    /// Another process is the service now, or this one again.
+    pub(super) fn main_process(&self, pid: u32) {
+        self.send(&format!("MAINPID={pid}\n"));
+    }
+
     /// The process is about to end.
     pub(super) fn stopping(&self, status: &str) {
         self.send(&format!("STOPPING=1\nSTATUS={status}\n"));
@@ -74,6 +79,8 @@ mod tests {
         let text = next();
         let microseconds = text.lines().find_map(|line| line.strip_prefix("MONOTONIC_USEC=")).unwrap();
         assert!(text.starts_with("RELOADING=1\n") && microseconds.parse::<u64>().unwrap() > 0);
+        notify.main_process(812);
+        assert_eq!(next(), "MAINPID=812\n");
         notify.stopping("draining");
         assert_eq!(next(), "STOPPING=1\nSTATUS=draining\n");
         assert!(open(OsStr::new("relative")).is_none());

@@ -86,6 +86,9 @@ impl Main {
                 "start it again to use the configuration",
             );
         }
+        if self.upgrade.is_some() {
+            return refuse(self, "an upgrade is under way".to_owned(), "reload when it is done");
+        }
         let metrics = match self.wanted_metrics(&config) {
             Ok(listener) => listener,
             Err(error) => return refuse(self, format!("{error:#}"), "correct it and reload"),
@@ -99,7 +102,7 @@ impl Main {
         self.change_admin();
         let now = &self.daemon.config;
         if now.admin.metrics_listen != before.admin.metrics_listen {
-            self.metrics = None;
+            (self.metrics, self.metrics_socket) = (None, None);
         }
         if let Some(listener) = metrics {
             self.serve_metrics(listener);
@@ -142,8 +145,8 @@ impl Main {
     /// Loads certificates, keys and ticket keys again when their files have changed, with the configuration in force.
     pub(super) fn compare_files(&mut self, now: Fingerprint) {
         let Some(changed) = self.watch.sees(&now) else { return };
-        if self.is_draining() || self.reading.is_some() {
-            return; // a reload reads them anyway
+        if self.is_draining() || self.reading.is_some() || self.upgrade.is_some() {
+            return; // whoever comes next reads them anyway
         }
         match self.daemon.reload(self.daemon.config.clone()) {
             Ok(()) => {

@@ -8,9 +8,11 @@ use super::socket::AdminSocket;
 use super::source::Source;
 use super::state::{Control, Message, View, WorkerView};
 use super::status::{Finding, Reloaded};
+use super::upgrade::Upgrade;
 use super::watch::{Fingerprint, Watch, files};
 use crate::config::{Config, Problem};
 use crate::daemon::Daemon;
+use crate::handover::Inheritance;
 use crate::health::Checks;
 use anyhow::{Context, Result, bail};
 use std::collections::HashMap;
@@ -42,8 +44,15 @@ impl Default for Options {
     }
 }
 
-/// Serves until told to stop. An error says why it could not start, or why it ended by itself.
-pub fn run(source: Source, config: Config, warnings: &[Problem], options: &Options) -> Result<()> {
+/// Serves until told to stop. An error says why it could not start, or why it ended by itself. `inherited`: what came from
+/// the process whose place this one takes.
+pub fn run(
+    source: Source,
+    config: Config,
+    warnings: &[Problem],
+    options: &Options,
+    inherited: Option<Inheritance>,
+) -> Result<()> {
     for problem in warnings {
         warning(Finding::from(problem));
     }
@@ -51,16 +60,35 @@ pub fn run(source: Source, config: Config, warnings: &[Problem], options: &Optio
         .enable_all()
         .build()
         .context("cannot start the control plane")?;
-    let result = runtime.block_on(serve(source, config, options));
+    let result = runtime.block_on(serve(source, config, options, inherited));
     // A look at a file system that hangs must not keep the process alive.
     runtime.shutdown_background();
     result
 }
 
-async fn serve(source: Source, config: Config, options: &Options) -> Result<()> {
+async fn serve(
+    source: Source,
+    config: Config,
+    options: &Options,
+    mut inherited: Option<Inheritance>,
+) -> Result<()> {
     // Before the workers exist, so that a signal during start is not lost and does not kill.
     let mut signals = Signals::new().context("cannot handle signals")?;
-    let mut main = Main::start(source, config)?;
+    let (mut main, doors) = match Main::start(source, config, inherited.as_mut()) {
+        Ok(started) => started,
+        Err(error) => {
+            if let Some(inherited) = &mut inherited {
+                inherited.fail(&format!("{error:#}"));
+            }
+            return Err(error);
+        }
+    };
+    let is_successor = inherited.is_some();
+    if let Some(inherited) = inherited {
+        // Before its first word the process before serves, and goes on when this one ends.
+        inherited.take_over().context("the process before did not hand over")?;
+    }
+    main.open(doors, is_successor)?;
     main.announce();
     let mut second = ticker(Duration::from_secs(1));
     let mut look = ticker(options.watch_interval);
@@ -76,8 +104,12 @@ async fn serve(source: Source, config: Config, options: &Options) -> Result<()> 
             Some(message) = main.inbox.recv() => main.handle(message),
             _ = second.tick() => main.every_second(),
             _ = look.tick() => main.look_at_files(),
-            _ = drain_look.tick(), if main.drain_until.is_some() => {}
+            _ = drain_look.tick(), if main.drain_until.is_some() => main.look_at_upgrade(),
         }
+    }
+    main.look_at_upgrade();
+    if let Some((_, serving)) = &main.admin {
+        serving.settle().await; // who asked for the end hears of it
     }
     main.end();
     Ok(())
@@ -114,40 +146,58 @@ pub(super) struct Main {
     pub(super) notify: Notify,
     pub(super) admin: Option<(AdminSocket, Serving)>,
     pub(super) metrics: Option<(SocketAddr, Serving)>,
+    /// The socket of the metrics once more.
+    pub(super) metrics_socket: Option<TcpListener>,
+    pub(super) upgrade: Option<Upgrade>,
     /// Who waits for the read of the configuration that is under way.
     pub(super) reading: Option<Vec<Asker>>,
     /// Who asked after it began, and therefore needs another.
     pub(super) waiting: Vec<Asker>,
     inbox: mpsc::Receiver<Message>,
-    drain_until: Option<Instant>,
+    pub(super) drain_until: Option<Instant>,
     stop_now: bool,
     looking: bool,
-    rotated: HashMap<String, u64>,
-    _pid_file: Option<PidFile>,
+    pub(super) rotated: HashMap<String, u64>,
+    pid_file: Option<PidFile>,
+}
+
+/// Where operators come in, once the node serves.
+struct Doors {
+    admin: Option<AdminSocket>,
+    metrics: Option<TcpListener>,
 }
 
 /// Who wants to know what came of a reload; nobody after a signal.
 pub(super) type Asker = Option<oneshot::Sender<Reloaded>>;
 
 impl Main {
-    fn start(source: Source, config: Config) -> Result<Main> {
+    fn start(
+        source: Source,
+        config: Config,
+        mut inherited: Option<&mut Inheritance>,
+    ) -> Result<(Main, Doors)> {
         let notify = Notify::from_environment();
         let watch = Watch::new(Fingerprint::of(&files(&config)));
-        // What may need root comes before the daemon becomes another user.
-        let pid_file = match &config.node.pid_file {
-            Some(path) => {
-                Some(PidFile::write(path).with_context(|| format!("cannot write {}", path.display()))?)
+        let mut pid_file = None;
+        let doors = match &mut inherited {
+            Some(inherited) => Doors::inherited(inherited)?,
+            None => {
+                // What may need root comes before the daemon becomes another user.
+                pid_file = config.node.pid_file.as_deref().map(write_pid).transpose()?;
+                let metrics = config.admin.metrics_listen.map(bind_metrics).transpose()?;
+                let admin = config.admin.socket.as_deref();
+                Doors {
+                    admin: admin.and_then(|path| bind_admin(path, "the node serves without it")),
+                    metrics,
+                }
             }
-            None => None,
         };
-        let metrics = config.admin.metrics_listen.map(bind_metrics).transpose()?;
-        let admin =
-            config.admin.socket.as_deref().and_then(|path| bind_admin(path, "the node serves without it"));
-        let daemon = Daemon::start(config)?;
+        let rotated = inherited.as_ref().map(|inherited| rotated(inherited)).unwrap_or_default();
+        let daemon = Daemon::start(config, inherited)?;
         let (messages, inbox) = mpsc::channel(MESSAGES_MAX);
         let mut checks = Checks::default();
         checks.follow(&daemon.config, &daemon.generation);
-        let metrics_listen = metrics.as_ref().and_then(|listener| listener.local_addr().ok());
+        let metrics_listen = doors.metrics.as_ref().and_then(|listener| listener.local_addr().ok());
         let worker = |handle: &crate::daemon::WorkerHandle| WorkerView {
             counters: handle.counters.clone(),
             alive: AtomicBool::new(true),
@@ -165,7 +215,7 @@ impl Main {
             cluster: daemon.cluster(),
             view: RwLock::new(Arc::new(view(&daemon, &checks, metrics_listen))),
         });
-        let mut main = Main {
+        let main = Main {
             daemon,
             control,
             checks,
@@ -173,22 +223,34 @@ impl Main {
             notify,
             admin: None,
             metrics: None,
+            metrics_socket: None,
+            upgrade: None,
             reading: None,
             waiting: Vec::new(),
             inbox,
             drain_until: None,
             stop_now: false,
             looking: false,
-            rotated: HashMap::new(),
-            _pid_file: pid_file,
+            rotated,
+            pid_file,
         };
-        if let Some(listener) = metrics {
-            main.serve_metrics(listener);
+        Ok((main, doors))
+    }
+
+    /// Serves: clients, and operators.
+    fn open(&mut self, doors: Doors, is_successor: bool) -> Result<()> {
+        self.daemon.listen()?;
+        if let Some(listener) = doors.metrics {
+            self.serve_metrics(listener);
         }
-        if let Some(socket) = admin {
-            main.serve_admin(socket);
+        if let Some(socket) = doors.admin {
+            self.serve_admin(socket);
         }
-        Ok(main)
+        if let Some(path) = self.daemon.config.node.pid_file.as_deref().filter(|_| is_successor) {
+            // Only now: it must name the process that serves. The user that the node became may not write there.
+            self.pid_file = write_pid(path).map_err(|error| warning(format_args!("{error:#}"))).ok();
+        }
+        Ok(())
     }
 
     /// Says where the node listens, and that it is ready.
@@ -224,6 +286,8 @@ impl Main {
     fn handle(&mut self, message: Message) {
         match message {
             Message::Reload(reply) => self.ask_reload(Some(reply)),
+            Message::Upgrade(binary, asker) => self.ask_upgrade(binary, asker),
+            Message::Started(started) => self.handle_started(*started),
             Message::Drain if self.drain_until.is_none() => self.drain("the admin API"),
             Message::Drain => {}
             Message::Read(read) => self.reload(*read),
@@ -274,17 +338,20 @@ impl Main {
 
     fn end(self) {
         let open = self.open_connections();
+        let passed = self.passed_to().map(|passed| format!(": {passed}")).unwrap_or_default();
         if !self.daemon.is_finished() && !self.stop_now {
             warning(format_args!(
                 "draining took too long: ending {open} open connections (timeouts.drain_ms)"
             ));
         }
         self.daemon.stop();
-        info("stopped");
+        info(format_args!("stopped{passed}"));
     }
 
     fn every_second(&mut self) {
-        self.daemon.rotate_tickets(evergate_sys::wall_clock_s(), &mut self.rotated);
+        if self.upgrade.is_none() {
+            self.daemon.rotate_tickets(evergate_sys::wall_clock_s(), &mut self.rotated);
+        }
         for (index, (handle, seen)) in self.daemon.workers.iter().zip(&self.control.workers).enumerate() {
             let ended = handle.is_finished() && seen.alive.swap(false, Ordering::Relaxed);
             if ended && self.drain_until.is_none() {
@@ -323,11 +390,30 @@ impl Main {
 
     pub(super) fn serve_metrics(&mut self, listener: TcpListener) {
         let address = listener.local_addr();
+        self.metrics_socket = listener.try_clone().ok();
         match address.and_then(|address| Ok((address, serve_metrics(listener, self.control.clone())?))) {
             Ok(serving) => self.metrics = Some(serving),
             Err(error) => warning(format_args!("cannot serve the metrics: {error}")),
         }
     }
+}
+
+impl Doors {
+    fn inherited(inherited: &mut Inheritance) -> Result<Doors> {
+        let admin = inherited.admin.take();
+        let admin = admin.map(|(path, listener)| AdminSocket::inherited(&path, listener)).transpose();
+        let admin = admin.context("cannot use the admin socket of the process before")?;
+        Ok(Doors { admin, metrics: inherited.metrics.take().map(|(_, listener)| listener) })
+    }
+}
+
+fn rotated(inherited: &Inheritance) -> HashMap<String, u64> {
+    let tickets = inherited.offer.tickets.iter();
+    tickets.filter_map(|tickets| Some((tickets.name.clone(), tickets.rotated_unix_s?))).collect()
+}
+
+fn write_pid(path: &Path) -> Result<PidFile> {
+    PidFile::write(path).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn view(daemon: &Daemon, checks: &Checks, metrics_listen: Option<SocketAddr>) -> View {

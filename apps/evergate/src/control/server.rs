@@ -25,16 +25,35 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// A reload resolves host names, which may take its time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+/// At the end of the process.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// After a failed accept, which is out of descriptors most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener that is being served; no longer when dropped. Requests under way are still answered.
 #[derive(Debug)]
-pub(super) struct Serving(AbortHandle);
+pub(super) struct Serving {
+    accepting: AbortHandle,
+    permits: Arc<Semaphore>,
+}
+
+impl Serving {
+    /// Takes no further connections.
+    pub(super) fn stop(&self) {
+        self.accepting.abort();
+    }
+
+    /// Takes no further connections, and waits a moment until those that it has are answered.
+    pub(super) async fn settle(&self) {
+        self.stop();
+        let all = self.permits.acquire_many(CONNECTIONS_MAX as u32);
+        let _ = tokio::time::timeout(SETTLE_TIMEOUT, all).await; // else somebody does not take an answer
+    }
+}
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.0.abort();
+        self.stop();
     }
 }
 
@@ -73,9 +92,10 @@ impl Listen for tokio::net::TcpListener {
 
 fn serve(listener: impl Listen, control: Arc<Control>, surface: Surface) -> Serving {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let of_task = permits.clone();
     let task = tokio::spawn(async move {
         loop {
-            let Ok(permit) = permits.clone().acquire_owned().await else { return };
+            let Ok(permit) = of_task.clone().acquire_owned().await else { return };
             match listener.next().await {
                 Ok(stream) => {
                     let control = control.clone();
@@ -88,7 +108,7 @@ fn serve(listener: impl Listen, control: Arc<Control>, surface: Surface) -> Serv
             }
         }
     });
-    Serving(task.abort_handle())
+    Serving { accepting: task.abort_handle(), permits }
 }
 
 async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, control: Arc<Control>, surface: Surface) {

@@ -12,6 +12,8 @@ pub(super) struct AdminSocket {
     pub(super) path: PathBuf,
     pub(super) listener: UnixListener,
     inode: (u64, u64),
+    /// Another process serves it: the file stays.
+    left: bool,
 }
 
 impl AdminSocket {
@@ -31,6 +33,23 @@ impl AdminSocket {
         remove(&private);
         made
     }
+
+    /// The socket of the process before; its file goes with this process.
+    pub(super) fn inherited(path: &Path, listener: UnixListener) -> io::Result<AdminSocket> {
+        listener.set_nonblocking(true)?;
+        Ok(AdminSocket { path: path.to_owned(), listener, inode: inode(path)?, left: false })
+    }
+
+    /// Another process serves it from now on.
+    pub(super) fn leave(&mut self) {
+        self.left = true;
+    }
+
+    /// The other process is gone.
+    pub(super) fn returned(mut self) -> AdminSocket {
+        self.left = false;
+        self
+    }
 }
 
 fn remove(private: &Path) {
@@ -44,7 +63,7 @@ fn make(fresh: &Path, path: &Path) -> io::Result<AdminSocket> {
     std::fs::set_permissions(fresh, std::fs::Permissions::from_mode(0o600))?;
     let inode = inode(fresh)?;
     std::fs::rename(fresh, path)?;
-    Ok(AdminSocket { path: path.to_owned(), listener, inode })
+    Ok(AdminSocket { path: path.to_owned(), listener, inode, left: false })
 }
 
 /// A path that is free, or a socket that nobody listens on any more.
@@ -70,7 +89,7 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
 
 impl Drop for AdminSocket {
     fn drop(&mut self) {
-        if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
+        if !self.left && inode(&self.path).is_ok_and(|inode| inode == self.inode) {
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -30,6 +30,10 @@ pub(super) enum Message {
     Read(Box<super::source::Read>),
     /// What the watched files look like now.
     Files(super::watch::Fingerprint),
+    /// Let a new process take this one's place: this program, or the same.
+    Upgrade(Option<std::path::PathBuf>, super::upgrade::Asker),
+    /// The new process is ready, or there is none.
+    Started(Box<Result<crate::handover::Successor, crate::handover::Failure>>),
 }
 
 /// What is in force now. Replaced as a whole.
@@ -234,6 +238,7 @@ fn worker_status((index, worker): (usize, &WorkerView)) -> WorkerStatus {
     let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"];
     let counts = Counts {
         accepted: from.accepted.get(),
+        inherited: from.inherited.get(),
         open: from.open.get(),
         refused: from.refused.get(),
         handshakes_full: from.handshakes_full.get(),
@@ -262,6 +267,7 @@ fn total(workers: &[WorkerStatus]) -> Counts {
     let mut total = Counts::default();
     for WorkerStatus { counts, .. } in workers {
         total.accepted += counts.accepted;
+        total.inherited += counts.inherited;
         total.open += counts.open;
         total.refused += counts.refused;
         total.handshakes_full += counts.handshakes_full;

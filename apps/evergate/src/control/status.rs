@@ -81,6 +81,9 @@ pub struct Connections {
 pub struct Counts {
     /// Client connections accepted.
     pub accepted: u64,
+    /// Client connections that came from the process before (`evergate upgrade`).
+    #[serde(default)]
+    pub inherited: u64,
     /// Client connections open now.
     pub open: u64,
     /// Client connections refused at a limit.
@@ -282,6 +285,19 @@ pub struct Reloaded {
 pub struct Done {
     /// What was done.
     pub done: String,
+}
+
+/// `POST /v1/upgrade`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upgraded {
+    /// Version of the new process.
+    pub version: String,
+    /// Its process id.
+    pub pid: u32,
+    /// Connections that it had got when every one had been looked at once.
+    pub passed: u64,
+    /// Those that could not go then, by reason: they follow as soon as they can.
+    pub waiting: BTreeMap<String, u64>,
 }
 
 /// An answer with a status of 400 or more, except that of a reload.

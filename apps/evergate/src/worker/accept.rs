@@ -4,6 +4,7 @@ use super::slab::Source;
 use super::{Client, Held, ListenerSocket, Worker, canonical};
 use evergate_connection::{Accepted, Connection};
 use evergate_mirror::ConnectionId;
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::PoisonError;
@@ -113,15 +114,7 @@ impl Worker {
         if self.shared.connections.fetch_add(1, Ordering::Relaxed) >= self.settings.connections_max {
             return self.turn_away("connections_max");
         }
-        let Some(bounds) = self.settings.listeners.get(listener).copied() else { return Some(Vec::new()) };
-        let mut wanted = Vec::new();
-        if bounds.connections_max < self.settings.connections_max {
-            wanted.push((Held::Listener(listener.into()), bounds.connections_max, "connections_max"));
-        }
-        if bounds.per_source_max > 0 {
-            let max = bounds.per_source_max as usize;
-            wanted.push((Held::Source(listener.into(), source), max, "connections_per_source_max"));
-        }
+        let wanted = self.bounds_on(listener, source);
         if wanted.is_empty() {
             return Some(Vec::new());
         }
@@ -132,12 +125,28 @@ impl Worker {
             drop(counts);
             return self.turn_away(reason);
         }
-        let mut held = Vec::with_capacity(wanted.len());
-        for (what, _, _) in wanted {
-            *counts.entry(what.clone()).or_insert(0) += 1;
-            held.push(what);
+        Some(hold(&mut counts, wanted))
+    }
+
+    /// What a connection counts against, with the bound and its name.
+    fn bounds_on(&self, listener: &str, source: IpAddr) -> Vec<(Held, usize, &'static str)> {
+        let Some(bounds) = self.settings.listeners.get(listener) else { return Vec::new() };
+        let mut wanted = Vec::new();
+        if bounds.connections_max < self.settings.connections_max {
+            wanted.push((Held::Listener(listener.into()), bounds.connections_max, "connections_max"));
         }
-        Some(held)
+        if bounds.per_source_max > 0 {
+            let max = bounds.per_source_max as usize;
+            wanted.push((Held::Source(listener.into(), source), max, "connections_per_source_max"));
+        }
+        wanted
+    }
+
+    /// Counts in a connection that was admitted elsewhere, whatever the bounds.
+    pub(super) fn count_in(&self, listener: &str, source: IpAddr) -> Vec<Held> {
+        self.shared.connections.fetch_add(1, Ordering::Relaxed);
+        let wanted = self.bounds_on(listener, source);
+        hold(&mut self.shared.held.lock().unwrap_or_else(PoisonError::into_inner), wanted)
     }
 
     fn turn_away(&self, reason: &'static str) -> Option<Vec<Held>> {
@@ -181,4 +190,12 @@ impl Worker {
             }
         }
     }
+}
+
+fn hold(counts: &mut HashMap<Held, usize>, wanted: Vec<(Held, usize, &'static str)>) -> Vec<Held> {
+    let count = |(what, _, _): (Held, usize, &'static str)| {
+        *counts.entry(what.clone()).or_insert(0) += 1;
+        what
+    };
+    wanted.into_iter().map(count).collect()
 }

@@ -68,6 +68,8 @@ pub struct Counters {
     pub resumed: Count,
     /// Connections that could not be continued.
     pub resume_lost: Count,
+    /// Connections that came from the process before.
+    pub inherited: Count,
     /// Turns of the loop.
     pub turns: Count,
     /// CPU time of the worker in nanoseconds, updated every second.

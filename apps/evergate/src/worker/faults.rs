@@ -47,7 +47,8 @@ impl Scene {
         );
         let mut config = parse(&config, "test.toml", Path::new(".")).unwrap().config;
         config.listeners[0].address.socket.set_port(0); // any free one; a file cannot say so
-        let daemon = Daemon::start(config).unwrap();
+        let daemon = Daemon::start(config, None).unwrap();
+        daemon.listen().unwrap();
         let mut bystander = connect(&daemon);
         ask(&mut bystander);
         let (mut to_server, _) = backend.accept().unwrap();

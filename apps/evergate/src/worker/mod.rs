@@ -13,6 +13,7 @@ mod counters;
 mod dial;
 #[cfg(test)]
 mod faults;
+mod handover;
 mod perform;
 mod pulse;
 mod pump;
@@ -23,6 +24,7 @@ mod wheel;
 pub use counters::{Count, Counters};
 pub use pulse::Pulse;
 
+use crate::handover::Progress;
 use crate::log::LineSender;
 use crate::runtime::Generation;
 use evergate_balance::{Picker, ServerLoad};
@@ -35,11 +37,11 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
 use upstream::{Upstream, Waiting};
 use wheel::Wheel;
 
@@ -71,6 +73,12 @@ pub enum Command {
     Stop,
     /// What the cluster has decided.
     Cluster(crate::cluster::Instruction),
+    /// Connections of the process before come on this stream, which does not block.
+    Inherit(UnixStream),
+    /// Take no new connections, and pass all that there are to the new process over this stream, which does not block.
+    HandOver(UnixStream, Arc<Progress>),
+    /// The new process is gone: serve again, on these sockets.
+    TakeBack(Vec<ListenerSocket>),
 }
 
 /// A bound listener.
@@ -111,6 +119,8 @@ pub struct Bounds {
 pub struct Shared {
     /// Client connections open in the process.
     pub connections: AtomicUsize,
+    /// Workers that still get connections of the process before.
+    pub inheriting: AtomicUsize,
     /// Client connections of listeners that have a bound of their own, and by address where that is bounded.
     pub held: std::sync::Mutex<HashMap<Held, usize>>,
 }
@@ -186,7 +196,6 @@ pub struct Worker {
     shared: Arc<Shared>,
     counters: Arc<Counters>,
     lines: Option<LineSender>,
-    started: Instant,
     now: Micros,
     next_second: Micros,
     random: u64,
@@ -197,6 +206,8 @@ pub struct Worker {
     stopping: bool,
     joining: Option<cluster::Joining>,
     cluster: Option<Box<cluster::Cluster>>,
+    predecessor: Option<handover::Predecessor>,
+    successor: Option<Box<handover::Successor>>,
 }
 
 /// What a connection sees of its worker during one call.
@@ -240,7 +251,8 @@ impl Worker {
         let epoll = Epoll::new(EVENTS)?;
         let waker = Arc::new(Waker::new()?);
         epoll.add_input(waker.fd(), Source::Waker.token())?;
-        let started = Instant::now();
+        // The clock of the machine: a connection that goes to another process takes its deadlines along.
+        let now = Micros(evergate_sys::monotonic_us());
         let seed = u64::from_le_bytes(evergate_crypto::random_bytes::<8>());
         Ok(Worker {
             epoll,
@@ -254,7 +266,7 @@ impl Worker {
             current: vec![Current::new(generation)],
             scratch: Scratch::new(),
             effects: Effects::default(),
-            wheel: Wheel::new(Micros(0)),
+            wheel: Wheel::new(now),
             due: Vec::new(),
             again: Vec::new(),
             spare_buffers: Vec::new(),
@@ -264,9 +276,8 @@ impl Worker {
             shared,
             counters: Arc::new(Counters::default()),
             lines,
-            started,
-            now: Micros(0),
-            next_second: Micros(0),
+            now,
+            next_second: now,
             random: seed | 1,
             handshakes: 0,
             buffered: 0,
@@ -274,6 +285,8 @@ impl Worker {
             stopping: false,
             joining: None,
             cluster: None,
+            predecessor: None,
+            successor: None,
         })
     }
 
@@ -300,12 +313,13 @@ impl Worker {
     /// Serves until told to stop, or until drained.
     pub fn run(mut self) -> io::Result<()> {
         self.join_cluster().map_err(|error| io::Error::other(format!("{error:#}")))?;
-        while !self.stopping && (!self.draining || self.clients.len() > 0) {
+        while !self.is_done() {
             let wait = if self.again.is_empty() { self.wheel.wait_ms(self.now) } else { 0 };
             // Room at a server may be made by another worker, which says nothing.
             let queued = self.counters.queued.get() > 0;
             let wait = if queued { wait.min(QUEUE_LOOK_MS) } else { wait };
             let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms()));
+            let wait = self.successor.as_ref().map_or(wait, |successor| wait.min(successor.wait_ms()));
             self.pulse.rest();
             let count = self.epoll.wait(wait)?;
             self.pulse.beat();
@@ -327,6 +341,9 @@ impl Worker {
                 self.tend_channels();
                 self.end_turn(count > 0);
             }
+            if self.successor.is_some() {
+                self.hand_over();
+            }
             if let Some(lines) = &mut self.lines {
                 self.counters.log_lines_lost.add(lines.flush());
             }
@@ -343,6 +360,11 @@ impl Worker {
             lines.flush();
         }
         Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        let drained = self.draining && self.clients.len() == 0;
+        self.stopping || drained || self.successor.as_ref().is_some_and(|successor| successor.has_all())
     }
 
     /// Runs one step for `source`. Should it panic, that connection ends and the worker goes on: a defect that one peer
@@ -374,7 +396,7 @@ impl Worker {
     }
 
     fn tick(&mut self) {
-        self.now = Micros(self.started.elapsed().as_micros() as u64);
+        self.now = Micros(evergate_sys::monotonic_us());
         self.handshakes = 0;
         if self.now >= self.next_second {
             self.next_second = self.now + Micros::from_ms(1000);
@@ -414,6 +436,8 @@ impl Worker {
             Some(Source::Incoming(index)) => self.incoming_event(index as usize),
             Some(Source::Outgoing(node, worker)) => self.outgoing_event(node, usize::from(worker)),
             Some(Source::Lane) => self.lane_event(),
+            Some(Source::Predecessor) => self.predecessor_event(),
+            Some(Source::Successor) => self.successor_event(event),
             None => {}
         }
     }
@@ -428,6 +452,9 @@ impl Worker {
                 Command::Drain => self.drain(),
                 Command::Stop => self.stopping = true,
                 Command::Cluster(instruction) => self.take_instruction(instruction),
+                Command::Inherit(stream) => self.begin_inheriting(stream),
+                Command::HandOver(stream, progress) => self.begin_handover(stream, progress),
+                Command::TakeBack(listeners) => self.take_back(listeners),
             }
         }
     }

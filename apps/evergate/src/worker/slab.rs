@@ -80,6 +80,10 @@ pub(crate) enum Source {
     Outgoing(u8, u16),
     /// Events of the gate.
     Lane,
+    /// Connections come from the process before.
+    Predecessor,
+    /// Connections go to the new process.
+    Successor,
 }
 
 impl Source {
@@ -94,6 +98,8 @@ impl Source {
             Source::Incoming(index) => 5 << 56 | u64::from(index),
             Source::Outgoing(node, worker) => 6 << 56 | u64::from(node) << 16 | u64::from(worker),
             Source::Lane => 7 << 56,
+            Source::Predecessor => 8 << 56,
+            Source::Successor => 9 << 56,
         }
     }
 
@@ -109,6 +115,8 @@ impl Source {
             5 => Some(Source::Incoming(key.index)),
             6 => Some(Source::Outgoing((token >> 16) as u8, token as u16)),
             7 => Some(Source::Lane),
+            8 => Some(Source::Predecessor),
+            9 => Some(Source::Successor),
             _ => None,
         }
     }
@@ -142,10 +150,12 @@ mod tests {
             Source::Incoming(9),
             Source::Outgoing(31, 4000),
             Source::Lane,
+            Source::Predecessor,
+            Source::Successor,
         ];
         for source in sources {
             assert_eq!(Source::of(source.token()), Some(source));
         }
-        assert_eq!(Source::of(9 << 56), None);
+        assert_eq!(Source::of(10 << 56), None);
     }
 }

@@ -16,6 +16,7 @@ mod matrix;
 mod orders;
 mod phases;
 mod relay;
+mod rolling;
 mod traffic;
 mod views;
 mod world;

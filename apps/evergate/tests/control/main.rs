@@ -11,3 +11,4 @@ mod health;
 mod node;
 mod reload;
 mod signals;
+mod upgrade;

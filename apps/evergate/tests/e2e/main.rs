@@ -17,4 +17,6 @@ mod sessions;
 mod smuggling;
 mod tls;
 mod transfers;
+mod upgrade;
+mod upgrade_failed;
 mod upstream;

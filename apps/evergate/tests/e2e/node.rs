@@ -3,6 +3,7 @@
 pub(crate) use crate::support::{DEADLINE, Folder, eventually, web};
 
 use crate::support::{Port, Process, evergate, plain_at};
+use evergate::control::status::{Status, Upgraded};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,7 +16,28 @@ pub(crate) struct Node {
     seen: Cell<usize>,
     addresses: HashMap<String, SocketAddr>,
     ports: Vec<Port>,
+    /// The process that serves now: after an upgrade another one than the first.
+    pid: Cell<u32>,
     pub(crate) folder: Folder,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if self.pid.get() != self.process.id() {
+            kill("KILL", self.pid.get());
+        }
+    }
+}
+
+fn kill(signal: &str, pid: u32) -> bool {
+    let kill = format!("kill -{signal} {pid} 2> /dev/null");
+    std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success()
+}
+
+/// Whether a process has ended, also when nobody has asked for its exit code yet.
+pub(crate) fn has_ended(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 const WORKERS: &str = "[node]\nworkers = 2\n";
@@ -51,7 +73,39 @@ impl Node {
         let lines = process.lines();
         let addresses = lines.iter().filter_map(|line| listener_of(line)).collect();
         let (_, seen) = process.line_after(0, "ready: ");
-        Node { process, seen: Cell::new(seen), addresses, ports, folder }
+        let pid = Cell::new(process.id());
+        Node { process, seen: Cell::new(seen), addresses, ports, pid, folder }
+    }
+
+    /// Lets a new process take the place of the one that serves, and waits for that one's end.
+    pub(crate) fn upgrade(&self) -> Upgraded {
+        let (ok, text) = self.cli(&["upgrade", "--json"]);
+        assert!(ok, "{text}; {:#?}", self.process.lines());
+        let upgraded: Upgraded = serde_json::from_str(&text).unwrap();
+        let before = self.pid.replace(upgraded.pid);
+        assert_ne!(before, upgraded.pid);
+        eventually("the old process ends", || has_ended(before).then_some(()));
+        upgraded
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        let (ok, text) = self.cli(&["status", "--json"]);
+        assert!(ok, "{text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// The process that says that it serves.
+    pub(crate) fn serving(&self) -> u32 {
+        self.status().pid
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid.get()
+    }
+
+    /// Messages of all its processes so far.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.process.lines()
     }
 
     /// Waits for a further message with this in it.
@@ -94,7 +148,7 @@ impl Node {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        self.process.signal(name);
+        assert!(kill(name, self.pid.get()));
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {

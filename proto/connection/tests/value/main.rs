@@ -4,7 +4,7 @@
 //! sockets, stalls, KeyUpdates. At chosen steps the connection is dropped and restored from nothing but the entries
 //! that its backup has applied so far. Whatever was written to a peer at an absolute position must be written there
 //! again; what was acknowledged must never be needed again; both applications must see what they see in an
-//! undisturbed run. Because a record's sequence number is a function of its position in the stream and the client opens
+//! undisturbed run. Connections without backups are put into parcels at random steps and at every step (`parcels`). Because a record's sequence number is a function of its position in the stream and the client opens
 //! every record in order, two plaintexts under one nonce would show as two different bytes at one position.
 
 #[path = "../harness/mod.rs"]
@@ -13,6 +13,7 @@ mod harness;
 mod astray;
 mod exhaustive;
 mod mutations;
+mod parcels;
 mod random;
 mod scenario;
 mod world;

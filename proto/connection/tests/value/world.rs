@@ -1,6 +1,7 @@
 //! One connection with a backup, its peers with their TCP, and the checks.
 
 mod acts;
+mod parcel;
 mod takeover;
 
 pub(crate) use acts::reference;
@@ -26,6 +27,8 @@ const STEPS_MAX: u64 = 60_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutation {
     None,
+    /// Nothing is broken, but there is no backup.
+    Alone,
     /// The gate acknowledges whatever has been read.
     EarlyAck,
     /// Output does not wait for the mirror.
@@ -109,6 +112,8 @@ pub(crate) struct World<'a> {
     pub(crate) step: u64,
     mutation: Mutation,
     mirrors: bool,
+    /// Segments, room and schedule vary; else everything moves as far as it can.
+    varies: bool,
     node: TestNode,
     scratch: &'a mut Scratch,
     effects: Effects,
@@ -161,7 +166,8 @@ impl<'a> World<'a> {
             rng: Rng(seed),
             step: 0,
             mutation,
-            mirrors: marks.is_some(),
+            mirrors: marks.is_some() && mutation != Mutation::Alone,
+            varies: marks.is_some(),
             node: TestNode { snapshot: config.clone(), draining: false, refuses: false },
             scratch,
             effects: Effects::default(),
@@ -247,7 +253,7 @@ impl<'a> World<'a> {
     }
 
     fn room(&mut self, wanted: usize) -> usize {
-        if self.mirrors && self.rng.chance(25) { self.rng.below(wanted) } else { wanted }
+        if self.varies && self.rng.chance(25) { self.rng.below(wanted) } else { wanted }
     }
 
     fn write_client(&mut self, bytes: &[u8]) {

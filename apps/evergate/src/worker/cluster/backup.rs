@@ -3,6 +3,7 @@
 use super::Cluster;
 use super::channel::Channel;
 use crate::cluster::{Instruction, Report, office};
+use crate::control::message;
 use crate::worker::Worker;
 use crate::worker::slab::Source;
 use evergate_base::Micros;
@@ -80,6 +81,12 @@ impl Worker {
             // What was said on it stands. Its owner notices, and drops this backup or says everything anew.
             let known = incoming.from.is_some();
             let ended = error.downcast_ref::<std::io::Error>().is_some();
+            if let (Some(node), false) = (incoming.from, ended) {
+                let number = node.0.saturating_add(1);
+                message::warning(format_args!(
+                    "does not believe a mirror channel of node {number}: {error:#}"
+                ));
+            }
             cluster.incoming[index] = None;
             self.counters.reason(match (known, ended) {
                 (true, true) => "mirror_channel_ended",

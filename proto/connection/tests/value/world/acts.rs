@@ -119,7 +119,7 @@ impl World<'_> {
         }
         let held = self.conn.begin_client_read(&mut self.scratch.input);
         let most = most.min(65_536).min(self.scratch.input.len() - held);
-        let count = if self.mirrors { self.rng.amount(most) } else { most };
+        let count = if self.varies { self.rng.amount(most) } else { most };
         let from = self.client.read as usize;
         self.scratch.input[held..held + count].copy_from_slice(&self.client.sent[from..from + count]);
         self.client.read += count as u64;
@@ -150,7 +150,7 @@ impl World<'_> {
             }
             return false;
         }
-        let count = if self.mirrors { self.rng.amount(most) } else { most };
+        let count = if self.varies { self.rng.amount(most) } else { most };
         let from = leg.read as usize;
         let count = fill(self.scratch, plan, &leg.sent[from..from + count]);
         assert!(count > 0, "a read of nothing looks like an end");
@@ -186,14 +186,14 @@ impl World<'_> {
         let mut moved = 0;
         let down = self.conn.down().front(acknowledged).to_vec();
         if !down.is_empty() && self.closed.is_none() {
-            let count = if self.mirrors { self.rng.amount(down.len()) } else { down.len() };
+            let count = if self.varies { self.rng.amount(down.len()) } else { down.len() };
             self.conn.down().advance(count);
             self.write_client(&down[..count]);
             moved += count;
         }
         let up = self.conn.up().front(acknowledged).to_vec();
         if !up.is_empty() && self.closed.is_none() {
-            let count = if self.mirrors { self.rng.amount(up.len()) } else { up.len() };
+            let count = if self.varies { self.rng.amount(up.len()) } else { up.len() };
             self.conn.up().advance(count);
             self.write_server(&up[..count]);
             moved += count;
@@ -207,7 +207,7 @@ impl World<'_> {
     fn deliver_client(&mut self) -> bool {
         let most = (self.written.saturating_sub(self.delivered)) as usize;
         if most > 0 {
-            let count = if self.mirrors { self.rng.amount(most) } else { most };
+            let count = if self.varies { self.rng.amount(most) } else { most };
             self.deliver(count);
             return true;
         }
@@ -236,12 +236,12 @@ impl World<'_> {
     }
 
     fn deliver_server(&mut self) -> bool {
-        let mirrors = self.mirrors;
+        let varies = self.varies;
         for leg in self.legs.values_mut() {
             let most = leg.written.saturating_sub(leg.delivered) as usize;
             let fin = leg.fin_at == Some(leg.delivered) && !leg.fin_seen && leg.written == leg.delivered;
             if most > 0 || fin {
-                leg.delivered += if mirrors { self.rng.amount(most.max(1)).min(most) } else { most } as u64;
+                leg.delivered += if varies { self.rng.amount(most.max(1)).min(most) } else { most } as u64;
                 leg.fin_seen |= fin;
                 leg.react(fin, &mut self.flaked);
                 return true;
@@ -276,7 +276,7 @@ impl World<'_> {
             return true;
         }
         let Some((id, pool, hint, first)) = self.dials.pop() else { return false };
-        if first && pool != DOWN && hint == Hint::Policy && self.mirrors && self.rng.chance(15) {
+        if first && pool != DOWN && hint == Hint::Policy && self.varies && self.rng.chance(15) {
             self.call(|conn, io| conn.handle_leg_failed(io, id, Failure::Refused));
             return true;
         }

@@ -1,0 +1,207 @@
+//! `evergate upgrade`: a new process takes this one's place, connections included.
+//!
+//! Until the new process is ready, which a thread of its own waits for, nothing changes here, and reloads are refused: what
+//! was offered must stay true. Then this process tells it to go, accepts no more, and passes its connections; it ends when
+//! nothing is left, or when draining would. Should the new process be gone before that, this one serves again.
+
+use super::message::{error, info, warning};
+use super::run::{Main, bind_metrics};
+use super::state::Message;
+use super::status::{Refused, Upgraded};
+use crate::handover::{Failure, Offered, Order, Progress, Successor};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+use tokio::sync::oneshot;
+
+/// Who asked for an upgrade hears what came of it.
+pub(super) type Asker = oneshot::Sender<Result<Upgraded, Refused>>;
+
+/// An upgrade under way.
+pub(super) struct Upgrade {
+    asker: Option<Asker>,
+    /// Our ends of the workers' streams, until they have them.
+    streams: Vec<UnixStream>,
+    /// The new process serves.
+    passing: Option<Passing>,
+}
+
+struct Passing {
+    progress: Arc<Progress>,
+    /// Ends nothing when it is dropped: it was told to go.
+    successor: Successor,
+}
+
+impl Main {
+    /// Starts the new process, unless something else is going on.
+    pub(super) fn ask_upgrade(&mut self, binary: Option<PathBuf>, asker: Asker) {
+        let offered = self.may_upgrade().and_then(|()| self.prepare_offer(binary));
+        let (order, streams) = match offered {
+            Ok(offered) => offered,
+            Err(refused) => {
+                warning(format_args!("upgrade refused: {}", refused.error));
+                return drop(asker.send(Err(refused)));
+            }
+        };
+        let name = order.binary.as_ref().map_or("the same program".into(), |path| path.display().to_string());
+        info(format_args!("upgrade: starting {name}"));
+        self.upgrade = Some(Upgrade { asker: Some(asker), streams, passing: None });
+        let messages = self.control.messages.clone();
+        tokio::task::spawn_blocking(move || {
+            let _ = messages.blocking_send(Message::Started(Box::new(Successor::start(order))));
+        });
+    }
+
+    fn may_upgrade(&self) -> Result<(), Refused> {
+        let refuse =
+            |error: &str, remedy: &str| Err(Refused { error: error.to_owned(), remedy: remedy.to_owned() });
+        if self.upgrade.is_some() {
+            return refuse("an upgrade is under way already", "wait until it is done");
+        }
+        if self.is_draining() {
+            return refuse("the node is draining", "start the new program when it has ended");
+        }
+        if self.reading.is_some() {
+            return refuse("a reload is under way", "try again when it is done");
+        }
+        if self.daemon.is_inheriting() {
+            return refuse(
+                "the process before still passes connections to this one",
+                "try again when it has ended",
+            );
+        }
+        if self.daemon.cluster().is_some() {
+            return refuse(
+                "a node of a cluster is not upgraded in place: the other nodes take its connections",
+                "`evergate node drain`, wait until `evergate cluster status` says drained, stop this process, start the \
+                 new program, and wait until no bucket is without a copy before the next node",
+            );
+        }
+        Ok(())
+    }
+
+    fn prepare_offer(&self, binary: Option<PathBuf>) -> Result<(Order, Vec<UnixStream>), Refused> {
+        let prepare = || {
+            let (mut offer, mut descriptors, streams) = self.daemon.offer(&self.rotated)?;
+            if let Some((socket, _)) = &self.admin {
+                offer.sockets.push(Offered::Admin(socket.path.clone()));
+                descriptors.push(socket.listener.try_clone()?.into());
+            }
+            if let (Some((address, _)), Some(listener)) = (&self.metrics, &self.metrics_socket) {
+                offer.sockets.push(Offered::Metrics(*address));
+                descriptors.push(listener.try_clone()?.into());
+            }
+            anyhow::Ok((Order { binary, offer, descriptors }, streams))
+        };
+        let remedy = "try again when fewer connections are open, or raise the limit of open files".to_owned();
+        prepare().map_err(|error| Refused { error: format!("{error:#}"), remedy })
+    }
+
+    /// The new process is ready, or there is none.
+    pub(super) fn handle_started(&mut self, started: Result<Successor, Failure>) {
+        let Some(upgrade) = &mut self.upgrade else { return };
+        let draining = self.drain_until.is_some();
+        let told = started.and_then(|mut successor| {
+            let failure = |error: String| Failure { error, remedy: "try again".to_owned() };
+            if draining {
+                return Err(failure("the node has begun to drain meanwhile".to_owned()));
+            }
+            // The service manager listens to the main process only, so it is told before the new one speaks.
+            self.notify.main_process(successor.pid());
+            successor.go().map_err(|error| failure(format!("the new process is gone: {error}")))?;
+            Ok(successor)
+        });
+        match told {
+            Ok(successor) => self.pass_on(successor),
+            Err(Failure { error: why, remedy }) => {
+                self.notify.main_process(std::process::id());
+                error(format_args!("upgrade failed, this process goes on: {why}"));
+                if let Some(asker) = upgrade.asker.take() {
+                    let _ = asker.send(Err(Refused { error: why, remedy }));
+                }
+                self.upgrade = None;
+            }
+        }
+    }
+
+    /// From now on the new process serves.
+    fn pass_on(&mut self, successor: Successor) {
+        let Some(upgrade) = &mut self.upgrade else { return };
+        info(format_args!(
+            "upgrade: evergate {} (pid {}) serves; passing {} connections to it",
+            successor.version(),
+            successor.pid(),
+            self.control.shared.connections.load(Ordering::Relaxed),
+        ));
+        let progress = Arc::new(Progress::default());
+        self.daemon.hand_over(std::mem::take(&mut upgrade.streams), &progress);
+        upgrade.passing = Some(Passing { progress, successor });
+        if let Some((socket, serving)) = &mut self.admin {
+            serving.stop();
+            socket.leave();
+        }
+        if let Some((_, serving)) = &self.metrics {
+            serving.stop();
+        }
+        self.control.draining.store(true, Ordering::Relaxed);
+        self.drain_until = Some(Instant::now() + self.daemon.config.timeouts.drain);
+    }
+
+    /// Tells who asked once every connection has been looked at; takes everything back when the new process is gone.
+    pub(super) fn look_at_upgrade(&mut self) {
+        let workers = self.daemon.workers.len();
+        let Some(upgrade) = &mut self.upgrade else { return };
+        let Some(Passing { progress, successor }) = &upgrade.passing else { return };
+        if progress.lost.load(Ordering::Relaxed) {
+            return self.take_back();
+        }
+        if progress.swept.load(Ordering::Relaxed) < workers {
+            return;
+        }
+        let Some(asker) = upgrade.asker.take() else { return };
+        let waiting = progress.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = asker.send(Ok(Upgraded {
+            version: successor.version().to_owned(),
+            pid: successor.pid(),
+            passed: progress.passed.load(Ordering::Relaxed),
+            waiting: waiting.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect(),
+        }));
+    }
+
+    fn take_back(&mut self) {
+        let Some(Upgrade { asker, passing: Some(passing), .. }) = self.upgrade.take() else { return };
+        let passed = passing.progress.passed.load(Ordering::Relaxed);
+        let what = format!(
+            "the new process ended while it got connections: {passed} are lost, this one serves again"
+        );
+        error(&what);
+        self.drain_until = None;
+        self.control.draining.store(false, Ordering::Relaxed);
+        self.notify.main_process(std::process::id());
+        if let Err(problem) = self.daemon.take_back() {
+            error(format_args!("cannot listen again: {problem:#}"));
+        }
+        if let Some((socket, _)) = self.admin.take() {
+            self.serve_admin(socket.returned());
+        }
+        if let Some((address, _)) = self.metrics.take() {
+            match bind_metrics(address) {
+                Ok(listener) => self.serve_metrics(listener),
+                Err(problem) => warning(format_args!("{problem:#}")),
+            }
+        }
+        if let Some(asker) = asker {
+            let remedy = "see what it said on standard error".to_owned();
+            let _ = asker.send(Err(Refused { error: what, remedy }));
+        }
+    }
+
+    /// What to say at the end of a process that has passed its connections on.
+    pub(super) fn passed_to(&self) -> Option<String> {
+        let passing = self.upgrade.as_ref()?.passing.as_ref()?;
+        let passed = passing.progress.passed.load(Ordering::Relaxed);
+        Some(format!("{passed} connections passed to pid {}", passing.successor.pid()))
+    }
+}

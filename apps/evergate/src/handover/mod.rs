@@ -1,0 +1,154 @@
+//! One process of a node hands over to the next: `evergate upgrade`.
+//!
+//! The old process starts the new one with the arguments that it was started with itself, and a socket as its standard input.
+//! Over it they speak in this order; until `Go` the old process serves as if nothing had happened, and any failure is the
+//! new one's end and nothing else:
+//!
+//! 1. new: `Hello`, which forms it speaks. Others than ours are refused.
+//! 2. old: `Offer`, with the listening sockets, admin and metrics sockets, and one stream for each worker. They are the same
+//!    open sockets, queues included, so that no client is refused at any time.
+//! 3. new: reads its configuration, which must be the one in force, sets everything up, and says `Ready`; or `Failed`, why.
+//! 4. old: `Go`. It accepts no more and the new one begins to. Each worker of the old process passes its connections over
+//!    its stream to the same worker of the new one (`worker::handover`), and what cannot go yet as soon as it can.
+//! 5. The old process ends when it has nothing left and the new one has confirmed all, or after `timeouts.drain_ms`.
+//!
+//! Invariant: a descriptor and the state that belongs to it go in one frame.
+//! Not here: what a connection is made of ([`evergate_connection::Connection::export`]), and clusters, whose connections go to
+//! other nodes instead.
+
+mod link;
+mod predecessor;
+mod successor;
+
+pub use link::{FRAME_BYTES_MAX, Frame, Link};
+pub use predecessor::{Inheritance, Predecessor};
+pub use successor::{Failure, Order, Successor};
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+
+/// The form of what processes say to each other. Another form has another number.
+pub const HANDOVER_VERSION: u32 = 1;
+/// The option of `evergate run` that says: standard input is the process before.
+pub const SUCCESSOR_FLAG: &str = "--successor";
+
+/// What the two processes say.
+#[derive(Debug, Serialize, Deserialize)]
+enum Message {
+    Hello(Hello),
+    Offer(Box<Offer>),
+    Failed(String),
+    Ready,
+    Go,
+}
+
+/// Who the new process is. Never changes its form: it is how others are told apart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Hello {
+    version: String,
+    handover: u32,
+    parcel: u32,
+}
+
+impl Hello {
+    fn ours() -> Hello {
+        Hello {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            handover: HANDOVER_VERSION,
+            parcel: evergate_connection::PARCEL_VERSION,
+        }
+    }
+}
+
+/// What the old process gives, beside connections.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Offer {
+    /// [`crate::config::Config::digest`] of the configuration in force.
+    pub configuration: u64,
+    /// Its generation.
+    pub generation: u64,
+    /// Number of workers.
+    pub workers: usize,
+    /// What the descriptors are that follow, in order.
+    pub sockets: Vec<Offered>,
+    /// Ticket keys that no file holds.
+    pub tickets: Vec<OfferedTickets>,
+    /// Certificates that were made at start.
+    pub self_signed: Vec<OfferedCertificate>,
+    /// What is known of the servers.
+    pub servers: Vec<OfferedServer>,
+}
+
+/// A descriptor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Offered {
+    /// A worker's socket of a listener.
+    Listener {
+        /// Name of the listener.
+        name: String,
+        /// The worker.
+        worker: usize,
+        /// Where it is bound.
+        address: SocketAddr,
+    },
+    /// The socket of the admin API.
+    Admin(PathBuf),
+    /// The socket of the metrics.
+    Metrics(SocketAddr),
+    /// The stream on which a worker's connections come.
+    Worker(usize),
+}
+
+/// Ticket keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferedTickets {
+    /// Their name among the things that are kept.
+    pub name: String,
+    /// The keys, as in a file.
+    pub keys: String,
+    /// When they were rotated, in seconds since 1970.
+    pub rotated_unix_s: Option<u64>,
+}
+
+/// A certificate that signs itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferedCertificate {
+    /// Its names.
+    pub names: Vec<String>,
+    /// The chain, PEM.
+    pub chain: String,
+    /// The private key, PEM.
+    pub key: String,
+}
+
+/// A server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferedServer {
+    /// Name of its pool.
+    pub pool: String,
+    /// Its name.
+    pub name: String,
+    /// What the health checks say.
+    pub healthy: bool,
+    /// An operator took it out.
+    pub draining: bool,
+    /// Smoothed response time.
+    pub response_us: u32,
+}
+
+/// How far the workers of the old process are. Written by them, read by the control plane.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Connections passed.
+    pub passed: AtomicU64,
+    /// Workers that have looked at every connection once.
+    pub swept: AtomicUsize,
+    /// The new process is gone: what was passed to it is lost.
+    pub lost: AtomicBool,
+    /// What could not go at that first look, by reason.
+    pub waiting: Mutex<BTreeMap<&'static str, u64>>,
+}

@@ -1,0 +1,153 @@
+//! The new process's side: what it gets from the one before.
+
+use super::{Hello, Link, Message, Offer, Offered};
+use crate::config::Config;
+use crate::worker::ListenerSocket;
+use anyhow::{Context, Result, bail};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+/// Longest pause of the process before.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The process before.
+#[derive(Debug)]
+pub struct Predecessor {
+    link: Link,
+}
+
+/// Everything that came before the connections.
+#[derive(Debug)]
+pub struct Inheritance {
+    predecessor: Predecessor,
+    /// What was said.
+    pub offer: Offer,
+    /// Listening sockets, by worker.
+    pub listeners: Vec<Vec<ListenerSocket>>,
+    /// Where listeners are bound, by name.
+    pub bound: Vec<(String, SocketAddr)>,
+    /// The socket of the admin API.
+    pub admin: Option<(PathBuf, UnixListener)>,
+    /// The socket of the metrics.
+    pub metrics: Option<(SocketAddr, TcpListener)>,
+    /// Streams of connections, by worker.
+    pub streams: Vec<UnixStream>,
+}
+
+impl Predecessor {
+    /// Says hello on standard input.
+    pub fn connect() -> Result<Predecessor> {
+        let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+        stream.local_addr().context(
+            "standard input is no socket of an evergate: --successor is for `evergate upgrade`, leave it out",
+        )?;
+        let mut predecessor = Predecessor { link: Link::new(stream) };
+        predecessor.link.set_patience(PATIENCE)?;
+        predecessor.say(&Message::Hello(Hello::ours()))?;
+        Ok(predecessor)
+    }
+
+    /// Tells why this process does not go on.
+    pub fn fail(&mut self, why: &str) {
+        let _ = self.say(&Message::Failed(why.to_owned())); // nobody listens any more: the log has it too
+    }
+
+    /// Takes what is offered, if this process runs under the same configuration.
+    pub fn inherit(mut self, config: &Config) -> Result<Inheritance> {
+        let outcome = self.take(config);
+        match outcome {
+            Ok((offer, descriptors)) => Inheritance::sort(self, offer, descriptors),
+            Err(error) => {
+                self.fail(&format!("{error:#}"));
+                Err(error)
+            }
+        }
+    }
+
+    fn take(&mut self, config: &Config) -> Result<(Offer, Vec<OwnedFd>)> {
+        let Message::Offer(offer) = self.hear()? else { bail!("the process before offers nothing") };
+        let mut descriptors = Vec::new();
+        while descriptors.len() < offer.sockets.len() {
+            let frame = self.link.receive().context("the sockets of the process before do not come")?;
+            if frame.descriptors.is_empty() {
+                bail!("the process before says nothing more about its sockets");
+            }
+            descriptors.extend(frame.descriptors);
+        }
+        if offer.configuration != config.digest {
+            bail!(
+                "the configuration has changed since the running process read it, and requests under way keep to the \
+                 one they began with: `evergate reload` first"
+            );
+        }
+        let workers = config.node.worker_count().get();
+        if offer.workers != workers {
+            bail!(
+                "this process would have {workers} workers, the running one has {}: set node.workers, and restart",
+                offer.workers
+            );
+        }
+        Ok((*offer, descriptors))
+    }
+
+    fn say(&mut self, message: &Message) -> Result<()> {
+        let text = Zeroizing::new(serde_json::to_vec(message)?);
+        self.link.send(&text, Vec::new()).context("the process before does not listen")
+    }
+
+    fn hear(&mut self) -> Result<Message> {
+        let frame = self.link.receive().context("the process before says nothing")?;
+        serde_json::from_slice(&frame.bytes).context("the process before does not speak as expected")
+    }
+}
+
+impl Inheritance {
+    fn sort(predecessor: Predecessor, offer: Offer, descriptors: Vec<OwnedFd>) -> Result<Inheritance> {
+        let mut all = Inheritance {
+            predecessor,
+            listeners: (0..offer.workers).map(|_| Vec::new()).collect(),
+            bound: Vec::new(),
+            admin: None,
+            metrics: None,
+            streams: Vec::new(),
+            offer,
+        };
+        for (what, socket) in all.offer.sockets.iter().zip(descriptors) {
+            match what {
+                Offered::Listener { name, worker, address } => {
+                    let local = (!address.ip().is_unspecified()).then_some(*address);
+                    let Some(of_worker) = all.listeners.get_mut(*worker) else { continue };
+                    of_worker.push(ListenerSocket { name: name.clone(), socket, local });
+                    if !all.bound.iter().any(|(known, _)| known == name) {
+                        all.bound.push((name.clone(), *address));
+                    }
+                }
+                Offered::Admin(path) => all.admin = Some((path.clone(), UnixListener::from(socket))),
+                Offered::Metrics(address) => all.metrics = Some((*address, TcpListener::from(socket))),
+                Offered::Worker(_) => all.streams.push(UnixStream::from(socket)),
+            }
+        }
+        if all.streams.len() != all.offer.workers {
+            bail!("{} streams came for {} workers", all.streams.len(), all.offer.workers);
+        }
+        Ok(all)
+    }
+
+    /// Tells why this process does not go on.
+    pub fn fail(&mut self, why: &str) {
+        self.predecessor.fail(why);
+    }
+
+    /// Everything is set up: waits for the word. Afterwards this process serves.
+    pub fn take_over(mut self) -> Result<()> {
+        self.predecessor.say(&Message::Ready)?;
+        match self.predecessor.hear()? {
+            Message::Go => Ok(()),
+            _ => bail!("the process before does not let this one serve"),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The old process's side: starting the new one.
+
+use super::{Hello, Link, Message, Offer, SUCCESSOR_FLAG};
+use evergate_sys::DESCRIPTORS_MAX;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use zeroize::Zeroizing;
+
+/// Longest pause of the new process on its way to being ready: it may have host names to resolve.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a process that has closed its end may take to end.
+const ENDING: Duration = Duration::from_secs(2);
+
+/// Why there is no new process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What happened.
+    pub error: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+/// What to start.
+#[derive(Debug)]
+pub struct Order {
+    /// The program; otherwise the one that this process was started as, looked up anew.
+    pub binary: Option<PathBuf>,
+    /// What it gets.
+    pub offer: Offer,
+    /// The descriptors that the offer names.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// A new process that is ready, and waits for the word. Ended when it is dropped before.
+#[derive(Debug)]
+pub struct Successor {
+    child: Child,
+    link: Link,
+    version: String,
+    released: bool,
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if !self.released {
+            // It serves nobody yet. What cannot be killed has ended.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+impl Successor {
+    /// Starts the program and waits until it is ready. Blocks for as long as that takes.
+    pub fn start(order: Order) -> Result<Successor, Failure> {
+        let Order { binary, offer, descriptors } = order;
+        let mut arguments = std::env::args_os();
+        let own = arguments.next().map(PathBuf::from).unwrap_or_default();
+        let binary = binary.unwrap_or(own);
+        let arguments: Vec<OsString> = arguments.filter(|argument| argument != SUCCESSOR_FLAG).collect();
+        let unable = |what: &str, error: io::Error| Failure {
+            error: format!("{what} {}: {error}", binary.display()),
+            remedy: "name the new program with --binary".to_owned(),
+        };
+        let (ours, theirs) = UnixStream::pair().map_err(|error| unable("cannot make a socket for", error))?;
+        let child = Command::new(&binary)
+            .args(arguments)
+            .arg(SUCCESSOR_FLAG)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .spawn()
+            .map_err(|error| unable("cannot start", error))?;
+        let mut new = Successor { child, link: Link::new(ours), version: String::new(), released: false };
+        match new.prepare(&offer, descriptors) {
+            Ok(()) => Ok(new),
+            Err(Stop::Said(error)) => Err(Failure { error, remedy: "correct it and try again".to_owned() }),
+            Err(Stop::Stranger(hello)) => Err(stranger(&binary, &hello)),
+            Err(Stop::Broke(error)) => Err(new.broke(&binary, &error)),
+        }
+    }
+
+    fn prepare(&mut self, offer: &Offer, descriptors: Vec<OwnedFd>) -> Result<(), Stop> {
+        self.link.set_patience(PATIENCE)?;
+        let Message::Hello(hello) = self.hear()? else { return Err(Stop::unexpected()) };
+        let ours = Hello::ours();
+        if (hello.handover, hello.parcel) != (ours.handover, ours.parcel) {
+            return Err(Stop::Stranger(hello));
+        }
+        self.version = hello.version;
+        self.say(&Message::Offer(Box::new(offer.clone())))?;
+        let mut left = descriptors.into_iter();
+        loop {
+            let some: Vec<_> = left.by_ref().take(DESCRIPTORS_MAX).collect();
+            if some.is_empty() {
+                break;
+            }
+            self.link.send(&[], some)?;
+        }
+        match self.hear()? {
+            Message::Ready => Ok(()),
+            _ => Err(Stop::unexpected()),
+        }
+    }
+
+    fn say(&mut self, message: &Message) -> io::Result<()> {
+        let text = Zeroizing::new(serde_json::to_vec(message)?);
+        self.link.send(&text, Vec::new())
+    }
+
+    fn hear(&mut self) -> Result<Message, Stop> {
+        let frame = self.link.receive()?;
+        match serde_json::from_slice(&frame.bytes).map_err(io::Error::from)? {
+            Message::Failed(why) => Err(Stop::Said(why)),
+            message => Ok(message),
+        }
+    }
+
+    /// The word: from now on the new process serves.
+    pub fn go(&mut self) -> io::Result<()> {
+        self.say(&Message::Go)?;
+        self.released = true;
+        Ok(())
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its version.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Says as exactly as possible why it is not there.
+    fn broke(&mut self, binary: &std::path::Path, error: &io::Error) -> Failure {
+        let name = binary.display();
+        let until = Instant::now() + ENDING;
+        let mut status = None;
+        while error.kind() != io::ErrorKind::TimedOut && status.is_none() && Instant::now() < until {
+            status = self.child.try_wait().ok().flatten();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let error = match (status, error.kind()) {
+            (Some(status), _) => format!("{name} ended before it was ready ({status})"),
+            (None, io::ErrorKind::TimedOut) => {
+                format!("{name} was not ready within {} s and was ended", PATIENCE.as_secs())
+            }
+            (None, _) => format!("{name} does not speak as expected: {error}"),
+        };
+        Failure {
+            error,
+            remedy: "see what it said on standard error, where this process's messages go".to_owned(),
+        }
+    }
+}
+
+fn stranger(binary: &std::path::Path, hello: &Hello) -> Failure {
+    let ours = Hello::ours();
+    Failure {
+        error: format!(
+            "{} is evergate {} and takes connections in form {}.{}; this process, evergate {}, gives them in form {}.{}",
+            binary.display(),
+            hello.version,
+            hello.handover,
+            hello.parcel,
+            ours.version,
+            ours.handover,
+            ours.parcel,
+        ),
+        remedy: "drain this node and start the new program instead".to_owned(),
+    }
+}
+
+/// Why it does not go on.
+enum Stop {
+    /// In the new process's words.
+    Said(String),
+    /// Other forms.
+    Stranger(Hello),
+    Broke(io::Error),
+}
+
+impl Stop {
+    fn unexpected() -> Stop {
+        Stop::Broke(io::Error::other("another message was expected"))
+    }
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Stop {
+        Stop::Broke(error)
+    }
+}

@@ -1,0 +1,425 @@
+//! A worker's part of an upgrade: connections go to the same worker of the new process, or come from that of the old one.
+//!
+//! A connection goes between two turns of its own: everything that its last call asked for is done, what could not be
+//! written lies in its outlets, and what splices is in a pipe, which goes along with its descriptors. Who has to stay
+//! ([`Connection::export`] says why) is served here and looked at again soon. The sockets stay registered with this
+//! worker's epoll until they are closed everywhere, so they are taken out before they go.
+//!
+//! Bound: so many connections go in one turn; one that the stream does not take yet waits in it.
+
+use super::slab::{Key, Source};
+use super::upstream::Upstream;
+use super::{Client, ListenerSocket, Pipes, Worker};
+use crate::control::message;
+use crate::handover::{Link, Progress};
+use evergate_base::Micros;
+use evergate_connection::{Connection, ParcelLeg};
+use evergate_sys::Pipe;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+/// Connections that go in one turn.
+const BATCH: usize = 64;
+/// From one look at those that have to stay to the next.
+const LOOK_EVERY: Micros = Micros::from_ms(5);
+/// The longest that the loop sleeps meanwhile, in milliseconds.
+const WAIT_MS: i32 = 5;
+
+/// First byte of a frame: a connection, the end of all, and its confirmation.
+const CONNECTION: u8 = 1;
+const END: u8 = 2;
+const CONFIRMED: u8 = 3;
+
+const HAS_SERVER: u8 = 1;
+const FIN_WAITS: u8 = 2;
+const SERVER_FIN_WAITS: u8 = 4;
+const HAS_PIPE_DOWN: u8 = 8;
+const HAS_PIPE_UP: u8 = 16;
+
+/// What goes before a parcel: a kind, flags, and the numbers of [`Cargo`].
+const CARGO_HEADER: usize = 2 + 3 * 8;
+
+/// What the worker knows of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cargo {
+    flags: u8,
+    /// When the connection got its server.
+    used_since: u64,
+    /// Bytes inside the pipes.
+    down: u64,
+    up: u64,
+}
+
+impl Cargo {
+    fn encode(self, parcel: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(CARGO_HEADER + parcel.len());
+        out.extend_from_slice(&[CONNECTION, self.flags]);
+        for number in [self.used_since, self.down, self.up] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(parcel);
+        out
+    }
+
+    /// What it says, and the parcel behind it.
+    fn decode(bytes: &[u8]) -> Option<(Cargo, &[u8])> {
+        let ([CONNECTION, flags], rest) = bytes.split_first_chunk()? else { return None };
+        let (used_since, rest) = rest.split_first_chunk()?;
+        let (down, rest) = rest.split_first_chunk()?;
+        let (up, parcel) = rest.split_first_chunk()?;
+        let number = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
+        let cargo =
+            Cargo { flags: *flags, used_since: number(used_since), down: number(down), up: number(up) };
+        Some((cargo, parcel))
+    }
+
+    fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn set(&mut self, flag: u8, value: bool) {
+        self.flags |= if value { flag } else { 0 };
+    }
+}
+
+/// The worker of the new process.
+pub(super) struct Successor {
+    link: Link,
+    progress: Arc<Progress>,
+    /// Connections to look at next.
+    turn: Vec<Key>,
+    look_at: Micros,
+    /// Every connection has been looked at once.
+    swept: bool,
+    waiting: BTreeMap<&'static str, u64>,
+    /// More can be done at once.
+    busy: bool,
+    ended: bool,
+    confirmed: bool,
+    /// Its end of the stream is closed.
+    gone: bool,
+}
+
+impl Successor {
+    /// Milliseconds that the loop may sleep.
+    pub(super) fn wait_ms(&self) -> i32 {
+        if self.busy { 0 } else { WAIT_MS }
+    }
+
+    /// The new process has everything.
+    pub(super) fn has_all(&self) -> bool {
+        self.confirmed
+    }
+}
+
+impl Worker {
+    /// Begins to pass everything to the new process; what waits in listeners' queues is there already.
+    pub(super) fn begin_handover(&mut self, stream: UnixStream, progress: Arc<Progress>) {
+        for listener in std::mem::take(&mut self.listeners).into_iter().flatten() {
+            let _ = self.epoll.remove(listener.socket.as_raw_fd()); // it stays open elsewhere
+        }
+        let link = Link::new(stream);
+        if self.epoll.add(link.fd(), Source::Successor.token()).is_err() {
+            self.counters.reason("epoll_failed"); // it is looked at in every turn anyway
+        }
+        self.successor = Some(Box::new(Successor {
+            link,
+            progress,
+            turn: self.clients.keys(),
+            look_at: self.now,
+            swept: false,
+            waiting: BTreeMap::new(),
+            busy: true,
+            ended: false,
+            confirmed: false,
+            gone: false,
+        }));
+    }
+
+    /// The stream takes more, or its other end is closed; the rest of the turn looks at it.
+    pub(super) fn successor_event(&mut self, event: evergate_sys::Event) {
+        if let Some(successor) = &mut self.successor {
+            successor.gone |= event.ended || event.broken;
+        }
+    }
+
+    /// The new process is gone: this one serves again.
+    pub(super) fn take_back(&mut self, listeners: Vec<ListenerSocket>) {
+        self.successor = None;
+        self.change_listeners(listeners, &[]);
+    }
+
+    /// Passes on what can go; once a turn.
+    pub(super) fn hand_over(&mut self) {
+        let Some(mut successor) = self.successor.take() else { return };
+        match self.pass_some(&mut successor) {
+            Ok(()) => self.successor = Some(successor),
+            Err(error) => {
+                message::error(format_args!("cannot pass connections to the new process: {error}"));
+                successor.progress.lost.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn pass_some(&mut self, successor: &mut Successor) -> io::Result<()> {
+        successor.busy = false;
+        while successor.ended && !successor.confirmed {
+            if let Some(frame) = successor.link.take()? {
+                successor.confirmed = *frame.bytes == [CONFIRMED];
+            } else if !successor.link.fill()? {
+                break;
+            }
+        }
+        if successor.gone && !successor.confirmed {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        for _ in 0..BATCH {
+            if !successor.link.flush()? || successor.ended {
+                return Ok(());
+            }
+            let Some(key) = successor.turn.pop() else { return self.end_sweep(successor) };
+            match self.pack(key) {
+                Some(Ok((bytes, descriptors))) => {
+                    successor.link.push(&bytes, descriptors)?;
+                    successor.progress.passed.fetch_add(1, Ordering::Relaxed);
+                    self.let_go(key);
+                }
+                Some(Err(reason)) => *successor.waiting.entry(reason).or_default() += 1,
+                None => {}
+            }
+        }
+        successor.busy = true;
+        Ok(())
+    }
+
+    fn end_sweep(&mut self, successor: &mut Successor) -> io::Result<()> {
+        let waiting = std::mem::take(&mut successor.waiting);
+        if !std::mem::replace(&mut successor.swept, true) {
+            let mut all = successor.progress.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.into_iter().for_each(|(reason, count)| *all.entry(reason).or_default() += count);
+            successor.progress.swept.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.clients.len() == 0 {
+            successor.link.push(&[END], Vec::new())?;
+            successor.link.flush()?;
+            successor.ended = true;
+        } else if self.now >= successor.look_at {
+            successor.look_at = self.now + LOOK_EVERY;
+            successor.turn = self.clients.keys();
+        }
+        Ok(())
+    }
+
+    /// Everything of a connection; or why it has to stay.
+    #[expect(clippy::type_complexity, reason = "one frame: its bytes and its descriptors")]
+    fn pack(&mut self, key: Key) -> Option<Result<(Vec<u8>, Vec<OwnedFd>), &'static str>> {
+        let client = self.clients.get(key)?;
+        let newest = &self.current.last()?.generation.snapshot;
+        let parcel = match client.connection.export(newest) {
+            Ok(parcel) => parcel,
+            Err(reason) => return Some(Err(reason)),
+        };
+        let upstream = client.upstream.and_then(|upstream| self.upstreams.get(upstream));
+        if client.connection.leg_id().is_some() != upstream.is_some() {
+            return Some(Err("no_server_socket"));
+        }
+        let packed = descriptors(client, upstream);
+        Some(match packed {
+            Ok((cargo, descriptors)) => Ok((cargo.encode(&parcel), descriptors)),
+            Err(_) => Err("descriptors"), // none is left; some will be when others have gone
+        })
+    }
+
+    /// The connection is on its way: its sockets close here and stay open there.
+    fn let_go(&mut self, key: Key) {
+        let Some(client) = self.clients.get(key) else { return };
+        let _ = self.epoll.remove(client.fd());
+        if let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get(upstream)) {
+            let _ = self.epoll.remove(upstream.fd());
+        }
+        self.forget(key);
+    }
+}
+
+fn descriptors(client: &Client, upstream: Option<&Upstream>) -> io::Result<(Cargo, Vec<OwnedFd>)> {
+    let mut cargo = Cargo::default();
+    let mut descriptors = vec![client.socket.try_clone()?];
+    if let Some(upstream) = upstream {
+        descriptors.push(upstream.socket.try_clone()?);
+        cargo.used_since = upstream.used_since.0;
+    }
+    cargo.set(HAS_SERVER, upstream.is_some());
+    cargo.set(FIN_WAITS, client.fin_waits);
+    cargo.set(SERVER_FIN_WAITS, client.server_fin_waits);
+    if let Some(pipes) = &client.pipes {
+        for (pipe, flag) in [(&pipes.down, HAS_PIPE_DOWN), (&pipes.up, HAS_PIPE_UP)] {
+            let Some(pipe) = pipe else { continue };
+            let (reader, writer) = pipe.descriptors()?;
+            descriptors.extend([reader, writer]);
+            cargo.set(flag, true);
+            let held = if flag == HAS_PIPE_DOWN { &mut cargo.down } else { &mut cargo.up };
+            *held = pipe.held() as u64;
+        }
+    }
+    Ok((cargo, descriptors))
+}
+
+/// The worker of the old process.
+pub(super) struct Predecessor {
+    link: Link,
+}
+
+impl Worker {
+    /// Connections come on this stream.
+    pub(super) fn begin_inheriting(&mut self, stream: UnixStream) {
+        let link = Link::new(stream);
+        if self.epoll.add_input(link.fd(), Source::Predecessor.token()).is_err() {
+            self.counters.reason("epoll_failed");
+        }
+        self.shared.inheriting.fetch_add(1, Ordering::Relaxed);
+        self.predecessor = Some(Predecessor { link });
+    }
+
+    /// Connections have come, or the old process has ended.
+    pub(super) fn predecessor_event(&mut self) {
+        let Some(mut predecessor) = self.predecessor.take() else { return };
+        match self.inherit_some(&mut predecessor.link) {
+            Ok(true) => self.predecessor = Some(predecessor),
+            Ok(false) => self.end_inheriting(&predecessor.link),
+            Err(error) => {
+                self.end_inheriting(&predecessor.link);
+                message::warning(format_args!(
+                    "the process before ended before it had passed all its connections: {error}"
+                ));
+            }
+        }
+    }
+
+    fn end_inheriting(&mut self, link: &Link) {
+        let _ = self.epoll.remove(link.fd());
+        self.shared.inheriting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// False when that was all.
+    fn inherit_some(&mut self, link: &mut Link) -> io::Result<bool> {
+        link.fill()?;
+        while let Some(frame) = link.take()? {
+            if *frame.bytes == [END] {
+                link.push(&[CONFIRMED], Vec::new())?;
+                link.flush()?; // the first and only frame on this way: the socket takes it
+                return Ok(false);
+            }
+            self.guarded(None, |worker| {
+                if let Err(why) = worker.adopt(&frame.bytes, frame.descriptors) {
+                    worker.counters.reason("handover_failed");
+                    message::warning(format_args!("a connection of the process before is lost: {why}"));
+                }
+            });
+        }
+        Ok(true)
+    }
+
+    /// A connection of the old process goes on here.
+    fn adopt(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) -> Result<(), String> {
+        let missing = || "a descriptor is missing".to_owned();
+        let (cargo, parcel) = Cargo::decode(bytes).ok_or("the frame has another form")?;
+        let snapshot = self.current[self.current.len() - 1].generation.snapshot.clone();
+        let (connection, leg) =
+            Connection::import(&snapshot, parcel).map_err(|error| format!("{error:?}"))?;
+        let mut descriptors = descriptors.into_iter();
+        let socket = descriptors.next().ok_or_else(missing)?;
+        let server = cargo.has(HAS_SERVER).then(|| descriptors.next().ok_or_else(missing)).transpose()?;
+        if leg.is_some() != server.is_some() {
+            return Err("a server leg without its socket".to_owned());
+        }
+        let mut pipes = Pipes::default();
+        let mut pipe = |flag: u8, held: u64| match cargo.has(flag) {
+            false => Ok(None),
+            true => {
+                let (reader, writer) = descriptors.next().zip(descriptors.next()).ok_or_else(missing)?;
+                Ok::<_, String>(Some(Pipe::of(reader, writer, held as usize)))
+            }
+        };
+        pipes.down = pipe(HAS_PIPE_DOWN, cargo.down)?;
+        pipes.up = pipe(HAS_PIPE_UP, cargo.up)?;
+        let held = self.count_in(connection.listener_name(), connection.client_address().ip());
+        let mut client = Client::new(socket, connection, held);
+        client.readable = true;
+        client.fin_waits = cargo.has(FIN_WAITS);
+        client.server_fin_waits = cargo.has(SERVER_FIN_WAITS);
+        if pipes.down.is_some() || pipes.up.is_some() {
+            client.pipes = Some(Box::new(pipes));
+        }
+        let fd = client.fd();
+        let key = self.clients.insert(client);
+        self.counters.open.set(self.clients.len() as u64);
+        self.counters.inherited.add(1);
+        if self.epoll.add(fd, Source::Client(key).token()).is_err() {
+            self.forget(key);
+            return Err("epoll does not take its socket".to_owned());
+        }
+        if let Some((server, leg)) = server.zip(leg) {
+            self.adopt_server(key, server, leg, Micros(cargo.used_since));
+        }
+        self.count_buffered(key);
+        self.pump(key);
+        self.file(key);
+        Ok(())
+    }
+
+    fn adopt_server(&mut self, key: Key, socket: OwnedFd, leg: ParcelLeg, used_since: Micros) {
+        let pools = &self.current[self.current.len() - 1].generation.pools;
+        let pool = pools.get(leg.pool as usize);
+        let Some(server) = pool.and_then(|pool| pool.servers.get(leg.server as usize)).cloned() else {
+            return self.forget(key); // the snapshot has it, so this does not happen
+        };
+        server.enter_resumed();
+        let fd = socket.as_raw_fd();
+        let upstream = self.upstreams.insert(Upstream {
+            socket,
+            server,
+            index: leg.server,
+            owner: Some((key, leg.leg)),
+            used_since,
+            connecting: false,
+            handed: None,
+            readable: true,
+            writable: true,
+            ended: false,
+            idle_until: Micros(0),
+            records: None,
+            gated: None,
+        });
+        if let Some(client) = self.clients.get_mut(key) {
+            client.upstream = Some(upstream);
+        }
+        if self.epoll.add(fd, Source::Upstream(upstream).token()).is_err() {
+            self.counters.reason("epoll_failed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_comes_back_as_it_was_and_is_never_cut_short() {
+        let mut cargo = Cargo { used_since: 1 << 40, down: 77, up: u64::MAX, ..Cargo::default() };
+        cargo.set(HAS_SERVER, true);
+        cargo.set(FIN_WAITS, false);
+        cargo.set(HAS_PIPE_UP, true);
+        let bytes = cargo.encode(b"parcel");
+        assert_eq!(Cargo::decode(&bytes), Some((cargo, &b"parcel"[..])));
+        assert_eq!(bytes.len(), CARGO_HEADER + 6);
+        for end in 0..CARGO_HEADER {
+            assert_eq!(Cargo::decode(&bytes[..end]), None);
+        }
+        assert_eq!(Cargo::decode(&[END]), None);
+    }
+}

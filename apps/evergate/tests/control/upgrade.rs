@@ -1,0 +1,62 @@
+//! What operators and the service manager see of an upgrade.
+
+use crate::node::{DEADLINE, Demo, Folder, Node, Port, eventually, get, plain, read_response, text_of};
+use evergate::control::status::Upgraded;
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
+
+#[test]
+fn the_new_process_has_the_pid_file_the_metrics_the_log_and_the_service_managers_ear() {
+    let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
+    let path = folder.path("notify.sock");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(DEADLINE)).unwrap();
+    let next = || {
+        let mut buffer = [0; 512];
+        let length = manager.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    };
+    let text = format!(
+        "[node]\nworkers = 1\npid_file = \"evergate.pid\"\n[logs]\naccess = \"access.log\"\n\
+         [admin]\nsocket = \"admin.sock\"\nmetrics_listen = \"{}\"\n{}",
+        metrics.address(),
+        plain(&port, &demo.addresses),
+    );
+    let config = folder.write("evergate.toml", &text);
+    let mut node =
+        Node::start_with(&folder, &[config.to_str().unwrap()], |command| command.env("NOTIFY_SOCKET", &path));
+    assert!(next().starts_with("READY=1\n"));
+    node.json::<serde_json::Value>(&["reload"]);
+    assert!(next().starts_with("RELOADING=1\n") && next().starts_with("READY=1\n"));
+
+    let mut slow = TcpStream::connect(port.address()).unwrap();
+    write!(slow, "GET /slow?ms=1500 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    eventually("the request is under way", || (node.server("web/s0").outstanding == 1).then_some(()));
+    let upgraded: Upgraded = node.json(&["upgrade"]);
+    assert_eq!((upgraded.passed, upgraded.waiting.len()), (1, 0));
+    assert_eq!(next(), format!("MAINPID={}\n", upgraded.pid));
+    assert!(next().starts_with("READY=1\n"));
+    assert_eq!(node.wait().code(), Some(0), "the old process");
+
+    let status = node.status();
+    assert_eq!((status.pid, status.generation, status.state.as_str()), (upgraded.pid, 2, "running"));
+    assert_eq!((status.connections.open, status.total.inherited), (1, 1));
+    assert_eq!(text_of(&folder.path("evergate.pid")), format!("{}\n", upgraded.pid));
+    assert!(get(metrics.address(), "/metrics").1.contains("evergate_connections_inherited_total 1"));
+    assert_eq!(read_response(slow).0, 200);
+    let line = eventually("the request is in the log", || {
+        text_of(&folder.path("access.log")).lines().last().map(str::to_owned)
+    });
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&line["pool"], &line["server"], &line["status"]), (&"web".into(), &"s0".into(), &200.into()));
+    assert!((1500.0..20_000.0).contains(&line["total_ms"].as_f64().unwrap()), "{line}");
+
+    // What commands and signals reach is the new process.
+    node.json::<serde_json::Value>(&["drain"]);
+    assert!(next().starts_with("STOPPING=1\n"));
+    eventually("its files are gone", || {
+        let left = ["admin.sock", "evergate.pid"].iter().any(|file| folder.path(file).exists());
+        (!left).then_some(())
+    });
+}

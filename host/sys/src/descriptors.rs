@@ -1,0 +1,143 @@
+//! Descriptors on their way to another process, over a Unix stream socket (unix(7), SCM_RIGHTS).
+
+use crate::Transfer;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Descriptors sent at once; the kernel takes up to 253.
+pub const DESCRIPTORS_MAX: usize = 64;
+
+/// Room for a control message with so many descriptors, aligned as its header asks.
+const CONTROL_WORDS: usize = (DESCRIPTORS_MAX * size_of::<RawFd>() + 64) / size_of::<u64>();
+
+fn moved(result: isize) -> Transfer {
+    match result {
+        0 => Transfer::End,
+        moved if moved > 0 => Transfer::Moved(moved as usize),
+        _ => {
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                // The last: so many descriptors are on their way that the user may send no more now.
+                Some(libc::EAGAIN | libc::EINTR | libc::ETOOMANYREFS) => Transfer::Blocked,
+                _ => Transfer::Broken(error),
+            }
+        }
+    }
+}
+
+fn too_many(count: usize) -> Transfer {
+    Transfer::Broken(io::Error::other(format!(
+        "{count} descriptors at once, at most {DESCRIPTORS_MAX} can go"
+    )))
+}
+
+/// Sends from `bytes`, which must not be empty; the descriptors go with the first byte that does. They stay open here.
+pub fn send_descriptors(socket: RawFd, bytes: &[u8], descriptors: &[OwnedFd]) -> Transfer {
+    if descriptors.len() > DESCRIPTORS_MAX {
+        return too_many(descriptors.len());
+    }
+    let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    let length = size_of_val(numbers.as_slice()) as u32;
+    let mut control = [0u64; CONTROL_WORDS];
+    let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: msghdr is plain data for which all zero bytes are a valid value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut piece;
+    message.msg_iovlen = 1;
+    if !numbers.is_empty() {
+        message.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: only calculates.
+        message.msg_controllen = unsafe { libc::CMSG_SPACE(length) } as usize;
+        // SAFETY: the control buffer is aligned, longer than one header with DESCRIPTORS_MAX descriptors, and lives on.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(length) as usize;
+            let data = libc::CMSG_DATA(header).cast::<RawFd>();
+            std::ptr::copy_nonoverlapping(numbers.as_ptr(), data, numbers.len());
+        }
+    }
+    // SAFETY: the message describes `bytes` and the control buffer, both borrowed across the call, which only reads them.
+    moved(unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) })
+}
+
+/// Reads into `buffer`, which must not be empty; descriptors that come along are added to `descriptors`, closed on exec.
+pub fn receive_descriptors(socket: RawFd, buffer: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Transfer {
+    let mut control = [0u64; CONTROL_WORDS];
+    let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: msghdr is plain data for which all zero bytes are a valid value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    // SAFETY: the message describes `buffer` and the control buffer with their lengths; the kernel writes no more.
+    let result = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    let outcome = moved(result);
+    if result < 0 {
+        return outcome;
+    }
+    // SAFETY: the kernel filled the control buffer and its length in; the macros stay inside it.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    while !header.is_null() {
+        // SAFETY: a header that the macros give is inside the control buffer, whole.
+        let (level, kind, length) =
+            unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len as usize) };
+        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
+            // SAFETY: only calculates.
+            let count = (length - unsafe { libc::CMSG_LEN(0) } as usize) / size_of::<RawFd>();
+            for index in 0..count {
+                // SAFETY: the kernel put `count` descriptors behind the header; they are new and owned by nobody else.
+                descriptors.push(unsafe {
+                    let data = libc::CMSG_DATA(header).cast::<RawFd>();
+                    OwnedFd::from_raw_fd(data.add(index).read_unaligned())
+                });
+            }
+        }
+        // SAFETY: both describe the same control buffer.
+        header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
+    }
+    if message.msg_flags & libc::MSG_CTRUNC != 0 {
+        return Transfer::Broken(io::Error::other("descriptors were lost: too many are open"));
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn descriptors_come_with_their_bytes_and_in_order() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
+        for (index, (_, far)) in pairs.iter().enumerate() {
+            let fds = [OwnedFd::from(far.try_clone().unwrap())];
+            let sent = send_descriptors(ours.as_raw_fd(), &[index as u8; 5], &fds);
+            assert!(matches!(sent, Transfer::Moved(5)), "{sent:?}");
+        }
+        let (mut bytes, mut fds) = (Vec::new(), Vec::new());
+        while bytes.len() < 15 {
+            let mut buffer = [0; 64];
+            match receive_descriptors(theirs.as_raw_fd(), &mut buffer, &mut fds) {
+                Transfer::Moved(count) => bytes.extend_from_slice(&buffer[..count]),
+                other => panic!("{other:?}"),
+            }
+            assert!(fds.len() >= bytes.len().div_ceil(5), "bytes before their descriptors");
+        }
+        assert_eq!(bytes, [[0u8; 5], [1; 5], [2; 5]].concat());
+        for ((mut near, far), fd) in pairs.into_iter().zip(fds) {
+            drop(far);
+            UnixStream::from(fd).write_all(b"x").unwrap();
+            let mut back = Vec::new();
+            near.read_to_end(&mut back).unwrap(); // its end shows that no other descriptor is left
+            assert_eq!(back, b"x");
+        }
+        drop(ours);
+        let ended = receive_descriptors(theirs.as_raw_fd(), &mut [0; 4], &mut Vec::new());
+        assert!(matches!(ended, Transfer::End), "{ended:?}");
+    }
+}

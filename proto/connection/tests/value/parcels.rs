@@ -1,0 +1,86 @@
+//! Connections that go to another process in a parcel: whether they do or not, all sees the same, step for step.
+//!
+//! Two runs have the same schedule, and in one of them the connection goes on from its parcel, at every step or at random
+//! ones. The schedule does not depend on that, so both must do the same with the same bytes to their end.
+
+use crate::exhaustive::{requests, tunnel};
+use crate::scenario::{ENDS, GOES_ON, Rng, Scenario, Wire, config, random};
+use crate::world::{Mutation, Outcome, World, reference};
+use evergate_connection::{Scratch, Snapshot};
+use std::sync::Arc;
+
+/// One run in which the connection moves in `percent` of the steps: how often it did, the steps, and what all saw.
+fn run(
+    scenario: &Scenario,
+    config: &Arc<Snapshot>,
+    marks: &[usize],
+    (seed, percent): (u64, usize),
+    scratch: &mut Scratch,
+) -> (u64, u64, Outcome) {
+    let mut world = World::new(scenario, config, Some(marks), seed, Mutation::Alone, scratch);
+    let (mut moves, mut rng) = (0, Rng(seed ^ 0x5555));
+    while world.advance() {
+        if rng.chance(percent) && world.pass() {
+            moves += 1;
+        }
+    }
+    assert!(world.is_through(), "stuck: {}", world.describe());
+    (moves, world.step, world.outcome())
+}
+
+fn compare(scenario: &Scenario, config: &Arc<Snapshot>, seed: u64, scratch: &mut Scratch) -> u64 {
+    let (marks, _) = reference(scenario, config, scratch);
+    let (_, steps, expected) = run(scenario, config, &marks, (seed, 0), scratch);
+    let mut all = 0;
+    for percent in [100, 20] {
+        let (moves, took, outcome) = run(scenario, config, &marks, (seed, percent), scratch);
+        assert!(outcome == expected, "seed {seed}, {percent} %: other bytes, {scenario:?}");
+        assert_eq!(took, steps, "seed {seed}, {percent} %: another schedule, {scenario:?}");
+        all += moves;
+    }
+    all
+}
+
+#[test]
+fn a_connection_in_a_parcel_goes_on_as_if_it_had_stayed() {
+    let (config, mut scratch) = (config(), Scratch::new());
+    let mut moves = 0;
+    for seed in 0..300_u64 {
+        let scenario = random(&mut Rng(seed.wrapping_mul(0x0765_4321)));
+        moves += compare(&scenario, &config, seed, &mut scratch);
+    }
+    assert!(moves > 10_000, "only {moves} moves");
+}
+
+#[test]
+fn no_bits_of_a_parcel_make_it_panic() {
+    let (config, mut scratch) = (config(), Scratch::new());
+    for seed in 0..60_u64 {
+        let scenario = random(&mut Rng(seed.wrapping_mul(0x0765_4321)));
+        let (marks, _) = reference(&scenario, &config, &mut scratch);
+        let mut world = World::new(&scenario, &config, Some(&marks), seed, Mutation::Alone, &mut scratch);
+        while world.advance() && world.step < 200 {
+            world.spoil_parcel(20);
+        }
+    }
+}
+
+#[test]
+fn requests_and_tunnels_move_at_every_step() {
+    let (config, mut scratch) = (config(), Scratch::new());
+    for wire in [Wire::Plain, Wire::Tls12, Wire::Tls13] {
+        for seed in 0..3 {
+            for kind in 0..GOES_ON {
+                let scenario = requests(wire, &[(kind, 3000), (kind, 40_000), (0, 10)]);
+                assert!(compare(&scenario, &config, seed, &mut scratch) > 0);
+            }
+            for kind in ENDS {
+                assert!(compare(&requests(wire, &[(kind, 3000)]), &config, seed, &mut scratch) > 0);
+            }
+            for http in [false, true] {
+                assert!(compare(&tunnel(wire, http, None), &config, seed, &mut scratch) > 0);
+                assert!(compare(&tunnel(wire, http, Some(300)), &config, seed, &mut scratch) > 0);
+            }
+        }
+    }
+}

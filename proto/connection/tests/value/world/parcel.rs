@@ -1,0 +1,50 @@
+//! The connection goes to another process in a parcel, with its sockets.
+
+use super::World;
+use evergate_connection::{Connection, ParcelLeg};
+
+impl World<'_> {
+    /// Goes on with what a parcel of the connection holds. False when it has to stay.
+    pub(crate) fn pass(&mut self) -> bool {
+        if self.closed.is_some() {
+            return false;
+        }
+        let snapshot = self.node.snapshot.clone();
+        let bytes = match self.conn.export(&snapshot) {
+            Ok(bytes) => bytes,
+            Err(reason) => {
+                assert!(["handshake", "connecting"].contains(&reason), "it stays because of {reason}");
+                let waits = self.conn.is_handshaking() || !self.dials.is_empty();
+                assert!(waits, "it stays ({reason}) although it waits for nobody");
+                return false;
+            }
+        };
+        let (connection, leg) = Connection::import(&snapshot, &bytes).expect("a parcel is unpacked");
+        let expected = self.conn.leg_id().zip(self.conn.leg_server());
+        let expected = expected.map(|(leg, (pool, server))| ParcelLeg { leg, pool, server });
+        assert_eq!(leg, expected);
+        assert!(connection.export(&snapshot).as_ref() == Ok(&bytes), "another parcel of the same connection");
+        for end in (0..bytes.len()).step_by(bytes.len() / 16 + 1) {
+            assert!(Connection::import(&snapshot, &bytes[..end]).is_err(), "a parcel that is cut short");
+        }
+        self.conn = connection;
+        true
+    }
+
+    /// Parcels with other bits are refused or unpacked; what comes out can be looked at and packed again.
+    pub(crate) fn spoil_parcel(&mut self, spoils: usize) {
+        let snapshot = self.node.snapshot.clone();
+        let Ok(bytes) = self.conn.export(&snapshot) else { return };
+        for _ in 0..spoils {
+            let mut other = bytes.clone();
+            for _ in 0..=self.rng.below(3) {
+                let at = self.rng.below(other.len());
+                other[at] ^= 1 << self.rng.below(8);
+            }
+            if let Ok((connection, leg)) = Connection::import(&snapshot, &other) {
+                assert_eq!(connection.leg_id(), leg.map(|leg| leg.leg));
+                let _ = (connection.wants_client(), connection.splice_down(), connection.export(&snapshot));
+            }
+        }
+    }
+}
