@@ -380,7 +380,7 @@ impl Connection {
         if full || !self.down.is_empty() || self.closing || self.answering == Answering::Ended || leg.ended {
             return ReadPlan::Nothing;
         }
-        if leg.is_tls() {
+        if leg.is_tls() && !leg.is_resting() {
             let held = leg.raw.len();
             scratch.input[..held].copy_from_slice(&leg.raw);
             return ReadPlan::Records { held };

@@ -4,7 +4,7 @@
 use crate::harness::peer::Peer;
 use crate::harness::rig::{TestNode, fill};
 use crate::harness::setup;
-use crate::scenario::{config, noise};
+use crate::scenario::{Wire, config, noise};
 use evergate_base::Micros;
 use evergate_connection::{Connection, Effect, Effects, Io, RestoreError, ResumedLeg, Scratch, Snapshot};
 use evergate_mirror::{Boundary, Mirrored, RUN_BYTES_MAX, RecordKind};
@@ -155,7 +155,7 @@ fn tunnel(config: &Arc<Snapshot>, said: &[u8]) -> Mirrored {
 
 #[test]
 fn a_replay_that_nobody_feeds_breaks_off_at_the_next_deadline() {
-    let (config, said) = (config(), noise(3000, 1));
+    let (config, said) = (config(Wire::Plain), noise(3000, 1));
     let state = tunnel(&config, &said);
     for share in [0, 1, said.len() - 1] {
         let mut pair = Pair::restore(&state, &config);
@@ -176,7 +176,7 @@ fn a_replay_that_nobody_feeds_breaks_off_at_the_next_deadline() {
 
 #[test]
 fn a_server_that_ends_earlier_the_second_time_gets_no_alert_in_place_of_a_decided_record() {
-    let (config, said) = (config(), noise(3000, 1));
+    let (config, said) = (config(Wire::Plain), noise(3000, 1));
     let state = tunnel(&config, &said);
     for share in [0, 2999] {
         let mut pair = Pair::restore(&state, &config);
@@ -189,7 +189,7 @@ fn a_server_that_ends_earlier_the_second_time_gets_no_alert_in_place_of_a_decide
 
 #[test]
 fn a_replay_holds_no_more_than_one_run_of_records() {
-    let config = config();
+    let config = config(Wire::Plain);
     let mut state = tunnel(&config, b"first");
     // A run that no node makes, behind one that is repeated.
     let first = state.boundaries.back().unwrap().end();
@@ -204,7 +204,7 @@ fn a_replay_holds_no_more_than_one_run_of_records() {
 
 #[test]
 fn runs_that_are_mirrored_can_be_read_and_repeated_whatever_the_amount() {
-    let config = config();
+    let config = config(Wire::Plain);
     let said = noise(5 * RUN_BYTES_MAX + 77, 3);
     let state = tunnel(&config, &said);
     let state = Mirrored::decode(&state.encode().unwrap()).unwrap();
@@ -229,7 +229,7 @@ fn runs_that_are_mirrored_can_be_read_and_repeated_whatever_the_amount() {
 
 #[test]
 fn a_second_answer_of_ours_never_waits_behind_one_that_the_client_does_not_acknowledge() {
-    let mut pair = Pair::new(&config(), setup::HTTP);
+    let mut pair = Pair::new(&config(Wire::Plain), setup::HTTP);
     pair.client_says(b"GET /deny HTTP/1.1\r\nHost: h\r\n\r\nGET /deny HTTP/1.1\r\nHo");
     assert_eq!((pair.closed, pair.mirrored.generated.len()), (None, 1));
     let answer = pair.to_client.clone();
@@ -241,7 +241,7 @@ fn a_second_answer_of_ours_never_waits_behind_one_that_the_client_does_not_ackno
 
 #[test]
 fn an_acknowledged_answer_of_ours_may_be_followed_by_another() {
-    let mut pair = Pair::new(&config(), setup::HTTP);
+    let mut pair = Pair::new(&config(Wire::Plain), setup::HTTP);
     pair.client_says(b"GET /deny HTTP/1.1\r\nHost: h\r\n\r\nGET /deny HTTP/1.1\r\nHo");
     let output = pair.conn.output_position();
     pair.call(|conn, io| conn.handle_client_acked(io, output));
@@ -252,7 +252,7 @@ fn an_acknowledged_answer_of_ours_may_be_followed_by_another() {
 
 #[test]
 fn a_route_without_the_handshake_that_it_needs_is_refused() {
-    let config = config();
+    let config = config(Wire::Plain);
     let (mut peer, hello) = Peer::ours(&rustls::version::TLS13, 1);
     let mut pair = Pair::new(&config, setup::TLS);
     pair.client_says(&hello);
