@@ -13,6 +13,7 @@ mod host;
 mod hostile;
 mod matrix;
 mod orders;
+mod redial;
 mod relay;
 mod traffic;
 mod views;
