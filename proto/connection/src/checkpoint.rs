@@ -351,12 +351,21 @@ impl Connection {
         }
     }
 
-    /// The end of a tunnel's TLS server comes before its FIN, which nobody waits for: when the backups have all up to the
-    /// end, whatever else it sends may be acknowledged.
+    /// The end of a tunnel's TLS server comes before its FIN: the backups get all up to it.
     pub(crate) fn stash_server_end(&mut self) {
         let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) else { return };
         if leg.is_tls() {
             remote.stash(Side::Server(leg.id), u64::MAX);
+        }
+        self.pass_over_server();
+    }
+
+    /// What a TLS server says behind its end may be acknowledged, its FIN too.
+    pub(crate) fn pass_over_server(&mut self) {
+        if let (Some(remote), Some(leg)) = (&mut self.remote, &mut self.leg)
+            && leg.is_tls()
+        {
+            leg.raw.clear();
             remote.release(Side::Server(leg.id), u64::MAX);
         }
     }

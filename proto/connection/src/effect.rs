@@ -83,7 +83,7 @@ pub enum Effect {
     /// A request ended.
     Logged(Box<RequestLog>),
     /// All input of this leg up to `position` is safe with the backups: the gate may acknowledge it. `u64::MAX`
-    /// when nothing that a server still sends matters.
+    /// for all that was read, a FIN too: nothing that a server says behind its end matters.
     Acknowledge {
         /// Which leg's input: the client's, or a server's.
         side: evergate_mirror::Side,

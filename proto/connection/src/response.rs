@@ -425,7 +425,7 @@ impl Connection {
     pub(crate) fn end_of_server(&mut self, io: &mut Io<'_>) {
         let Some(leg) = &mut self.leg else { return };
         if leg.ended && self.answering == Answering::Ended {
-            return;
+            return self.pass_over_server();
         }
         leg.ended = true;
         match self.answering {

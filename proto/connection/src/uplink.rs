@@ -130,6 +130,9 @@ impl Connection {
 
     /// Bytes of a TLS leg: `scratch.input[..n]`, of which the first `held` were known.
     pub(crate) fn take_leg_records(&mut self, io: &mut Io<'_>, held: usize, n: usize) {
+        if self.answering == Answering::Ended {
+            return self.pass_over_server();
+        }
         let mut input = std::mem::take(&mut io.scratch.input);
         if let Some(leg) = &mut self.leg {
             leg.raw.clear();
@@ -239,10 +242,9 @@ impl Connection {
         let flight = std::mem::take(&mut leg.flight);
         leg.push(io, &flight);
         match (&mut self.remote, &leg.records) {
-            (Some(remote), Some(_)) if leg.restored => {
-                if self.answering == Answering::Ended {
-                    remote.release(Side::Server(leg.id), u64::MAX);
-                }
+            (Some(_), Some(_)) if leg.restored => {
+                // Its end need not be read again.
+                leg.ended |= self.answering == Answering::Ended;
             }
             (Some(remote), Some(_)) => remote.release(Side::Server(leg.id), leg.in_pos),
             _ => {}

@@ -1,13 +1,13 @@
 //! One connection with a backup, its peers with their TCP, and the checks.
 
 mod acts;
-mod server;
 mod takeover;
 
 pub(crate) use acts::reference;
 
 use crate::harness::peer::Peer;
 use crate::harness::rig::TestNode;
+use crate::harness::secure::ServerTls;
 use crate::harness::setup;
 use crate::scenario::{App, Rng, Scenario};
 use evergate_base::Micros;
@@ -15,7 +15,6 @@ use evergate_base::seed::{Seed, scoped};
 use evergate_connection::{Connection, Effect, Effects, Hint, Io, Scratch, Snapshot, Source};
 use evergate_mirror::{Entry, Mirrored, Route, Side};
 use evergate_tls::Records;
-use server::ServerTls;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 

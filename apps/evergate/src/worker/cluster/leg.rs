@@ -183,8 +183,8 @@ impl Gated {
     /// The backups hold the input up to `position`. True when more may be acknowledged now.
     pub(crate) fn release(&mut self, position: u64, now: Micros) -> bool {
         if position == u64::MAX {
-            self.slot.open(); // the leg is not carried over
-            return false;
+            self.target = self.read;
+            return self.commit(self.read) | self.release_end();
         }
         if position <= self.target {
             return false;

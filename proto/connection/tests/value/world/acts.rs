@@ -1,9 +1,9 @@
 //! What may happen next: reads, writes, acknowledgements, time.
 
-use super::server::ServerTls;
 use super::{DOWN, Dial, Idle, Leg, Mutation, Outcome, STEPS_MAX, World};
 use crate::harness::peer::Peer;
 use crate::harness::rig::fill;
+use crate::harness::secure::ServerTls;
 use crate::scenario::{Act, App, Scenario, Wire};
 use evergate_base::Micros;
 use evergate_connection::{Failure, Hint, ReadPlan, Scratch, Snapshot};

@@ -1,18 +1,18 @@
 //! A server behind TLS: its side of the handshake, and its records.
 
-use crate::harness::peer::seal;
-use crate::harness::setup;
+use super::peer::seal;
+use super::setup;
 use evergate_tls::{Handshake, HandshakeParams, Opened, Progress, Records, record_len};
 
 /// What a server that speaks TLS keeps of a connection, over all requests on it.
-pub(super) struct ServerTls {
+pub(crate) struct ServerTls {
     handshake: Option<Handshake>,
     records: Option<Records>,
     raw: Vec<u8>,
     /// What has been received of the present request, or tunnel.
-    pub(super) plain: Vec<u8>,
+    pub(crate) plain: Vec<u8>,
     /// The end has been received.
-    pub(super) ended: bool,
+    pub(crate) ended: bool,
     /// Payload of its records at most.
     record: usize,
     /// It changes its keys before each of its answers, and wants ours changed.
@@ -22,7 +22,7 @@ pub(super) struct ServerTls {
 }
 
 impl ServerTls {
-    pub(super) fn new(record: usize, updates: bool, seed: u8) -> ServerTls {
+    pub(crate) fn new(record: usize, updates: bool, seed: u8) -> ServerTls {
         let params = HandshakeParams {
             secret: [seed; 32],
             accepted_unix_s: 1_700_000_000,
@@ -43,12 +43,12 @@ impl ServerTls {
     }
 
     /// Whether it can answer.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.records.is_some()
     }
 
     /// Takes bytes from the wire; what it says to them at once goes to `out`.
-    pub(super) fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         if let Some(mut handshake) = self.handshake.take() {
             let progress = handshake.handle_input(bytes, out).unwrap();
             if progress == Progress::NeedInput {
@@ -83,7 +83,7 @@ impl ServerTls {
     }
 
     /// Seals what the application says.
-    pub(super) fn say(&mut self, data: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn say(&mut self, data: &[u8], out: &mut Vec<u8>) {
         let Some(records) = self.records.as_mut().filter(|_| !data.is_empty()) else { return };
         if self.updates {
             let before = out.len();
@@ -95,14 +95,14 @@ impl ServerTls {
         }
     }
 
-    pub(super) fn end(&mut self, out: &mut Vec<u8>) {
+    pub(crate) fn end(&mut self, out: &mut Vec<u8>) {
         if let Some(records) = &mut self.records {
             records.seal_alert(0, out);
         }
     }
 
     /// The connection leaves its leg, for another request; what was received stays here.
-    pub(super) fn detach(&mut self) -> ServerTls {
+    pub(crate) fn detach(&mut self) -> ServerTls {
         assert!(self.raw.is_empty() && !self.ended, "used again inside a record");
         let plain = std::mem::take(&mut self.plain);
         let rest = ServerTls { plain, ..ServerTls::new(self.record, self.updates, 0) };
