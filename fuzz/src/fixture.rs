@@ -4,10 +4,11 @@ use std::sync::{Arc, LazyLock};
 
 use evergate_base::Micros;
 use evergate_connection::{
-    Accepted, Limits, Listener, Pool, Protocol, Server, Snapshot, Stickiness, Timeouts,
+    Accepted, Limits, Listener, Pool, Protocol, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
 };
 use evergate_crypto::{
-    ClientAuth, ServerSettings, TicketHandle, TicketKeys, load_certificate, server_config,
+    ClientAuth, ClientSettings, ServerSettings, TicketHandle, TicketKeys, Verify, client_config,
+    load_certificate, server_config,
 };
 use evergate_mirror::ConnectionId;
 use evergate_rules::{RuleSpec, Ruleset};
@@ -18,6 +19,8 @@ use rustls::ServerConfig;
 pub const LISTENERS: [&str; 5] = ["http", "https", "tcp", "tls", "redirect"];
 /// Servers in each pool of [`snapshot`].
 pub const SERVERS: u32 = 2;
+/// The pool of [`snapshot`] whose servers speak TLS: no rule names it, only what another node says.
+pub const TLS_POOL: u32 = 2;
 const NOW_UNIX_S: u64 = 1_800_000_000;
 const GENERATION: u64 = 3;
 
@@ -86,7 +89,7 @@ pub fn reloaded() -> &'static Arc<Snapshot> {
 
 fn build(generation: u64) -> Snapshot {
     let rules = Arc::new(Ruleset::compile(&rules(), &Default::default()).expect("the rules compile"));
-    let pool_names = ["a", "b"];
+    let pool_names = ["a", "b", "tls"];
     let index = |name: &String| pool_names.iter().position(|known| known == name).unwrap_or(0) as u32;
     let rule_pools = rules.pools().iter().map(index).collect();
     let listener = |(name, protocol, redirect_to_https): (&str, Protocol, Option<u16>)| Listener {
@@ -114,7 +117,7 @@ fn build(generation: u64) -> Snapshot {
         name: name.to_owned(),
         stickiness,
         cookie: "eg".to_owned(),
-        tls: None,
+        tls: (name == "tls").then(upstream_tls),
         retries: 2,
         connect: Micros::from_ms(1000),
         response: Micros::from_ms(5000),
@@ -122,13 +125,22 @@ fn build(generation: u64) -> Snapshot {
             .map(|n| Server { name: format!("{name}{n}"), cookie: format!("{name}{n}") })
             .collect(),
     };
+    let stickiness = [Stickiness::None, Stickiness::Cookie, Stickiness::None];
     Snapshot {
         generation,
         listeners: listeners.map(listener).into(),
-        pools: [(pool_names[0], Stickiness::None), (pool_names[1], Stickiness::Cookie)].map(pool).into(),
+        pools: pool_names.into_iter().zip(stickiness).map(pool).collect(),
         rules,
         rule_pools,
         timeouts: Timeouts::default(),
+    }
+}
+
+fn upstream_tls() -> UpstreamTls {
+    let settings = ClientSettings { verify: Verify::InsecureNone, ..ClientSettings::default() };
+    UpstreamTls {
+        config: client_config(settings).expect("the settings fit together"),
+        name: "localhost".try_into().expect("a name"),
     }
 }
 

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use evergate_fuzz::choices::{join, put_chunk};
-use evergate_fuzz::fixture::{handshake_params, server_configs};
+use evergate_fuzz::fixture::{TLS_POOL, handshake_params, server_configs, snapshot};
 use evergate_fuzz::worker::World;
-use evergate_mirror::Entry;
-use evergate_tls::{Handshake, Progress};
+use evergate_mirror::{Boundary, Entry, LegTls, RecordKind, RecordPosition};
+use evergate_tls::{ClientHandshake, ContentType, Handshake, Progress, Records};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion};
@@ -226,6 +226,52 @@ fn connections(put: &impl Fn(&str, &str, &[u8])) {
         put("mirror", name, &chunks);
     }
     secure(put);
+    behind_tls(put);
+}
+
+/// Both ends of a connection to a server that speaks TLS, after its handshake.
+fn upstream() -> (Records, Records) {
+    let tls = snapshot().pools[TLS_POOL as usize].tls.clone().expect("the pool speaks TLS");
+    let mut ours = ClientHandshake::new(&tls.config, tls.name).expect("it fits");
+    let mut theirs = Handshake::new(&server_configs()[0], &handshake_params()).expect("it fits");
+    let mut flight = Vec::new();
+    ours.start(&mut flight).expect("a hello");
+    loop {
+        let (mut answer, mut more) = (Vec::new(), Vec::new());
+        let done = theirs.handle_input(&flight, &mut answer).expect("a real client") == Progress::Done;
+        if done {
+            return (ours.finish().expect("done").records, theirs.finish().expect("done").records);
+        }
+        ours.handle_input(&answer, &mut more).expect("a real server");
+        flight = more;
+    }
+}
+
+/// A request on its way to a server that speaks TLS, with and without a decided record, and the server's answer.
+fn behind_tls(put: &impl Fn(&str, &str, &[u8])) {
+    let (ours, mut theirs) = upstream();
+    let layout = theirs.layout();
+    let mut answer = vec![0; layout.header + OK.len() + layout.trailer];
+    answer[layout.header..layout.header + OK.len()].copy_from_slice(OK);
+    theirs.seal(ContentType::ApplicationData, &mut answer).expect("the first record");
+    let mut world = World::accept(0, true);
+    world.client.inbox.extend_from_slice(GET);
+    world.pump();
+    let mut entries = std::mem::take(&mut world.entries);
+    let mut state = Vec::new();
+    ours.export().encode(&mut state);
+    for entry in &mut entries {
+        if let Entry::Route(route) = entry {
+            route.pool = TLS_POOL;
+            let tls = LegTls { records: state.clone(), consumed: 900, sent: 500, flight: vec![22; 80] };
+            route.tls = Some(Box::new(tls));
+        }
+    }
+    put("restore", "behind_tls", &restore_input(0, GET, &answer, &entries));
+    let first = RecordPosition::default();
+    let boundary = Boundary { first, kind: RecordKind::Data, lengths: vec![(140, 1)], digest: 1 };
+    entries.push(Entry::LegBoundary { leg: 1, boundary });
+    put("restore", "behind_tls_decided", &restore_input(0, GET, &answer, &entries));
 }
 
 /// A whole HTTPS conversation, and what a backup holds of it.

@@ -18,6 +18,8 @@ const POINTS_MAX: usize = 256;
 pub(crate) struct ServerPoint {
     pub(crate) leg: u32,
     pub(crate) input: u64,
+    /// Record layer at `input`, where the leg speaks TLS.
+    pub(crate) rx: Option<RecordPosition>,
     pub(crate) plain: u64,
     pub(crate) request: u32,
     pub(crate) phase: Phase,
@@ -66,6 +68,7 @@ impl Remote {
         let Some(mut point) = best else { return };
         if point.leg <= self.legs_done {
             (point.leg, point.output) = (0, 0);
+            (point.tx, point.answered, point.leg_ended) = (RecordPosition::default(), 0, false);
         }
         if self.checkpointed.as_ref() == Some(&point) {
             return;
@@ -118,7 +121,7 @@ impl Remote {
         while self.server_points.front().is_some_and(|point| point.plain <= end.plain) {
             point = self.server_points.pop_front();
         }
-        let base = ServerPoint { leg: 0, input: 0, plain: 0, request: 0, phase: Phase::Head };
+        let base = ServerPoint { leg: 0, input: 0, rx: None, plain: 0, request: 0, phase: Phase::Head };
         let point = point.or_else(|| self.last_point.take()).unwrap_or(base);
         self.last_point = Some(point.clone());
         if point.leg != 0 && point.leg == self.retained_leg {
@@ -130,6 +133,7 @@ impl Remote {
             plain: end.plain,
             leg: point.leg,
             input: point.input,
+            rx: point.rx.unwrap_or_default(),
             point_plain: point.plain,
             request: point.request,
             phase: point.phase,
@@ -158,10 +162,13 @@ impl Connection {
         if let Some(leg) = &self.leg {
             point.leg = leg.id;
             point.output = if leg.is_open() { leg.out_pos } else { leg.out_pos + leg.sent.len() as u64 };
-        } else if let Some((leg, sent)) = remote.parting() {
+            (point.tx, point.answered) = leg.uplink();
+            point.leg_ended = leg.up_ended;
+        } else if let Some((leg, sent, uplink)) = remote.parting() {
             // What is passed over was never sent here: it counts only when the leg does not matter any more.
             point.leg = leg;
             point.output = if matches!(self.receiving, Receiving::Skip(_)) { u64::MAX } else { sent };
+            (point.tx, point.answered) = uplink;
         }
         match (&self.tls, remote.spans.front()) {
             (ClientTls::Open(_), Some(span)) => {
@@ -178,9 +185,18 @@ impl Connection {
         point
     }
 
+    /// Whether something that was received has no place in the records of a TLS server's stream yet.
+    fn is_between_records(&self, leg: &ServerLeg) -> bool {
+        let tls = self.snapshot.pools.get(leg.pool as usize).is_some_and(|pool| pool.tls.is_some());
+        tls && (!leg.is_open() || leg.replay.as_ref().is_some_and(|replay| replay.holds()))
+    }
+
     /// Notes a place from which a restored connection can receive again.
     pub(crate) fn note_client_point(&mut self) {
         let Some(remote) = self.remote.as_ref().filter(|_| !self.is_handshaking()) else { return };
+        if self.leg.as_ref().is_some_and(|leg| self.is_between_records(leg)) {
+            return;
+        }
         let point = self.client_point(remote);
         if let Some(remote) = &mut self.remote {
             remote.push_client_point(point);
@@ -239,7 +255,8 @@ impl Connection {
         let client = !self.raw.is_empty() || !self.plain.is_empty();
         let server = self.leg.as_ref().is_some_and(|leg| !leg.raw.is_empty() || !leg.held.is_empty());
         let replays = self.remote.as_ref().is_some_and(|remote| remote.replays() || !remote.hold.is_empty());
-        (client, server || replays)
+        let replays_up = self.leg.as_ref().is_some_and(|leg| leg.replay.is_some());
+        (client || replays_up, server || replays)
     }
 
     /// A stall: the client's input has waited unacknowledged for so long that it must be stashed with the backups.
@@ -310,9 +327,11 @@ impl Connection {
     pub(crate) fn note_server_point(&mut self) {
         let plain = self.generated_plain();
         let begun = |leg: &ServerLeg| leg.answered || self.answering == Answering::Ended;
-        let Some(leg) = self.leg.as_ref().filter(|leg| begun(leg) && leg.held.is_empty()) else { return };
+        let whole = |leg: &ServerLeg| leg.held.is_empty() && leg.is_restartable();
+        let Some(leg) = self.leg.as_ref().filter(|leg| begun(leg) && whole(leg)) else { return };
         let (request, phase) = (self.response, phase_of_answering(self.answering));
-        let point = ServerPoint { leg: leg.id, input: leg.in_pos, plain, request, phase };
+        let rx = leg.records.as_ref().map(|records| position(records.rx()));
+        let point = ServerPoint { leg: leg.id, input: leg.in_pos, rx, plain, request, phase };
         if let Some(remote) = &mut self.remote {
             remote.push_server_point(point);
         }
@@ -321,7 +340,8 @@ impl Connection {
     /// Between two responses no leg matters.
     pub(crate) fn note_message_end(&mut self) {
         let plain = self.generated_plain();
-        let point = ServerPoint { leg: 0, input: 0, plain, request: self.response, phase: Phase::Head };
+        let point =
+            ServerPoint { leg: 0, input: 0, rx: None, plain, request: self.response, phase: Phase::Head };
         if let Some(remote) = &mut self.remote {
             remote.message_end = Some(plain);
             remote.push_server_point(point);
@@ -331,6 +351,25 @@ impl Connection {
     pub(crate) fn mirror_server_end(&mut self) {
         if let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) {
             remote.log.push(Entry::ServerEnd { leg: leg.id, position: leg.in_pos });
+        }
+    }
+
+    /// The end of a tunnel's TLS server comes before its FIN: the backups get all up to it.
+    pub(crate) fn stash_server_end(&mut self) {
+        let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) else { return };
+        if leg.is_tls() {
+            remote.stash(Side::Server(leg.id), u64::MAX);
+        }
+        self.pass_over_server();
+    }
+
+    /// What a TLS server says behind its end may be acknowledged, its FIN too.
+    pub(crate) fn pass_over_server(&mut self) {
+        if let (Some(remote), Some(leg)) = (&mut self.remote, &mut self.leg)
+            && leg.is_tls()
+        {
+            leg.raw.clear();
+            remote.release(Side::Server(leg.id), u64::MAX);
         }
     }
 }

@@ -377,10 +377,13 @@ impl Connection {
         let slow = self.must_copy_down() || self.unframes();
         let Some(leg) = &mut self.leg else { return ReadPlan::Nothing };
         let full = self.remote.as_ref().is_some_and(|remote| remote.log.is_full());
-        if full || !self.down.is_empty() || self.closing || self.answering == Answering::Ended || leg.ended {
+        let over = self.answering == Answering::Ended || leg.ended;
+        // Behind the end inside TLS a FIN comes, which is to be acknowledged.
+        let fin_waits = self.remote.is_some() && self.answering == Answering::Ended && leg.is_tls();
+        if full || !self.down.is_empty() || self.closing || (over && !fin_waits) {
             return ReadPlan::Nothing;
         }
-        if leg.is_tls() {
+        if leg.is_tls() && !leg.is_resting() {
             let held = leg.raw.len();
             scratch.input[..held].copy_from_slice(&leg.raw);
             return ReadPlan::Records { held };

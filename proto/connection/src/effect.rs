@@ -82,8 +82,8 @@ pub enum Effect {
     Matched(Vec<RuleId>),
     /// A request ended.
     Logged(Box<RequestLog>),
-    /// All input of this leg up to `position` is safe with the backups: the gate may acknowledge it. `u64::MAX` for a
-    /// leg that is not carried over, whose input need not wait.
+    /// All input of this leg up to `position` is safe with the backups: the gate may acknowledge it. `u64::MAX`
+    /// for all that was read, a FIN too: nothing that a server says behind its end matters.
     Acknowledge {
         /// Which leg's input: the client's, or a server's.
         side: evergate_mirror::Side,

@@ -133,10 +133,13 @@ impl Connection {
 
     /// FIN to the server: a tunnel's client has ended. Also called when a leg opens too late to be told at that moment.
     pub(crate) fn shutdown_server(&mut self, io: &mut Io<'_>) {
-        let Some(leg) = self.leg.as_mut().filter(|leg| leg.is_open()) else { return };
-        leg.seal_end(io);
-        let effect = Effect::ShutdownServer { leg: leg.id };
-        self.when_mirrored(io, effect);
+        if !self.leg.as_ref().is_some_and(|leg| leg.is_open()) {
+            return;
+        }
+        self.seal_end_up(io);
+        if let Some(leg) = self.leg_id() {
+            self.when_mirrored(io, Effect::ShutdownServer { leg });
+        }
     }
 
     /// An effect that the outside sees leaves when all backups hold what it depends on.

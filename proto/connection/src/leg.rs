@@ -1,10 +1,11 @@
 //! The server leg: one request's (or one tunnel's) use of a server connection.
 
 use crate::connection::{Answering, ClientTls, Connection, Receiving, Timer};
-use crate::{Effect, Hint, Io, Piece, Source};
+use crate::uplink::Replay;
+use crate::{Effect, Hint, Io};
 use evergate_base::Micros;
-use evergate_mirror::{Route, Side};
-use evergate_tls::{ClientHandshake, ContentType, PAYLOAD_MAX, Progress, Records};
+use evergate_mirror::Route;
+use evergate_tls::{ClientHandshake, Records};
 
 /// How many bytes of an idempotent request are kept for another try.
 const RETAINED_MAX: usize = 65_536;
@@ -79,14 +80,23 @@ pub(crate) struct ServerLeg {
     pub(crate) keep_alive: bool,
     /// The server's stream has ended.
     pub(crate) ended: bool,
-    /// Input position after everything parsed.
+    /// Input position on the wire after everything parsed; where it speaks TLS, after everything opened.
     pub(crate) in_pos: u64,
+    /// Output position on the wire after everything made.
     pub(crate) out_pos: u64,
     /// Raw bytes of a TLS leg, not decrypted yet.
     pub(crate) raw: Vec<u8>,
     /// Bytes of a TLS leg behind the record in hand: after a response they are surplus.
     pub(crate) behind: usize,
     pub(crate) records: Option<Box<Records>>,
+    /// Our last bytes of the handshake, which the server may lack. Kept only for backups.
+    pub(crate) flight: Vec<u8>,
+    /// The server's key generation whose KeyUpdate request is answered.
+    pub(crate) answered_keys: u32,
+    /// Our close_notify is sealed.
+    pub(crate) up_ended: bool,
+    /// Records of a restored leg that were decided before.
+    pub(crate) replay: Option<Box<Replay>>,
 }
 
 impl ServerLeg {
@@ -118,6 +128,10 @@ impl ServerLeg {
             raw: Vec::new(),
             behind: 0,
             records: None,
+            flight: Vec::new(),
+            answered_keys: 0,
+            up_ended: false,
+            replay: None,
             route,
         }
     }
@@ -126,13 +140,19 @@ impl ServerLeg {
     pub(crate) fn wipe(&mut self) {
         self.state = LegState::Dialing;
         self.records = None;
-        for bytes in [&mut self.stashed, &mut self.held, &mut self.raw] {
+        self.replay = None;
+        for bytes in [&mut self.stashed, &mut self.held, &mut self.raw, &mut self.flight] {
             *bytes = Vec::new();
         }
     }
 
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.state, LegState::Open)
+    }
+
+    /// Nothing can be said to, or heard from, a server yet.
+    pub(crate) fn is_resting(&self) -> bool {
+        matches!(self.state, LegState::Dialing)
     }
 
     pub(crate) fn is_queued(&self) -> bool {
@@ -158,37 +178,6 @@ impl ServerLeg {
         } else {
             self.sent.extend_from_slice(data);
         }
-    }
-
-    /// Seals our end of a TLS server's stream.
-    pub(crate) fn seal_end(&mut self, io: &mut Io<'_>) {
-        let mut out = Vec::new();
-        if let Some(records) = &mut self.records {
-            records.seal_alert(evergate_tls::alert::CLOSE_NOTIFY, &mut out);
-        }
-        push_up(io, &out);
-    }
-
-    /// Seals bytes for a TLS server.
-    pub(crate) fn seal_up(&mut self, io: &mut Io<'_>, data: &[u8]) {
-        let Some(records) = &mut self.records else { return };
-        let start = io.scratch.up.len();
-        let layout = records.layout();
-        for chunk in data.chunks(PAYLOAD_MAX) {
-            let slot = io.scratch.up.len();
-            io.scratch.up.resize(slot + layout.header + chunk.len() + layout.trailer, 0);
-            let payload = slot + layout.header;
-            io.scratch.up[payload..payload + chunk.len()].copy_from_slice(chunk);
-            if records.seal(ContentType::ApplicationData, &mut io.scratch.up[slot..]).is_err() {
-                io.scratch.up.truncate(slot);
-                self.ended = true;
-                break;
-            }
-            if records.wants_key_update() {
-                records.seal_key_update(false, &mut io.scratch.up);
-            }
-        }
-        io.effects.up.push(Piece { source: Source::Up, range: start..io.scratch.up.len() });
     }
 }
 
@@ -245,24 +234,13 @@ impl Connection {
         if let Some(log) = &mut self.log {
             log.server = Some(server);
         }
-        match (&snapshot.pools[leg.pool as usize].tls, records) {
-            (Some(_), Some(records)) => {
-                leg.records = Some(records);
-                self.leg_ready(io);
-            }
-            (Some(upstream), None) => {
-                let mut hello = Vec::new();
-                let started = ClientHandshake::new(&upstream.config, upstream.name.clone())
-                    .and_then(|mut handshake| handshake.start(&mut hello).map(|()| handshake));
-                match started {
-                    Ok(handshake) => {
-                        leg.state = LegState::Shaking(Box::new(handshake));
-                        push_up(io, &hello);
-                    }
-                    Err(_) => self.leg_failed(io, Failure::Tls),
-                }
-            }
-            (None, _) => self.leg_ready(io),
+        if let Some(records) = records {
+            leg.answered_keys = records.rx().generation;
+            leg.records = Some(records); // a restored leg has its own
+        }
+        match &snapshot.pools[leg.pool as usize].tls {
+            Some(upstream) if leg.records.is_none() => self.start_leg_handshake(io, upstream),
+            _ => self.leg_ready(io),
         }
         self.finish_call(io);
     }
@@ -272,27 +250,26 @@ impl Connection {
         self.mirror_route();
         let Some(leg) = &mut self.leg else { return };
         leg.state = LegState::Open;
-        if let Some(remote) = self.remote.as_mut().filter(|_| leg.is_tls()) {
-            remote.release(Side::Server(leg.id), u64::MAX); // not carried over: nothing to wait for
-        }
-        if !leg.sent.is_empty() {
+        let tls = leg.is_tls();
+        self.resume_uplink(io);
+        if let Some(leg) = self.leg.as_mut().filter(|leg| !leg.sent.is_empty()) {
             leg.written = true;
-            leg.out_pos += leg.sent.len() as u64;
             let sent = std::mem::take(&mut leg.sent);
-            if leg.is_tls() {
-                leg.seal_up(io, &sent);
-            } else {
-                push_up(io, &sent);
+            match tls {
+                true => self.seal_up(io, &sent),
+                false => leg.push(io, &sent),
             }
-            if leg.idempotent && sent.len() <= RETAINED_MAX {
+            if let Some(leg) = self.leg.as_mut().filter(|leg| leg.idempotent && sent.len() <= RETAINED_MAX) {
                 leg.sent = sent;
             }
         }
-        let stashed = std::mem::take(&mut leg.stashed);
+        let stashed = self.leg.as_mut().map(|leg| std::mem::take(&mut leg.stashed)).unwrap_or_default();
         let timer = self.natural_timer();
         self.arm(timer, io.now);
-        if !stashed.is_empty() {
-            self.take_response(io, &stashed);
+        match tls {
+            true => self.take_leg_stash(io, stashed),
+            false if !stashed.is_empty() => self.take_response(io, &stashed),
+            false => {}
         }
         if self.receiving == Receiving::Tunnel && !self.is_handshaking() {
             self.arm(Timer::Tunnel, io.now);
@@ -383,104 +360,21 @@ impl Connection {
     pub(crate) fn release_leg(&mut self, io: &mut Io<'_>, clean: bool) {
         let plain = self.generated_plain();
         let Some(mut leg) = self.leg.take() else { return };
-        let quiet = !leg.ended && leg.held.is_empty() && leg.raw.is_empty() && leg.behind == 0;
+        let whole = leg.records.as_ref().is_none_or(|records| records.is_between_messages());
+        let quiet = !leg.ended && leg.held.is_empty() && leg.raw.is_empty() && leg.behind == 0 && whole;
         let sent = self.up.is_empty() && io.effects.up.is_empty();
         let clean = clean && leg.is_open() && !leg.restored && quiet && sent;
+        let uplink = leg.uplink();
         let records = if clean { leg.records.take() } else { None };
         if !clean {
             io.effects.up.clear(); // what has not left for this server must not reach another
             self.up.clear();
         }
         match &mut self.remote {
-            Some(remote) => remote.part(&leg, clean, records, plain),
+            Some(remote) => remote.part(&leg, clean, records, uplink, plain),
             None => io.effects.push(Effect::Release { leg: leg.id, clean, records }),
         }
         io.scratch.spare_leg(leg);
-    }
-
-    /// Bytes of a TLS leg: `scratch.input[..n]`.
-    pub(crate) fn take_leg_records(&mut self, io: &mut Io<'_>, n: usize) {
-        let mut input = std::mem::take(&mut io.scratch.input);
-        let mut at = 0;
-        if let Some(leg) = &mut self.leg {
-            leg.raw.clear();
-        }
-        while at < n {
-            let used = self.take_leg_step(io, &mut input[at..n]);
-            if used == 0 {
-                break;
-            }
-            at += used;
-        }
-        if let Some(leg) = &mut self.leg {
-            leg.raw.extend_from_slice(&input[at..n]);
-            leg.behind = 0;
-        }
-        io.scratch.input = input;
-    }
-
-    fn take_leg_step(&mut self, io: &mut Io<'_>, data: &mut [u8]) -> usize {
-        let Some(leg) = &mut self.leg else { return data.len() };
-        if let LegState::Shaking(handshake) = &mut leg.state {
-            let mut flight = Vec::new();
-            let outcome = handshake.handle_input(data, &mut flight);
-            push_up(io, &flight);
-            match outcome {
-                Ok(Progress::NeedInput) => return data.len(),
-                Ok(Progress::Done) => self.finish_leg_handshake(io),
-                Err(_) => self.leg_failed(io, Failure::Tls),
-            }
-            return data.len();
-        }
-        let Some(head) = data.first_chunk::<5>() else { return 0 };
-        let Ok(len) = evergate_tls::record_len(head) else {
-            self.leg_failed(io, Failure::Tls);
-            return data.len();
-        };
-        if data.len() < len {
-            return 0;
-        }
-        leg.behind = data.len() - len;
-        let Some(records) = &mut leg.records else { return data.len() };
-        match records.open(&mut data[..len]) {
-            Ok(evergate_tls::Opened::Data(range)) => self.take_response(io, &data[range]),
-            Ok(evergate_tls::Opened::KeyUpdate { requested: true }) => {
-                let mut out = Vec::new();
-                records.seal_key_update(false, &mut out);
-                push_up(io, &out);
-            }
-            Ok(evergate_tls::Opened::KeyUpdate { .. } | evergate_tls::Opened::Ignored) => {}
-            Ok(evergate_tls::Opened::Alert { fatal: false, description: 0 }) => self.end_of_server(io),
-            Ok(evergate_tls::Opened::Alert { fatal: false, .. }) => {}
-            Ok(evergate_tls::Opened::Alert { .. }) | Err(_) => self.server_broke(io, Failure::Tls),
-        }
-        len
-    }
-
-    fn finish_leg_handshake(&mut self, io: &mut Io<'_>) {
-        let Some(leg) = &mut self.leg else { return };
-        let LegState::Shaking(handshake) = std::mem::replace(&mut leg.state, LegState::Dialing) else {
-            return;
-        };
-        match handshake.finish() {
-            Ok(finished) => {
-                leg.records = Some(Box::new(finished.records));
-                self.leg_ready(io);
-                let mut leftover = finished.leftover;
-                let mut at = 0;
-                while at < leftover.len() {
-                    let used = self.take_leg_step(io, &mut leftover[at..]);
-                    if used == 0 {
-                        break;
-                    }
-                    at += used;
-                }
-                if let Some(leg) = &mut self.leg {
-                    leg.raw.extend_from_slice(&leftover[at..]);
-                }
-            }
-            Err(_) => self.leg_failed(io, Failure::Tls),
-        }
     }
 
     /// Whether server bytes must be copied on their way to the client instead of sealed where they lie.
@@ -488,13 +382,4 @@ impl Connection {
         self.remote.as_ref().is_some_and(|remote| remote.has_begun() || remote.end_at.is_some())
             || !matches!(self.tls, ClientTls::Plain | ClientTls::Open(_))
     }
-}
-
-fn push_up(io: &mut Io<'_>, bytes: &[u8]) {
-    if bytes.is_empty() {
-        return;
-    }
-    let start = io.scratch.up.len();
-    io.scratch.up.extend_from_slice(bytes);
-    io.effects.up.push(Piece { source: Source::Up, range: start..start + bytes.len() });
 }

@@ -43,6 +43,7 @@ mod routing;
 mod slots;
 mod snapshot;
 mod splice;
+mod uplink;
 mod upload;
 
 pub use connection::{Accepted, Connection, ReadPlan, Timer};

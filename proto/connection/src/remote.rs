@@ -80,6 +80,33 @@ pub(crate) struct Span {
     pub(crate) length: u64,
 }
 
+/// Records of one direction, sealed in one call, whose boundaries are not queued yet.
+#[derive(Debug, Default)]
+struct Run {
+    boundary: Option<Boundary>,
+    /// Plaintext of the run.
+    bytes: usize,
+}
+
+impl Run {
+    /// Adds a record; the run before, when it begins another.
+    fn note(&mut self, first: RecordPosition, kind: RecordKind, length: usize, tag: u64) -> Option<Boundary> {
+        let data = |run: &Boundary| run.kind == RecordKind::Data && run.end() == first;
+        let joins = kind == RecordKind::Data && self.boundary.as_ref().is_some_and(data);
+        let fits = self.bytes + length <= RUN_BYTES_MAX; // whoever repeats the run holds all of it
+        let before = if joins && fits { None } else { self.take() };
+        self.bytes += length;
+        let fresh = || Boundary { first, kind, lengths: Vec::new(), digest: 0 };
+        extend(self.boundary.get_or_insert_with(fresh), length, tag);
+        before
+    }
+
+    fn take(&mut self) -> Option<Boundary> {
+        self.bytes = 0;
+        self.boundary.take()
+    }
+}
+
 /// A leg that is done with, but that a take-over would still need.
 #[derive(Debug)]
 struct Parting {
@@ -89,6 +116,8 @@ struct Parting {
     /// Bytes sent to and parsed from the server.
     sent: u64,
     input: u64,
+    /// Record layer towards the server, and which of its key generations is answered.
+    uplink: (RecordPosition, u32),
     /// Plaintext position that the client must have.
     plain: u64,
     /// The entry that frees it, once there is one.
@@ -125,9 +154,9 @@ pub(crate) struct Remote {
     releases: VecDeque<(u64, Side, u64)>,
     /// Effects that the outside sees, each after an entry.
     deferred: VecDeque<(u64, Effect)>,
-    run: Option<Boundary>,
-    /// Plaintext of the run.
-    run_bytes: usize,
+    /// Records to the client, and to a server leg.
+    run: Run,
+    run_up: (u32, Run),
     /// The end is mirrored.
     pub(crate) closed: bool,
     // What a restored connection repeats.
@@ -169,6 +198,7 @@ impl Remote {
             last_point: Some(ServerPoint {
                 leg: server.leg,
                 input: server.input,
+                rx: state.leg_tls(server.leg).map(|_| server.rx),
                 plain: server.point_plain,
                 request: server.request,
                 phase: server.phase.clone(),
@@ -180,7 +210,7 @@ impl Remote {
         }
         if let Some(route) = state.routes.get(&server.request) {
             remote.retained_leg = route.leg;
-            remote.retained_server.start = if server.leg == route.leg { server.input } else { 0 };
+            remote.retained_server.start = state.leg_input(route.leg);
             if let Some(stash) = state.server_stash.get(&route.leg) {
                 remote.retained_server.append(remote.retained_server.start, &stash.bytes);
                 remote.stashed_server = (route.leg, stash.end());
@@ -231,6 +261,12 @@ impl Remote {
         self.retained_server.append(at, bytes);
     }
 
+    /// The leg's input is kept from here on.
+    pub(crate) fn retain_server_from(&mut self, leg: u32, at: u64, bytes: &[u8]) {
+        self.retained_leg = leg;
+        self.retained_server = Retained { start: at, bytes: bytes.to_vec().into() };
+    }
+
     pub(crate) fn note_record(&mut self, input: u64, rx: Position, length: usize) {
         if length > 0 {
             self.spans.push_back(Span { input, rx: position(rx), length: length as u64 });
@@ -267,24 +303,37 @@ impl Remote {
         if self.repeating {
             return;
         }
-        let first = position(first);
-        let joins = self.run.as_ref().is_some_and(|run| run.kind == RecordKind::Data && run.end() == first);
-        let fits = self.run_bytes + length <= RUN_BYTES_MAX; // whoever repeats the run holds all of it
-        if !(joins && fits && kind == RecordKind::Data) {
-            self.flush_run();
-            self.run_bytes = 0;
-            self.run = Some(Boundary { first, kind, lengths: Vec::new(), digest: 0 });
-        }
-        self.run_bytes += length;
-        if let Some(run) = &mut self.run {
-            extend(run, length, tag);
+        if let Some(run) = self.run.note(position(first), kind, length, tag) {
+            self.log.push(Entry::Boundary(run));
         }
     }
 
-    /// Queues the run of boundaries.
+    /// A record to a server was sealed.
+    pub(crate) fn note_sealed_up(
+        &mut self,
+        leg: u32,
+        first: Position,
+        kind: RecordKind,
+        length: usize,
+        tag: u64,
+    ) {
+        if self.run_up.0 != leg {
+            self.flush_run();
+            self.run_up.0 = leg;
+        }
+        if let Some(boundary) = self.run_up.1.note(position(first), kind, length, tag) {
+            self.log.push(Entry::LegBoundary { leg, boundary });
+        }
+    }
+
+    /// Queues the runs of boundaries.
     pub(crate) fn flush_run(&mut self) {
         if let Some(run) = self.run.take() {
             self.log.push(Entry::Boundary(run));
+        }
+        let (leg, run) = &mut self.run_up;
+        if let Some(boundary) = run.take() {
+            self.log.push(Entry::LegBoundary { leg: *leg, boundary });
         }
     }
 
@@ -300,17 +349,24 @@ impl Remote {
     }
 
     /// The leg is done with, but kept until the client has the plaintext up to `plain`.
-    pub(crate) fn part(&mut self, leg: &ServerLeg, clean: bool, records: Option<Box<Records>>, plain: u64) {
-        let (sent, input) = (leg.out_pos, leg.in_pos);
-        self.partings.push(Parting { leg: leg.id, clean, records, sent, input, plain, after: None });
+    pub(crate) fn part(
+        &mut self,
+        leg: &ServerLeg,
+        clean: bool,
+        records: Option<Box<Records>>,
+        uplink: (RecordPosition, u32),
+        plain: u64,
+    ) {
+        let (leg, sent, input) = (leg.id, leg.out_pos, leg.in_pos);
+        self.partings.push(Parting { leg, clean, records, sent, input, uplink, plain, after: None });
     }
 
-    /// The newest leg that is kept, and how much was sent on it.
-    pub(crate) fn parting(&self) -> Option<(u32, u64)> {
+    /// The newest leg that is kept, how much was sent on it, and where its records stood.
+    pub(crate) fn parting(&self) -> Option<(u32, u64, (RecordPosition, u32))> {
         self.partings
             .last()
             .filter(|parting| parting.after.is_none())
-            .map(|parting| (parting.leg, parting.sent))
+            .map(|parting| (parting.leg, parting.sent, parting.uplink))
     }
 
     /// Whether a leg is kept although the client has everything up to `plain`.

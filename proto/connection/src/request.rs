@@ -249,6 +249,7 @@ impl Connection {
             flags,
             // Nobody will compare it without backups.
             head_hash: self.remote.as_ref().map_or(0, |_| routing::hash_head(&data[..head.head_len])),
+            tls: None,
         };
         let mut leg = io.scratch.boxed_leg(ServerLeg::new(route, hint, head.is_idempotent()));
         self.next_leg += 1;
@@ -357,6 +358,7 @@ impl Connection {
             rules: Vec::new(),
             flags: RouteFlags { close: true, ..RouteFlags::default() },
             head_hash: 0,
+            tls: None,
         };
         let mut leg = ServerLeg::new(route, hint, false);
         leg.reuse = false;
@@ -399,7 +401,8 @@ impl Connection {
         }
         leg.decided = true;
         if let Some(remote) = &mut self.remote {
-            remote.log.push(Entry::Route(leg.route.clone()));
+            let tls = leg.export_tls();
+            remote.log.push(Entry::Route(Route { tls, ..leg.route.clone() }));
         }
     }
 

@@ -27,7 +27,7 @@ impl Connection {
         }
         match plan {
             ReadPlan::Nothing => {}
-            ReadPlan::Records { held } => self.take_leg_records(io, held + n),
+            ReadPlan::Records { held } => self.take_leg_records(io, held, held + n),
             ReadPlan::Head { layout, held, .. } => {
                 let start = Slots::payload(layout, 0).start;
                 let range = start..start + held + n;
@@ -257,7 +257,9 @@ impl Connection {
     /// head is among those passed on.
     fn passed_down(&mut self, io: &mut Io<'_>, bytes: usize, surplus: bool, head: bool) {
         if let Some(leg) = &mut self.leg {
-            leg.in_pos += bytes as u64;
+            if !leg.is_tls() {
+                leg.in_pos += bytes as u64; // else it counts records
+            }
             leg.answered = true;
             leg.ended |= surplus && self.answering == Answering::Body(Body::Done);
         }
@@ -423,7 +425,7 @@ impl Connection {
     pub(crate) fn end_of_server(&mut self, io: &mut Io<'_>) {
         let Some(leg) = &mut self.leg else { return };
         if leg.ended && self.answering == Answering::Ended {
-            return;
+            return self.pass_over_server();
         }
         leg.ended = true;
         match self.answering {
@@ -436,6 +438,7 @@ impl Connection {
             Answering::Body(_) => self.end_abruptly(io, "upstream_truncated"),
             Answering::Tunnel => {
                 self.mirror_server_end();
+                self.stash_server_end();
                 self.answering = Answering::Ended;
                 self.half_close(io);
             }

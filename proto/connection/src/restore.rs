@@ -230,7 +230,7 @@ impl Connection {
         if self.closing {
             return Ok(None);
         }
-        let Some(route) = state.routes.get(&self.response).cloned() else {
+        let Some(mut route) = state.routes.get(&self.response).cloned() else {
             if self.receiving == Receiving::Tunnel && self.leg.is_none() {
                 self.open_tunnel(io);
             }
@@ -241,6 +241,7 @@ impl Connection {
         let http = self.listener().protocol.is_http();
         let begins = self.request == self.response && self.receiving == Receiving::Head;
         let begun = state.server.leg == route.leg;
+        let tls = route.tls.take(); // the secrets are in no further copy
         let mut leg = ServerLeg::new(route.clone(), Hint::Policy, false);
         leg.decided = true;
         leg.restored = true;
@@ -251,6 +252,14 @@ impl Connection {
         }
         if !leg.awaits_head && state.client.leg == route.leg {
             leg.out_pos = state.client.output;
+        }
+        let pool = self.snapshot.pools.get(route.pool as usize);
+        match (pool.map(|pool| pool.tls.is_some()), &tls) {
+            (Some(true), Some(tls)) => {
+                leg.restore_tls(state, &route, tls).map_err(RestoreError::Inconsistent)?
+            }
+            (Some(false), None) => {}
+            _ => return Err(RestoreError::Inconsistent("pool of a route")),
         }
         if let Some(stash) = state.server_stash.get(&route.leg) {
             leg.stashed = stash.bytes.clone();
@@ -263,15 +272,11 @@ impl Connection {
         self.last_response = route.flags.close || endless || (http && self.receiving == Receiving::Ended);
         let input = leg.in_pos + leg.stashed.len() as u64;
         let output = leg.out_pos;
-        let carried = self.snapshot.pools.get(route.pool as usize).is_some_and(|pool| pool.tls.is_none());
         self.leg = Some(Box::new(leg));
         if route.flags.continued && !begun {
             self.frame(io, CONTINUE);
         }
         self.frame_decided(io);
-        if !carried {
-            self.give_up(io, 502, "upstream_tls_lost");
-        }
         Ok(self.leg.as_ref().map(|_| ResumedLeg { route, input, output }))
     }
 

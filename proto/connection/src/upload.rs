@@ -104,12 +104,12 @@ impl Connection {
     /// Hands bytes to the server leg: by reference when they lie in the input buffer, sealed when the leg speaks TLS.
     pub(crate) fn send_up(&mut self, io: &mut Io<'_>, data: &[u8], place: Place) {
         let Some(leg) = &mut self.leg else { return };
-        leg.out_pos += data.len() as u64;
         leg.written |= !data.is_empty();
         leg.retain_sent(data);
         if leg.is_tls() {
-            return leg.seal_up(io, data);
+            return self.seal_up(io, data);
         }
+        leg.out_pos += data.len() as u64;
         let piece = match place {
             Place::Input(offset) => Piece { source: Source::Input, range: offset..offset + data.len() },
             Place::Elsewhere => {

@@ -2,7 +2,7 @@
 //! without growing; no connection comes near the ends.
 
 use crate::{
-    Boundary, ClientCheckpoint, Entry, Established, Mirrored, RecordKind, RecordPosition, Route,
+    Boundary, ClientCheckpoint, Entry, Established, LegTls, Mirrored, RecordKind, RecordPosition, Route,
     ServerCheckpoint, Side, Stash,
 };
 
@@ -16,6 +16,8 @@ pub const GENERATION_MAX: u32 = 1024;
 const RECORD_BYTES_MAX: u16 = 1 << 14;
 /// Plaintext of one run of boundaries at most, in bytes: a batch. Who repeats a run holds all of it first.
 pub const RUN_BYTES_MAX: usize = 1 << 18;
+/// Our bytes of a handshake with a server that may have to be sent again, at most: our certificates are among them.
+pub const FLIGHT_BYTES_MAX: usize = 1 << 18;
 
 /// A value that no connection has.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
@@ -75,6 +77,10 @@ impl Entry {
                 position("end of a server's stream", *end)
             }
             Entry::Close { plain, .. } => position("end of the connection", *plain),
+            Entry::LegBoundary { leg: number, boundary } => {
+                leg(*number)?;
+                boundary.check()
+            }
         }
     }
 }
@@ -101,6 +107,8 @@ impl Mirrored {
             position("end of a server's stream", *end)?;
         }
         self.boundaries.iter().try_for_each(Boundary::check)?;
+        self.leg_boundaries.keys().try_for_each(|number| leg(*number))?;
+        self.leg_boundaries.values().flatten().try_for_each(Boundary::check)?;
         self.closed.map_or(Ok(()), |(plain, _)| position("end of the connection", plain))?;
         leg(self.last_leg)
     }
@@ -127,7 +135,16 @@ impl Established {
 impl Route {
     fn check(&self) -> Checked {
         request(self.request)?;
-        leg(self.leg)
+        leg(self.leg)?;
+        self.tls.as_ref().map_or(Ok(()), |tls| tls.check())
+    }
+}
+
+impl LegTls {
+    fn check(&self) -> Checked {
+        position("end of a server's handshake", self.consumed)?;
+        position("end of our handshake with a server", self.sent)?;
+        within("length of a flight", self.flight.len() as u64, self.sent.min(FLIGHT_BYTES_MAX as u64))
     }
 }
 
@@ -146,6 +163,8 @@ impl ClientCheckpoint {
         request(self.request)?;
         leg(self.leg)?;
         position("position on a leg", self.output)?;
+        self.tx.check()?;
+        generation(self.answered)?;
         generation(self.owed)
     }
 }
@@ -157,6 +176,7 @@ impl ServerCheckpoint {
         position("plaintext position", self.plain)?;
         leg(self.leg)?;
         position("server position", self.input)?;
+        self.rx.check()?;
         within("plaintext position of a parser point", self.point_plain, self.plain)?;
         request(self.request)?;
         generation(self.answered)
@@ -218,6 +238,7 @@ mod tests {
             rules: Vec::new(),
             flags: RouteFlags::default(),
             head_hash: 0,
+            tls: None,
         }
     }
 
@@ -287,6 +308,40 @@ mod tests {
     }
 
     #[test]
+    fn the_tls_of_a_leg_keeps_its_limits() {
+        let far = POSITION_MAX;
+        let with = |consumed, sent, flight: usize| {
+            let flight = vec![0; flight];
+            let tls = Some(Box::new(LegTls { records: Vec::new(), consumed, sent, flight }));
+            Entry::Route(Route { tls, ..route(1, 1) })
+        };
+        limit("end of a server's handshake", with(far, far, 0), with(far + 1, 0, 0), far + 1);
+        limit("end of our handshake with a server", with(0, far, 0), with(0, far + 1, 0), far + 1);
+        let most = FLIGHT_BYTES_MAX;
+        limit("length of a flight", with(0, far, most), with(0, far, most + 1), most as u64 + 1);
+        limit("length of a flight", with(0, 3, 3), with(0, 3, 4), 4);
+        let on_leg = |leg, generation| {
+            let first = RecordPosition { generation, sequence: 0 };
+            let lengths = vec![(1, 1)];
+            let boundary = Boundary { first, kind: RecordKind::Data, lengths, digest: 1 };
+            Entry::LegBoundary { leg, boundary }
+        };
+        limit("leg", on_leg(NUMBER_MAX, 0), on_leg(u32::MAX, 0), u64::from(u32::MAX));
+        limit("key generation", on_leg(1, 1024), on_leg(1, 1025), 1025);
+        let client = |generation, answered| {
+            let tx = RecordPosition { generation, sequence: 0 };
+            Entry::Client(ClientCheckpoint { tx, answered, ..ClientCheckpoint::default() })
+        };
+        limit("key generation", client(1024, 1024), client(1025, 0), 1025);
+        limit("key generation", client(0, 0), client(0, 1025), 1025);
+        let server = |generation| {
+            let rx = RecordPosition { generation, sequence: 0 };
+            Entry::Server(ServerCheckpoint { rx, ..ServerCheckpoint::default() })
+        };
+        limit("key generation", server(1024), server(1025), 1025);
+    }
+
+    #[test]
     fn numbers_of_legs_and_requests_can_still_be_counted_up() {
         let most = NUMBER_MAX;
         let over = u64::from(most) + 1;
@@ -323,7 +378,7 @@ mod tests {
             lengths: Vec::new(),
             digest: 0,
         };
-        let edits: [&dyn Fn(&mut Mirrored); 9] = [
+        let edits: [&dyn Fn(&mut Mirrored); 11] = [
             &|state| state.client.input = far,
             &|state| state.server.output = far,
             &|state| state.boundaries.push_back(bad_run.clone()),
@@ -333,6 +388,8 @@ mod tests {
             &|state| state.client_stash = Stash { position: far, bytes: Vec::new() },
             &|state| state.server_stash = BTreeMap::from([(u32::MAX, Stash::default())]),
             &|state| state.routes = BTreeMap::from([(4, route(5, 1))]),
+            &|state| state.leg_boundaries = BTreeMap::from([(u32::MAX, Default::default())]),
+            &|state| state.leg_boundaries = BTreeMap::from([(1, [bad_run.clone()].into())]),
         ];
         assert_eq!(entry(&|_| {}), Ok(Mirrored::default()));
         for (index, edit) in edits.into_iter().enumerate() {

@@ -91,12 +91,25 @@ pub struct RouteFlags {
     pub continued: bool,
 }
 
+/// TLS of a server leg: what another node needs to go on with its records.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LegTls {
+    /// Encoded record-layer state (secrets, suite, sequence numbers) at the positions below.
+    pub records: Vec<u8>,
+    /// Input position of the first record after the handshake; 0 on a connection that was used before.
+    pub consumed: u64,
+    /// Output position of the first record after the handshake; 0 on a connection that was used before.
+    pub sent: u64,
+    /// Our last bytes before `sent`, which the server may lack; dropped when it has them.
+    pub flight: Vec<u8>,
+}
+
 /// A request goes to a server.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Route {
     /// Index of the request on its connection, from 0.
     pub request: u32,
-    /// The server leg; positions on it start at 0 with this request.
+    /// The server leg; positions on it, of bytes on the wire, start at 0 with this request, or with the handshake before it.
     pub leg: u32,
     /// Configuration generation that the decision was made under.
     pub generation: u64,
@@ -110,6 +123,8 @@ pub struct Route {
     pub flags: RouteFlags,
     /// Hash of the head as the client sent it: a client that retransmits another head is refused.
     pub head_hash: u64,
+    /// Where the leg speaks TLS.
+    pub tls: Option<Box<LegTls>>,
 }
 
 /// The client's bytes up to here have reached their server.
@@ -127,8 +142,14 @@ pub struct ClientCheckpoint {
     pub phase: Phase,
     /// The leg it goes to; 0 when none.
     pub leg: u32,
-    /// Output position on that leg.
+    /// Output position on that leg: the start of a record where it speaks TLS.
     pub output: u64,
+    /// Record layer of that leg at `output`.
+    pub tx: RecordPosition,
+    /// The server's key generation up to which its KeyUpdate requests are answered at `output`.
+    pub answered: u32,
+    /// Our end of that leg's stream is before `output`.
+    pub leg_ended: bool,
     /// The client's key generation whose KeyUpdate still has to be answered; 0 when none has.
     pub owed: u32,
 }
@@ -144,8 +165,10 @@ pub struct ServerCheckpoint {
     pub plain: u64,
     /// The leg that the parser point below lies on; 0 when none.
     pub leg: u32,
-    /// Input position on that leg of the last restartable parser point.
+    /// Input position on that leg of the last restartable parser point: the start of a record where it speaks TLS.
     pub input: u64,
+    /// Record layer of that leg at `input`.
+    pub rx: RecordPosition,
     /// Plaintext position that corresponds to `input`; never after `plain`.
     pub point_plain: u64,
     /// Index of the response at the parser point.
@@ -247,5 +270,12 @@ pub enum Entry {
         plain: u64,
         /// It ends by RST, and what was not sent by then never is.
         abort: bool,
+    },
+    /// Record boundaries towards a server.
+    LegBoundary {
+        /// The leg.
+        leg: u32,
+        /// The records.
+        boundary: Boundary,
     },
 }

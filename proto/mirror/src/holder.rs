@@ -238,8 +238,7 @@ impl Held {
     pub fn positions(&self, leg: u32) -> (u64, u64) {
         match leg {
             0 => (self.state.server.output, self.state.client_frontier()),
-            _ if self.state.client.leg == leg => (self.state.client.output, self.state.server_frontier(leg)),
-            _ => (0, self.state.server_frontier(leg)),
+            _ => (self.state.leg_output(leg), self.state.server_frontier(leg)),
         }
     }
 }

@@ -18,9 +18,9 @@ mod log;
 mod mirrored;
 mod wire;
 
-pub use check::{GENERATION_MAX, NUMBER_MAX, OutOfRange, POSITION_MAX, RUN_BYTES_MAX};
+pub use check::{FLIGHT_BYTES_MAX, GENERATION_MAX, NUMBER_MAX, OutOfRange, POSITION_MAX, RUN_BYTES_MAX};
 pub use entry::{
-    Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Kind, Open, Phase, RecordKind,
+    Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Kind, LegTls, Open, Phase, RecordKind,
     RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,
 };
 pub use feed::{FEED_BYTES_MAX, FEED_FRAMES_MAX, Feed, FeedError};

@@ -1,7 +1,7 @@
 //! The fold of a connection's entries: what a take-over starts from.
 
 use crate::{
-    Boundary, ClientCheckpoint, Entry, Established, Open, POSITION_MAX, RecordPosition, Route,
+    Boundary, ClientCheckpoint, Entry, Established, LegTls, Open, POSITION_MAX, RecordPosition, Route,
     ServerCheckpoint, Side,
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -66,6 +66,8 @@ pub struct Mirrored {
     pub server_ends: BTreeMap<u32, u64>,
     /// Decided records from the server checkpoint on.
     pub boundaries: VecDeque<Boundary>,
+    /// Decided records towards servers from the client checkpoint on, by leg.
+    pub leg_boundaries: BTreeMap<u32, VecDeque<Boundary>>,
     /// The connection ends at this plaintext position; by RST when the flag is set.
     pub closed: Option<(u64, bool)>,
     /// The highest number that a server leg has had: a number is used once.
@@ -91,11 +93,9 @@ impl Mirrored {
             Entry::Route(route) => {
                 self.last_leg = self.last_leg.max(route.leg);
                 self.routes.insert(route.request, route.clone());
+                self.forget_old_legs();
             }
-            Entry::Client(checkpoint) => {
-                self.client_stash.drop_before(checkpoint.input);
-                self.client = checkpoint.clone();
-            }
+            Entry::Client(checkpoint) => self.checkpoint_client(checkpoint),
             Entry::Server(checkpoint) => self.checkpoint_server(checkpoint),
             Entry::Stash { side: Side::Client, position, bytes } => {
                 self.client_stash.append(*position, bytes)
@@ -111,6 +111,9 @@ impl Mirrored {
                 self.server_ends.insert(*leg, *position);
             }
             Entry::Close { plain, abort } => self.closed = Some((*plain, *abort)),
+            Entry::LegBoundary { leg, boundary } => {
+                self.leg_boundaries.entry(*leg).or_default().push_back(boundary.clone());
+            }
         }
     }
 
@@ -133,8 +136,37 @@ impl Mirrored {
 
     /// Input of server leg `leg` up to which we may acknowledge.
     pub fn server_frontier(&self, leg: u32) -> u64 {
-        let point = if self.server.leg == leg { self.server.input } else { 0 };
+        let point = self.leg_input(leg);
         self.server_stash.get(&leg).map_or(point, |stash| point.max(stash.end()))
+    }
+
+    /// Input position of server leg `leg` from which its bytes are read again, stashed ones first.
+    pub fn leg_input(&self, leg: u32) -> u64 {
+        match self.server.leg == leg {
+            true => self.server.input,
+            false => self.leg_tls(leg).map_or(0, |tls| tls.consumed),
+        }
+    }
+
+    /// Output position of server leg `leg` from which we send again: what is before it, the server has.
+    pub fn leg_output(&self, leg: u32) -> u64 {
+        match self.client.leg == leg {
+            true => self.client.output,
+            false => self.leg_tls(leg).map_or(0, |tls| tls.sent.saturating_sub(tls.flight.len() as u64)),
+        }
+    }
+
+    /// TLS of server leg `leg`, where it is still needed and speaks it.
+    pub fn leg_tls(&self, leg: u32) -> Option<&LegTls> {
+        self.routes.values().find(|route| route.leg == leg)?.tls.as_deref()
+    }
+
+    /// What lies on legs that no request needs any more.
+    fn forget_old_legs(&mut self) {
+        let oldest = self.routes.values().map(|route| route.leg).min().unwrap_or(u32::MAX);
+        self.server_stash.retain(|leg, _| *leg >= oldest);
+        self.server_ends.retain(|leg, _| *leg >= oldest);
+        self.leg_boundaries.retain(|leg, _| *leg >= oldest);
     }
 
     /// Panics when a law is broken; for tests and the simulator.
@@ -144,11 +176,17 @@ impl Mirrored {
             "parser point after the checkpointed plaintext"
         );
         assert!(self.client_stash.bytes.is_empty() || self.client_stash.position >= self.client.input);
-        let mut last: Option<RecordPosition> = None;
-        for boundary in &self.boundaries {
-            assert!(last.is_none_or(|l| l < boundary.first), "boundaries out of order");
-            last = Some(boundary.first);
+        for boundaries in self.leg_boundaries.values().chain([&self.boundaries]) {
+            let mut last: Option<RecordPosition> = None;
+            for boundary in boundaries {
+                assert!(last.is_none_or(|l| l < boundary.first), "boundaries out of order");
+                last = Some(boundary.first);
+            }
         }
+        assert!(
+            self.leg_boundaries.keys().all(|leg| self.leg_tls(*leg).is_some()),
+            "records towards a server that is not needed, or without TLS"
+        );
         assert!(
             self.routes.keys().all(|request| *request >= self.server.request),
             "route kept after its response"
@@ -161,7 +199,7 @@ impl Mirrored {
         assert!(self.generated.len() <= 1, "two answers of our own wait for the client");
         assert!(self.server_stash.len() <= 1, "stashes of two server legs");
         for (leg, stash) in &self.server_stash {
-            let point = if self.server.leg == *leg { self.server.input } else { 0 };
+            let point = self.leg_input(*leg);
             assert!(stash.bytes.is_empty() || stash.position == point, "hole before a server stash");
         }
     }
@@ -183,27 +221,47 @@ impl Mirrored {
         self.established = Some(established.clone());
     }
 
+    fn checkpoint_client(&mut self, checkpoint: &ClientCheckpoint) {
+        self.client_stash.drop_before(checkpoint.input);
+        self.client = checkpoint.clone();
+        let leg = checkpoint.leg;
+        if let Some(boundaries) = self.leg_boundaries.get_mut(&leg) {
+            forget_before(boundaries, checkpoint.tx);
+            if boundaries.is_empty() {
+                self.leg_boundaries.remove(&leg);
+            }
+        }
+        let tls =
+            self.routes.values_mut().find(|route| route.leg == leg).and_then(|route| route.tls.as_mut());
+        if let Some(tls) = tls.filter(|tls| checkpoint.output >= tls.sent) {
+            tls.flight = Vec::new();
+        }
+    }
+
     fn checkpoint_server(&mut self, checkpoint: &ServerCheckpoint) {
         self.server = checkpoint.clone();
         let request = checkpoint.request;
         // A tunnel whose server has ended keeps its route: the other direction still needs the leg.
         self.routes.retain(|index, _| *index >= request);
         self.generated.retain(|index, _| *index >= request);
-        let oldest = self.routes.values().map(|route| route.leg).min().unwrap_or(u32::MAX);
-        self.server_stash.retain(|leg, _| *leg >= oldest);
-        self.server_ends.retain(|leg, _| *leg >= oldest);
+        self.forget_old_legs();
         if let Some(stash) = self.server_stash.get_mut(&checkpoint.leg) {
             stash.drop_before(checkpoint.input);
         }
-        while self.boundaries.front().is_some_and(|b| b.end() <= checkpoint.tx) {
-            self.boundaries.pop_front();
-        }
-        if let Some(front) = self.boundaries.front_mut() {
-            front.drop_before(checkpoint.tx);
-        }
+        forget_before(&mut self.boundaries, checkpoint.tx);
         if self.established.as_ref().is_some_and(|e| checkpoint.output >= e.sent) {
             self.hello = None;
         }
+    }
+}
+
+/// Forgets the records before `position`.
+fn forget_before(boundaries: &mut VecDeque<Boundary>, position: RecordPosition) {
+    while boundaries.front().is_some_and(|boundary| boundary.end() <= position) {
+        boundaries.pop_front();
+    }
+    if let Some(front) = boundaries.front_mut() {
+        front.drop_before(position);
     }
 }
 
@@ -295,7 +353,32 @@ mod tests {
             rules: Vec::new(),
             flags: crate::RouteFlags::default(),
             head_hash: 0,
+            tls: None,
         })
+    }
+
+    #[test]
+    fn a_leg_with_tls_goes_on_where_its_peers_are() {
+        let tls = LegTls { records: vec![1; 69], consumed: 1200, sent: 600, flight: vec![9; 80] };
+        let Entry::Route(mut route) = route(0, 3) else { unreachable!() };
+        route.tls = Some(Box::new(tls));
+        let mut state = Mirrored::default();
+        state.apply(&Entry::Route(route));
+        assert_eq!((state.leg_output(3), state.server_frontier(3)), (520, 1200));
+        assert_eq!((state.leg_output(4), state.server_frontier(4)), (0, 0));
+        for sequence in [0, 2] {
+            let Entry::Boundary(boundary) = boundary(sequence, &[(100, 2)]) else { unreachable!() };
+            state.apply(&Entry::LegBoundary { leg: 3, boundary });
+        }
+        state.check_invariants();
+        let tx = RecordPosition { generation: 0, sequence: 2 };
+        let point = ClientCheckpoint { leg: 3, output: 844, tx, ..ClientCheckpoint::default() };
+        state.apply(&Entry::Client(point));
+        assert_eq!((state.leg_output(3), state.leg_boundaries[&3].len()), (844, 1));
+        assert_eq!(state.leg_tls(3).map(|tls| tls.flight.len()), Some(0), "the server has the flight");
+        state.apply(&Entry::Server(ServerCheckpoint { request: 1, ..Default::default() }));
+        state.check_invariants();
+        assert!(state.leg_boundaries.is_empty() && state.leg_tls(3).is_none());
     }
 
     #[test]

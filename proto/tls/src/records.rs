@@ -213,6 +213,11 @@ impl Records {
         self.inner.rx.position
     }
 
+    /// Whether no handshake message of the peer is under way: receiving can go on elsewhere from here.
+    pub fn is_between_messages(&self) -> bool {
+        self.inner.ticket_rest == 0
+    }
+
     /// Moves sending to another position. Law 3 is the caller's: what is sealed there must be what was sealed there.
     pub fn seek_tx(&mut self, to: Position) -> Result<(), RecordError> {
         self.inner.tx.seek(self.inner.suite, to)

@@ -159,6 +159,11 @@ impl Leg {
 
     /// The backups hold the input up to `position`; the ACK that may now leave.
     pub(crate) fn release(&mut self, position: u64, now: Time) -> Option<u64> {
+        if position == u64::MAX {
+            self.target = self.read;
+            let read = self.commit(self.read);
+            return self.release_end().or(read);
+        }
         if position <= self.target {
             return None;
         }

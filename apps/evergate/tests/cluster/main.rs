@@ -15,6 +15,7 @@ mod hostile;
 mod matrix;
 mod orders;
 mod phases;
+mod redial;
 mod relay;
 mod rolling;
 mod traffic;

@@ -3,7 +3,7 @@
 //! `make test` runs every fate once, and the other network modes with one fate; `EVERGATE_MATRIX=full` runs all of them in
 //! all modes.
 
-use crate::traffic::{self, Traffic};
+use crate::traffic::{self, Traffic, Transfer};
 use crate::world::{Family, Node, World, privileged, settled};
 use std::time::{Duration, Instant};
 
@@ -112,10 +112,21 @@ enum Weather {
 }
 
 fn run(fate: Fate, steering: Steering, family: Family, weather: Weather) {
+    run_with(&traffic::PLAIN, fate, steering, family, weather);
+}
+
+fn run_with(
+    transfers: &'static [Transfer],
+    fate: Fate,
+    steering: Steering,
+    family: Family,
+    weather: Weather,
+) {
     if !privileged() {
         return;
     }
-    let name = format!("{fate:?} {steering:?} {family:?} {weather:?}");
+    let servers = if transfers == traffic::PLAIN { "plain" } else { "TLS" };
+    let name = format!("{fate:?} {steering:?} {family:?} {weather:?}, {servers} servers");
     let world = World::of(family, 3);
     let mode = if steering == Steering::Flood { "steering = \"flood\"" } else { "" };
     let backups = if fate == Fate::DiesDuringTakeOver { "backups = 2" } else { "" };
@@ -126,7 +137,7 @@ fn run(fate: Fate, steering: Steering, family: Family, weather: Weather) {
     if weather == Weather::Lossy {
         world.lose_packets();
     }
-    let traffic = Traffic::start(&world);
+    let traffic = Traffic::start(&world, transfers);
     traffic.silences();
     let began = Instant::now();
     match fate {
@@ -179,6 +190,40 @@ fates! {
     nodes_die_one_after_the_other: Sequence,
     a_node_joins_under_load: Joins,
     a_node_dies_during_a_take_over: DiesDuringTakeOver,
+}
+
+/// The same before servers that speak TLS.
+fn secure(fate: Fate, steering: Steering, family: Family, weather: Weather) {
+    run_with(&traffic::SECURE, fate, steering, family, weather);
+}
+
+macro_rules! fates_before_tls_servers {
+    ($($test:ident: $fate:ident),+ $(,)?) => {
+        $(#[test]
+        fn $test() {
+            secure(Fate::$fate, Steering::Steer, Family::V4, Weather::Fair);
+        })+
+    };
+}
+
+fates_before_tls_servers! {
+    a_node_before_tls_servers_is_killed: Killed,
+    a_node_before_tls_servers_is_cut_off_inside: CutInside,
+    a_node_before_tls_servers_is_cut_off_outside: CutOutside,
+    a_node_before_tls_servers_pauses: Paused,
+    nodes_before_tls_servers_die_one_after_the_other: Sequence,
+    a_node_before_tls_servers_dies_during_a_take_over: DiesDuringTakeOver,
+}
+
+#[test]
+fn before_tls_servers_while_packets_are_lost() {
+    secure(Fate::Killed, Steering::Steer, Family::V4, Weather::Lossy);
+    if full() {
+        for fate in FATES {
+            secure(fate, Steering::Flood, Family::V6, Weather::Fair);
+            secure(fate, Steering::Steer, Family::V6, Weather::Lossy);
+        }
+    }
 }
 
 fn in_other_modes(fates: &[Fate], modes: &[(Steering, Family)]) {

@@ -12,7 +12,7 @@ fn every_process_is_replaced_one_after_the_other_and_no_transfer_breaks() {
     let config = traffic::config(&world, 3, "");
     let mut nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
     settled(&nodes);
-    let traffic = Traffic::start(&world);
+    let traffic = Traffic::start(&world, &traffic::PLAIN);
     traffic.silences();
     for number in 1..=3 {
         let mut old = nodes.remove(usize::from(number) - 1);

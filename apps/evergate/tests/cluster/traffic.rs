@@ -1,8 +1,8 @@
 //! Traffic that does not end by itself: every byte is compared where it arrives, and silences are noted.
 
 use crate::world::World;
-use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,11 +49,17 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
-    pub(crate) fn port(self) -> u16 {
+    /// The listener that leads to a server which speaks this.
+    pub(crate) fn port(self, server: Server) -> u16 {
+        let first = match server {
+            Server::Plain => 9000,
+            Server::Tls12 => 9010,
+            Server::Tls13 => 9020,
+        };
         match self {
-            Carrier::Tcp => 9001,
-            Carrier::Http => 9002,
-            Carrier::Tls12 | Carrier::Tls13 => 9003,
+            Carrier::Tcp => first + 1,
+            Carrier::Http => first + 2,
+            Carrier::Tls12 | Carrier::Tls13 => first + 3,
         }
     }
 
@@ -73,6 +79,48 @@ impl Carrier {
     }
 }
 
+/// What the server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Server {
+    Plain,
+    Tls12,
+    Tls13,
+}
+
+const SERVERS: [Server; 3] = [Server::Plain, Server::Tls12, Server::Tls13];
+
+impl Server {
+    pub(crate) fn address(self, world: &World) -> SocketAddr {
+        let port = match self {
+            Server::Plain => 8000,
+            Server::Tls12 => 8012,
+            Server::Tls13 => 8013,
+        };
+        SocketAddr::new(world.family.inside(254), port)
+    }
+
+    /// Its side of TLS.
+    pub(crate) fn config(self, world: &World) -> Option<Arc<rustls::ServerConfig>> {
+        let version = match self {
+            Server::Plain => return None,
+            Server::Tls12 => &rustls::version::TLS12,
+            Server::Tls13 => &rustls::version::TLS13,
+        };
+        let certificate = CertificateDer::from_pem_file(world.folder.path("shop.pem")).unwrap();
+        let key = PrivateKeyDer::from_pem_file(world.folder.path("shop.key")).unwrap();
+        let config = rustls::ServerConfig::builder_with_provider(evergate_crypto::client_provider())
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .unwrap();
+        Some(Arc::new(config))
+    }
+}
+
+/// A client's transport, what it does, and what the server speaks.
+pub(crate) type Transfer = (Carrier, Doing, Server);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
     Download,
@@ -81,18 +129,32 @@ pub(crate) enum Doing {
     Requests,
 }
 
-/// What is under way in every test.
-pub(crate) const ALL: [(Carrier, Doing); 10] = [
-    (Carrier::Tcp, Doing::Download),
-    (Carrier::Tcp, Doing::Upload),
-    (Carrier::Http, Doing::Download),
-    (Carrier::Tls12, Doing::Download),
-    (Carrier::Tls12, Doing::Upload),
-    (Carrier::Tls13, Doing::Download),
-    (Carrier::Tls13, Doing::Upload),
-    (Carrier::Tls13, Doing::WebSocket),
-    (Carrier::Http, Doing::WebSocket),
-    (Carrier::Tls13, Doing::Requests),
+/// What is under way in tests of the matrix.
+pub(crate) const PLAIN: [Transfer; 10] = [
+    (Carrier::Tcp, Doing::Download, Server::Plain),
+    (Carrier::Tcp, Doing::Upload, Server::Plain),
+    (Carrier::Http, Doing::Download, Server::Plain),
+    (Carrier::Tls12, Doing::Download, Server::Plain),
+    (Carrier::Tls12, Doing::Upload, Server::Plain),
+    (Carrier::Tls13, Doing::Download, Server::Plain),
+    (Carrier::Tls13, Doing::Upload, Server::Plain),
+    (Carrier::Tls13, Doing::WebSocket, Server::Plain),
+    (Carrier::Http, Doing::WebSocket, Server::Plain),
+    (Carrier::Tls13, Doing::Requests, Server::Plain),
+];
+
+/// The same before servers that speak TLS.
+pub(crate) const SECURE: [Transfer; 10] = [
+    (Carrier::Tcp, Doing::Download, Server::Tls13),
+    (Carrier::Tcp, Doing::Upload, Server::Tls12),
+    (Carrier::Http, Doing::Download, Server::Tls12),
+    (Carrier::Http, Doing::Upload, Server::Tls13),
+    (Carrier::Tls13, Doing::Download, Server::Tls13),
+    (Carrier::Tls12, Doing::Upload, Server::Tls13),
+    (Carrier::Tls13, Doing::WebSocket, Server::Tls13),
+    (Carrier::Http, Doing::WebSocket, Server::Tls12),
+    (Carrier::Tls13, Doing::Requests, Server::Tls13),
+    (Carrier::Http, Doing::Requests, Server::Tls12),
 ];
 
 /// What all parties know.
@@ -134,34 +196,37 @@ impl Board {
 /// Transfers of all kinds through the cluster's address.
 pub(crate) struct Traffic {
     pub(crate) board: Arc<Board>,
+    transfers: &'static [Transfer],
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Traffic {
-    /// Starts server and clients. The configuration must be [`config`]'s.
-    pub(crate) fn start(world: &World) -> Traffic {
+    /// Starts servers and clients. The configuration must be [`config`]'s.
+    pub(crate) fn start(world: &World, transfers: &'static [Transfer]) -> Traffic {
         let board = Arc::new(Board {
-            moved: ALL.iter().map(|_| AtomicU64::new(0)).collect(),
-            silences: Mutex::new(vec![(None, Duration::ZERO); ALL.len()]),
+            moved: transfers.iter().map(|_| AtomicU64::new(0)).collect(),
+            silences: Mutex::new(vec![(None, Duration::ZERO); transfers.len()]),
             roots: Arc::new(roots(world)),
             stop: AtomicBool::new(false),
             wrong: Mutex::default(),
         });
-        let (at, shared) = (server(world), board.clone());
-        world.switch.run(move || {
-            let listener = TcpListener::bind(at).unwrap();
-            std::thread::spawn(move || serve(&listener, &shared));
-        });
+        for server in SERVERS {
+            let (at, tls, shared) = (server.address(world), server.config(world), board.clone());
+            world.switch.run(move || {
+                let listener = TcpListener::bind(at).unwrap();
+                std::thread::spawn(move || serve(&listener, tls.as_ref(), &shared));
+            });
+        }
         let mut threads = Vec::new();
-        for (number, (carrier, doing)) in ALL.into_iter().enumerate() {
-            let (board, to) = (board.clone(), SocketAddr::new(world.family.address(), carrier.port()));
+        for (number, (carrier, doing, server)) in transfers.iter().copied().enumerate() {
+            let (board, to) = (board.clone(), SocketAddr::new(world.family.address(), carrier.port(server)));
             threads.push(world.switch.spawn(move || {
                 if let Err(error) = transfer(carrier, doing, to, number, &board) {
-                    board.wrong(format!("{carrier:?} {doing:?}: {error}"));
+                    board.wrong(format!("{carrier:?} {doing:?} {server:?}: {error}"));
                 }
             }));
         }
-        let traffic = Traffic { board, threads };
+        let traffic = Traffic { board, transfers, threads };
         traffic.goes_on("at the beginning");
         traffic
     }
@@ -171,9 +236,9 @@ impl Traffic {
         let since: Vec<u64> = self.board.moved.iter().map(|moved| moved.load(Ordering::Relaxed)).collect();
         let until = Instant::now() + PATIENCE;
         while !self.board.all_moved(&since) {
-            let still: Vec<_> = (0..ALL.len())
+            let still: Vec<_> = (0..self.transfers.len())
                 .filter(|number| self.board.moved[*number].load(Ordering::Relaxed) <= since[*number] + 3)
-                .map(|number| ALL[number])
+                .map(|number| self.transfers[number])
                 .collect();
             assert!(Instant::now() < until, "{when}: these hang: {still:?}");
             std::thread::sleep(Duration::from_millis(5));
@@ -188,7 +253,7 @@ impl Traffic {
 
     /// Ends everything; nothing may have broken.
     pub(crate) fn end(self) {
-        let since: Vec<u64> = vec![0; ALL.len()];
+        let since: Vec<u64> = vec![0; self.transfers.len()];
         self.board.all_moved(&since);
         self.board.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
@@ -204,83 +269,95 @@ pub(crate) fn roots(world: &World) -> rustls::RootCertStore {
     roots
 }
 
-fn server(world: &World) -> SocketAddr {
-    SocketAddr::new(world.family.inside(254), 8000)
-}
-
-/// Listeners of all kinds before the one server.
+/// Listeners of all kinds before each server.
 pub(crate) fn config(world: &World, nodes: u8, more: &str) -> String {
     world.certificate();
     let mut text =
         world.config(&world.all_entries(nodes), more).replace("flows_max = 1024", "flows_max = 4096");
-    for (name, carrier) in [("tcp", Carrier::Tcp), ("http", Carrier::Http), ("https", Carrier::Tls13)] {
-        let at = SocketAddr::new(world.family.address(), carrier.port());
-        text.push_str(&format!(
-            "[[listeners]]\nname = \"{name}\"\naddress = \"{at}\"\nprotocol = \"{name}\"\npool = \"site\"\n"
-        ));
-        if name == "https" {
-            text.push_str("certificates = [\"shop\"]\n");
+    let kinds = [("tcp", Carrier::Tcp), ("http", Carrier::Http), ("https", Carrier::Tls13)];
+    for server in SERVERS {
+        let pool = format!("{server:?}").to_lowercase();
+        for (protocol, carrier) in kinds {
+            let at = SocketAddr::new(world.family.address(), carrier.port(server));
+            text.push_str(&format!(
+                "[[listeners]]\nname = \"{protocol}-{pool}\"\naddress = \"{at}\"\nprotocol = \"{protocol}\"\n\
+                 pool = \"{pool}\"\n"
+            ));
+            if protocol == "https" {
+                text.push_str("certificates = [\"shop\"]\n");
+            }
+        }
+        let at = server.address(world);
+        text.push_str(&format!("[[pools]]\nname = \"{pool}\"\nservers = [{{ address = \"{at}\" }}]\n"));
+        if server != Server::Plain {
+            text.push_str("tls = { ca = \"shop.pem\", server_name = \"shop.test\" }\n");
         }
     }
-    let at = server(world);
-    text + &format!(
-        "[[pools]]\nname = \"site\"\nservers = [{{ address = \"{at}\" }}]\n\
-         [[certificates]]\nname = \"shop\"\nchain = \"shop.pem\"\nkey = \"shop.key\"\n"
-    )
+    text + "[[certificates]]\nname = \"shop\"\nchain = \"shop.pem\"\nkey = \"shop.key\"\n"
 }
 
 /// One thread per connection; what it takes must be the content.
-fn serve(listener: &TcpListener, board: &Arc<Board>) {
+fn serve(listener: &TcpListener, tls: Option<&Arc<rustls::ServerConfig>>, board: &Arc<Board>) {
     for stream in listener.incoming().flatten() {
-        let board = board.clone();
+        let (board, tls) = (board.clone(), tls.cloned());
         std::thread::spawn(move || {
             stream.set_nodelay(true).unwrap();
-            if let Err(error) = answer(&stream, &board) {
+            if let Err(error) = answer(&mut BufReader::new(dressed(stream, tls)), &board) {
                 board.wrong(format!("the server: {error}"));
             }
         });
     }
 }
 
-fn answer(stream: &TcpStream, board: &Board) -> std::io::Result<()> {
-    let mut input = BufReader::new(stream.try_clone()?);
-    let mut output = stream.try_clone()?;
+/// The server's end of the connection as its application sees it.
+pub(crate) fn dressed(stream: TcpStream, tls: Option<Arc<rustls::ServerConfig>>) -> Box<dyn Stream> {
+    match tls {
+        None => Box::new(stream),
+        Some(config) => {
+            let connection = rustls::ServerConnection::new(config).unwrap();
+            Box::new(rustls::StreamOwned::new(connection, stream))
+        }
+    }
+}
+
+fn answer(stream: &mut BufReader<Box<dyn Stream>>, board: &Board) -> std::io::Result<()> {
     while board.goes_on() {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
             // A connection without a request may end at any time, and does when its node dies.
             let idle = head.is_empty();
-            match input.read_line(&mut head) {
+            match stream.read_line(&mut head) {
                 Ok(0) => return Ok(()),
                 Err(_) if idle => return Ok(()),
                 result => result?,
             };
         }
         let asked = head.lines().next().unwrap_or_default().to_owned();
-        let result = respond(&head, &mut input, &mut output, board);
+        let result = respond(&head, stream, board);
         result.map_err(|error| std::io::Error::other(format!("{asked}: {error}")))?;
     }
     Ok(())
 }
 
-fn respond(head: &str, input: &mut impl Read, output: &mut impl Write, board: &Board) -> std::io::Result<()> {
+fn respond(head: &str, stream: &mut BufReader<Box<dyn Stream>>, board: &Board) -> std::io::Result<()> {
     if head.starts_with("POST ") {
-        return compare(input, board, None);
+        return compare(stream, board, None);
     }
     if head.starts_with("GET /ws") {
-        output.write_all(
+        stream.get_mut().write_all(
             b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
         )?;
         let mut buffer = vec![0; PIECE];
         while board.goes_on() {
-            let count = input.read(&mut buffer)?;
+            let count = stream.read(&mut buffer)?;
             if count == 0 {
                 return Ok(());
             }
-            output.write_all(&buffer[..count])?;
+            stream.get_mut().write_all(&buffer[..count])?;
         }
         return Ok(());
     }
+    let output = stream.get_mut();
     if let Some((number, _)) = head.strip_prefix("GET /n/").and_then(|rest| rest.split_once(' ')) {
         return write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{number}", number.len());
     }
@@ -384,7 +461,7 @@ fn expect(stream: &mut impl Read, start: &str) -> std::io::Result<()> {
     if head.starts_with(start) { Ok(()) } else { Err(std::io::Error::other(head)) }
 }
 
-fn connect(
+pub(crate) fn connect(
     carrier: Carrier,
     to: SocketAddr,
     roots: &Arc<rustls::RootCertStore>,

@@ -3,4 +3,5 @@
 
 pub(crate) mod peer;
 pub(crate) mod rig;
+pub(crate) mod secure;
 pub(crate) mod setup;

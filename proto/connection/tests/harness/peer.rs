@@ -259,7 +259,9 @@ pub(crate) fn rustls_config(version: &'static rustls::SupportedProtocolVersion) 
 }
 
 /// A client configuration that draws from the scoped seed.
-fn deterministic_config(version: &'static rustls::SupportedProtocolVersion) -> Arc<rustls::ClientConfig> {
+pub(crate) fn deterministic_config(
+    version: &'static rustls::SupportedProtocolVersion,
+) -> Arc<rustls::ClientConfig> {
     let mut provider = (*evergate_crypto::provider()).clone();
     provider.kx_groups.retain(|group| group.name() == rustls::NamedGroup::X25519);
     let mut config = rustls::ClientConfig::builder_with_provider(Arc::new(provider))

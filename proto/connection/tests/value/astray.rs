@@ -3,10 +3,14 @@
 
 use crate::harness::peer::Peer;
 use crate::harness::rig::{TestNode, fill};
+use crate::harness::secure::ServerTls;
 use crate::harness::setup;
-use crate::scenario::{config, noise};
+use crate::scenario::{Wire, config, noise};
 use evergate_base::Micros;
-use evergate_connection::{Connection, Effect, Effects, Io, RestoreError, ResumedLeg, Scratch, Snapshot};
+use evergate_base::seed::{Seed, scoped};
+use evergate_connection::{
+    Connection, Effect, Effects, Io, RestoreError, ResumedLeg, Scratch, Snapshot, Source,
+};
 use evergate_mirror::{Boundary, Mirrored, RUN_BYTES_MAX, RecordKind};
 use std::sync::Arc;
 
@@ -20,6 +24,7 @@ struct Pair {
     mirrored: Mirrored,
     entries: u64,
     to_client: Vec<u8>,
+    to_server: Vec<u8>,
     dialled: Option<u32>,
     reasons: Vec<&'static str>,
     /// Whether the client's socket was closed by RST.
@@ -54,6 +59,7 @@ impl Pair {
             mirrored: Mirrored::default(),
             entries: 0,
             to_client: Vec::new(),
+            to_server: Vec::new(),
             dialled: None,
             reasons: Vec::new(),
             closed: None,
@@ -62,7 +68,8 @@ impl Pair {
 
     fn call(&mut self, step: impl FnOnce(&mut Connection, &mut Io<'_>)) {
         let Pair { conn, node, scratch, effects, now, .. } = self;
-        step(conn, &mut Io { now: *now, scratch, effects, node });
+        let mut seed = Some(Seed::new([5; 32], 1_700_000_000)); // for handshakes with servers
+        scoped(&mut seed, || step(conn, &mut Io { now: *now, scratch, effects, node }));
         self.perform();
     }
 
@@ -77,8 +84,13 @@ impl Pair {
         let (first, second) = self.scratch.down.ready();
         self.to_client.extend_from_slice(&[first, second].concat());
         self.scratch.down.clear();
+        for piece in std::mem::take(&mut self.effects.up) {
+            self.to_server.extend_from_slice(match piece.source {
+                Source::Input => &self.scratch.input[piece.range],
+                Source::Up => &self.scratch.up[piece.range],
+            });
+        }
         self.scratch.up.clear();
-        self.effects.up.clear();
         self.reasons.extend(self.effects.answered.drain(..).map(|(_, reason)| reason));
         for effect in std::mem::take(&mut self.effects.list) {
             match effect {
@@ -155,7 +167,7 @@ fn tunnel(config: &Arc<Snapshot>, said: &[u8]) -> Mirrored {
 
 #[test]
 fn a_replay_that_nobody_feeds_breaks_off_at_the_next_deadline() {
-    let (config, said) = (config(), noise(3000, 1));
+    let (config, said) = (config(Wire::Plain), noise(3000, 1));
     let state = tunnel(&config, &said);
     for share in [0, 1, said.len() - 1] {
         let mut pair = Pair::restore(&state, &config);
@@ -176,7 +188,7 @@ fn a_replay_that_nobody_feeds_breaks_off_at_the_next_deadline() {
 
 #[test]
 fn a_server_that_ends_earlier_the_second_time_gets_no_alert_in_place_of_a_decided_record() {
-    let (config, said) = (config(), noise(3000, 1));
+    let (config, said) = (config(Wire::Plain), noise(3000, 1));
     let state = tunnel(&config, &said);
     for share in [0, 2999] {
         let mut pair = Pair::restore(&state, &config);
@@ -189,7 +201,7 @@ fn a_server_that_ends_earlier_the_second_time_gets_no_alert_in_place_of_a_decide
 
 #[test]
 fn a_replay_holds_no_more_than_one_run_of_records() {
-    let config = config();
+    let config = config(Wire::Plain);
     let mut state = tunnel(&config, b"first");
     // A run that no node makes, behind one that is repeated.
     let first = state.boundaries.back().unwrap().end();
@@ -204,7 +216,7 @@ fn a_replay_holds_no_more_than_one_run_of_records() {
 
 #[test]
 fn runs_that_are_mirrored_can_be_read_and_repeated_whatever_the_amount() {
-    let config = config();
+    let config = config(Wire::Plain);
     let said = noise(5 * RUN_BYTES_MAX + 77, 3);
     let state = tunnel(&config, &said);
     let state = Mirrored::decode(&state.encode().unwrap()).unwrap();
@@ -229,7 +241,7 @@ fn runs_that_are_mirrored_can_be_read_and_repeated_whatever_the_amount() {
 
 #[test]
 fn a_second_answer_of_ours_never_waits_behind_one_that_the_client_does_not_acknowledge() {
-    let mut pair = Pair::new(&config(), setup::HTTP);
+    let mut pair = Pair::new(&config(Wire::Plain), setup::HTTP);
     pair.client_says(b"GET /deny HTTP/1.1\r\nHost: h\r\n\r\nGET /deny HTTP/1.1\r\nHo");
     assert_eq!((pair.closed, pair.mirrored.generated.len()), (None, 1));
     let answer = pair.to_client.clone();
@@ -241,7 +253,7 @@ fn a_second_answer_of_ours_never_waits_behind_one_that_the_client_does_not_ackno
 
 #[test]
 fn an_acknowledged_answer_of_ours_may_be_followed_by_another() {
-    let mut pair = Pair::new(&config(), setup::HTTP);
+    let mut pair = Pair::new(&config(Wire::Plain), setup::HTTP);
     pair.client_says(b"GET /deny HTTP/1.1\r\nHost: h\r\n\r\nGET /deny HTTP/1.1\r\nHo");
     let output = pair.conn.output_position();
     pair.call(|conn, io| conn.handle_client_acked(io, output));
@@ -252,7 +264,7 @@ fn an_acknowledged_answer_of_ours_may_be_followed_by_another() {
 
 #[test]
 fn a_route_without_the_handshake_that_it_needs_is_refused() {
-    let config = config();
+    let config = config(Wire::Plain);
     let (mut peer, hello) = Peer::ours(&rustls::version::TLS13, 1);
     let mut pair = Pair::new(&config, setup::TLS);
     pair.client_says(&hello);
@@ -266,4 +278,67 @@ fn a_route_without_the_handshake_that_it_needs_is_refused() {
     assert!(matches!(refused, Err(RestoreError::Inconsistent(_))), "{refused:?}");
     state.routes.clear();
     assert_eq!(restore(&state, &config).map(|(pair, _)| pair.dialled.is_some()), Ok(true));
+}
+
+/// A client in clear has said `said` to a server behind TLS, which has acknowledged nothing but its handshake.
+fn upload(config: &Arc<Snapshot>, said: &[u8]) -> (Mirrored, Vec<u8>) {
+    let mut server = ServerTls::new(16_384, false, 1);
+    let mut pair = Pair::new(config, setup::TCP);
+    pair.open();
+    while !server.is_open() {
+        let mut answer = Vec::new();
+        server.take(&std::mem::take(&mut pair.to_server), &mut answer);
+        pair.server_says(&answer);
+    }
+    pair.to_server.clear();
+    pair.client_says(said);
+    let tls = pair.mirrored.leg_tls(1).expect("secrets are mirrored").clone();
+    assert!(!pair.mirrored.leg_boundaries.is_empty(), "records are decided");
+    (pair.mirrored, [tls.flight, pair.to_server].concat())
+}
+
+#[test]
+fn a_client_that_says_something_else_the_second_time_gets_no_nonce_used_twice() {
+    for behind in [Wire::Tls12, Wire::Tls13] {
+        let (config, said) = (config(behind), noise(3000, 1));
+        let (state, sent) = upload(&config, &said);
+        let mut same = Pair::restore(&state, &config);
+        let flight = same.to_server.len();
+        same.client_says(&said[..2999]);
+        assert_eq!(same.to_server.len(), flight, "a run leaves as a whole or not at all");
+        same.client_says(&said[2999..]);
+        assert_eq!((same.closed, same.to_server == sent), (None, true));
+        let mut other = said.clone();
+        other[2999] ^= 1;
+        let mut pair = Pair::restore(&state, &config);
+        pair.client_says(&other);
+        assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["replay_differs"][..]));
+        assert_eq!(pair.to_server.len(), flight, "nothing of the other bytes leaves");
+        let mut pair = Pair::restore(&state, &config);
+        pair.client_says(&said[..2999]);
+        pair.call(|conn, io| conn.handle_client_end(io));
+        assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["replay_differs"][..]));
+        assert_eq!(pair.to_server.len(), flight, "no alert in place of a decided record");
+    }
+}
+
+#[test]
+fn a_route_to_a_tls_server_without_its_secrets_is_refused() {
+    let config = config(Wire::Tls13);
+    let (mut state, _) = upload(&config, b"hello");
+    let edits: [&dyn Fn(&mut evergate_mirror::Route); 4] = [
+        &|route| route.tls = None,
+        &|route| route.tls.as_mut().unwrap().records.truncate(9),
+        &|route| route.pool = 2, // in clear
+        &|route| route.pool = 99,
+    ];
+    for edit in edits {
+        let mut state = state.clone();
+        state.routes.values_mut().for_each(edit);
+        let refused = restore(&state, &config).map(|_| ());
+        assert!(matches!(refused, Err(RestoreError::Inconsistent(_))), "{refused:?}");
+    }
+    state.client.leg = 1;
+    state.client.tx.generation = 2000;
+    assert!(matches!(restore(&state, &config).map(|_| ()), Err(RestoreError::Inconsistent(_))));
 }

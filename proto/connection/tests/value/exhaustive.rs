@@ -7,6 +7,11 @@ use evergate_connection::Scratch;
 
 /// A client that sends these requests, the next when the one before is answered.
 pub(crate) fn requests(wire: Wire, kinds: &[(usize, usize)]) -> Scenario {
+    requests_to(wire, Wire::Plain, kinds)
+}
+
+/// The same before servers that speak `behind`.
+pub(crate) fn requests_to(wire: Wire, behind: Wire, kinds: &[(usize, usize)]) -> Scenario {
     let mut steps = Vec::new();
     for (kind, size) in kinds {
         let (first, second) = request(*kind, *size);
@@ -18,6 +23,8 @@ pub(crate) fn requests(wire: Wire, kinds: &[(usize, usize)]) -> Scenario {
     steps.push(Step { act: Act::Close, waits: true });
     Scenario {
         wire,
+        behind,
+        server_updates: false,
         http: true,
         misdirected: false,
         steps,
@@ -41,7 +48,7 @@ pub(crate) fn tunnel(wire: Wire, http: bool, server_ends_after: Option<usize>) -
 }
 
 fn everywhere(scenario: &Scenario) {
-    let config = config();
+    let config = config(scenario.behind);
     let mut scratch = Scratch::new();
     let expected = reference(scenario, &config, &mut scratch);
     for seed in 0..2 {
@@ -131,11 +138,12 @@ fn refusals_survive_at_every_step() {
 /// Scenarios whose outcome may depend on the moment of the take-over: the stream stays one stream, whichever it is.
 #[test]
 fn what_depends_on_the_moment_stays_consistent() {
-    let config = config();
     let mut scratch = Scratch::new();
-    for wire in [Wire::Plain, Wire::Tls13] {
+    for (wire, behind) in [(Wire::Plain, Wire::Plain), (Wire::Tls13, Wire::Plain), (Wire::Plain, Wire::Tls13)]
+    {
+        let config = config(behind);
         for kind in [EARLY, FLAKY] {
-            let scenario = requests(wire, &[(kind, 300)]);
+            let scenario = requests_to(wire, behind, &[(kind, 300)]);
             let (marks, _) = reference(&scenario, &config, &mut scratch);
             for seed in 0..4 {
                 let steps = undisturbed(&scenario, &config, &marks, seed, &mut scratch);
@@ -162,12 +170,50 @@ fn what_depends_on_the_moment_stays_consistent() {
     }
 }
 
+const BEHIND: [(Wire, Wire); 4] = [
+    (Wire::Plain, Wire::Tls12),
+    (Wire::Plain, Wire::Tls13),
+    (Wire::Tls12, Wire::Tls13),
+    (Wire::Tls13, Wire::Tls12),
+];
+
+#[test]
+fn kept_connections_to_tls_servers_survive_at_every_step() {
+    for (wire, behind) in BEHIND {
+        for server_updates in [false, true] {
+            let scenario = requests_to(wire, behind, &[(0, 300), (4, 2000), (6, 0), (1, 900)]);
+            everywhere(&Scenario { server_updates, ..scenario });
+        }
+    }
+}
+
+#[test]
+fn odd_requests_to_tls_servers_survive_at_every_step() {
+    for (wire, behind) in BEHIND {
+        everywhere(&requests_to(wire, behind, &[(5, 1500), (7, 10), (8, 50), (9, 0), (3, 0)]));
+    }
+    for kind in crate::scenario::ENDS {
+        everywhere(&requests_to(Wire::Plain, Wire::Tls13, &[(kind, 400)]));
+    }
+}
+
+#[test]
+fn tunnels_to_tls_servers_survive_at_every_step() {
+    for (wire, behind) in BEHIND {
+        for (http, ends, server_updates) in
+            [(true, None, true), (false, None, false), (false, Some(100), false), (false, Some(100), true)]
+        {
+            everywhere(&Scenario { behind, server_updates, ..tunnel(wire, http, ends) });
+        }
+    }
+}
+
 #[test]
 fn large_bodies_survive() {
-    let config = config();
     let mut scratch = Scratch::new();
-    for wire in WIRES {
-        let mut scenario = requests(wire, &[(0, 600_000), (4, 400_000)]);
+    for (wire, behind) in WIRES.map(|wire| (wire, Wire::Plain)).into_iter().chain(BEHIND) {
+        let config = config(behind);
+        let mut scenario = requests_to(wire, behind, &[(0, 600_000), (4, 400_000)]);
         scenario.window = 400_000;
         let expected = reference(&scenario, &config, &mut scratch);
         for seed in 0..6 {

@@ -1,6 +1,6 @@
 //! Random scenarios under random schedules, with up to three take-overs each.
 
-use crate::scenario::{Rng, Scenario, config, random};
+use crate::scenario::{Rng, Scenario, Wire, config, random};
 use crate::world::{Cut, Mutation, Outcome, World, reference};
 use evergate_connection::{Scratch, Snapshot};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -85,13 +85,14 @@ fn same(who: &str, got: &[u8], expected: &[u8]) {
 
 /// Runs with the seeds `from..to`, each undisturbed first and then with take-overs.
 fn seeds(from: u64, to: u64) {
-    let config = config();
+    let configs = [Wire::Plain, Wire::Tls12, Wire::Tls13].map(|behind| (behind, config(behind)));
     let mut scratch = Scratch::new();
     for seed in from..to {
         let mut rng = Rng(seed.wrapping_mul(0x1234_5677));
         let scenario = random(&mut rng);
-        let expected = reference(&scenario, &config, &mut scratch);
-        let steps = run(&scenario, &config, &expected, seed, &[], Mutation::None, &mut scratch);
+        let (_, config) = configs.iter().find(|(behind, _)| *behind == scenario.behind).unwrap();
+        let expected = reference(&scenario, config, &mut scratch);
+        let steps = run(&scenario, config, &expected, seed, &[], Mutation::None, &mut scratch);
         for _ in 0..4 {
             let mut crashes: Vec<(u64, Cut)> = (0..1 + rng.below(3))
                 .map(|_| {
@@ -99,7 +100,7 @@ fn seeds(from: u64, to: u64) {
                 })
                 .collect();
             crashes.sort_by_key(|(step, _)| *step);
-            run(&scenario, &config, &expected, seed, &crashes, Mutation::None, &mut scratch);
+            run(&scenario, config, &expected, seed, &crashes, Mutation::None, &mut scratch);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! What the client does in a run, and what servers answer: both are functions of bytes alone, never of time.
 
+use crate::harness::peer::deterministic_config;
 use crate::harness::setup::{self, set_rules, snapshot};
-use evergate_connection::{Snapshot, Stickiness};
+use evergate_connection::{Snapshot, Stickiness, UpstreamTls};
 use evergate_rules::RuleSpec;
 use std::sync::Arc;
 
@@ -47,6 +48,16 @@ pub(crate) enum Wire {
     Tls13,
 }
 
+impl Wire {
+    pub(crate) fn version(self) -> Option<&'static rustls::SupportedProtocolVersion> {
+        match self {
+            Wire::Plain => None,
+            Wire::Tls12 => Some(&rustls::version::TLS12),
+            Wire::Tls13 => Some(&rustls::version::TLS13),
+        }
+    }
+}
+
 #[derive(Clone)]
 pub(crate) enum Act {
     Send(Vec<u8>),
@@ -87,6 +98,10 @@ pub(crate) struct Step {
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) wire: Wire,
+    /// What the servers speak.
+    pub(crate) behind: Wire,
+    /// Servers change their keys again and again.
+    pub(crate) server_updates: bool,
     pub(crate) http: bool,
     /// Speaks HTTP in clear to the TLS port.
     pub(crate) misdirected: bool,
@@ -111,7 +126,8 @@ impl Scenario {
     }
 }
 
-pub(crate) fn config() -> Arc<Snapshot> {
+/// The configuration whose servers speak this.
+pub(crate) fn config(behind: Wire) -> Arc<Snapshot> {
     let rule = |name: &str, when: &str| RuleSpec {
         name: name.to_owned(),
         when: when.to_owned(),
@@ -130,6 +146,9 @@ pub(crate) fn config() -> Arc<Snapshot> {
     snapshot(|snapshot| {
         snapshot.pools[0].stickiness = Stickiness::Cookie;
         snapshot.pools.push(setup::pool("down"));
+        snapshot.pools[0].tls = behind
+            .version()
+            .map(|version| UpstreamTls { config: deterministic_config(version), ..setup::upstream_tls() });
         set_rules(snapshot, &rules);
     })
 }
@@ -218,9 +237,12 @@ pub(crate) const UPGRADE: usize = 20;
 
 pub(crate) fn random(rng: &mut Rng) -> Scenario {
     let wire = rng.pick(&[Wire::Plain, Wire::Tls12, Wire::Tls13, Wire::Tls13]);
+    let behind = rng.pick(&[Wire::Plain, Wire::Plain, Wire::Tls12, Wire::Tls13]);
     let http = rng.chance(75);
     let mut scenario = Scenario {
         wire,
+        behind,
+        server_updates: rng.chance(30),
         http,
         misdirected: false,
         steps: Vec::new(),

@@ -8,11 +8,14 @@ pub(crate) use acts::reference;
 
 use crate::harness::peer::Peer;
 use crate::harness::rig::TestNode;
+use crate::harness::secure::ServerTls;
 use crate::harness::setup;
-use crate::scenario::{App, Rng, Scenario, Wire};
+use crate::scenario::{App, Rng, Scenario};
 use evergate_base::Micros;
+use evergate_base::seed::{Seed, scoped};
 use evergate_connection::{Connection, Effect, Effects, Hint, Io, Scratch, Snapshot, Source};
-use evergate_mirror::{Entry, Mirrored, Side};
+use evergate_mirror::{Entry, Mirrored, Route, Side};
+use evergate_tls::Records;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -35,6 +38,8 @@ pub(crate) enum Mutation {
     EarlyOutput,
     /// A backup loses the newest record boundary that it acknowledged.
     LostBoundary,
+    /// A backup loses the newest boundary of a record towards a server that it acknowledged.
+    LostLegBoundary,
     /// A backup loses the routes that it acknowledged.
     LostRoute,
 }
@@ -45,6 +50,15 @@ pub(crate) enum Cut {
     Least,
     Most,
     Random,
+}
+
+/// A server that is asked for.
+struct Dial {
+    leg: u32,
+    pool: u32,
+    hint: Hint,
+    first: bool,
+    reuse: bool,
 }
 
 /// What the applications have seen at the end.
@@ -72,6 +86,9 @@ struct Client {
 /// A server's connection.
 struct Leg {
     app: App,
+    tls: Option<ServerTls>,
+    /// How much of `wire` its TLS has taken.
+    taken: usize,
     server: u32,
     open: bool,
     /// The present node has its socket.
@@ -93,16 +110,48 @@ struct Leg {
 
 impl Leg {
     fn react(&mut self, fin: bool, flaked: &mut bool) {
+        let received = &self.wire[..self.delivered as usize];
+        if let Some(tls) = &mut self.tls {
+            tls.take(&received[self.taken.min(received.len())..], &mut self.sent);
+            self.taken = received.len();
+        }
         if self.app.fin || self.app.reset {
             return;
         }
-        self.app.react(&self.wire[..self.delivered as usize], fin, &mut self.sent);
+        let before = self.sent.len();
+        match &mut self.tls {
+            None => self.app.react(received, fin, &mut self.sent),
+            Some(tls) if tls.is_open() => {
+                let mut said = Vec::new();
+                self.app.react(&tls.plain, fin || tls.ended, &mut said);
+                tls.say(&said, &mut self.sent);
+                if self.app.fin {
+                    tls.end(&mut self.sent);
+                }
+            }
+            Some(_) => {}
+        }
         if self.app.flaky && !*flaked {
             *flaked = true;
             self.app.reset = true;
-            self.sent.clear();
+            self.sent.truncate(before);
         }
     }
+
+    /// What its application has received.
+    fn received(&self) -> &[u8] {
+        match &self.tls {
+            Some(tls) => &tls.plain,
+            None => &self.wire[..self.delivered as usize],
+        }
+    }
+}
+
+/// A connection to a TLS server that waits for its next request.
+struct Idle {
+    server: u32,
+    records: Box<Records>,
+    tls: ServerTls,
 }
 
 pub(crate) struct World<'a> {
@@ -134,7 +183,8 @@ pub(crate) struct World<'a> {
     fin_seen: bool,
     closed: Option<bool>,
     legs: BTreeMap<u32, Leg>,
-    dials: Vec<(u32, u32, Hint, bool)>,
+    dials: Vec<Dial>,
+    idle: Vec<Idle>,
     resumed: Option<u32>,
     /// The client does nothing more, ever.
     silent: bool,
@@ -153,11 +203,9 @@ impl<'a> World<'a> {
         mutation: Mutation,
         scratch: &'a mut Scratch,
     ) -> World<'a> {
-        let version =
-            if scenario.wire == Wire::Tls12 { &rustls::version::TLS12 } else { &rustls::version::TLS13 };
-        let (peer, hello) = match scenario.wire {
-            Wire::Plain => (Peer::plain(), Vec::new()),
-            _ => Peer::ours(version, seed),
+        let (peer, hello) = match scenario.wire.version() {
+            None => (Peer::plain(), Vec::new()),
+            Some(version) => Peer::ours(version, seed),
         };
         let now = Micros(1_000_000);
         let mut world = World {
@@ -188,6 +236,7 @@ impl<'a> World<'a> {
             closed: None,
             legs: BTreeMap::new(),
             dials: Vec::new(),
+            idle: Vec::new(),
             resumed: None,
             silent: false,
             flaked: false,
@@ -204,7 +253,11 @@ impl<'a> World<'a> {
     fn call(&mut self, step: impl FnOnce(&mut Connection, &mut Io<'_>)) {
         let mut io =
             Io { now: self.now, scratch: self.scratch, effects: &mut self.effects, node: &mut self.node };
-        step(&mut self.conn, &mut io);
+        // What handshakes with servers draw differs from node to node, and is the same in every run.
+        let mut key = [self.crashes as u8; 32];
+        key[..8].copy_from_slice(&self.step.to_le_bytes());
+        let mut seed = Some(Seed::new(key, 1_700_000_000));
+        scoped(&mut seed, || step(&mut self.conn, &mut io));
         self.perform();
     }
 
@@ -275,13 +328,18 @@ impl<'a> World<'a> {
             eprintln!("{}: effect {effect:?}", self.step);
         }
         match effect {
-            Effect::Dial { leg, pool, hint, tried, .. } => {
+            Effect::Dial { leg, pool, hint, tried, reuse } => {
                 assert!(!self.legs.contains_key(&leg) || self.mirrors, "a leg's number is used twice");
-                self.dials.push((leg, pool, hint, tried.is_empty()));
+                self.dials.push(Dial { leg, pool, hint, first: tried.is_empty(), reuse });
             }
-            Effect::Release { leg, .. } => {
-                self.dials.retain(|(dialled, ..)| *dialled != leg);
+            Effect::Release { leg, clean, records } => {
+                self.dials.retain(|dial| dial.leg != leg);
                 if let Some(leg) = self.legs.get_mut(&leg) {
+                    assert_eq!(records.is_some(), clean && leg.tls.is_some());
+                    if let (Some(records), Some(tls)) = (records, &mut leg.tls) {
+                        assert!(leg.delivered == leg.written && leg.read == leg.sent.len() as u64);
+                        self.idle.push(Idle { server: leg.server, records, tls: tls.detach() });
+                    }
                     leg.released = true;
                     leg.held = false;
                     leg.fin_waits = false;
@@ -322,11 +380,15 @@ impl<'a> World<'a> {
             }
             Side::Server(id) => {
                 let leg = self.legs.get_mut(&id).expect("ACK to an unknown leg");
+                let all = leg.tls.is_some() && position == u64::MAX;
+                let position = if all { leg.sent.len() as u64 } else { position };
                 assert!(position <= leg.read, "ACK of what the server has not sent");
                 leg.acked = leg.acked.max(position);
                 let server = &self.mirrored.server;
                 let over = self.mirrored.closed.is_some_and(|(end, _)| server.plain >= end);
-                let needed = !over && self.mirrored.routes.values().any(|route| route.leg == id);
+                let answered = |request| self.mirrored.generated.contains_key(&request); // by ourselves
+                let needs = |route: &Route| route.leg == id && !answered(route.request);
+                let needed = !over && self.mirrored.routes.values().any(needs);
                 if needed && self.mutation == Mutation::None {
                     let frontier = self.mirrored.server_frontier(id);
                     assert!(
@@ -368,6 +430,8 @@ impl<'a> World<'a> {
         let held = self.mirrored.client_stash.bytes.len()
             + self.mirrored.server_stash.values().map(|stash| stash.bytes.len()).sum::<usize>();
         assert!(held <= 2 * self.scenario.window + 40_000, "{held} bytes stashed");
+        let decided = self.mirrored.leg_boundaries.values().map(|boundaries| boundaries.len());
+        assert!(decided.sum::<usize>() < 4000, "a mirror without bound");
         assert!(self.mirrored.boundaries.len() < 4000 && self.queued < 100_000, "a mirror without bound");
         let state = &self.mirrored;
         let idle =
@@ -393,7 +457,7 @@ impl<'a> World<'a> {
     }
 
     pub(crate) fn outcome(&self) -> Outcome {
-        let servers = self.legs.values().filter(|leg| leg.delivered > 0);
+        let servers = self.legs.values().filter(|leg| !leg.received().is_empty());
         // Which server answers is each node's own decision: its cookie names one of three.
         let mut client = self.client.peer.received().to_vec();
         for at in 0..client.len().saturating_sub(6) {
@@ -409,7 +473,7 @@ impl<'a> World<'a> {
             client,
             client_end: self.fin_seen && closed,
             aborted: self.closed == Some(true),
-            servers: servers.map(|leg| (leg.wire[..leg.delivered as usize].to_vec(), leg.fin_seen)).collect(),
+            servers: servers.map(|leg| (leg.received().to_vec(), leg.fin_seen)).collect(),
         }
     }
 

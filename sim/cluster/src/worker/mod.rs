@@ -22,9 +22,11 @@ use crate::kernel::Kernel;
 use crate::leg::Leg;
 use crate::segment::Flow;
 use evergate_base::Micros;
+use evergate_base::seed::{Seed, scoped};
 use evergate_cluster::{MemberSet, NodeId, Role};
 use evergate_connection::{Accepted, Connection, Effects, Io, Node, Scratch, Snapshot};
 use evergate_mirror::{ConnectionId, Holder, LegFacts, Mirrored, Office};
+use evergate_tls::Records;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -49,6 +51,8 @@ struct Upstream {
     server: u32,
     connecting: bool,
     ended: bool,
+    /// Record layer of an idle connection to a server that speaks TLS.
+    records: Option<Box<Records>>,
 }
 
 /// A client connection, and what its backups know of it.
@@ -258,7 +262,11 @@ impl Worker {
         let Worker { clients, scratch, effects, config, .. } = self;
         let Some(client) = clients.get_mut(&key) else { return };
         let mut io = Io { now: Micros(now), scratch, effects, node: config };
-        step(&mut client.connection, &mut io);
+        // What a handshake with a server draws: another value on each node, the same in each run.
+        let mut secret = [self.me.0; 32];
+        secret[..8].copy_from_slice(&now.to_le_bytes());
+        let mut seed = Some(Seed::new(secret, 1_700_000_000));
+        scoped(&mut seed, || step(&mut client.connection, &mut io));
         self.perform(now, kernel, key);
     }
 

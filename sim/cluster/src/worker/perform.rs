@@ -11,6 +11,7 @@ use crate::tcp::Tcp;
 use evergate_base::Micros;
 use evergate_connection::{Effect, Failure, Hint, Source};
 use evergate_mirror::{ConnectionId, Side};
+use evergate_tls::Records;
 use std::net::SocketAddr;
 
 /// Servers of a pool.
@@ -88,7 +89,7 @@ impl Worker {
             Effect::Dial { leg, pool, hint, tried, reuse } => {
                 self.dial(now, kernel, key, (leg, pool), hint, &tried, reuse)
             }
-            Effect::Release { clean, .. } => self.release_server(kernel, key, clean),
+            Effect::Release { clean, records, .. } => self.release_server(kernel, key, clean, records),
             Effect::ShutdownServer { .. } => {
                 if let Some(client) = self.clients.get_mut(&key) {
                     client.server_fin_waits = true;
@@ -160,7 +161,8 @@ impl Worker {
         self.by_flow.insert(flow, key);
         if let Some(client) = self.clients.get_mut(&key) {
             let (number, leg) = (leg, Leg::new(flow, now));
-            client.upstream = Some(Upstream { leg, number, pool, server, connecting: true, ended: false });
+            client.upstream =
+                Some(Upstream { leg, number, pool, server, connecting: true, ended: false, records: None });
         }
     }
 
@@ -170,8 +172,9 @@ impl Worker {
         let Some(upstream) = &mut client.upstream else { return };
         upstream.connecting = false;
         let (facts, server, number) = (upstream.leg.facts(), upstream.server, upstream.number);
+        let records = upstream.records.take();
         self.tell_leg(key, number, facts);
-        self.call(now, kernel, key, |connection, io| connection.handle_leg_open(io, number, server, None));
+        self.call(now, kernel, key, |connection, io| connection.handle_leg_open(io, number, server, records));
     }
 
     /// The server refused.
@@ -185,7 +188,13 @@ impl Worker {
         });
     }
 
-    fn release_server(&mut self, kernel: &mut Kernel, key: ConnectionId, clean: bool) {
+    fn release_server(
+        &mut self,
+        kernel: &mut Kernel,
+        key: ConnectionId,
+        clean: bool,
+        records: Option<Box<Records>>,
+    ) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         client.server_fin_waits = false;
         let bucket = client.bucket;
@@ -198,6 +207,7 @@ impl Worker {
                 kernel.commit(flow, ack);
                 self.dirty.insert(flow);
             }
+            upstream.records = records;
             self.idle.entry((upstream.pool, upstream.server, bucket)).or_default().push(upstream);
         } else if upstream.leg.has_surplus() || is_behind(kernel, flow) {
             // The server has more of the node before us than was made again, or our end: nothing is left to say.
@@ -223,7 +233,7 @@ impl Worker {
 
     /// The client's connection is over.
     pub(super) fn forget(&mut self, kernel: &mut Kernel, key: ConnectionId, abort: bool) {
-        self.release_server(kernel, key, false);
+        self.release_server(kernel, key, false, None);
         let Some(mut client) = self.clients.remove(&key) else { return };
         let flow = client.leg.flow;
         self.by_flow.remove(&flow);

@@ -294,6 +294,7 @@ impl Worker {
             server: index,
             connecting: false,
             ended: false,
+            records: None,
         });
         self.by_flow.insert(flow, key);
         self.perform(now, kernel, key);

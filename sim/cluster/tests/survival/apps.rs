@@ -1,6 +1,7 @@
 //! The applications at both ends: a client with a script, and servers.
 
 use crate::harness::peer::Peer;
+use crate::harness::secure::ServerTls;
 use crate::reference::Expected;
 use crate::scenario::{Act, App, Scenario, Wire};
 use evergate_sim_cluster::{Application, Said, Seen};
@@ -192,6 +193,7 @@ pub(crate) fn perform(peer: &mut Peer, scenario: &Scenario, act: &Act) -> Vec<u8
 pub(crate) struct Server {
     scenario: Rc<Scenario>,
     app: App,
+    tls: Option<ServerTls>,
     received: Vec<u8>,
     served: Log,
     entry: Option<usize>,
@@ -201,39 +203,61 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(scenario: &Rc<Scenario>, served: &Log) -> Server {
         let (app, scenario) = (App::new(scenario), scenario.clone());
-        Server { scenario, app, received: Vec::new(), served: served.clone(), entry: None, over: false }
+        let tls = (scenario.behind != Wire::Plain)
+            .then(|| ServerTls::new(scenario.record, scenario.server_updates, 1));
+        Server { scenario, app, tls, received: Vec::new(), served: served.clone(), entry: None, over: false }
+    }
+
+    /// What the application sees: the wire, or what its TLS makes of it.
+    fn unseal(&mut self, seen: Seen<'_>, said: &mut Vec<u8>) -> (Vec<u8>, bool) {
+        let Some(tls) = &mut self.tls else { return (seen.bytes.to_vec(), seen.ended) };
+        tls.take(seen.bytes, said);
+        (std::mem::take(&mut tls.plain), seen.ended || tls.ended)
+    }
+
+    /// What goes on the wire of an answer.
+    fn seal(&mut self, answer: &[u8], said: &mut Vec<u8>) {
+        let Some(tls) = &mut self.tls else { return said.extend_from_slice(answer) };
+        tls.say(answer, said);
+        if self.app.fin {
+            tls.end(said);
+        }
     }
 }
 
 impl Application for Server {
     fn react(&mut self, seen: Seen<'_>) -> Said {
         let mut said = Said::default();
-        if self.app.stage == 2 && !seen.bytes.is_empty() {
+        let (bytes, ended) = self.unseal(seen, &mut said.bytes);
+        if self.app.stage == 2 && !bytes.is_empty() {
             self.app = App::new(&self.scenario);
             self.received.clear();
             self.entry = None;
         }
-        self.received.extend_from_slice(seen.bytes);
-        if !seen.bytes.is_empty() {
+        self.received.extend_from_slice(&bytes);
+        if !bytes.is_empty() {
             let mut served = self.served.borrow_mut();
             let entry = *self.entry.get_or_insert_with(|| {
                 served.push(Served::default());
                 served.len() - 1
             });
-            served[entry].bytes.extend_from_slice(seen.bytes);
+            served[entry].bytes.extend_from_slice(&bytes);
         }
-        if !self.over && !seen.reset {
-            self.app.react(&self.received, seen.ended, &mut said.bytes);
+        let open = self.tls.as_ref().is_none_or(ServerTls::is_open);
+        if !self.over && !seen.reset && open {
+            let mut answer = Vec::new();
+            self.app.react(&self.received, ended, &mut answer);
+            self.seal(&answer, &mut said.bytes);
         }
         if let Some(entry) = self.entry.filter(|_| self.app.stage >= 10) {
             self.served.borrow_mut()[entry].tunnel_end.get_or_insert(false);
             // To one that has ended itself our end says nothing.
-            if seen.ended || self.app.fin {
+            if ended || self.app.fin {
                 self.served.borrow_mut()[entry].tunnel_end = Some(true);
             }
         }
         // A server of one request also ends when its peer does.
-        said.end = self.app.fin || seen.ended;
+        said.end = self.app.fin || ended;
         said.reset = self.app.reset && !self.over;
         self.over |= said.end || said.reset;
         said

@@ -2,7 +2,7 @@
 
 use crate::apps::{Client, Log, Server};
 use crate::reference::{DOWN, Expected, reference};
-use crate::scenario::{Scenario, config};
+use crate::scenario::{Scenario, Wire, config};
 use evergate_cluster::Mode;
 use evergate_connection::Snapshot;
 use evergate_sim_cluster::{Application, Fault, Mutation, Setup, Template, Time, Weather, Whom, World};
@@ -66,7 +66,8 @@ pub(crate) struct Script {
 
 impl Script {
     pub(crate) fn new(scenario: Scenario) -> Script {
-        let expected = Rc::new(reference(&scenario, snapshot()));
+        // Applications see the same whatever servers speak below.
+        let expected = Rc::new(reference(&scenario, snapshot(Wire::Plain)));
         Script { scenario: Rc::new(scenario), expected }
     }
 }
@@ -81,19 +82,20 @@ pub(crate) struct Ran {
     pub(crate) moments: Vec<Time>,
 }
 
-pub(crate) fn snapshot() -> &'static Arc<Snapshot> {
-    static SNAPSHOT: OnceLock<Arc<Snapshot>> = OnceLock::new();
-    SNAPSHOT.get_or_init(config)
+/// The configuration whose servers speak this.
+fn snapshot(behind: Wire) -> &'static Arc<Snapshot> {
+    static SNAPSHOTS: [OnceLock<Arc<Snapshot>>; 3] = [const { OnceLock::new() }; 3];
+    SNAPSHOTS[behind as usize].get_or_init(|| config(behind))
 }
 
 /// A cluster of this shape that has come up; made once.
-fn template(shape: Shape) -> Arc<Template> {
-    type Key = (u8, u8, u16, bool);
+fn template(shape: Shape, behind: Wire) -> Arc<Template> {
+    type Key = (u8, u8, u16, bool, u8);
     static KNOWN: Mutex<BTreeMap<Key, Arc<Template>>> = Mutex::new(BTreeMap::new());
     let (nodes, backups, buckets, mode) = shape;
     let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let key = (nodes, backups, buckets, mode == Mode::Majority);
-    let fresh = || Arc::new(Template::settled(nodes, backups, buckets, mode, 1, snapshot()).unwrap());
+    let key = (nodes, backups, buckets, mode == Mode::Majority, behind as u8);
+    let fresh = || Arc::new(Template::settled(nodes, backups, buckets, mode, 1, snapshot(behind)).unwrap());
     known.entry(key).or_insert_with(fresh).clone()
 }
 
@@ -106,8 +108,8 @@ fn world(script: &Script, plan: &Plan, served: &Log, trace: bool) -> World {
     let (scenario, log) = (script.scenario.clone(), served.clone());
     World::new(Setup {
         seed: plan.seed,
-        template: template(plan.shape),
-        snapshot: snapshot().clone(),
+        template: template(plan.shape, script.scenario.behind),
+        snapshot: snapshot(script.scenario.behind).clone(),
         listener: script.scenario.listener(),
         down_pool: DOWN,
         clients: clients.collect(),

@@ -8,6 +8,8 @@ pub(crate) const WIRES: [Wire; 3] = [Wire::Plain, Wire::Tls12, Wire::Tls13];
 fn empty(wire: Wire, http: bool) -> Scenario {
     Scenario {
         wire,
+        behind: Wire::Plain,
+        server_updates: false,
         http,
         misdirected: false,
         steps: Vec::new(),
@@ -81,10 +83,32 @@ pub(crate) fn fixed() -> Vec<(&'static str, Scenario)> {
     all
 }
 
+/// The same before servers that speak TLS.
+pub(crate) fn before_tls_servers() -> Vec<(&'static str, Scenario)> {
+    let mut all = Vec::new();
+    for (wire, behind, server_updates) in [
+        (Wire::Plain, Wire::Tls13, true),
+        (Wire::Tls13, Wire::Tls12, false),
+        (Wire::Tls13, Wire::Tls13, false),
+    ] {
+        let before = |scenario| Scenario { behind, server_updates, ..scenario };
+        all.push(("kept", before(requests(wire, &[(0, 300), (4, 2_000), (2, 0), (6, 0)], false))));
+        all.push(("chunked", before(requests(wire, &[(1, 2_500), (5, 1_500)], false))));
+        all.push(("raw", before(tunnel(wire, false, &[700, 20], None))));
+        all.push(("upgrade", before(tunnel(wire, true, &[300, 3_000], None))));
+        all.push(("upload", before(requests(wire, &[(4, 40_000)], false))));
+        all.push(("download", before(requests(wire, &[(0, 40_000)], false))));
+        all.push(("server ends", before(tunnel(wire, false, &[700, 20], Some(100)))));
+    }
+    all
+}
+
 /// A scenario of a seed; no larger than `size_max` bytes a message.
 pub(crate) fn random(random: &mut Random, size_max: u64) -> Scenario {
     let wire = random.pick(&[Wire::Plain, Wire::Tls12, Wire::Tls13, Wire::Tls13]);
     let mut scenario = empty(wire, random.chance(700));
+    scenario.behind = random.pick(&[Wire::Plain, Wire::Plain, Wire::Tls12, Wire::Tls13]);
+    scenario.server_updates = random.chance(300);
     scenario.record = random.pick(&[16_384, 16_384, 2_000, 300]);
     let size = |random: &mut Random| {
         let most = if random.chance(200) { size_max } else { 2_000 };

@@ -210,8 +210,8 @@ impl Gated {
     /// something goes to the peer or not.
     pub(crate) fn release(&mut self, position: u64, now: Micros) -> bool {
         if position == u64::MAX {
-            self.slot.open(); // the leg is not carried over
-            return false;
+            self.target = self.read;
+            return self.commit(self.read, now) | self.release_end();
         }
         if position <= self.target {
             return false;

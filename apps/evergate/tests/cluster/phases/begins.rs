@@ -2,7 +2,7 @@
 
 use super::{connect, filter, prepare};
 use crate::support::eventually;
-use crate::traffic::Carrier;
+use crate::traffic::{Carrier, Server};
 use crate::world::{Node, privileged, settled};
 
 /// SYNs that a node has answered.
@@ -22,7 +22,7 @@ fn a_connection_outlives_the_node_that_answered_its_syn() {
         filter(
             &world,
             "output",
-            &format!("tcp dport {} tcp flags & syn != syn counter drop", carrier.port()),
+            &format!("tcp dport {} tcp flags & syn != syn counter drop", carrier.port(Server::Plain)),
         );
         let (_, mut wire) = connect(&world, carrier);
         let place = eventually("a node has answered", || {

@@ -3,7 +3,7 @@
 use super::server::LONG;
 use super::{connect, filter, owner, prepare, socket_state};
 use crate::support::eventually;
-use crate::traffic::{Carrier, content};
+use crate::traffic::{Carrier, Server, content};
 use crate::world::{Node, World, privileged};
 
 /// Takes the node with the client's connection out.
@@ -27,8 +27,10 @@ fn an_end_that_was_lost_is_said_by_the_next_node() {
     for carrying in [Carrier::Http, Carrier::Tls13] {
         let (port, mut wire) = connect(&world, carrying);
         wire.shake().unwrap();
-        let lost =
-            format!("tcp sport {} tcp dport {port} tcp flags & fin == fin counter drop", carrying.port());
+        let lost = format!(
+            "tcp sport {} tcp dport {port} tcp flags & fin == fin counter drop",
+            carrying.port(Server::Plain)
+        );
         filter(&world, "input", &lost);
         wire.send(b"GET /ended HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
         wire.expect_head(200).unwrap();

@@ -1,6 +1,6 @@
 //! A client that stops wherever it is told to: what it would send is in the test's hands, down to the byte.
 
-use crate::traffic::{Carrier, PATIENCE, content};
+use crate::traffic::{Carrier, PATIENCE, Server, content};
 use std::io::{Error, Read, Result, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub(super) struct Wire {
 impl Wire {
     /// Connects; TLS has said nothing yet.
     pub(super) fn connect(carrier: Carrier, to: IpAddr, roots: &Arc<rustls::RootCertStore>) -> Result<Wire> {
-        let socket = TcpStream::connect(SocketAddr::new(to, carrier.port()))?;
+        let socket = TcpStream::connect(SocketAddr::new(to, carrier.port(Server::Plain)))?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_write_timeout(Some(PATIENCE))?;

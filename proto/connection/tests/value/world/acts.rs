@@ -1,8 +1,9 @@
 //! What may happen next: reads, writes, acknowledgements, time.
 
-use super::{DOWN, Leg, Mutation, Outcome, STEPS_MAX, World};
+use super::{DOWN, Dial, Idle, Leg, Mutation, Outcome, STEPS_MAX, World};
 use crate::harness::peer::Peer;
 use crate::harness::rig::fill;
+use crate::harness::secure::ServerTls;
 use crate::scenario::{Act, App, Scenario, Wire};
 use evergate_base::Micros;
 use evergate_connection::{Failure, Hint, ReadPlan, Scratch, Snapshot};
@@ -275,7 +276,7 @@ impl World<'_> {
             self.call(|conn, io| conn.handle_leg_open(io, id, server, None));
             return true;
         }
-        let Some((id, pool, hint, first)) = self.dials.pop() else { return false };
+        let Some(Dial { leg: id, pool, hint, first, reuse }) = self.dials.pop() else { return false };
         if first && pool != DOWN && hint == Hint::Policy && self.varies && self.rng.chance(15) {
             self.call(|conn, io| conn.handle_leg_failed(io, id, Failure::Refused));
             return true;
@@ -288,16 +289,26 @@ impl World<'_> {
             Hint::Server(server) => server,
             _ => self.rng.below(3) as u32,
         };
-        let mut app = App::new(self.scenario);
-        let mut sent = Vec::new();
-        app.react(&[], false, &mut sent);
-        let leg = Leg {
-            app,
+        let fits = |idle: &mut Idle| !matches!(hint, Hint::Server(wanted) if wanted != idle.server);
+        let used = if reuse && self.rng.chance(70) { self.idle.pop_if(fits) } else { None };
+        let (server, records, tls) = match used {
+            Some(idle) => (idle.server, Some(idle.records), Some(idle.tls)),
+            None => {
+                let seed = self.legs.len() as u8;
+                let (record, updates) = (self.scenario.record, self.scenario.server_updates);
+                let tls = self.scenario.behind != Wire::Plain;
+                (server, None, tls.then(|| ServerTls::new(record, updates, seed)))
+            }
+        };
+        let mut leg = Leg {
+            app: App::new(self.scenario),
+            tls,
+            taken: 0,
             server,
             open: true,
             held: true,
             released: false,
-            sent,
+            sent: Vec::new(),
             acked: 0,
             read: 0,
             end_told: false,
@@ -309,12 +320,13 @@ impl World<'_> {
             fin_at: None,
             fin_seen: false,
         };
+        leg.react(false, &mut self.flaked);
         let old = self.legs.insert(id, leg);
         assert!(
-            old.is_none_or(|old| old.wire.is_empty()),
+            old.is_none_or(|old| old.received().is_empty()),
             "the number of a leg that was written to is used again"
         );
-        self.call(|conn, io| conn.handle_leg_open(io, id, server, None));
+        self.call(|conn, io| conn.handle_leg_open(io, id, server, records));
         true
     }
 

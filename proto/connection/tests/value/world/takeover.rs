@@ -46,6 +46,7 @@ impl World<'_> {
         self.pending.clear();
         (self.queued, self.applied, self.acked) = (0, 0, 0);
         self.dials.clear();
+        self.idle.clear();
         self.resumed = None;
         self.fin_waits = false;
         self.client.end_told = false;
@@ -58,6 +59,9 @@ impl World<'_> {
     fn mutate(&mut self) {
         match self.mutation {
             Mutation::LostBoundary => drop(self.mirrored.boundaries.pop_back()),
+            Mutation::LostLegBoundary => {
+                self.mirrored.leg_boundaries.values_mut().for_each(|runs| drop(runs.pop_back()))
+            }
             Mutation::LostRoute => self.mirrored.routes.clear(),
             _ => {}
         }

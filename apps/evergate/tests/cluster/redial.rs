@@ -1,0 +1,58 @@
+//! A connection to a TLS server whose handshake is not over when the node dies: the next node makes another one.
+
+use crate::matrix::carrier;
+use crate::traffic::{self, Carrier, PATIENCE, Server, dressed, head};
+use crate::world::{Node, World, privileged, settled};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+/// The first connection gets no word, the others answers.
+#[test]
+fn a_handshake_with_a_server_that_was_not_over_is_made_anew() {
+    if !privileged() {
+        return;
+    }
+    for wire in [Carrier::Http, Carrier::Tls13] {
+        let world = World::new(3);
+        let config = traffic::config(&world, 3, "");
+        let mut nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
+        settled(&nodes);
+        let (greeted, hello) = channel();
+        let (at, tls) = (Server::Tls13.address(&world), Server::Tls13.config(&world));
+        world.switch.run(move || {
+            let listener = TcpListener::bind(at).unwrap();
+            std::thread::spawn(move || {
+                let mut silent = listener.accept().unwrap().0;
+                let mut begun = [0; 5];
+                silent.read_exact(&mut begun).unwrap();
+                assert_eq!(begun[..3], [22, 3, 1], "a ClientHello");
+                greeted.send(()).unwrap();
+                // The node before may have made more than one, none with a word of the request.
+                loop {
+                    let stream = listener.accept().unwrap().0;
+                    let mut stream = dressed(stream, tls.clone());
+                    let Ok(asked) = head(&mut stream) else { continue };
+                    assert!(asked.starts_with("GET /only-once "), "{asked}");
+                    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nserved").unwrap();
+                    return;
+                }
+            });
+        });
+        let roots = Arc::new(traffic::roots(&world));
+        let to = SocketAddr::new(world.family.address(), wire.port(Server::Tls13));
+        let client = world.switch.spawn(move || {
+            let mut stream = traffic::connect(wire, to, &roots).unwrap();
+            stream.write_all(b"GET /only-once HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
+            let said = head(&mut stream).unwrap();
+            assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+            let mut body = [0; 6];
+            stream.read_exact(&mut body).unwrap();
+            assert_eq!(&body, b"served");
+        });
+        hello.recv_timeout(PATIENCE).expect("the server is greeted");
+        carrier(&mut nodes).kill();
+        client.join().unwrap();
+    }
+}

@@ -1,0 +1,111 @@
+//! A server behind TLS: its side of the handshake, and its records.
+
+use super::peer::seal;
+use super::setup;
+use evergate_tls::{Handshake, HandshakeParams, Opened, Progress, Records, record_len};
+
+/// What a server that speaks TLS keeps of a connection, over all requests on it.
+pub(crate) struct ServerTls {
+    handshake: Option<Handshake>,
+    records: Option<Records>,
+    raw: Vec<u8>,
+    /// What has been received of the present request, or tunnel.
+    pub(crate) plain: Vec<u8>,
+    /// The end has been received.
+    pub(crate) ended: bool,
+    /// Payload of its records at most.
+    record: usize,
+    /// It changes its keys before each of its answers, and wants ours changed.
+    updates: bool,
+    /// KeyUpdates that were asked for and not answered.
+    owed: u32,
+}
+
+impl ServerTls {
+    pub(crate) fn new(record: usize, updates: bool, seed: u8) -> ServerTls {
+        let params = HandshakeParams {
+            secret: [seed; 32],
+            accepted_unix_s: 1_700_000_000,
+            generation: 1,
+            client: "10.0.0.1:40001".parse().unwrap(),
+            local: "10.0.0.2:443".parse().unwrap(),
+        };
+        ServerTls {
+            handshake: Some(Handshake::new(&setup::server_tls(), &params).unwrap()),
+            records: None,
+            raw: Vec::new(),
+            plain: Vec::new(),
+            ended: false,
+            record,
+            updates,
+            owed: 0,
+        }
+    }
+
+    /// Whether it can answer.
+    pub(crate) fn is_open(&self) -> bool {
+        self.records.is_some()
+    }
+
+    /// Takes bytes from the wire; what it says to them at once goes to `out`.
+    pub(crate) fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        if let Some(mut handshake) = self.handshake.take() {
+            let progress = handshake.handle_input(bytes, out).unwrap();
+            if progress == Progress::NeedInput {
+                self.handshake = Some(handshake);
+                return;
+            }
+            let finished = handshake.finish().unwrap();
+            self.records = Some(finished.records);
+            self.raw = finished.leftover;
+        } else {
+            self.raw.extend_from_slice(bytes);
+        }
+        let records = self.records.as_mut().unwrap();
+        let mut at = 0;
+        while let Some(head) = self.raw.get(at..).and_then(|rest| rest.first_chunk::<5>()) {
+            let len = record_len(head).unwrap();
+            let Some(record) = self.raw.get_mut(at..at + len) else { break };
+            assert!(!self.ended, "a record after the end");
+            match records.open(record).unwrap() {
+                Opened::Data(range) => self.plain.extend_from_slice(&record[range]),
+                Opened::KeyUpdate { requested } => {
+                    assert!(!requested);
+                    self.owed = self.owed.checked_sub(1).expect("a KeyUpdate that nobody asked for");
+                }
+                Opened::Alert { description: 0, .. } => self.ended = true,
+                Opened::Alert { description, .. } => panic!("alert {description}"),
+                Opened::Ignored => {}
+            }
+            at += len;
+        }
+        self.raw.drain(..at);
+    }
+
+    /// Seals what the application says.
+    pub(crate) fn say(&mut self, data: &[u8], out: &mut Vec<u8>) {
+        let Some(records) = self.records.as_mut().filter(|_| !data.is_empty()) else { return };
+        if self.updates {
+            let before = out.len();
+            records.seal_key_update(true, out);
+            self.owed += u32::from(out.len() > before);
+        }
+        for chunk in data.chunks(self.record) {
+            seal(records, chunk, out);
+        }
+    }
+
+    pub(crate) fn end(&mut self, out: &mut Vec<u8>) {
+        if let Some(records) = &mut self.records {
+            records.seal_alert(0, out);
+        }
+    }
+
+    /// The connection leaves its leg, for another request; what was received stays here.
+    pub(crate) fn detach(&mut self) -> ServerTls {
+        assert!(self.raw.is_empty() && !self.ended, "used again inside a record");
+        let plain = std::mem::take(&mut self.plain);
+        let rest = ServerTls { plain, ..ServerTls::new(self.record, self.updates, 0) };
+        std::mem::replace(self, rest)
+    }
+}
