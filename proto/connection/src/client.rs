@@ -180,6 +180,13 @@ impl Connection {
         self.finish_call(io);
     }
 
+    /// The node before us has taken the client's FIN: the restored connection knows what followed from it, and will not
+    /// find it in its socket.
+    pub fn handle_client_ended_before(&mut self, io: &mut Io<'_>) {
+        self.client_ended = true;
+        self.finish_call(io);
+    }
+
     /// The client says that no more comes: by close_notify, or by FIN where there is no TLS.
     fn end_of_client(&mut self, io: &mut Io<'_>) {
         if self.closing {

@@ -72,6 +72,8 @@ pub(crate) struct ServerLeg {
     pub(crate) awaits_head: bool,
     /// Stashed input of a restored leg.
     pub(crate) stashed: Vec<u8>,
+    /// Where the stream of a restored leg ended, if it did: a server whose end was acknowledged does not say it again.
+    pub(crate) ends_at: Option<u64>,
     /// A partial response head.
     pub(crate) held: Vec<u8>,
     /// Some byte of the response has been passed on.
@@ -119,6 +121,7 @@ impl ServerLeg {
             restored: false,
             awaits_head: false,
             stashed: Vec::new(),
+            ends_at: None,
             held: Vec::new(),
             answered: false,
             keep_alive: false,
@@ -270,6 +273,11 @@ impl Connection {
             true => self.take_leg_stash(io, stashed),
             false if !stashed.is_empty() => self.take_response(io, &stashed),
             false => {}
+        }
+        if self.answering == Answering::Tunnel
+            && self.leg.as_ref().is_some_and(|leg| leg.ends_at == Some(leg.in_pos))
+        {
+            self.end_of_server(io);
         }
         if self.receiving == Receiving::Tunnel && !self.is_handshaking() {
             self.arm(Timer::Tunnel, io.now);

@@ -264,6 +264,7 @@ impl Connection {
         if let Some(stash) = state.server_stash.get(&route.leg) {
             leg.stashed = stash.bytes.clone();
         }
+        leg.ends_at = state.server_ends.get(&route.leg).copied();
         let endless = match self.answering {
             Answering::Body(Body::UntilClose) => true,
             Answering::Body(Body::Chunked(_)) => route.flags.http10, // loses its framing

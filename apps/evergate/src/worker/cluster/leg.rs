@@ -57,6 +57,19 @@ pub(crate) struct Gated {
     surplus: u64,
 }
 
+/// Where a leg stands that was taken over.
+#[derive(Clone, Copy)]
+pub(crate) struct Stands {
+    /// What is mirrored of the peer's stream.
+    pub(crate) received: u64,
+    /// The peer's FIN counts as received.
+    pub(crate) ended: bool,
+    /// Where the connection's output begins again.
+    pub(crate) sent: u64,
+    /// What the peer turned out to have.
+    pub(crate) acked: u64,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Open,
@@ -88,16 +101,9 @@ impl Gated {
         }
     }
 
-    /// A leg taken over: `received` is what is mirrored of the peer's stream, `sent` where the connection's output begins
-    /// again, and `acked` what the peer turned out to have.
-    pub(crate) fn resumed(
-        slot: Slot,
-        facts: &LegFacts,
-        received: u64,
-        sent: u64,
-        acked: u64,
-        now: Micros,
-    ) -> Gated {
+    /// A leg taken over.
+    pub(crate) fn resumed(slot: Slot, facts: &LegFacts, stands: Stands, now: Micros) -> Gated {
+        let Stands { received, ended, sent, acked } = stands;
         Gated {
             slot,
             facts: tcp_facts(facts),
@@ -110,7 +116,7 @@ impl Gated {
             read: received,
             read_at: now,
             waits_since: now,
-            end: End::Open,
+            end: if ended { End::Committed } else { End::Open },
             written: acked,
             acked,
             written_at: now,

@@ -5,7 +5,7 @@
 //! restored, because a socket that believes its peer has less than it has would stall for good. The first ACK then moves
 //! every peer on. Steps and reasons: the failover design, "Take-over, step by step".
 
-use super::leg::tcp_facts;
+use super::leg::{Stands, tcp_facts};
 use super::told::Waiting;
 use super::{Cluster, Gated, Mirroring};
 use crate::cluster::{Resumed, Round};
@@ -16,7 +16,7 @@ use evergate_base::Micros;
 use evergate_bpf::{Flow, Heard, Leases, Restored, Slot};
 use evergate_cluster::{Bucket, Role};
 use evergate_connection::{Accepted, Connection, Io, ResumedLeg};
-use evergate_mirror::{ConnectionId, Held, LegFacts};
+use evergate_mirror::{ConnectionId, Held, LegFacts, Phase};
 use evergate_sys::{Probe, Restore, Restoring, Stamp, TcpFacts};
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,11 @@ struct Leg {
     /// What the peer turned out to have, but for the last number: that may be the FIN of the node before us, which is no
     /// byte of the stream. Whatever it is, it is sent again, and the peer passes it over.
     acked: u64,
+    /// The mirrored input is the whole stream: the peer's end was read.
+    whole: bool,
+    /// The peer has said its FIN: it is taken as received. Acknowledging less than the node before us did would make older
+    /// kernels drop what we say.
+    ended: bool,
     slot: Option<Slot>,
     heard: Option<Heard>,
     socket: Option<Restoring>,
@@ -61,6 +66,11 @@ impl Leg {
     fn of(held: &Held, number: u32) -> Option<Leg> {
         let facts = *held.legs.get(&number)?;
         let (sent, received) = held.positions(number);
+        let state = &held.state;
+        let whole = match number {
+            0 => state.client.phase == Phase::Ended || state.closed.is_some(),
+            _ => state.server_ends.get(&number) == Some(&received),
+        };
         Some(Leg {
             number,
             facts,
@@ -68,6 +78,8 @@ impl Leg {
             sent,
             received,
             acked: sent,
+            whole,
+            ended: false,
             slot: None,
             heard: None,
             socket: None,
@@ -87,7 +99,7 @@ impl Leg {
     }
 
     fn receive_sequence(&self) -> u32 {
-        self.facts.received.wrapping_add(self.received as u32)
+        self.facts.received.wrapping_add(self.received as u32).wrapping_add(u32::from(self.ended))
     }
 
     fn stamp(&self, now_ms: u64) -> Option<u32> {
@@ -131,6 +143,8 @@ impl Leg {
         if let Some(heard) = self.heard {
             let ahead = heard.ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32;
             self.acked = self.sent + u64::try_from(ahead - 1).unwrap_or(0);
+            let end = self.facts.received.wrapping_add(self.received as u32).wrapping_add(1);
+            self.ended |= self.whole && heard.seq == end;
         }
         self.heard.is_some()
     }
@@ -312,8 +326,9 @@ impl Worker {
             }
         };
         // What restoring made waits for the sockets: the connection is not known to the worker yet.
-        let AwakeLeg { facts, received, acked, slot, socket } = client;
-        let gated = Gated::resumed(slot, &facts, received, held.state.server.output, acked, self.now);
+        let AwakeLeg { facts, received, ended, acked, slot, socket } = client;
+        let stands = Stands { received, ended, sent: held.state.server.output, acked };
+        let gated = Gated::resumed(slot, &facts, stands, self.now);
         let mut mirroring = Mirroring::new(bucket, gated, held.state);
         mirroring.legs.insert(0, facts);
         if let (Some(server), Some(leg)) = (&server, &leg) {
@@ -332,6 +347,10 @@ impl Worker {
         self.perform(key);
         self.with(key, |connection, io| connection.handle_client_acked(io, acked));
         self.perform(key);
+        if ended {
+            self.with(key, |connection, io| connection.handle_client_ended_before(io));
+            self.perform(key);
+        }
         self.pump(key);
         true
     }
@@ -363,8 +382,9 @@ impl Worker {
         };
         runtime.enter_resumed();
         let number = leg.route.leg;
-        let AwakeLeg { facts, received, acked, slot, socket } = server;
-        let gated = Gated::resumed(slot, &facts, received, leg.output, acked, self.now);
+        let AwakeLeg { facts, received, ended, acked, slot, socket } = server;
+        let stands = Stands { received, ended, sent: leg.output, acked };
+        let gated = Gated::resumed(slot, &facts, stands, self.now);
         let slot = gated.slot.index();
         let upstream = self.upstreams.insert(Upstream {
             socket,
@@ -432,6 +452,7 @@ impl Worker {
 struct AwakeLeg {
     facts: LegFacts,
     received: u64,
+    ended: bool,
     acked: u64,
     slot: Slot,
     socket: std::os::fd::OwnedFd,
@@ -520,8 +541,8 @@ fn wake(cluster: &mut Cluster, mut take: Take) -> Option<Awake> {
             Ok(socket) => {
                 let _ = cluster.lane.emit_acks([&slot]);
                 leg.ask(cluster, now_ms);
-                let (facts, received, acked) = (leg.facts, leg.received, leg.acked);
-                awake.push((leg.number, AwakeLeg { facts, received, acked, slot, socket }));
+                let Leg { facts, received, ended, acked, .. } = *leg;
+                awake.push((leg.number, AwakeLeg { facts, received, ended, acked, slot, socket }));
             }
             Err(_) => cluster.lane.finish(slot, None, Leases::now_ns()),
         }

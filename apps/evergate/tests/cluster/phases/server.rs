@@ -11,7 +11,7 @@ pub(super) const HALF: usize = LONG / 2;
 /// More than a client takes that does not read, and less than it and a node hold.
 pub(super) const LARGE: usize = 1 << 20;
 /// More than the client and a node hold of it.
-pub(super) const HUGE: usize = 12 << 20;
+pub(super) const HUGE: usize = 10 << 20;
 
 /// What the server and the test share.
 #[derive(Default)]
