@@ -69,7 +69,12 @@ pub(super) static TIMEOUTS: Section = Section {
             "Longest silence in both directions of a WebSocket, `tcp` or `tls` connection. Four hours, because such connections are quiet by design.",
         ),
         with_default("write_stall_ms", TIME_MS, "30000", "Longest time a peer may accept no bytes."),
-        with_default("drain_ms", TIME_MS, "30000", "Longest wait for open connections at shutdown."),
+        with_default(
+            "drain_ms",
+            TIME_MS,
+            "30000",
+            "Longest wait for open connections at shutdown, and of the old process after an upgrade.",
+        ),
     ],
 };
 

@@ -22,6 +22,20 @@ fn a_drained_node_gives_its_buckets_away_and_takes_them_back_when_told() {
 }
 
 #[test]
+fn a_drained_node_that_has_to_take_over_is_not_drained_any_more() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let mut nodes = world.cluster(2, "");
+    assert_eq!(nodes[0].cli(&["node", "drain"]).code, Some(0));
+    nodes[0].eventually("is drained", |status| status.drained);
+    nodes.remove(1).kill();
+    let alone = nodes[0].eventually("takes over", |status| status.buckets.owned == 1024);
+    assert!(alone.draining && !alone.drained, "{alone:?}");
+}
+
+#[test]
 fn a_node_that_leaves_is_replaced_at_once_and_stays_out() {
     if !privileged() {
         return;

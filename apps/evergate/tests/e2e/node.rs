@@ -79,12 +79,18 @@ impl Node {
 
     /// Lets a new process take the place of the one that serves, and waits for that one's end.
     pub(crate) fn upgrade(&self) -> Upgraded {
+        let before = self.pid.get();
+        let upgraded = self.begin_upgrade();
+        eventually("the old process ends", || has_ended(before).then_some(()));
+        upgraded
+    }
+
+    /// Lets a new process take the place of the one that serves, which may still have something to do.
+    pub(crate) fn begin_upgrade(&self) -> Upgraded {
         let (ok, text) = self.cli(&["upgrade", "--json"]);
         assert!(ok, "{text}; {:#?}", self.process.lines());
         let upgraded: Upgraded = serde_json::from_str(&text).unwrap();
-        let before = self.pid.replace(upgraded.pid);
-        assert_ne!(before, upgraded.pid);
-        eventually("the old process ends", || has_ended(before).then_some(()));
+        assert_ne!(self.pid.replace(upgraded.pid), upgraded.pid);
         upgraded
     }
 

@@ -38,6 +38,9 @@ impl Agent {
             _ => (MemberSet::EMPTY, false),
         };
         state.chorus.expect(bucket, syncing, freezes);
+        if matches!(role, Role::Owner { .. }) && std::mem::take(&mut state.drained) {
+            state.publish_at = Micros(0); // it took over from another one meanwhile: who ends it now must wait again
+        }
         if let Role::Backup { term, in_sync: true, .. } = role {
             // It stays complete when a view or an owner changes: every commit has waited for it. Nobody tells it again.
             self.node.handle_stored(bucket, term, COMPLETE);
