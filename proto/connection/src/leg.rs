@@ -139,6 +139,19 @@ impl ServerLeg {
         }
     }
 
+    /// See [`crate::parcel`].
+    #[rustfmt::skip]
+    pub(crate) fn has_no_field_that_parcels_lack(&self) {
+        let ServerLeg {
+            id: _, pool: _, state: _, route: _, hint: _, decided: _, reuse: _, queued_until: _, trying: _, tried: _,
+            idempotent: _, sent: _, head_bytes: _, written: _, body_bytes: _, restored: _, awaits_head: _, stashed: _,
+            held: _, answered: _, keep_alive: _, ended: _, in_pos: _, out_pos: _, raw: _, behind: _, records: _,
+            answered_keys: _, up_ended: _,
+            // These are of restored legs, which stay, and of those with backups.
+            ends_at: _, replay: _, flight: _,
+        } = self;
+    }
+
     /// Lets go of everything that hangs on the leg: secrets, and bytes of its peers.
     pub(crate) fn wipe(&mut self) {
         self.state = LegState::Dialing;

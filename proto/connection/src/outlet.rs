@@ -58,7 +58,7 @@ impl Outlet {
 
     /// The bytes that wait, in order.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
-        self.chunks.iter().map(|chunk| &chunk.bytes[chunk.taken..])
+        self.chunks.iter().map(|chunk| &chunk.bytes[chunk.taken..chunk.end])
     }
 
     /// A large buffer whose bytes have left, for use elsewhere.
@@ -110,5 +110,17 @@ mod tests {
         assert_eq!(outlet.front(1), b"b");
         outlet.advance(1);
         assert_eq!((outlet.front(1), outlet.front(2), outlet.len()), (&b""[..], &b"c"[..], 1));
+    }
+
+    #[test]
+    fn the_pieces_are_what_waits_and_nothing_of_the_buffers_around_it() {
+        let mut outlet = Outlet::default();
+        outlet.push(b"ab".to_vec(), 0);
+        outlet.push_buffer(b"--cdef----".to_vec(), 2..6, 0);
+        outlet.advance(1);
+        assert_eq!(outlet.pieces().collect::<Vec<_>>(), [&b"b"[..], b"cdef"]);
+        outlet.advance(1);
+        outlet.advance(3);
+        assert_eq!((outlet.pieces().collect::<Vec<_>>(), outlet.len()), (vec![&b"f"[..]], 1));
     }
 }

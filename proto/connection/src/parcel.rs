@@ -135,6 +135,8 @@ struct Leg {
     out_pos: u64,
     raw: Vec<u8>,
     records: Option<Vec<u8>>,
+    answered_keys: u32,
+    up_ended: bool,
 }
 
 /// The access log's line as far as it is known.
@@ -161,6 +163,7 @@ impl Connection {
     /// The connection as a parcel for a process that serves the configuration `newest`; it must be dropped afterwards,
     /// without a call. An error says, as a key, why it has to stay for now.
     pub fn export(&self, newest: &Snapshot) -> Result<Vec<u8>, &'static str> {
+        self.has_no_field_that_parcels_lack();
         if self.remote.is_some() {
             return Err("mirrored");
         }
@@ -221,6 +224,20 @@ impl Connection {
         }
     }
 
+    /// Does not compile when a connection or a leg has another field: it must be put into the parcel too, and
+    /// [`PARCEL_VERSION`] raised.
+    #[rustfmt::skip]
+    fn has_no_field_that_parcels_lack(&self) {
+        let Connection {
+            id: _, snapshot: _, listener: _, client: _, local: _, tls: _, facts: _, raw: _, plain: _, scanned: _,
+            receiving: _, answering: _, request: _, response: _, leg, next_leg: _, tickets: _, down: _, up: _, in_pos: _,
+            out_pos: _, plain_pos: _, answered: _, client_ended: _, last_response: _, closing: _, deaf: _, down_ended: _,
+            continued: _, closed: _, timer: _, deadline: _, moved: _, remote: _, log: _, status: _,
+        } = self;
+        let Some(leg) = leg else { return };
+        leg.has_no_field_that_parcels_lack();
+    }
+
     fn export_leg(&self, leg: &ServerLeg, newest: &Snapshot, older: bool) -> Result<Leg, &'static str> {
         if !leg.is_open() || !leg.stashed.is_empty() || leg.awaits_head || leg.restored {
             return Err("connecting");
@@ -256,6 +273,8 @@ impl Connection {
             out_pos: leg.out_pos,
             raw: leg.raw.clone(),
             records: leg.records.as_ref().map(|records| exported(records)),
+            answered_keys: leg.answered_keys,
+            up_ended: leg.up_ended,
         })
     }
 
@@ -406,6 +425,8 @@ fn import_leg(snapshot: &Snapshot, parcel: &Leg) -> Result<ServerLeg, ParcelErro
     leg.out_pos = parcel.out_pos;
     leg.raw = parcel.raw.clone();
     leg.records = parcel.records.as_deref().map(imported).transpose()?;
+    leg.answered_keys = parcel.answered_keys;
+    leg.up_ended = parcel.up_ended;
     Ok(leg)
 }
 
