@@ -8,6 +8,7 @@ use crate::connection::{Answering, ClientTls, Connection, Receiving};
 use crate::leg::ServerLeg;
 use crate::remote::{Remote, position};
 use crate::routing::encode_body;
+use crate::uplink::Uplink;
 use evergate_mirror::{ClientCheckpoint, Entry, Phase, RecordPosition, ServerCheckpoint, Side};
 
 /// Candidates kept at most; beyond it the newest replaces the one before.
@@ -159,17 +160,18 @@ impl Connection {
             owed: remote.owed,
             ..ClientCheckpoint::default()
         };
+        let mut uplink = Uplink::default();
         if let Some(leg) = &self.leg {
             point.leg = leg.id;
             point.output = if leg.is_open() { leg.out_pos } else { leg.out_pos + leg.sent.len() as u64 };
-            (point.tx, point.answered) = leg.uplink();
-            point.leg_ended = leg.up_ended;
-        } else if let Some((leg, sent, uplink)) = remote.parting() {
+            uplink = leg.uplink();
+        } else if let Some((leg, sent, parted)) = remote.parting() {
             // What is passed over was never sent here: it counts only when the leg does not matter any more.
             point.leg = leg;
             point.output = if matches!(self.receiving, Receiving::Skip(_)) { u64::MAX } else { sent };
-            (point.tx, point.answered) = uplink;
+            uplink = parted;
         }
+        (point.tx, point.answered, point.leg_ended) = (uplink.tx, uplink.answered, uplink.ended);
         match (&self.tls, remote.spans.front()) {
             (ClientTls::Open(_), Some(span)) => {
                 point.input = span.input;

@@ -10,6 +10,7 @@ use crate::checkpoint::{RecordEnd, ServerPoint};
 use crate::effect::Effects;
 use crate::framing::extend;
 use crate::leg::ServerLeg;
+use crate::uplink::Uplink;
 use evergate_mirror::{
     Boundary, ClientCheckpoint, Entry, Established, Log, Mirrored, RUN_BYTES_MAX, RecordKind, RecordPosition,
     Side,
@@ -116,8 +117,8 @@ struct Parting {
     /// Bytes sent to and parsed from the server.
     sent: u64,
     input: u64,
-    /// Record layer towards the server, and which of its key generations is answered.
-    uplink: (RecordPosition, u32),
+    /// Where its records towards the server stood.
+    uplink: Uplink,
     /// Plaintext position that the client must have.
     plain: u64,
     /// The entry that frees it, once there is one.
@@ -354,7 +355,7 @@ impl Remote {
         leg: &ServerLeg,
         clean: bool,
         records: Option<Box<Records>>,
-        uplink: (RecordPosition, u32),
+        uplink: Uplink,
         plain: u64,
     ) {
         let (leg, sent, input) = (leg.id, leg.out_pos, leg.in_pos);
@@ -362,7 +363,7 @@ impl Remote {
     }
 
     /// The newest leg that is kept, how much was sent on it, and where its records stood.
-    pub(crate) fn parting(&self) -> Option<(u32, u64, (RecordPosition, u32))> {
+    pub(crate) fn parting(&self) -> Option<(u32, u64, Uplink)> {
         self.partings
             .last()
             .filter(|parting| parting.after.is_none())

@@ -28,6 +28,16 @@ pub(crate) struct Replay {
     owed: u32,
 }
 
+/// Where records towards a server stand; nothing on a leg without TLS.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Uplink {
+    pub(crate) tx: RecordPosition,
+    /// The server's key generation whose KeyUpdate request is answered.
+    pub(crate) answered: u32,
+    /// Our end is sealed.
+    pub(crate) ended: bool,
+}
+
 impl Replay {
     /// Whether content was taken in that no record has yet.
     pub(crate) fn holds(&self) -> bool {
@@ -103,10 +113,10 @@ impl ServerLeg {
         self.records.as_ref().is_none_or(|records| records.is_between_messages()) && !owes
     }
 
-    /// Where sealing stands, on a leg with TLS, and which key generation of the server is answered.
-    pub(crate) fn uplink(&self) -> (RecordPosition, u32) {
-        let tx = self.records.as_ref().map(|records| position(records.tx()));
-        (tx.unwrap_or_default(), self.answered_keys)
+    /// Where sealing stands.
+    pub(crate) fn uplink(&self) -> Uplink {
+        let tx = self.records.as_ref().map(|records| position(records.tx())).unwrap_or_default();
+        Uplink { tx, answered: self.answered_keys, ended: self.up_ended }
     }
 }
 
@@ -363,7 +373,7 @@ impl Connection {
                 }
             }
             let Some(boundary) = replay.forced.pop_front() else { return };
-            if self.leg.as_ref().map(|leg| leg.uplink().0) != Some(boundary.first) {
+            if self.leg.as_ref().map(|leg| leg.uplink().tx) != Some(boundary.first) {
                 return self.end_abruptly(io, "replay_differs");
             }
             match boundary.kind {

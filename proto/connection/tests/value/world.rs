@@ -1,6 +1,7 @@
 //! One connection with a backup, its peers with their TCP, and the checks.
 
 mod acts;
+mod leg;
 mod parcel;
 mod takeover;
 
@@ -8,14 +9,13 @@ pub(crate) use acts::reference;
 
 use crate::harness::peer::Peer;
 use crate::harness::rig::TestNode;
-use crate::harness::secure::ServerTls;
 use crate::harness::setup;
-use crate::scenario::{App, Rng, Scenario};
+use crate::scenario::{Rng, Scenario};
 use evergate_base::Micros;
 use evergate_base::seed::{Seed, scoped};
-use evergate_connection::{Connection, Effect, Effects, Hint, Io, Scratch, Snapshot, Source};
+use evergate_connection::{Connection, Effect, Effects, Io, Scratch, Snapshot, Source};
 use evergate_mirror::{Entry, Mirrored, Route, Side};
-use evergate_tls::Records;
+use leg::{Dial, Idle, Leg};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -52,15 +52,6 @@ pub(crate) enum Cut {
     Random,
 }
 
-/// A server that is asked for.
-struct Dial {
-    leg: u32,
-    pool: u32,
-    hint: Hint,
-    first: bool,
-    reuse: bool,
-}
-
 /// What the applications have seen at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
@@ -81,77 +72,6 @@ struct Client {
     /// Read by the present node.
     read: u64,
     end_told: bool,
-}
-
-/// A server's connection.
-struct Leg {
-    app: App,
-    tls: Option<ServerTls>,
-    /// How much of `wire` its TLS has taken.
-    taken: usize,
-    server: u32,
-    open: bool,
-    /// The present node has its socket.
-    held: bool,
-    released: bool,
-    sent: Vec<u8>,
-    acked: u64,
-    read: u64,
-    end_told: bool,
-    /// Everything ever written to it, by position.
-    wire: Vec<u8>,
-    written: u64,
-    delivered: u64,
-    told: u64,
-    fin_waits: bool,
-    fin_at: Option<u64>,
-    fin_seen: bool,
-}
-
-impl Leg {
-    fn react(&mut self, fin: bool, flaked: &mut bool) {
-        let received = &self.wire[..self.delivered as usize];
-        if let Some(tls) = &mut self.tls {
-            tls.take(&received[self.taken.min(received.len())..], &mut self.sent);
-            self.taken = received.len();
-        }
-        if self.app.fin || self.app.reset {
-            return;
-        }
-        let before = self.sent.len();
-        match &mut self.tls {
-            None => self.app.react(received, fin, &mut self.sent),
-            Some(tls) if tls.is_open() => {
-                let mut said = Vec::new();
-                self.app.react(&tls.plain, fin || tls.ended, &mut said);
-                tls.say(&said, &mut self.sent);
-                if self.app.fin {
-                    tls.end(&mut self.sent);
-                }
-            }
-            Some(_) => {}
-        }
-        if self.app.flaky && !*flaked {
-            *flaked = true;
-            self.app.reset = true;
-            self.sent.truncate(before);
-        }
-    }
-
-    /// What its application has received.
-    fn received(&self) -> &[u8] {
-        match &self.tls {
-            Some(tls) => &tls.plain,
-            None => &self.wire[..self.delivered as usize],
-        }
-    }
-}
-
-/// A connection to a TLS server that waits for its next request.
-struct Idle {
-    server: u32,
-    records: Box<Records>,
-    tls: ServerTls,
 }
 
 pub(crate) struct World<'a> {

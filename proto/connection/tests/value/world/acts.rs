@@ -1,6 +1,7 @@
 //! What may happen next: reads, writes, acknowledgements, time.
 
-use super::{DOWN, Dial, Idle, Leg, Mutation, Outcome, STEPS_MAX, World};
+use super::leg::{Dial, Idle, Leg};
+use super::{DOWN, Mutation, Outcome, STEPS_MAX, World};
 use crate::harness::peer::Peer;
 use crate::harness::rig::fill;
 use crate::harness::secure::ServerTls;
