@@ -298,7 +298,8 @@ class World:
         config = self.material.folder / f"node-{number}.toml"
         config.write_text(node_config(self.material, self.shape, number))
         command = [*WITH_BPF, str(self.evergate), "run", str(config)]
-        child = self.run(f"node{number}", f"node{number}", command, core)
+        # A node of a cluster has a second process, which waits for the end of the first.
+        child = self.run(f"node{number}", f"node{number}", command, core, int(self.shape.clustered))
         node = Node(number, child, self.material.folder / f"node-{number}.sock")
         self.nodes.append(node)
         return node

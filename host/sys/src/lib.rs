@@ -29,7 +29,7 @@ pub use epoll::{Epoll, Event, Waker};
 pub use feature::{Missing, missing_socket_features};
 pub use leg::{connect_from, connect_socket_from, destroy, forget, local_port_range};
 pub use link::{Announcer, add_address, card_address, card_mtu, has_carrier, neighbour, set_neighbour};
-pub use outlive::{LAST_WORD_BYTES_MAX, Survivor};
+pub use outlive::Survivor;
 pub use pinger::{Pinger, Pong};
 pub use prober::{Probe, Prober};
 pub use process::{

@@ -10,7 +10,7 @@
 use super::agent::Link;
 use evergate_bpf::Leases;
 use evergate_cluster::Transmit;
-use evergate_sys::{LAST_WORD_BYTES_MAX, Survivor};
+use evergate_sys::Survivor;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -43,20 +43,14 @@ impl LastWords {
 
     /// Leaves a farewell, which replaces the one before: it is believed for a second.
     pub(super) fn leave(&mut self, links: &[Link; 2], farewell: &[Transmit]) {
-        let Some(survivor) = &self.survivor else { return };
+        let Some(survivor) = &mut self.survivor else { return };
         self.word.clear();
         for transmit in farewell {
             let Some(index) = links.iter().position(|link| link.path == transmit.path) else { continue };
             let Some(to) = links[index].peers.get(&transmit.to) else { continue };
             put(&mut self.word, index as u8, *to, &transmit.bytes);
         }
-        if self.word.is_empty() || self.word.len() > LAST_WORD_BYTES_MAX {
-            return;
-        }
-        let left = survivor.leave_word(&self.word);
-        if left.is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock) {
-            self.survivor = None; // it is gone: silence must tell
-        }
+        let _ = survivor.leave_word(&self.word); // nobody to say it to, or too much: silence must tell
     }
 
     /// This process ends in order.

@@ -336,7 +336,7 @@ impl Worker {
             if self.cluster.is_some() {
                 self.tend_timed();
                 self.deliver_acknowledged();
-                self.continue_resting();
+                self.continue_resting(count > 0);
                 self.report_frozen();
                 self.tend_channels();
                 self.end_turn(count > 0);

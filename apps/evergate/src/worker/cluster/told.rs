@@ -21,8 +21,9 @@ pub(super) enum Stage {
     Resting,
 }
 
-/// How long a turn may be spent on connections that rest: the others are not to notice.
+/// How long a turn may be spent on connections that rest when nothing else is to be done, and when there is.
 const RESTING_SPAN: Duration = Duration::from_millis(2);
+const RESTING_SPAN_BUSY: Duration = Duration::from_micros(500);
 
 /// A take-over that is not done.
 pub(super) struct Waiting {
@@ -88,10 +89,10 @@ impl Worker {
         self.put_waiting_back(all);
     }
 
-    /// Goes on with some of the connections that rest: once a turn.
-    pub(in crate::worker) fn continue_resting(&mut self) {
+    /// Goes on with some of the connections that rest: once a turn. `busy`: the turn had other work.
+    pub(in crate::worker) fn continue_resting(&mut self, busy: bool) {
         let Some(cluster) = self.cluster.as_mut().filter(|cluster| cluster.has_resting()) else { return };
-        let until = Instant::now() + RESTING_SPAN;
+        let until = Instant::now() + if busy { RESTING_SPAN_BUSY } else { RESTING_SPAN };
         let mut all = std::mem::take(&mut cluster.waiting);
         for waiting in &mut all {
             while let Some((bucket, takes)) = waiting.resting.front_mut()
