@@ -21,9 +21,10 @@ pub(super) enum Stage {
     Resting,
 }
 
-/// How long a turn may be spent on connections that rest when nothing else is to be done, and when there is.
-const RESTING_SPAN: Duration = Duration::from_millis(2);
-const RESTING_SPAN_BUSY: Duration = Duration::from_micros(500);
+/// How long a turn may be spent on connections that rest: little at first, while the others get going again.
+const RESTING_SPAN: Duration = Duration::from_millis(4);
+const RESTING_SPAN_FIRST: Duration = Duration::from_micros(500);
+const FIRST: Duration = Duration::from_millis(300);
 
 /// A take-over that is not done.
 pub(super) struct Waiting {
@@ -91,10 +92,12 @@ impl Worker {
 
     /// Goes on with some of the connections that rest: once a turn. `busy`: the turn had other work.
     pub(in crate::worker) fn continue_resting(&mut self, busy: bool) {
+        let now = Instant::now();
         let Some(cluster) = self.cluster.as_mut().filter(|cluster| cluster.has_resting()) else { return };
-        let until = Instant::now() + if busy { RESTING_SPAN_BUSY } else { RESTING_SPAN };
         let mut all = std::mem::take(&mut cluster.waiting);
         for waiting in &mut all {
+            let first = busy && now.duration_since(waiting.started) < FIRST;
+            let until = now + if first { RESTING_SPAN_FIRST } else { RESTING_SPAN };
             while let Some((bucket, takes)) = waiting.resting.front_mut()
                 && Instant::now() < until
             {
