@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The largest word that can be left, in bytes.
-pub const LAST_WORD_BYTES_MAX: usize = 65_536;
+const LAST_WORD_BYTES_MAX: usize = 65_536;
 
 /// What both processes see.
 #[repr(C)]
