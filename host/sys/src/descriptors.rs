@@ -1,6 +1,7 @@
 //! Descriptors on their way to another process, over a Unix stream socket (unix(7), SCM_RIGHTS).
 
 use crate::Transfer;
+use crate::socket::outcome;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -9,21 +10,6 @@ pub const DESCRIPTORS_MAX: usize = 64;
 
 /// Room for a control message with so many descriptors, aligned as its header asks.
 const CONTROL_WORDS: usize = (DESCRIPTORS_MAX * size_of::<RawFd>() + 64) / size_of::<u64>();
-
-fn moved(result: isize) -> Transfer {
-    match result {
-        0 => Transfer::End,
-        moved if moved > 0 => Transfer::Moved(moved as usize),
-        _ => {
-            let error = io::Error::last_os_error();
-            match error.raw_os_error() {
-                // The last: so many descriptors are on their way that the user may send no more now.
-                Some(libc::EAGAIN | libc::EINTR | libc::ETOOMANYREFS) => Transfer::Blocked,
-                _ => Transfer::Broken(error),
-            }
-        }
-    }
-}
 
 fn too_many(count: usize) -> Transfer {
     Transfer::Broken(io::Error::other(format!(
@@ -59,7 +45,7 @@ pub fn send_descriptors(socket: RawFd, bytes: &[u8], descriptors: &[OwnedFd]) ->
         }
     }
     // SAFETY: the message describes `bytes` and the control buffer, both borrowed across the call, which only reads them.
-    moved(unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) })
+    outcome(unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) })
 }
 
 /// Reads into `buffer`, which must not be empty; descriptors that come along are added to `descriptors`, closed on exec.
@@ -74,9 +60,9 @@ pub fn receive_descriptors(socket: RawFd, buffer: &mut [u8], descriptors: &mut V
     message.msg_controllen = size_of_val(&control);
     // SAFETY: the message describes `buffer` and the control buffer with their lengths; the kernel writes no more.
     let result = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-    let outcome = moved(result);
+    let moved = outcome(result);
     if result < 0 {
-        return outcome;
+        return moved;
     }
     // SAFETY: the kernel filled the control buffer and its length in; the macros stay inside it.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
@@ -101,7 +87,7 @@ pub fn receive_descriptors(socket: RawFd, buffer: &mut [u8], descriptors: &mut V
     if message.msg_flags & libc::MSG_CTRUNC != 0 {
         return Transfer::Broken(io::Error::other("descriptors were lost: too many are open"));
     }
-    outcome
+    moved
 }
 
 #[cfg(test)]

@@ -18,15 +18,16 @@ pub enum Transfer {
     Broken(io::Error),
 }
 
-fn outcome(result: isize) -> Transfer {
+/// What a transfer of so many bytes, or a negative result, means.
+pub(crate) fn outcome(result: isize) -> Transfer {
     match result {
         0 => Transfer::End,
         moved if moved > 0 => Transfer::Moved(moved as usize),
         _ => {
             let error = io::Error::last_os_error();
             match error.raw_os_error() {
-                Some(libc::EAGAIN) => Transfer::Blocked,
-                Some(libc::EINTR) => Transfer::Blocked,
+                // The last: so many descriptors are on their way that the user may send no more now.
+                Some(libc::EAGAIN | libc::EINTR | libc::ETOOMANYREFS) => Transfer::Blocked,
                 _ => Transfer::Broken(error),
             }
         }

@@ -1,6 +1,7 @@
 //! Moving bytes from socket to socket inside the kernel.
 
 use crate::Transfer;
+use crate::socket::outcome;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -69,15 +70,5 @@ fn splice(from: RawFd, to: RawFd, bytes: usize) -> Transfer {
     let nothing = std::ptr::null_mut();
     // SAFETY: null offsets are allowed for pipes and sockets; no memory of ours is touched.
     let result = unsafe { libc::splice(from, nothing, to, nothing, bytes, flags) };
-    match result {
-        0 => Transfer::End,
-        moved if moved > 0 => Transfer::Moved(moved as usize),
-        _ => {
-            let error = io::Error::last_os_error();
-            match error.raw_os_error() {
-                Some(libc::EAGAIN | libc::EINTR) => Transfer::Blocked,
-                _ => Transfer::Broken(error),
-            }
-        }
-    }
+    outcome(result)
 }

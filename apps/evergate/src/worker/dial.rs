@@ -1,6 +1,6 @@
 //! Choosing a server and getting a connection to it.
 
-use super::slab::{Key, Source};
+use super::slab::Key;
 use super::upstream::{Upstream, Waiting};
 use super::{Current, Worker};
 use crate::runtime::{PoolRuntime, ServerRuntime};
@@ -8,7 +8,6 @@ use crate::sessions::{Handed, Sessions};
 use evergate_balance::{ServerLoad, bounded_server, source_key, source_server};
 use evergate_base::Micros;
 use evergate_connection::{Failure, Hint};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -228,8 +227,7 @@ impl Worker {
         };
         match dialled {
             Ok(socket) => {
-                let fd = socket.as_raw_fd();
-                let upstream = self.upstreams.insert(Upstream {
+                let upstream = Upstream {
                     socket,
                     server,
                     index,
@@ -243,13 +241,8 @@ impl Worker {
                     idle_until: Micros(0),
                     records: None,
                     gated: None,
-                });
-                if let Some(client) = self.clients.get_mut(key) {
-                    client.upstream = Some(upstream);
-                }
-                if self.epoll.add(fd, Source::Upstream(upstream).token()).is_err() {
-                    self.counters.reason("epoll_failed");
-                }
+                };
+                self.add_upstream(key, upstream);
             }
             Err(_) => {
                 if let Some(handed) = handed {

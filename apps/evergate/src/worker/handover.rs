@@ -379,8 +379,7 @@ impl Worker {
             return self.forget(key); // the snapshot has it, so this does not happen
         };
         server.enter_resumed();
-        let fd = socket.as_raw_fd();
-        let upstream = self.upstreams.insert(Upstream {
+        let upstream = Upstream {
             socket,
             server,
             index: leg.server,
@@ -394,13 +393,8 @@ impl Worker {
             idle_until: Micros(0),
             records: None,
             gated: None,
-        });
-        if let Some(client) = self.clients.get_mut(key) {
-            client.upstream = Some(upstream);
-        }
-        if self.epoll.add(fd, Source::Upstream(upstream).token()).is_err() {
-            self.counters.reason("epoll_failed");
-        }
+        };
+        self.add_upstream(key, upstream);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Server connections: connecting, in use, idle.
 
 use super::cluster::Gated;
-use super::slab::Key;
+use super::slab::{Key, Source};
 use super::{Worker, dial};
 use crate::runtime::ServerRuntime;
 use crate::sessions::Handed;
@@ -120,6 +120,18 @@ impl Worker {
             idle.push(key);
         }
         self.serve_waiting(generation);
+    }
+
+    /// The connection's server connection from now on.
+    pub(super) fn add_upstream(&mut self, client: Key, upstream: Upstream) {
+        let fd = upstream.fd();
+        let key = self.upstreams.insert(upstream);
+        if let Some(client) = self.clients.get_mut(client) {
+            client.upstream = Some(key);
+        }
+        if self.epoll.add(fd, Source::Upstream(key).token()).is_err() {
+            self.counters.reason("epoll_failed");
+        }
     }
 
     /// Closes a server connection.

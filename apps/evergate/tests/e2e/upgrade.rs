@@ -4,7 +4,7 @@ use super::backend::{Backend, pattern};
 use super::client::{Wire, connect, get, tcp};
 use super::node::{DEADLINE, Folder, Node, eventually, has_ended, web};
 use super::pki::{Tls, certificate, client, https, issue, shown, stored, tls};
-use rustls::{ClientConfig, HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
+use rustls::{ClientConfig, HandshakeKind, ServerConnection, StreamOwned};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -134,15 +134,7 @@ fn in_steps(
 
 /// A server over TLS that keeps connections and answers with the bytes that are asked for.
 fn secure_server(folder: &Folder, name: &str) -> SocketAddr {
-    let read = |suffix: &str| std::fs::read(folder.path(&format!("{name}.{suffix}"))).unwrap();
-    let own = evergate_crypto::ClientCertificate::from_pem(&read("pem"), &read("key")).unwrap();
-    let config = ServerConfig::builder_with_provider(evergate_crypto::client_provider())
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(own.chain, own.key)
-        .unwrap();
-    let config = Arc::new(config);
+    let config = crate::upstream::secure_config(folder, name);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {

@@ -8,8 +8,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-/// A server that answers each connection's first request, over TLS, with a session cache of its own.
-pub(crate) fn secure_backend(folder: &Folder, name: &str) -> SocketAddr {
+/// The TLS side of a server with the certificate of this name.
+pub(crate) fn secure_config(folder: &Folder, name: &str) -> Arc<ServerConfig> {
     let read = |suffix: &str| std::fs::read(folder.path(&format!("{name}.{suffix}"))).unwrap();
     let own = evergate_crypto::ClientCertificate::from_pem(&read("pem"), &read("key")).unwrap();
     let config = ServerConfig::builder_with_provider(evergate_crypto::client_provider())
@@ -18,7 +18,12 @@ pub(crate) fn secure_backend(folder: &Folder, name: &str) -> SocketAddr {
         .with_no_client_auth()
         .with_single_cert(own.chain, own.key)
         .unwrap();
-    let config = Arc::new(config);
+    Arc::new(config)
+}
+
+/// A server that answers each connection's first request, over TLS, with a session cache of its own.
+pub(crate) fn secure_backend(folder: &Folder, name: &str) -> SocketAddr {
+    let config = secure_config(folder, name);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {

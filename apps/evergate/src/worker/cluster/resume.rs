@@ -386,7 +386,7 @@ impl Worker {
         let stands = Stands { received, ended, sent: leg.output, acked };
         let gated = Gated::resumed(slot, &facts, stands, self.now);
         let slot = gated.slot.index();
-        let upstream = self.upstreams.insert(Upstream {
+        let upstream = Upstream {
             socket,
             server: runtime,
             index: leg.route.server,
@@ -400,17 +400,10 @@ impl Worker {
             used_since: self.now,
             records: None,
             gated: Some(Box::new(gated)),
-        });
-        if let Some(client) = self.clients.get_mut(key) {
-            client.upstream = Some(upstream);
-        }
+        };
+        self.add_upstream(key, upstream);
         if let Some(cluster) = &mut self.cluster {
             cluster.note_slot(slot, key);
-        }
-        if let Some(fd) = self.upstreams.get_mut(upstream).map(|upstream| upstream.fd())
-            && self.epoll.add(fd, Source::Upstream(upstream).token()).is_err()
-        {
-            self.counters.reason("epoll_failed");
         }
         let index = leg.route.server;
         self.perform(key);
