@@ -37,13 +37,14 @@ class Child:
     pids: list[int] = field(default_factory=list)
 
     def settle(self, forks: int) -> None:
-        """Notes the processes that belong to it: nginx accepts connections before its worker exists."""
+        """Notes the processes that belong to it: nginx accepts connections before its worker exists, and a shell in front
+        of a program has processes of its own for a moment."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
-            self.pids = [self.process.pid, *descendants(self.process.pid)]
-            if len(self.pids) == 1 + forks:
+            before, self.pids = self.pids, [self.process.pid, *descendants(self.process.pid)]
+            if len(self.pids) == 1 + forks and self.pids == before:
                 return
-            time.sleep(0.02)
+            time.sleep(0.1)
         raise BenchError(f"{self.name} should have {1 + forks} processes and has {len(self.pids)}")
 
     def check(self) -> None:

@@ -6,7 +6,7 @@ import json
 import select
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
@@ -327,7 +327,7 @@ def run_stall(stack: Stack, record: Record, wanted: set[str]) -> list[str]:
     stalls: list[Stall] = []
     rounds = min(options.rounds, STALL_ROUNDS_MAX)
     for number in range(rounds):
-        with make_world(stack, PAIR) as world:
+        with make_world(stack, replace(PAIR, congestion_control="cubic")) as world:
             # Both on one core: when the first dies the second has it for itself, as on a machine of its own.
             world.rest = world.core
             world.start()

@@ -1,7 +1,8 @@
 """Clusters on this machine: nodes, clients and servers in network namespaces of their own, on two bridges in another.
 
 Names of namespaces begin with `evergate-bench-` and the id of this process; they are removed at the end, and what a
-killed run left behind is removed by the next one. Nothing outside of them is touched.
+killed run left behind is removed by the next one. Nothing outside of them is touched, but for a moment what
+congestion control they may use.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import secrets
 import socket
 import subprocess
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +39,7 @@ BUCKETS = 1024
 SETTLE_TIMEOUT_S = 60.0
 KERNEL_MIN = (6, 8)
 PREFIX = "evergate-bench-"
+ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 # `ip netns exec` gives a process a /sys of its own, in which the daemon needs a BPF file system.
 WITH_BPF = ("sh", "-c", 'mount -t bpf bpf /sys/fs/bpf && exec "$@"', "node")
 
@@ -72,6 +75,8 @@ class Shape:
     clustered: bool = True
     owners: int | None = None
     """Nodes that carry connections; the others have weight 0 and only hold copies. None: all."""
+    congestion_control: str | None = None
+    """Of all hosts; the machine's when None."""
 
     def weight(self, number: int) -> int:
         return 100 if self.owners is None or number <= self.owners else 0
@@ -145,6 +150,18 @@ inside = "{inside(node)}"
 outside = "{outside(node)}"
 """
     return text
+
+
+@contextmanager
+def allowed(congestion_control: str) -> Iterator[None]:
+    """Network namespaces may begin with what the machine allows everybody."""
+    before = ALLOWED.read_text()
+    if congestion_control not in before.split():
+        ALLOWED.write_text(f"{before.strip()} {congestion_control}")
+    try:
+        yield
+    finally:
+        ALLOWED.write_text(before)
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -251,6 +268,10 @@ class World:
             self._ip("node1", f"addr add {ADDRESS}/32 dev lo")
         # As many as a client of a load test needs: all its connections come from one address.
         self._sysctl("client", "net.ipv4.ip_local_port_range", "1024 65000")
+        if self.shape.congestion_control:
+            with allowed(self.shape.congestion_control):
+                for host in ("client", "server", *self._hosts()):
+                    self._sysctl(host, "net.ipv4.tcp_congestion_control", self.shape.congestion_control)
 
     def _hosts(self) -> list[str]:
         return [f"node{number}" for number in range(1, self.shape.nodes + 1)]

@@ -61,6 +61,7 @@ pub fn server_configs() -> &'static [Arc<ServerConfig>; 3] {
             certificates: vec![certificate.clone()],
             alpn: vec![b"http/1.1".to_vec()],
             tickets: Some(tickets()),
+            session_ids: Some((tickets(), 600)),
             ..ServerSettings::default()
         };
         let old = ServerSettings { version_max: Version::Tls12, ..settings() };

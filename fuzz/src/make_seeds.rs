@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use evergate_fuzz::choices::{join, put_chunk};
 use evergate_fuzz::fixture::{TLS_POOL, handshake_params, server_configs, snapshot};
-use evergate_fuzz::worker::World;
+use evergate_fuzz::worker::{Answer, World};
 use evergate_mirror::{Boundary, Entry, LegTls, RecordKind, RecordPosition};
 use evergate_tls::{ClientHandshake, ContentType, Handshake, Progress, Records};
 use rustls::pki_types::pem::PemObject;
@@ -143,6 +143,7 @@ fn handshakes(put: &impl Fn(&str, &str, &[u8]), folder: &Path) {
         }
     }
     put("handshake", "plain", &join(&[0, 3], GET));
+    put("parcel", "tls_hello", &hello_in_parcel(&fixture));
     put("restore", "tls_hello", &restore_input(0x41, b"", b"", &hello_only(&fixture)));
 }
 
@@ -173,6 +174,16 @@ fn restore_input(flags: u8, client: &[u8], server: &[u8], entries: &[Entry]) -> 
         put_chunk(&entry.encode().expect("an entry can be written"), &mut rest);
     }
     join(&[flags, 20, 30], &rest)
+}
+
+/// Half of a ClientHello in the parcel, half of it still to come.
+fn hello_in_parcel(fixture: &Path) -> Vec<u8> {
+    let flight = take(&mut client(&client_config(&rustls::version::TLS13, fixture)));
+    let (first, second) = flight.split_at(flight.len() / 2);
+    let mut world = World::accept(1, false);
+    world.client.inbox.extend_from_slice(first);
+    world.pump();
+    parcel_input(&world, second, b"")
 }
 
 fn hello_only(fixture: &Path) -> Vec<Entry> {
@@ -217,6 +228,7 @@ fn connections(put: &impl Fn(&str, &str, &[u8])) {
         world.call(|connection, io| connection.handle_client_acked(io, acked));
         world.call(evergate_connection::Connection::handle_client_stall);
         world.call(evergate_connection::Connection::handle_server_stall);
+        parcel(put, name, listener, &requests, &responses);
         let entries = std::mem::take(&mut world.entries);
         put("restore", name, &restore_input(listener, &requests, &responses, &entries));
         let mut chunks = Vec::new();
@@ -227,6 +239,30 @@ fn connections(put: &impl Fn(&str, &str, &[u8])) {
     }
     secure(put);
     behind_tls(put);
+}
+
+/// A parcel input: what the peers say afterwards, and the parcel of the connection.
+fn parcel_input(world: &World, client: &[u8], server: &[u8]) -> Vec<u8> {
+    let mut rest = Vec::new();
+    put_chunk(client, &mut rest);
+    put_chunk(server, &mut rest);
+    put_chunk(&world.connection.export(snapshot()).expect("nothing holds it here"), &mut rest);
+    join(&[20, 30], &rest)
+}
+
+/// A connection that is packed in the middle of a conversation, with bytes that wait for both peers.
+fn parcel(put: &impl Fn(&str, &str, &[u8]), name: &str, listener: u8, requests: &[u8], responses: &[u8]) {
+    let mut world = World::accept(u32::from(listener), false);
+    let (said, answered) = (requests.len() * 2 / 3, responses.len() / 2);
+    world.server_window = said / 2;
+    world.client.inbox.extend_from_slice(&requests[..said]);
+    world.pump();
+    world.client.window = answered / 2;
+    if let Some(upstream) = &mut world.upstream {
+        upstream.socket.inbox.extend_from_slice(&responses[..answered]);
+    }
+    world.pump();
+    put("parcel", name, &parcel_input(&world, &requests[said..], &responses[answered..]));
 }
 
 /// Both ends of a connection to a server that speaks TLS, after its handshake.
@@ -254,6 +290,7 @@ fn behind_tls(put: &impl Fn(&str, &str, &[u8])) {
     let mut answer = vec![0; layout.header + OK.len() + layout.trailer];
     answer[layout.header..layout.header + OK.len()].copy_from_slice(OK);
     theirs.seal(ContentType::ApplicationData, &mut answer).expect("the first record");
+    packed_behind_tls(put, &ours, &answer);
     let mut world = World::accept(0, true);
     world.client.inbox.extend_from_slice(GET);
     world.pump();
@@ -272,6 +309,20 @@ fn behind_tls(put: &impl Fn(&str, &str, &[u8])) {
     let boundary = Boundary { first, kind: RecordKind::Data, lengths: vec![(140, 1)], digest: 1 };
     entries.push(Entry::LegBoundary { leg: 1, boundary });
     put("restore", "behind_tls_decided", &restore_input(0, GET, &answer, &entries));
+}
+
+/// A connection whose server leg speaks TLS, in a parcel.
+fn packed_behind_tls(put: &impl Fn(&str, &str, &[u8]), ours: &Records, answer: &[u8]) {
+    let mut world = World::accept(0, false);
+    world.next_dial = Answer::Wait;
+    world.client.inbox.extend_from_slice(GET);
+    world.pump();
+    world.open_with(Some(Box::new(Records::import(&ours.export()).expect("it was exported"))));
+    if let Some(upstream) = &mut world.upstream {
+        upstream.socket.inbox.extend_from_slice(&answer[..answer.len() / 2]);
+    }
+    world.pump();
+    put("parcel", "behind_tls", &parcel_input(&world, GET, &answer[answer.len() / 2..]));
 }
 
 /// A whole HTTPS conversation, and what a backup holds of it.
@@ -295,7 +346,11 @@ fn secure(put: &impl Fn(&str, &str, &[u8])) {
             given = world.client.written.len();
         }
         client.send_close_notify();
-        sent.extend_from_slice(&take(&mut client));
+        let end = take(&mut client);
+        if !mirrored {
+            put("parcel", "https", &parcel_input(&world, &end, OK));
+        }
+        sent.extend_from_slice(&end);
         let mut streams = Vec::new();
         put_chunk(&sent, &mut streams);
         put_chunk(OK, &mut streams);

@@ -11,12 +11,9 @@ use evergate_base::Micros;
 use evergate_connection::{Connection, Protocol};
 use evergate_fuzz::choices::{Choices, chunks, split};
 use evergate_fuzz::fixture;
-use evergate_fuzz::worker::{Answer, World};
+use evergate_fuzz::worker::{Answer, DEADLINES_MAX, World};
 use evergate_http::{HeaderSlots, Limits, Parsed, parse_request, parse_response};
 use libfuzzer_sys::fuzz_target;
-
-/// Deadlines that may pass one after another before a connection is gone whose peers are gone.
-const DEADLINES_MAX: usize = 16;
 
 fuzz_target!(|data: &[u8]| {
     let (mut script, streams) = split(data);

@@ -3,6 +3,7 @@
 
 #![no_main]
 
+use evergate_base::session::Sealed;
 use evergate_fuzz::choices::split;
 use evergate_fuzz::fixture::{handshake_params, server_configs};
 use evergate_tls::{Handshake, HelloStatus, Progress, hello_status, read_hello};
@@ -47,6 +48,10 @@ struct Course {
 fn run(config: usize, pieces: &[&[u8]]) -> Course {
     let mut handshake =
         Handshake::new(&server_configs()[config], &handshake_params()).expect("the settings fit");
+    let whole = pieces.concat();
+    if let Some(id) = handshake.session_wanted(&whole) {
+        handshake.resume_from(Sealed(id.repeat(5))); // that nobody sealed
+    }
     let mut course =
         Course { flight: Vec::new(), outcome: "open".into(), records: Vec::new(), rest: Vec::new() };
     let mut pieces = pieces.iter();
@@ -56,7 +61,8 @@ fn run(config: usize, pieces: &[&[u8]]) -> Course {
             Ok(Progress::Done) => {
                 let finished = handshake.finish().expect("done means done");
                 finished.records.export().encode(&mut course.records);
-                course.outcome = format!("done {} {:?}", finished.consumed, finished.facts);
+                course.outcome =
+                    format!("done {} {:?} {:?}", finished.consumed, finished.facts, finished.session);
                 course.rest = finished.leftover;
                 pieces.for_each(|piece| course.rest.extend_from_slice(piece));
                 return course;

@@ -30,27 +30,5 @@ fuzz_target!(|data: &[u8]| {
     }
     let Some(mut world) = World::restore(&state) else { return };
     world.connect();
-    for (piece, from_server) in choices.pieces(client).into_iter().zip([false, true].into_iter().cycle()) {
-        world.client.inbox.extend_from_slice(piece);
-        if from_server && let Some(upstream) = &mut world.upstream {
-            upstream.socket.inbox.extend_from_slice(server);
-        }
-        world.pump();
-        world.acknowledge();
-    }
-    world.client.ended = true;
-    for _ in 0..16 {
-        if let Some(upstream) = &mut world.upstream {
-            upstream.socket.inbox.extend_from_slice(server);
-            upstream.socket.ended = true;
-        }
-        world.pump();
-        world.acknowledge();
-        world.connect();
-        if world.closed.is_some() {
-            return;
-        }
-        world.expire();
-    }
-    assert!(world.closed.is_some(), "the connection does not end: {}", world.state());
+    world.play_out(&choices.pieces(client), server);
 });

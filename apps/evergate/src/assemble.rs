@@ -2,7 +2,7 @@
 
 use crate::config::model::{
     CertificateSource, ClientCertificates, Config, Listener as ListenerConfig, Pool as PoolConfig, PoolTls,
-    Protocol, Sticky, TlsSettings, TlsVersion,
+    Protocol, Sticky, Tickets, TlsSettings, TlsVersion,
 };
 use crate::config::model::{Policy as PolicyConfig, Server as ServerConfig};
 use crate::handover::{Offer, OfferedCertificate, OfferedTickets};
@@ -16,8 +16,8 @@ use evergate_connection::{
     Limits, Listener, Pool, Protocol as WireProtocol, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
 };
 use evergate_crypto::{
-    CertifiedName, ClientAuth, ClientCertificate, ClientSettings, ServerSettings, TicketHandle, TicketKeys,
-    Verify, client_config, load_certificate, self_signed, server_config,
+    CertifiedName, ClientAuth, ClientCertificate, ClientSettings, ServerSettings, TICKET_LIFETIME_S,
+    TicketHandle, TicketKeys, Verify, client_config, load_certificate, self_signed, server_config,
 };
 use evergate_rules::RuleId;
 use evergate_tls::Version;
@@ -215,7 +215,11 @@ fn assemble_listener(
         Some(tls) => {
             let settings = config.tls_settings(tls.settings);
             let chosen = tls.certificates.iter().map(|id| certificates[id.0].clone()).collect();
-            let made = listener_tls(settings, chosen, &listener.name, keep);
+            let mut settings = settings.clone();
+            if config.limits.session_cache_bytes_max == 0 {
+                settings.session_id_lifetime_s = 0;
+            }
+            let made = listener_tls(&settings, chosen, &listener.name, keep);
             Some(made.with_context(|| format!("TLS of listener \"{}\"", listener.name))?)
         }
     };
@@ -249,6 +253,11 @@ fn listener_tls(
         TlsVersion::V1_2 => Version::Tls12,
         TlsVersion::V1_3 => Version::Tls13,
     };
+    let by_id = settings.session_id_lifetime_s > 0 && settings.min_version == TlsVersion::V1_2;
+    let keys = match settings.tickets.is_some() || by_id {
+        true => Some(ticket_keys(settings, keep)?),
+        false => None,
+    };
     let made = server_config(ServerSettings {
         certificates,
         alpn: settings.alpn.iter().map(|name| name.clone().into_bytes()).collect(),
@@ -259,15 +268,18 @@ fn listener_tls(
             ClientCertificates::Optional => ClientAuth::Optional(roots),
             ClientCertificates::Required => ClientAuth::Required(roots),
         },
-        tickets: tickets(settings, keep)?,
+        tickets: keys.clone().filter(|_| settings.tickets.is_some()),
+        session_ids: keys.filter(|_| by_id).map(|keys| (keys, settings.session_id_lifetime_s)),
         prefer_chacha_when_client_does: true,
         policy: policy.to_owned(),
     });
     Ok(made?)
 }
 
-fn tickets(settings: &TlsSettings, keep: &mut Keepsakes) -> Result<Option<TicketHandle>> {
-    let Some(wanted) = &settings.tickets else { return Ok(None) };
+/// What tickets are encrypted with, and sessions that go by an id; also where only the latter exist.
+fn ticket_keys(settings: &TlsSettings, keep: &mut Keepsakes) -> Result<TicketHandle> {
+    let without_tickets = Tickets { keys: None, rotate: Duration::from_secs(u64::from(TICKET_LIFETIME_S)) };
+    let wanted = settings.tickets.as_ref().unwrap_or(&without_tickets);
     let from_file = match &wanted.keys {
         Some(path) => {
             let keys = TicketKeys::from_file_bytes(&read(path)?);
@@ -293,7 +305,7 @@ fn tickets(settings: &TlsSettings, keep: &mut Keepsakes) -> Result<Option<Ticket
     if let Some(keys) = from_file {
         keep.pending.push(Change::Tickets(handle.clone(), keys));
     }
-    Ok(Some(handle))
+    Ok(handle)
 }
 
 fn pem_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
@@ -467,8 +479,9 @@ fn stable_hash(parts: &[&str]) -> u64 {
 /// Names what decides about connections: the same on all nodes that run the same version with the same file.
 fn fingerprint(config: &Config) -> u64 {
     let decides = format!(
-        "{:?} {:?} {:?} {:?} {:?} {:?}",
+        "{:?} {:?} {:?} {:?} {:?} {:?} {:?}",
         config.listeners,
+        config.tls,
         config.certificates,
         config.pools,
         config.rules.specs,

@@ -21,6 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 const BACKLOG: i32 = 4096;
+/// Sessions that a new process gets along, in bytes: the newest.
+const OFFERED_SESSIONS_BYTES: usize = 1 << 20;
 
 /// One running worker.
 #[derive(Debug)]
@@ -87,6 +89,8 @@ impl Daemon {
         let _ = evergate_sys::raise_file_limit();
         let count = config.node.worker_count().get();
         let is_first = inherited.is_none();
+        let inherited_sessions =
+            inherited.as_ref().map(|from| from.offer.sessions.clone()).unwrap_or_default();
         let (bound, sockets, streams) = match inherited {
             None => {
                 let (bound, sockets) = bind_all(&config, count)?;
@@ -116,6 +120,10 @@ impl Daemon {
             })?;
         }
         let shared = Arc::new(Shared::default());
+        shared.sessions.set_bytes_max(config.limits.session_cache_bytes_max);
+        for session in inherited_sessions {
+            shared.sessions.keep(session);
+        }
         let settings = settings(&config, count);
         let workers = (0..count)
             .map(|index| {
@@ -176,6 +184,7 @@ impl Daemon {
             generation: self.generation.snapshot.generation,
             workers: self.workers.len(),
             servers: offered_servers(&self.generation),
+            sessions: self.shared.sessions.newest(OFFERED_SESSIONS_BYTES).into_iter().flatten().collect(),
             ..Offer::default()
         };
         self.keep.bequeath(&mut offer, rotated_unix_s);
@@ -252,6 +261,7 @@ impl Daemon {
         }
         let copies = self.keep_sockets(sockets, &gone)?;
         self.keep.commit();
+        self.shared.sessions.set_bytes_max(config.limits.session_cache_bytes_max);
         let settings = settings(&config, self.workers.len());
         for (worker, add) in self.workers.iter().zip(copies) {
             worker.tell(Command::Reload(assembled.generation.clone()));

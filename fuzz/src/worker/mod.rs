@@ -11,13 +11,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evergate_base::Micros;
+use evergate_base::session::{Sealed, SessionId};
 use evergate_connection::{Connection, Effects, Failure, Io, Node, RequestLog, Scratch, Snapshot};
 use evergate_mirror::{Entry, Mirrored};
 use evergate_rules::RuleId;
+use evergate_tls::Records;
 
 use crate::fixture;
 
 pub use socket::Socket;
+
+/// Deadlines that may pass one after another before a connection is gone whose peers are gone.
+pub const DEADLINES_MAX: usize = 16;
 
 /// A server connection.
 #[derive(Debug, Default)]
@@ -70,6 +75,9 @@ impl Node for View {
     }
     fn allow(&mut self, _: &Snapshot, _: RuleId, _: IpAddr, _: &[u8]) -> bool {
         self.allows
+    }
+    fn session(&mut self, id: &SessionId) -> Option<Sealed> {
+        (id[0] & 1 == 0).then(|| Sealed(id.repeat(5))) // that nobody sealed
     }
     fn wants_logs(&self) -> bool {
         true
@@ -152,6 +160,19 @@ impl World {
         Some(world)
     }
 
+    /// A connection that came in a parcel, with its sockets; `None` when it is refused. What it says of its own past may be
+    /// wrong, and costs it its sockets at most.
+    pub fn import(parcel: &[u8]) -> Option<World> {
+        let (connection, leg) = Connection::import(fixture::snapshot(), parcel).ok()?;
+        let mut world = World::around(connection, Micros::from_ms(1000));
+        world.upstream = leg.map(|leg| {
+            let socket = Socket { window: usize::MAX, forgives: true, ..Socket::default() };
+            Upstream { leg: leg.leg, socket }
+        });
+        world.client.forgives = true;
+        Some(world)
+    }
+
     fn around(connection: Connection, now: Micros) -> World {
         World {
             connection,
@@ -194,7 +215,14 @@ impl World {
     pub fn connect(&mut self) {
         if let Some(Dialing { leg, server }) = self.dialing.take() {
             self.with(|connection, io| connection.handle_leg_connecting(io.now, leg, server));
-            self.open(leg, server);
+            self.open(leg, server, None);
+        }
+    }
+
+    /// What was dialled has connected and, with records, has made a handshake.
+    pub fn open_with(&mut self, records: Option<Box<Records>>) {
+        if let Some(Dialing { leg, server }) = self.dialing.take() {
+            self.open(leg, server, records);
         }
     }
 
@@ -219,6 +247,34 @@ impl World {
         assert!(deadline < Micros(u64::MAX), "no deadline: {}", self.state());
         self.now = self.now.max(deadline);
         self.call(Connection::handle_timeout);
+    }
+
+    /// The client says this in pieces, servers their part after every second one and again on each connection to come; then
+    /// everybody ends, time passes, and so must the connection.
+    pub fn play_out(&mut self, client: &[&[u8]], server: &[u8]) {
+        for (piece, from_server) in client.iter().zip([false, true].into_iter().cycle()) {
+            self.client.inbox.extend_from_slice(piece);
+            if from_server && let Some(upstream) = &mut self.upstream {
+                upstream.socket.inbox.extend_from_slice(server);
+            }
+            self.pump();
+            self.acknowledge();
+        }
+        self.client.ended = true;
+        for _ in 0..DEADLINES_MAX {
+            if let Some(upstream) = &mut self.upstream {
+                upstream.socket.inbox.extend_from_slice(server);
+                upstream.socket.ended = true;
+            }
+            self.pump();
+            self.acknowledge();
+            self.connect();
+            if self.closed.is_some() {
+                return;
+            }
+            self.expire();
+        }
+        assert!(self.closed.is_some(), "the connection does not end: {}", self.state());
     }
 
     /// The connection's state without its configuration, for messages.

@@ -3,6 +3,7 @@
 use evergate_base::Micros;
 use evergate_connection::{Effect, Failure, Hint, Source};
 use evergate_mirror::Side;
+use evergate_tls::Records;
 
 use super::{Answer, Dialing, Socket, Upstream, World};
 use crate::fixture;
@@ -107,7 +108,8 @@ impl World {
                     self.sent_up.push(upstream.socket.written);
                 }
             }
-            Effect::Matched(_) => {}
+            Effect::Matched(_) | Effect::ResetServer { .. } => {}
+            Effect::KeepSession(_) | Effect::WithdrawSession(_) => {}
             Effect::Logged(log) => self.logs.push(log),
             Effect::Acknowledge { side: Side::Client, position } => {
                 let read = self.client.read;
@@ -121,11 +123,11 @@ impl World {
         assert!(self.dialing.is_none() && self.upstream.is_none(), "dialled twice");
         assert!((pool as usize) < self.connection.snapshot().pools.len(), "pool {pool}");
         let server = match hint {
-            Hint::Server(server) if !tried.contains(&server) => server,
+            Hint::Server(server) if server < fixture::SERVERS && !tried.contains(&server) => server,
             _ => leg % fixture::SERVERS,
         };
         match self.next_dial {
-            Answer::Open => self.open(leg, server),
+            Answer::Open => self.open(leg, server, None),
             Answer::Wait => {
                 self.with(|connection, io| connection.handle_leg_connecting(io.now, leg, server));
                 self.dialing = Some(Dialing { leg, server });
@@ -145,10 +147,10 @@ impl World {
         }
     }
 
-    pub(super) fn open(&mut self, leg: u32, server: u32) {
+    pub(super) fn open(&mut self, leg: u32, server: u32, records: Option<Box<Records>>) {
         let socket = Socket { window: self.server_window, ..Socket::default() };
         self.upstream = Some(Upstream { leg, socket });
-        self.call(|connection, io| connection.handle_leg_open(io, leg, server, None));
+        self.call(|connection, io| connection.handle_leg_open(io, leg, server, records));
     }
 
     fn release(&mut self, leg: u32) {

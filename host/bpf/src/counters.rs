@@ -55,11 +55,13 @@ pub enum Counter {
     CookieAccepted,
     /// ACKs of unknown connections without a valid cookie.
     CookieWrong,
+    /// Segments of connections whose sockets are yet to be made, handed to who makes them.
+    Knocked,
 }
 
 impl Counter {
     /// All of them, in order.
-    pub const ALL: [Counter; 24] = [
+    pub const ALL: [Counter; 25] = [
         Counter::Clamped,
         Counter::AckDropped,
         Counter::AckEmitted,
@@ -84,6 +86,7 @@ impl Counter {
         Counter::CookieSent,
         Counter::CookieAccepted,
         Counter::CookieWrong,
+        Counter::Knocked,
     ];
 }
 

@@ -25,6 +25,15 @@ pub(crate) fn words(ip: IpAddr) -> [u32; 4] {
     words
 }
 
+/// The reverse of [`words`].
+pub(crate) fn address(words: [u32; 4]) -> IpAddr {
+    let mut octets = [0; 16];
+    for (bytes, word) in octets.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_ne_bytes());
+    }
+    IpAddr::from(octets).to_canonical()
+}
+
 impl Flow {
     /// The flow between two addresses; v4-mapped ones become IPv4.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Flow {
@@ -60,5 +69,8 @@ mod tests {
         assert!(!mapped.is_ipv6());
         assert!(flow("[fd00::1]:1", "[fd00::2]:2").is_ipv6());
         assert_eq!(words("10.0.0.1".parse().unwrap()), words("::ffff:10.0.0.1".parse().unwrap()));
+        for ip in ["10.0.0.1", "fd00::1:2"].map(|ip| ip.parse().unwrap()) {
+            assert_eq!(address(words(ip)), ip);
+        }
     }
 }

@@ -110,6 +110,7 @@ pub struct Gate {
     batches: Arc<Table<types::batch>>,
     owners: Owners,
     leases: Leases,
+    pending: Table<u64>,
     ports: PortBlocks,
     pub(crate) bucket_key: BucketKey,
     legs: std::sync::Mutex<BTreeMap<IpAddr, bool>>,
@@ -176,6 +177,7 @@ impl Gate {
             batches: Arc::new(Table::map(&handle(&loaded.maps.batches)?)?),
             owners: Owners { table: Arc::new(Table::map(&handle(&loaded.maps.owners)?)?) },
             leases: Leases { table: Arc::new(Table::map(&handle(&loaded.maps.leases)?)?) },
+            pending: Table::map(&handle(&loaded.maps.pending)?)?,
             maps: Arc::new(Maps {
                 flows: handle(&loaded.maps.flows)?,
                 free_slots: handle(&loaded.maps.free_slots)?,
@@ -199,6 +201,7 @@ impl Gate {
             node: options.node,
             clock,
         };
+        Bucket::all().for_each(|bucket| gate.set_pending(bucket, None)); // what a process before was about
         if !options.keep {
             gate.fill_free_slots(options.flows_max)?;
         }
@@ -315,6 +318,13 @@ impl Gate {
         self.leases.clone()
     }
 
+    /// Connections of the bucket are being continued: segments of flows that have no slot yet are handed to this lane
+    /// ([`Knock`](crate::Knock)), whatever else becomes of them. `None`: all have one.
+    pub fn set_pending(&self, bucket: Bucket, lane: Option<LaneId>) {
+        let word = lane.map_or(0, |lane| lane.number() as u64 + 1);
+        self.pending.word(bucket.number()).store(word, Ordering::Release);
+    }
+
     /// The ports of server legs.
     pub fn ports(&self) -> PortBlocks {
         self.ports
@@ -331,6 +341,19 @@ impl Gate {
     /// What one worker needs, to be used in its thread. A second lane of the same number takes the first one's events.
     pub fn lane(&self, id: LaneId) -> Result<Lane, GateError> {
         Lane::new(id, self.maps.clone(), self.programs.clone(), self.slots.clone(), self.batches.clone())
+    }
+
+    /// Whether a program of this node holds the flow's slot: there is a connection of these ends already.
+    pub fn is_held(&self, flow: &Flow) -> bool {
+        let mut index = [0; 4];
+        let found = self.maps.flows.lookup_into(bytes(&flow.key()), &mut index, MapFlags::ANY);
+        let slot = u32::from_ne_bytes(index) as usize;
+        if !matches!(found, Ok(true)) || slot >= self.slots.entries() {
+            return false;
+        }
+        // SAFETY: an aligned field of an entry of the table.
+        let flags = unsafe { AtomicU32::from_ptr(&raw mut (*self.slots.pointer(slot)).flags) };
+        flags.load(Ordering::Acquire) & FLAG_TAKEN != 0
     }
 
     /// Gates a flow that lived elsewhere, before its socket exists. Its bucket must be on hold.

@@ -4,7 +4,7 @@ use crate::gate::{Maps, Programs};
 use crate::skeleton::types;
 use crate::slot::{FLAG_FIN, FLAG_OPEN, FLAG_RST, Slot};
 use crate::table::{Table, bytes};
-use crate::{Flow, GateError};
+use crate::{Flow, GateError, Knock};
 use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, RingBuffer, RingBufferBuilder};
 use std::collections::VecDeque;
@@ -17,7 +17,10 @@ use std::sync::{Arc, Mutex};
 pub const BATCH: usize = 64;
 const LANES: usize = 64;
 /// Events that a worker can be behind by; beyond it they are lost and counted.
-const RING_BYTES: u32 = 1 << 16;
+const RING_BYTES: u32 = 1 << 20;
+/// Events taken at once, and segments that may wait to be taken: whoever sends them as fast as they are read must not keep the
+/// worker from all else.
+const EVENTS_MAX: usize = 1024;
 /// How long a finished flow may wait for the peer's last ACK before its slot is taken away, in nanoseconds.
 const FINISH_NS_MAX: u64 = 60_000_000_000;
 
@@ -37,6 +40,15 @@ impl LaneId {
     }
 }
 
+/// What the gate tells a lane.
+#[derive(Debug, Default)]
+pub struct Events {
+    /// Indexes of slots that were woken. One may be stale: look at the slot before acting.
+    pub woken: Vec<u32>,
+    /// Segments of flows that nobody knows yet, in buckets that are pending in this lane.
+    pub knocks: Vec<Knock>,
+}
+
 struct Finished {
     slot: Slot,
     end: u32,
@@ -51,7 +63,7 @@ pub struct Lane {
     slots: Arc<Table<types::slot>>,
     batches: Arc<Table<types::batch>>,
     ring: RingBuffer<'static>,
-    woken: Arc<Mutex<Vec<u32>>>,
+    heard: Arc<Mutex<Events>>,
     finished: VecDeque<Finished>,
 }
 
@@ -73,18 +85,22 @@ impl Lane {
         maps.events
             .update(&u32::from(id.0).to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
             .map_err(failed)?;
-        let woken = Arc::new(Mutex::new(Vec::new()));
-        let sink = woken.clone();
+        let heard = Arc::new(Mutex::new(Events::default()));
+        let sink = heard.clone();
         let mut builder = RingBufferBuilder::new();
         let take = move |data: &[u8]| {
-            if let (Some(index), Ok(mut woken)) = (data.first_chunk(), sink.lock()) {
-                woken.push(u32::from_ne_bytes(*index));
+            if let Ok(mut heard) = sink.lock() {
+                match <[u8; 4]>::try_from(data) {
+                    Ok(index) => heard.woken.push(u32::from_ne_bytes(index)),
+                    Err(_) if heard.knocks.len() < EVENTS_MAX => heard.knocks.extend(Knock::read(data)),
+                    Err(_) => {} // said again
+                }
             }
             0
         };
         builder.add(&ring, take).map_err(failed)?;
         let ring = builder.build().map_err(failed)?;
-        Ok(Lane { id, maps, programs, slots, batches, ring, woken, finished: VecDeque::new() })
+        Ok(Lane { id, maps, programs, slots, batches, ring, heard, finished: VecDeque::new() })
     }
 
     /// Its number.
@@ -107,11 +123,15 @@ impl Lane {
         self.ring.epoll_fd()
     }
 
-    /// Moves the indexes of slots that were woken into `into`. An index may be stale: look at the slot before acting.
-    pub fn events(&mut self, into: &mut Vec<u32>) -> io::Result<()> {
-        self.ring.consume().map_err(|error| io::Error::other(format!("{error:#}")))?;
-        if let Ok(mut woken) = self.woken.lock() {
-            into.append(&mut woken);
+    /// Moves what has happened into `into`: at most 1,024 events, more stay for the next time.
+    pub fn events(&mut self, into: &mut Events) -> io::Result<()> {
+        let taken = self.ring.consume_raw_n(EVENTS_MAX);
+        if taken < 0 {
+            return Err(io::Error::from_raw_os_error(-taken));
+        }
+        if let Ok(mut heard) = self.heard.lock() {
+            into.woken.append(&mut heard.woken);
+            into.knocks.append(&mut heard.knocks);
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ pub(crate) const FLAG_TAKEN: u32 = 4;
 pub(crate) const FLAG_RESTORED: u32 = 8;
 pub(crate) const FLAG_OPEN: u32 = 16;
 pub(crate) const FLAG_LEARN: u32 = 32;
+const FLAG_ASLEEP: u32 = 64;
 /// A link address that is not known.
 const UNKNOWN: [u8; 6] = [0; 6];
 const LANE_SHIFT: u32 = 24;
@@ -206,6 +207,14 @@ impl Slot {
     /// Nothing is withheld any more: the flow has no backup, or has ended.
     pub fn open(&self) {
         self.flags().fetch_or(FLAG_OPEN, Ordering::AcqRel);
+    }
+
+    /// While its socket is being made nothing of the peer may reach it: the kernel would take it in at once.
+    pub fn set_asleep(&self, asleep: bool) {
+        match asleep {
+            true => self.flags().fetch_or(FLAG_ASLEEP, Ordering::AcqRel),
+            false => self.flags().fetch_and(!FLAG_ASLEEP, Ordering::AcqRel),
+        };
     }
 
     /// Asks for one event in `lane` when the peer has acknowledged up to `ack`. False when it has already: then no event

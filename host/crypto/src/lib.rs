@@ -23,6 +23,7 @@ mod random;
 mod resolver;
 mod rsa;
 mod server;
+mod sessions;
 mod sign;
 mod tickets;
 mod websocket;

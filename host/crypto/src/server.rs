@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest;
 use evergate_tls::Version;
+use rustls::crypto::CryptoProvider;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::CertificateDer;
@@ -13,6 +14,7 @@ use crate::error::ConfigError;
 use crate::provider::{client_provider, provider};
 use crate::random::{CaptureLog, SeedTime};
 use crate::resolver::SniResolver;
+use crate::sessions::PolicySessions;
 use crate::tickets::{PolicyTickets, TicketHandle};
 
 /// Whether clients have to show a certificate.
@@ -40,11 +42,14 @@ pub struct ServerSettings {
     pub version_max: Version,
     /// Client certificates.
     pub client_auth: ClientAuth,
-    /// Keys of session tickets; without them no session is resumed.
+    /// Keys of session tickets; without them no session is resumed by ticket.
     pub tickets: Option<TicketHandle>,
+    /// Keys that TLS 1.2 sessions are sealed with which clients without tickets resume by their ids, and how long they may,
+    /// in seconds; without them no session gets an id.
+    pub session_ids: Option<(TicketHandle, u32)>,
     /// Whether a client that puts ChaCha20-Poly1305 first gets it; everyone else gets AES-GCM.
     pub prefer_chacha_when_client_does: bool,
-    /// Name of the listener or virtual host: tickets made under one name are not accepted under another, nor under
+    /// Name of the listener or virtual host: sessions made under one name are not resumed under another, nor under
     /// other client authentication.
     pub policy: String,
 }
@@ -58,6 +63,7 @@ impl Default for ServerSettings {
             version_max: Version::Tls13,
             client_auth: ClientAuth::None,
             tickets: None,
+            session_ids: None,
             prefer_chacha_when_client_does: true,
             policy: String::new(),
         }
@@ -79,7 +85,11 @@ pub fn server_config(settings: ServerSettings) -> Result<Arc<ServerConfig>, Conf
         (Version::Tls13, Version::Tls12) => return Err(ConfigError::Versions),
     };
     let policy = policy_tag(&settings.policy, &settings.client_auth);
-    let builder = ServerConfig::builder_with_details(provider(), Arc::new(SeedTime))
+    let mut provider = CryptoProvider::clone(&provider());
+    if settings.version_max == Version::Tls12 {
+        provider.cipher_suites.retain(|suite| suite.tls13().is_none()); // the driver sees by them what is spoken
+    }
+    let builder = ServerConfig::builder_with_details(Arc::new(provider), Arc::new(SeedTime))
         .with_protocol_versions(versions)?;
     let builder = match &settings.client_auth {
         ClientAuth::None => builder.with_no_client_auth(),
@@ -97,7 +107,10 @@ pub fn server_config(settings: ServerSettings) -> Result<Arc<ServerConfig>, Conf
     config.alpn_protocols = settings.alpn;
     // The handshake driver looks at the order of a client that is not ignored, and at that of no other.
     config.ignore_client_order = !settings.prefer_chacha_when_client_does;
-    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.session_storage = match settings.session_ids {
+        Some((handle, lifetime_s)) => Arc::new(PolicySessions { handle, policy, lifetime_s }),
+        None => Arc::new(NoServerSessionStorage {}),
+    };
     match settings.tickets {
         Some(handle) => config.ticketer = Arc::new(PolicyTickets { handle, policy }),
         None => config.send_tls13_tickets = 0,
@@ -120,7 +133,7 @@ pub(crate) fn root_store(roots: &[CertificateDer<'static>]) -> Result<Arc<RootCe
     Ok(Arc::new(store))
 }
 
-/// What a ticket is bound to, so that a session never skips a check that its server would make (CVE-2025-23419).
+/// What a ticket and a session with an id are bound to, so that a session never skips a check that its server would make (CVE-2025-23419).
 /// Renewed certificates leave it as it is.
 fn policy_tag(name: &str, auth: &ClientAuth) -> [u8; 32] {
     let mut context = digest::Context::new(&digest::SHA256);

@@ -128,7 +128,7 @@ impl TicketKeys {
         TicketKeys { keys }
     }
 
-    fn encrypt(&self, plain: &[u8], policy: &[u8; 32]) -> Option<Vec<u8>> {
+    pub(crate) fn encrypt(&self, plain: &[u8], policy: &[u8; 32]) -> Option<Vec<u8>> {
         let now = with_current(|seed| seed.unix_s)?;
         let newest_active = self.keys.iter().find(|key| key.active_from_unix_s <= now);
         let key = newest_active.or(self.keys.last())?;
@@ -148,7 +148,7 @@ impl TicketKeys {
         Some(ticket)
     }
 
-    fn decrypt(&self, ticket: &[u8], policy: &[u8; 32]) -> Option<Vec<u8>> {
+    pub(crate) fn decrypt(&self, ticket: &[u8], policy: &[u8; 32]) -> Option<Vec<u8>> {
         let now = with_current(|seed| seed.unix_s)?;
         let (name, rest) = ticket.split_first_chunk::<NAME>()?;
         let (nonce, sealed) = rest.split_first_chunk::<NONCE>()?;

@@ -213,6 +213,19 @@ impl Restore {
 }
 
 impl Restoring {
+    /// Bytes that came from the peer before there was a socket, directly after what was received: they count as received and
+    /// can be read. How many were taken: all, or none when there is no memory for them.
+    pub fn receive(&self, data: &[u8]) -> io::Result<usize> {
+        let fd = self.socket.as_raw_fd();
+        let queue = |which: i32| set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, &which);
+        queue(RECEIVE_QUEUE)?;
+        // SAFETY: pointer and length describe `data`.
+        let taken = unsafe { libc::send(fd, data.as_ptr().cast(), data.len(), 0) };
+        let result = usize::try_from(taken).map_err(|_| io::Error::last_os_error());
+        queue(0)?;
+        result
+    }
+
     /// Lets the socket live: it answers and may be written to. What the peer lacks is written by the caller now; it
     /// leaves at once.
     pub fn finish(self) -> Result<OwnedFd, RestoreError> {

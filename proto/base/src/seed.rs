@@ -9,6 +9,7 @@
 //! a draw never repeats a counter value. This module does no cryptography: the provider turns (key, counter, label)
 //! into bytes.
 
+use crate::session::{KeptSession, Sealed, SessionId};
 use std::cell::RefCell;
 
 /// What one handshake's randomness and time are derived from.
@@ -22,6 +23,8 @@ pub struct Seed {
     pub unix_s: u64,
     /// Secrets that the provider's key log hands back to the driver, in the order logged.
     pub captured: Vec<Captured>,
+    /// The TLS 1.2 session that goes by an id, in and out.
+    pub session: SessionSlot,
 }
 
 impl std::fmt::Debug for Seed {
@@ -31,6 +34,20 @@ impl std::fmt::Debug for Seed {
             .field("unix_s", &self.unix_s)
             .finish_non_exhaustive()
     }
+}
+
+/// What a handshake is given of a session that goes by its id, and what it leaves of one: values, so that the handshake
+/// asks no store.
+#[derive(Clone, Debug, Default)]
+pub struct SessionSlot {
+    /// What was found under the id that the client named.
+    pub found: Option<Sealed>,
+    /// Whether a new session gets an id: its client has no other means to resume it.
+    pub wanted: bool,
+    /// The id under which what was found could be opened.
+    pub opened: Option<SessionId>,
+    /// A new session, to be kept.
+    pub kept: Option<KeptSession>,
 }
 
 /// One secret of the key log, kept because a record layer needs it for KeyUpdate.
@@ -62,7 +79,7 @@ pub enum SecretKind {
 impl Seed {
     /// A seed with nothing drawn yet.
     pub fn new(key: [u8; 32], unix_s: u64) -> Seed {
-        Seed { key, counter: 0, unix_s, captured: Vec::new() }
+        Seed { key, counter: 0, unix_s, captured: Vec::new(), session: SessionSlot::default() }
     }
 }
 

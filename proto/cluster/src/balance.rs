@@ -69,6 +69,8 @@ impl Node {
         let weights = self.weights(&self.members);
         let liked = |bucket: u16, id: NodeId| score(bucket, id, weights.get(&id).copied().unwrap_or(0));
         let others = steady.without(me);
+        let shunned: MemberSet =
+            self.peers.iter().filter(|(_, peer)| peer.is_shunned(self.now)).map(|(id, _)| *id).collect();
         let wanted = usize::from(self.config.backups).min(others.len());
         for bucket in 0..self.config.buckets {
             let Some(office) = self.offices.get_mut(usize::from(bucket)) else { return };
@@ -78,10 +80,15 @@ impl Node {
             let destined = office.destined.map_or(MemberSet::EMPTY, MemberSet::of);
             let usable = office.listed.intersection(others).minus(office.dropping).minus(destined);
             if usable.len() < wanted && room.mirrors > 0 {
-                let free = others.minus(office.listed).minus(office.gone);
-                if let Some(best) = free.iter().max_by_key(|id| liked(bucket, *id))
-                    && office.list(best)
-                {
+                let free = others.minus(office.listed);
+                let (fresh, again) = (free.minus(office.gone), free.minus(shunned));
+                let best = |of: MemberSet| of.iter().max_by_key(|id| liked(bucket, *id));
+                // Of those that were dropped one is tried again when there is nobody else.
+                let unread = self.changed.contains(&bucket);
+                let best = best(fresh).or_else(|| {
+                    best(again).filter(|_| !unread && office.renew(self.view, self.members.set().without(me)))
+                });
+                if best.is_some_and(|best| office.list(best)) {
                     room.mirrors -= 1;
                     self.touch(Bucket(bucket));
                 }

@@ -1,15 +1,18 @@
 //! One bucket at one node: its office, and the operations that change it inside a view.
 //!
 //! Inside a view the owner is the sequencer: it alone lists, adds and drops backups and hands the bucket on. Invariants:
-//! what a commit waits for is listed; a backup dropped in a term is not listed again in it (so that a late Add or Drop
-//! cannot be mistaken for a new one); of old and new owner the old one gives up first.
+//! what a commit waits for is listed; a backup dropped in a term is not listed again in it (so that a late Add, Drop or
+//! report cannot be mistaken for a new one): the owner begins another term first; of old and new owner the old one gives up
+//! first.
 
 use std::collections::BTreeMap;
 
 use evergate_base::Micros;
 
 use crate::message::{Assignment, Body, Change, Claim, Header, Holds, OPS_MAX, Op};
-use crate::{BUCKETS, Begin, Bucket, Generation, MemberSet, Node, NodeId, Rejected, Role, Term, ViewId};
+use crate::{
+    BUCKETS, Begin, Bucket, Freeze, Generation, MemberSet, Node, NodeId, Rejected, Role, Term, ViewId,
+};
 
 /// How many operations may wait to be sent to one member.
 const REPLIES_MAX: usize = 2 * BUCKETS as usize;
@@ -44,7 +47,9 @@ pub(crate) struct Office {
     /// As the owner: dropped in this term.
     pub(crate) gone: MemberSet,
     /// As the owner: to be handed to, since when.
-    pub(crate) freezing: Option<(NodeId, Micros)>,
+    pub(crate) freezing: Option<(Freeze, Micros)>,
+    /// As the owner: attempts to hand it on, in this view.
+    freezes: u32,
     /// As the last owner: handed on, with the sets of the new owner, until it says that it has it.
     handing: Option<Handing>,
     /// As the new owner: members that have not heard of the move.
@@ -131,6 +136,19 @@ impl Office {
         };
     }
 
+    /// As the owner: begins another term, in which backups that were dropped may be listed again. Those in sync stay so; those
+    /// that are being filled are filled anew. Not while anything of this term is outstanding.
+    pub(crate) fn renew(&mut self, view: ViewId, others: MemberSet) -> bool {
+        let moves = self.moves.checked_add(1).filter(|_| !self.is_busy());
+        let Some(moves) = moves else { return false };
+        self.moves = moves;
+        self.begin = Some(Begin::Kept);
+        self.stored.term = Term { view, moves };
+        self.gone = MemberSet::EMPTY;
+        self.unaware = others;
+        true
+    }
+
     /// Lists one more backup, as far as the term allows.
     pub(crate) fn list(&mut self, id: NodeId) -> bool {
         let can = !self.listed.contains(id) && !self.gone.contains(id);
@@ -145,7 +163,7 @@ impl Node {
     /// What this node is to a bucket.
     pub fn role(&self, bucket: Bucket) -> Role {
         let Some(office) = self.offices.get(usize::from(bucket.0)) else {
-            return Role::Outside { owner: None };
+            return Role::NOTHING;
         };
         let term = Term { view: self.view, moves: office.moves };
         let generation = office.generation;
@@ -156,12 +174,17 @@ impl Node {
                 begin: office.begin.unwrap_or(Begin::Kept),
                 required: office.required(),
                 syncing: office.listed.minus(office.required()),
-                freeze_for: office.freezing.map(|(to, _)| to),
+                freeze_for: office.freezing.map(|(freeze, _)| freeze),
             },
             Some(owner) if office.in_sync || !office.dropped && self.is_being_filled(bucket) => {
                 Role::Backup { term, owner, generation, in_sync: office.in_sync }
             }
-            owner => Role::Outside { owner },
+            None => Role::NOTHING,
+            // Whoever lists a node again that it dropped begins another term first.
+            owner => {
+                let moves = office.moves.saturating_add(u32::from(office.dropped));
+                Role::Outside { owner, since: Term { moves, ..term } }
+            }
         }
     }
 
@@ -231,16 +254,19 @@ impl Node {
         }
     }
 
-    /// As the owner: the bucket is quiet, nothing was emitted beyond `index`, and the node that it is frozen for has
-    /// acknowledged everything up to there. From this call on it is not ours.
-    pub fn handle_frozen(&mut self, now: Micros, bucket: Bucket, term: Term, index: u64) {
+    /// As the owner: the bucket is quiet for this move, nothing was emitted beyond `index`, and the node that it is frozen for
+    /// has acknowledged everything up to there. From this call on it is not ours. What is said of a move that was called off
+    /// counts for no other one.
+    pub fn handle_frozen(&mut self, now: Micros, bucket: Bucket, term: Term, freeze: Freeze, index: u64) {
         self.note_now(now);
         let (me, view, pending) = (self.me.id, self.view, self.pending.is_some());
         let Some(office) = self.offices.get_mut(usize::from(bucket.0)) else { return };
-        let Some((to, _)) = office.freezing else { return };
-        if pending || office.owner != Some(me) || term != (Term { view, moves: office.moves }) {
+        let Some((asked, _)) = office.freezing else { return };
+        let stale = asked != freeze || term != (Term { view, moves: office.moves });
+        if pending || stale || office.owner != Some(me) {
             return;
         }
+        let to = asked.to;
         let in_sync = office.required();
         let (in_sync, listed) = (in_sync.with(me), office.listed.with(me));
         office.stored = Stored { term, index };
@@ -261,9 +287,19 @@ impl Node {
         self.begin_move(bucket, to);
     }
 
-    /// As the owner: a backup that does not keep up shall not hold up every commit. Calls a move off that waits for it.
-    pub fn drop_backup(&mut self, now: Micros, bucket: Bucket, backup: NodeId) {
+    /// As the owner of `term`: a backup that does not keep up shall not hold up every commit. Calls a move off that waits for
+    /// it. The backup is listed again when it has been left alone for a while, longer each time.
+    pub fn drop_backup(&mut self, now: Micros, bucket: Bucket, term: Term, backup: NodeId) {
         self.note_now(now);
+        let Some(office) = self.offices.get(usize::from(bucket.0)) else { return };
+        let mine = office.owner == Some(self.me.id) && term == Term { view: self.view, moves: office.moves };
+        if !mine || !office.listed.contains(backup) || office.dropping.contains(backup) {
+            return;
+        }
+        let (least, most) = (self.config.timing.hold_down_min, self.config.timing.hold_down_max);
+        if let Some(peer) = self.peers.get_mut(&backup) {
+            peer.shun(self.now, least, most);
+        }
         self.begin_drop(bucket, backup);
     }
 
@@ -279,7 +315,8 @@ impl Node {
             && office.backups.contains(to)
             && office.dropping.is_empty();
         if can {
-            office.freezing = Some((to, now));
+            office.freezes = office.freezes.wrapping_add(1);
+            office.freezing = Some((Freeze { to, number: office.freezes }, now));
             self.touch(bucket);
         }
         can
@@ -300,6 +337,7 @@ impl Node {
         } else if office.listed.contains(backup) {
             // It was never waited for.
             office.listed = office.listed.without(backup);
+            office.gone = office.gone.with(backup);
         }
         self.touch(bucket);
     }
@@ -399,6 +437,7 @@ impl Node {
                 if barred || office.owner != Some(from) {
                     return Ok(None);
                 }
+                office.moves = op.moves;
                 office.in_sync = false;
                 office.dropped = true;
                 office.stored = Stored::default();

@@ -61,12 +61,15 @@ pub enum Begin {
 /// What this node is to a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Nothing: keep no mirror. Packets go to `owner`.
+    /// Nothing: drop what was fed in terms before `since`. Packets go to `owner`, who may already feed this node in a later
+    /// term: its frames can be faster than the news of it.
     Outside {
         /// Who serves it, if known.
         owner: Option<NodeId>,
+        /// The first term in which a feed counts.
+        since: Term,
     },
-    /// Keeps a mirror, fed by the owner.
+    /// Keeps a mirror, fed by the owner. While it is not in sync, what was fed in terms before this one is to be dropped.
     Backup {
         /// Whose feed counts.
         term: Term,
@@ -90,9 +93,23 @@ pub enum Role {
         required: MemberSet,
         /// To be mirrored to: snapshot and log, then [`crate::Node::handle_caught_up`].
         syncing: MemberSet,
-        /// Freeze the bucket for a move to this node, then call [`crate::Node::handle_frozen`].
-        freeze_for: Option<NodeId>,
+        /// Freeze the bucket for this move, then call [`crate::Node::handle_frozen`].
+        freeze_for: Option<Freeze>,
     },
+}
+
+impl Role {
+    /// Before anything is known.
+    pub const NOTHING: Role = Role::Outside { owner: None, since: Term { view: ViewId::NONE, moves: 0 } };
+}
+
+/// One attempt to move a bucket to another node. It may be called off, and another one begun in the same term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Freeze {
+    /// The next owner.
+    pub to: NodeId,
+    /// Counts the attempts of a term.
+    pub number: u32,
 }
 
 /// The leases, as the gate compares them with the node's clock: a bucket may emit while the clock is below `own` and

@@ -44,7 +44,7 @@ mod view;
 mod window;
 
 pub use config::{ClusterId, Config, ConfigError, Mode, Pace, Timing};
-pub use event::{Begin, Event, Leases, Rejected, Role, Standing, Transmit};
+pub use event::{Begin, Event, Freeze, Leases, Rejected, Role, Standing, Transmit};
 pub use identity::{
     BUCKETS, Bucket, Generation, Incarnation, Member, MemberSet, Members, NODES_MAX, NodeId, Path, Term,
     ViewId,

@@ -55,6 +55,9 @@ pub(crate) struct Peer {
     pub(crate) expiry: Micros,
     /// When the installed view was last sent to it again.
     pub(crate) commit_sent_at: Option<Micros>,
+    /// Until when no bucket that dropped it as a backup tries it again, and for how long that was.
+    shunned_until: Micros,
+    shunned_for: Micros,
 }
 
 impl Peer {
@@ -78,7 +81,24 @@ impl Peer {
             granted_to: Incarnation::UNKNOWN,
             expiry: Micros(0),
             commit_sent_at: None,
+            shunned_until: Micros(0),
+            shunned_for: Micros(0),
         }
+    }
+
+    /// It did not keep up as a backup: it is left alone for a while, twice as long each time that it fails soon after.
+    pub(crate) fn shun(&mut self, now: Micros, least: Micros, most: Micros) {
+        if self.is_shunned(now) {
+            return; // the same failure, seen by another bucket
+        }
+        let again = now.since(self.shunned_until) < most;
+        let doubled = Micros(self.shunned_for.0.saturating_mul(2));
+        self.shunned_for = if again { doubled.max(least).min(most) } else { least };
+        self.shunned_until = now + self.shunned_for;
+    }
+
+    pub(crate) fn is_shunned(&self, now: Micros) -> bool {
+        now < self.shunned_until
     }
 
     /// The peer in its adopted life.

@@ -293,6 +293,12 @@ impl Connection {
         self.remote.as_ref().map_or(u64::MAX, |remote| remote.log.acknowledged())
     }
 
+    /// Whether the backups have yet to acknowledge what lets the input of a leg that was given back be acknowledged:
+    /// [`Effect::Acknowledge`](crate::Effect::Acknowledge) names it when they have.
+    pub fn is_unsettled(&self, leg: u32) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.is_unsettled(leg))
+    }
+
     pub(crate) fn release_acknowledgements(&mut self, io: &mut Io<'_>) {
         if let Some(remote) = &mut self.remote {
             remote.perform_released(io.effects);

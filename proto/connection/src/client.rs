@@ -164,6 +164,7 @@ impl Connection {
             return; // user_canceled: close_notify follows (RFC 8446 section 6.1)
         }
         if fatal {
+            self.withdraw_session(io);
             self.end_abruptly(io, "client_alert");
         } else {
             self.end_of_client(io);

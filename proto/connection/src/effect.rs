@@ -3,6 +3,7 @@
 use crate::leg::ServerLeg;
 use crate::{Slots, Snapshot};
 use evergate_base::Micros;
+use evergate_base::session::{KeptSession, Sealed, SessionId};
 use evergate_rules::RuleId;
 use evergate_tls::Records;
 use std::net::IpAddr;
@@ -57,7 +58,8 @@ pub enum Effect {
         reuse: bool,
     },
     /// The leg is no longer ours: keep its socket for others when it is clean, else close it. With backups it comes when
-    /// no take-over can need the leg any more, and always before the next [`Effect::Dial`].
+    /// no take-over can need the leg any more, and always before the next [`Effect::Dial`]; directly before that it may come
+    /// earlier, for the leg to carry the next request: see [`Connection::is_unsettled`](crate::Connection::is_unsettled).
     Release {
         /// The leg.
         leg: u32,
@@ -68,6 +70,12 @@ pub enum Effect {
     },
     /// Send FIN to the server after what is queued.
     ShutdownServer {
+        /// The leg.
+        leg: u32,
+    },
+    /// The tunnel broke: the leg, which is released next, is to end with RST, or its server would take what it has for all
+    /// there is. Nothing waits for it: whoever takes over finds a peer gone, and breaks the other leg too.
+    ResetServer {
         /// The leg.
         leg: u32,
     },
@@ -82,6 +90,10 @@ pub enum Effect {
     Matched(Vec<RuleId>),
     /// A request ended.
     Logged(Box<RequestLog>),
+    /// Keep this session for whoever names its id.
+    KeepSession(Box<KeptSession>),
+    /// The session was aborted: nobody may resume it.
+    WithdrawSession(SessionId),
     /// All input of this leg up to `position` is safe with the backups: the gate may acknowledge it. `u64::MAX`
     /// for all that was read, a FIN too: nothing that a server says behind its end matters.
     Acknowledge {
@@ -253,6 +265,11 @@ pub trait Node {
     fn allow(&mut self, snapshot: &Snapshot, rule: RuleId, client: IpAddr, host: &[u8]) -> bool {
         let _ = (snapshot, rule, client, host);
         true
+    }
+    /// What is kept under this session id.
+    fn session(&mut self, id: &SessionId) -> Option<Sealed> {
+        let _ = id;
+        None
     }
     /// Whether request logs are wanted.
     fn wants_logs(&self) -> bool {

@@ -94,6 +94,9 @@ impl Connection {
     }
 
     pub(crate) fn send_alert(&mut self, io: &mut Io<'_>, description: u8) {
+        if description != alert::CLOSE_NOTIFY {
+            self.withdraw_session(io);
+        }
         let ClientTls::Open(records) = &mut self.tls else { return };
         let first = records.tx();
         let mut out = Vec::new();
@@ -179,7 +182,7 @@ impl Connection {
         }
     }
 
-    /// Breaks the connection: RST, nothing more is sent.
+    /// Breaks the connection: RST, nothing more is sent. In a tunnel that goes for its server too.
     pub(crate) fn end_abruptly(&mut self, io: &mut Io<'_>, reason: &'static str) {
         if self.closed {
             return;
@@ -189,6 +192,10 @@ impl Connection {
             self.begin_log(io, None);
         }
         self.log_request(io, reason);
+        let tunnel = self.receiving == Receiving::Tunnel || self.answering == Answering::Tunnel;
+        if let Some(leg) = self.leg.as_ref().filter(|leg| tunnel && leg.is_open()) {
+            io.effects.push(Effect::ResetServer { leg: leg.id });
+        }
         self.release_leg(io, false);
         self.down.clear();
         self.close(io, true);

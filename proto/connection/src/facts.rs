@@ -1,5 +1,6 @@
 //! What rules and logs may know of the TLS session, and its wire form inside a mirror entry.
 
+use evergate_base::session::SessionId;
 use evergate_tls::Version;
 
 /// What rules and logs may know of the TLS session.
@@ -11,10 +12,12 @@ pub(crate) struct Facts {
     pub(crate) alpn: Option<String>,
     pub(crate) subject: Option<String>,
     pub(crate) resumed: bool,
+    /// Where the session goes by an id; none any more when it was withdrawn.
+    pub(crate) session: Option<Box<SessionId>>,
 }
 
 impl Facts {
-    /// The wire form inside a mirror entry: length-prefixed texts.
+    /// The wire form inside a mirror entry: length-prefixed texts, then the session's id.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![(self.version == "TLSv1.3") as u8, self.resumed as u8];
         let texts = [Some(&self.suite), self.sni.as_ref(), self.alpn.as_ref(), self.subject.as_ref()];
@@ -25,6 +28,7 @@ impl Facts {
             out.extend_from_slice(&(bytes.len() as u16).to_be_bytes());
             out.extend_from_slice(bytes);
         }
+        out.extend_from_slice(self.session.as_deref().map_or(&[][..], |id| id));
         out
     }
 
@@ -42,10 +46,15 @@ impl Facts {
         }
         let [suite, sni, alpn, subject] = texts;
         let version = if head[0] == 1 { "TLSv1.3" } else { "TLSv1.2" };
-        Some(Facts { version, suite: suite.unwrap_or_default(), sni, alpn, subject, resumed: head[1] == 1 })
+        let session = match bytes {
+            [] => None,
+            id => Some(Box::new(id.try_into().ok()?)),
+        };
+        let suite = suite.unwrap_or_default();
+        Some(Facts { version, suite, sni, alpn, subject, resumed: head[1] == 1, session })
     }
 
-    pub(crate) fn of(facts: evergate_tls::SessionFacts) -> Facts {
+    pub(crate) fn of(facts: evergate_tls::SessionFacts, session: Option<SessionId>) -> Facts {
         let subject = facts.client_certificates.first().map(|certificate| subject_text(certificate));
         Facts {
             version: if facts.version == Version::Tls13 { "TLSv1.3" } else { "TLSv1.2" },
@@ -54,6 +63,7 @@ impl Facts {
             alpn: facts.alpn.map(|alpn| String::from_utf8_lossy(&alpn).into_owned()),
             subject,
             resumed: facts.resumed,
+            session: session.map(Box::new),
         }
     }
 }

@@ -1,11 +1,14 @@
 //! The client's hello and handshake, mirrored as far as it has come before we answer it.
 
-use crate::Io;
 use crate::connection::{ClientTls, Connection, Receiving, Timer};
 use crate::facts::Facts;
 use crate::remote::Remote;
-use evergate_mirror::{Entry, Established, Side};
-use evergate_tls::{Finished, Handshake, HandshakeParams, HelloStatus, Progress, Version, hello_status};
+use crate::{Effect, Io};
+use evergate_mirror::{Entry, Established, Hello, Side};
+use evergate_tls::{
+    Finished, Handshake, HandshakeParams, HelloStatus, NamedSession, Progress, SessionFacts, Version,
+    hello_status,
+};
 
 impl Connection {
     pub(crate) fn take_hello(&mut self, io: &mut Io<'_>, data: &[u8]) -> Option<usize> {
@@ -24,11 +27,17 @@ impl Connection {
                     client: self.client,
                     local: self.local,
                 };
-                if let Some(remote) = &mut self.remote {
-                    remote.log.push(Entry::Hello { secret, accepted_unix_s, bytes: data[..len].to_vec() });
-                }
                 match Handshake::new(&config, &params) {
-                    Ok(handshake) => {
+                    Ok(mut handshake) => {
+                        let bytes = &data[..len];
+                        let found = handshake.session_wanted(bytes).and_then(|id| io.node.session(&id));
+                        if let Some(remote) = &mut self.remote {
+                            let (found, bytes) = (found.clone(), bytes.to_vec());
+                            remote.log.push(Entry::Hello(Hello { secret, accepted_unix_s, found, bytes }));
+                        }
+                        if let Some(found) = found {
+                            handshake.resume_from(found);
+                        }
                         self.tls = ClientTls::Shaking(Box::new(handshake));
                         self.shake(io, &data[..len])
                     }
@@ -94,11 +103,11 @@ impl Connection {
         let ClientTls::Shaking(handshake) = std::mem::replace(&mut self.tls, ClientTls::Plain) else {
             return;
         };
-        let Ok(Finished { records, leftover, facts, consumed }) = handshake.finish() else {
+        let Ok(Finished { records, leftover, facts, consumed, session }) = handshake.finish() else {
             return self.end_abruptly(io, "tls_internal");
         };
         let tickets_wait = facts.version == Version::Tls13;
-        self.facts = Some(Box::new(Facts::of(facts)));
+        self.note_session(io, facts, session);
         let sent = self.out_pos + flight.len() as u64;
         if let Some(remote) = &mut self.remote {
             let mut state = Vec::new();
@@ -122,6 +131,28 @@ impl Connection {
         self.raw = leftover;
         if !self.raw.is_empty() {
             self.take_leftover(io);
+        }
+    }
+}
+
+impl Connection {
+    /// What a finished handshake leaves for rules, logs and later handshakes.
+    pub(crate) fn note_session(
+        &mut self,
+        io: &mut Io<'_>,
+        facts: SessionFacts,
+        session: Option<NamedSession>,
+    ) {
+        self.facts = Some(Box::new(Facts::of(facts, session.as_ref().map(NamedSession::id))));
+        if let Some(NamedSession::New(kept)) = session {
+            io.effects.push(Effect::KeepSession(Box::new(kept)));
+        }
+    }
+
+    /// A session ends with the fatal alert that its connection ends with (RFC 5246 section 7.2.2), whoever sends it.
+    pub(crate) fn withdraw_session(&mut self, io: &mut Io<'_>) {
+        if let Some(id) = self.facts.as_mut().and_then(|facts| facts.session.take()) {
+            io.effects.push(Effect::WithdrawSession(*id));
         }
     }
 }

@@ -9,14 +9,15 @@
 //! its entry queued first, and waits in an [`Outlet`] until the entry is acknowledged. [`Connection::restore`] builds a
 //! connection from nothing but the fold of those entries; fed with the input that was never acknowledged, it writes the
 //! very same bytes at the very same positions. Without backups nothing is queued and nothing waits: same code.
-//! FINs and [`Effect::Release`] come when all backups hold what they depend on, so the worker performs them at once.
+//! FINs and [`Effect::Release`] come when all backups hold what they depend on, so the worker performs them at once; but a
+//! leg that may carry the next request is released before ([`Connection::is_unsettled`]).
 //! `tests/value` drops and restores connections at every step and compares each byte.
 //! On the way to another process of the same node the sockets come along, and [`Connection::export`] gives the state itself.
 //!
 //! # Invariants
 //! - Input is consumed in order, each byte once; what cannot be consumed yet stays in `raw` (as received) or `plain`.
-//! - Request `n + 1` starts only when response `n` has ended, and with backups only when they know that the client has
-//!   it: a take-over needs one leg at most. A leg serves one request.
+//! - Request `n + 1` starts only when response `n` has ended, and with backups only when the client has it and they know
+//!   that before they know of another leg: a take-over needs one leg at most. A leg serves one request.
 //! - Output at a position depends on mirrored decisions and peers' bytes only: never on time, segmentation, the node's
 //!   randomness or the interleaving of the two directions.
 //! - No byte of a peer can make it panic or grow without bound: each buffer has a limit and a named answer at it.

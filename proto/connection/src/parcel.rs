@@ -13,22 +13,24 @@
 //! - Who waits for somebody that only this process knows (a handshake, a server that is being connected to) stays until
 //!   that is over; [`Connection::export`] says for what.
 
+mod check;
+
 use crate::connection::{Accepted, Answering, ClientTls, Connection, Receiving, Timer};
 use crate::facts::Facts;
 use crate::leg::{LegState, ServerLeg};
 use crate::routing::encode_body;
-use crate::{Hint, INPUT_BYTES, Outlet, RequestLog, Snapshot};
+use crate::{Hint, Outlet, RequestLog, Snapshot};
 use evergate_base::Micros;
 use evergate_http::Body;
-use evergate_mirror::{ConnectionId, NUMBER_MAX, Route};
+use evergate_mirror::{ConnectionId, Route};
 use evergate_rules::RuleId;
-use evergate_tls::{PAYLOAD_MAX, Records, RecordsState};
+use evergate_tls::{Records, RecordsState};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The form of parcels. Another form has another number: who does not know it must not get connections.
-pub const PARCEL_VERSION: u32 = 1;
+pub const PARCEL_VERSION: u32 = 2;
 /// The longest parcel, in bytes: outlets, and a body that the rules have to see.
 pub const PARCEL_BYTES_MAX: usize = 1 << 24;
 
@@ -318,7 +320,9 @@ impl Connection {
     }
 
     fn unpack(&mut self, parcel: Parcel) -> Result<(), ParcelError> {
-        self.facts = parcel.facts.and_then(|facts| Facts::decode(&facts)).map(Box::new);
+        let facts =
+            parcel.facts.map(|facts| Facts::decode(&facts).ok_or(ParcelError::Inconsistent("session")));
+        self.facts = facts.transpose()?.map(Box::new);
         self.raw = parcel.raw;
         self.plain = parcel.plain;
         self.scanned = parcel.scanned;
@@ -346,26 +350,6 @@ impl Connection {
         self.status = (parcel.status, "");
         self.log = parcel.log.map(|log| Box::new(import_log(&self.snapshot, log)));
         Ok(())
-    }
-}
-
-impl Parcel {
-    /// What is read behind must fit the buffers, and what is counted up must have room.
-    fn check(&self) -> Result<(), ParcelError> {
-        let wrong = |what| Err(ParcelError::Inconsistent(what));
-        if self.raw.len() >= INPUT_BYTES {
-            return wrong("length of the client's input");
-        }
-        if self.request > NUMBER_MAX || self.response > NUMBER_MAX || self.next_leg > NUMBER_MAX + 1 {
-            return wrong("number of a request or leg");
-        }
-        match &self.leg {
-            Some(leg) if leg.raw.len() >= INPUT_BYTES || leg.held.len() > PAYLOAD_MAX => {
-                wrong("length of the server's input")
-            }
-            Some(leg) if leg.route.leg >= self.next_leg => wrong("number of the leg"),
-            _ => Ok(()),
-        }
     }
 }
 

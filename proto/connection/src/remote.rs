@@ -238,9 +238,34 @@ impl Remote {
         self.is_repeating() || self.skip > 0
     }
 
-    /// Whether all that was sent is known to have arrived, and no leg is left.
+    /// Whether all that was sent is known to have arrived, and no leg is left that the next request would have to wait for.
     pub(crate) fn is_between_messages(&self) -> bool {
-        self.message_end.is_none() && self.partings.is_empty()
+        self.message_end.is_none() && self.partings.iter().all(|parting| self.may_part_early(parting))
+    }
+
+    /// Whether the leg may carry the next request before the backups have acknowledged that the client has its response. What
+    /// is sent on it then waits for a later entry, and whoever knows that one knows the earlier too; what was received on it
+    /// is acknowledged only when they have ([`Remote::is_unsettled`]).
+    fn may_part_early(&self, parting: &Parting) -> bool {
+        parting.after.is_some() && parting.records.is_none() && self.is_clean(parting)
+    }
+
+    /// A server that has not acknowledged the whole request would see the next one behind a gap.
+    fn is_clean(&self, parting: &Parting) -> bool {
+        parting.clean && self.server_acked.0 == parting.leg && self.server_acked.1 >= parting.sent
+    }
+
+    /// The next request begins: legs that may carry it are given back now.
+    pub(crate) fn part_early(&mut self, effects: &mut Effects) {
+        self.perform_released(effects); // what is known by now is no exception
+        for Parting { leg, .. } in self.partings.drain(..) {
+            effects.push(Effect::Release { leg, clean: true, records: None });
+        }
+    }
+
+    /// Whether the backups have yet to acknowledge what lets the leg's input be acknowledged.
+    pub(crate) fn is_unsettled(&self, leg: u32) -> bool {
+        self.releases.iter().any(|(_, side, _)| *side == Side::Server(leg))
     }
 
     /// Whether everything up to `output` has arrived at the client and nothing waits.
@@ -412,17 +437,13 @@ impl Remote {
                 effects.push(effect);
             }
         }
-        let acked = self.server_acked;
-        self.partings.retain_mut(|parting| {
-            let free = parting.after.is_some_and(|after| after <= acknowledged);
-            if free {
-                // A server that has not acknowledged the whole request would see the next one behind a gap.
-                let clean = parting.clean && acked.0 == parting.leg && acked.1 >= parting.sent;
-                let records = if clean { parting.records.take() } else { None };
-                effects.push(Effect::Release { leg: parting.leg, clean, records });
-            }
-            !free
-        });
+        let is_free = |parting: &mut Parting| parting.after.is_some_and(|after| after <= acknowledged);
+        let free: Vec<Parting> = self.partings.extract_if(.., is_free).collect();
+        for parting in free {
+            let clean = self.is_clean(&parting);
+            let records = parting.records.filter(|_| clean);
+            effects.push(Effect::Release { leg: parting.leg, clean, records });
+        }
     }
 
     /// The connection is over: nobody will take it over.

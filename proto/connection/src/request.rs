@@ -58,8 +58,8 @@ impl Connection {
         due && self.down.is_empty()
     }
 
-    /// With backups a leg is left only when the client has the response before, as far as they know: whoever takes
-    /// over then needs one leg at most.
+    /// With backups a leg is left only when the client has the response before, and they know it before they know of
+    /// another leg: whoever takes over then needs one leg at most.
     pub(crate) fn may_ask(&self) -> bool {
         self.remote.as_ref().is_none_or(|remote| remote.is_between_messages())
     }
@@ -257,6 +257,9 @@ impl Connection {
         self.leg = Some(leg);
         if let Some(log) = &mut self.log {
             log.pool = Some(pool);
+        }
+        if let Some(remote) = &mut self.remote {
+            remote.part_early(io.effects);
         }
         self.dial(io);
         self.pass_head(io, head);

@@ -456,7 +456,8 @@ impl Connection {
                 self.leg_failed(io, failure)
             }
             Answering::Head => self.give_up(io, 502, "upstream_lost"),
-            Answering::Ended => self.end_orderly(io, "upstream_lost"),
+            // In a tunnel the client would take what it sent for delivered.
+            Answering::Ended if self.receiving != Receiving::Tunnel => self.end_orderly(io, "upstream_lost"),
             _ => self.end_abruptly(io, "upstream_lost"),
         }
     }

@@ -11,7 +11,7 @@ use crate::remote::Remote;
 use crate::request::CONTINUE;
 use crate::{Hint, Io, Snapshot};
 use evergate_http::Body;
-use evergate_mirror::{Mirrored, Open, Phase, RecordKind, RecordPosition, Route};
+use evergate_mirror::{Hello, Mirrored, Open, Phase, RecordKind, RecordPosition, Route};
 use evergate_tls::{Handshake, HandshakeParams, Position, Progress, Records, RecordsState};
 use std::sync::Arc;
 
@@ -114,7 +114,7 @@ impl Connection {
                 }
                 Ok(false)
             }
-            (Some((secret, accepted_unix_s, raw)), established) => {
+            (Some(Hello { secret, accepted_unix_s, found, bytes }), established) => {
                 let params = HandshakeParams {
                     secret: *secret,
                     accepted_unix_s: *accepted_unix_s,
@@ -127,14 +127,17 @@ impl Connection {
                     self.listener().tls.clone().ok_or(RestoreError::Inconsistent("no tls configuration"))?;
                 let mut handshake =
                     Handshake::new(&config, &params).map_err(|_| RestoreError::Inconsistent("handshake"))?;
+                if let Some(found) = found {
+                    handshake.resume_from(found.clone());
+                }
                 let mut flight = Vec::new();
-                let outcome = handshake.handle_input(raw, &mut flight);
+                let outcome = handshake.handle_input(bytes, &mut flight);
                 self.send_wire(io, &flight);
                 match (outcome, established) {
                     (Ok(_), Some(_)) => {
                         let finished =
                             handshake.finish().map_err(|_| RestoreError::Inconsistent("finish"))?;
-                        self.facts = Some(Box::new(Facts::of(finished.facts)));
+                        self.note_session(io, finished.facts, finished.session);
                         self.tls = ClientTls::Open(Box::new(finished.records));
                         self.note_record_end();
                         Ok(false)

@@ -2,9 +2,10 @@
 //! without growing; no connection comes near the ends.
 
 use crate::{
-    Boundary, ClientCheckpoint, Entry, Established, LegTls, Mirrored, RecordKind, RecordPosition, Route,
-    ServerCheckpoint, Side, Stash,
+    Boundary, ClientCheckpoint, Entry, Established, Hello, LegTls, Mirrored, RecordKind, RecordPosition,
+    Route, ServerCheckpoint, SessionNews, Side, Stash,
 };
+use evergate_base::session::{SEALED_BYTES_MAX, Sealed};
 
 /// The highest position in a stream, and the highest sequence number of a record.
 pub const POSITION_MAX: u64 = 1 << 62;
@@ -59,7 +60,8 @@ fn generation(value: u32) -> Checked {
 impl Entry {
     pub(crate) fn check(&self) -> Checked {
         match self {
-            Entry::Open(_) | Entry::Hello { .. } | Entry::Input(_) => Ok(()),
+            Entry::Open(_) | Entry::Input(_) => Ok(()),
+            Entry::Hello(hello) => hello.check(),
             Entry::Established(established) => established.check(),
             Entry::Route(route) => route.check(),
             Entry::Client(checkpoint) => checkpoint.check(),
@@ -87,6 +89,7 @@ impl Entry {
 
 impl Mirrored {
     pub(crate) fn check(&self) -> Checked {
+        self.hello.as_ref().map_or(Ok(()), Hello::check)?;
         self.established.as_ref().map_or(Ok(()), Established::check)?;
         for (index, route) in &self.routes {
             route.check()?;
@@ -123,6 +126,26 @@ impl Stash {
 /// Both ends: a position may be at the limit only where nothing follows it.
 fn check_stash(from: u64, bytes: &[u8]) -> Checked {
     position("end of a stash", from.saturating_add(bytes.len() as u64))
+}
+
+impl Hello {
+    fn check(&self) -> Checked {
+        self.found.as_ref().map_or(Ok(()), check_sealed)
+    }
+}
+
+/// A session that nobody would have kept is none.
+fn check_sealed(sealed: &Sealed) -> Checked {
+    within("length of a session", sealed.0.len() as u64, SEALED_BYTES_MAX as u64)
+}
+
+impl SessionNews {
+    pub(crate) fn check(&self) -> Checked {
+        match self {
+            SessionNews::Kept(session) => check_sealed(&session.sealed),
+            SessionNews::Withdrawn(_) => Ok(()),
+        }
+    }
 }
 
 impl Established {
@@ -211,7 +234,8 @@ impl Boundary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Phase, RouteFlags, WireError};
+    use crate::{Frame, Phase, RouteFlags, WireError};
+    use evergate_base::session::KeptSession;
     use std::collections::BTreeMap;
 
     /// Only what a check refuses differs from what is accepted.
@@ -305,6 +329,26 @@ mod tests {
         };
         limit("end of the client's handshake", established(far, far), established(far + 1, 0), far + 1);
         limit("end of our handshake", established(0, 0), established(0, far + 1), far + 1);
+    }
+
+    #[test]
+    fn sessions_are_no_longer_than_those_that_are_kept() {
+        let hello = |length| {
+            let found = Some(Sealed(vec![0; length]));
+            Entry::Hello(Hello { secret: [0; 32], accepted_unix_s: 0, found, bytes: vec![1] })
+        };
+        let (most, over) = (SEALED_BYTES_MAX, SEALED_BYTES_MAX + 1);
+        limit("length of a session", hello(most), hello(over), over as u64);
+        let told = |length| {
+            let sealed = Sealed(vec![0; length]);
+            let kept = SessionNews::Kept(KeptSession { id: [1; 32], until_unix_s: u64::MAX, sealed });
+            let frame = Frame::Sessions(vec![SessionNews::Withdrawn([2; 32]), kept]);
+            let mut wire = Vec::new();
+            frame.encode(&mut wire).unwrap();
+            Frame::decode(&wire).map(|read| assert_eq!(read, Some((frame, wire.len()))))
+        };
+        assert_eq!(told(most), Ok(()));
+        assert!(matches!(told(over), Err(WireError::Value { .. })));
     }
 
     #[test]

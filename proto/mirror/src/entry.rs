@@ -1,5 +1,6 @@
 //! The entries: one change each of what a backup holds.
 
+use evergate_base::session::Sealed;
 use std::net::SocketAddr;
 
 /// Names a connection in logs, request ids and mirrors; 64 random bits drawn at accept.
@@ -213,20 +214,26 @@ pub enum Side {
     Server(u32),
 }
 
+/// What a handshake with a client is a function of, beside the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Hello {
+    /// 32 random bytes, erased when the client has acknowledged the whole handshake.
+    pub secret: [u8; 32],
+    /// Accept time in seconds since 1970.
+    pub accepted_unix_s: u64,
+    /// What was found under the session id that the client named: who makes the handshake again looks nothing up.
+    pub found: Option<Sealed>,
+    /// Raw bytes of the records that hold the ClientHello; in a fold, of all of the client's side so far.
+    pub bytes: Vec<u8>,
+}
+
 /// One change of what a backup holds of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Entry {
     /// First of all entries.
     Open(Open),
-    /// The ClientHello is complete: raw bytes, and the fresh secret that the handshake's randomness derives from.
-    Hello {
-        /// 32 random bytes, erased when the client has acknowledged the whole handshake.
-        secret: [u8; 32],
-        /// Accept time in seconds since 1970.
-        accepted_unix_s: u64,
-        /// Raw bytes of the records that hold the ClientHello.
-        bytes: Vec<u8>,
-    },
+    /// The ClientHello is complete.
+    Hello(Hello),
     /// Further raw bytes of the client's side of the handshake.
     Input(Vec<u8>),
     /// The handshake is done.

@@ -8,6 +8,7 @@
 
 use crate::wire::decode;
 use crate::{ConnectionId, Entry, Mirrored, WireError};
+use evergate_base::session::{KeptSession, SessionId};
 use std::net::SocketAddr;
 
 /// The longest frame, in bytes, without its length.
@@ -42,6 +43,9 @@ pub struct LegFacts {
     pub sent: u32,
     /// Sequence number of the byte that we receive at position 0.
     pub received: u32,
+    /// Up to where its peer has been acknowledged for certain: less than `received` when what was received on an earlier leg of
+    /// the same TCP connection is not, because not all backups know yet that they do not need it.
+    pub acknowledged: u32,
     /// Largest segment, in bytes without options.
     pub mss: u16,
     /// Scales of the windows that the peer and we announce, when agreed on.
@@ -114,6 +118,17 @@ pub enum Frame {
         /// The bucket.
         bucket: u16,
     },
+    /// What happened to sessions that go by an id, oldest first. Belongs to no connection, and may be missing.
+    Sessions(Vec<SessionNews>),
+}
+
+/// What a node tells all others of a session that goes by an id.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum SessionNews {
+    /// It can be resumed.
+    Kept(KeptSession),
+    /// It was aborted, and can be resumed no more.
+    Withdrawn(SessionId),
 }
 
 /// The backup's word to the owner.
@@ -124,7 +139,7 @@ pub struct Answer {
 }
 
 /// Version of the frames.
-pub const FRAME_VERSION: u8 = 2;
+pub const FRAME_VERSION: u8 = 3;
 
 impl Frame {
     /// Appends the frame with its length.
@@ -140,6 +155,7 @@ impl Frame {
         let checked = match &frame {
             Frame::Entries { entries, .. } => entries.iter().try_for_each(Entry::check),
             Frame::Begin { state: Some(state), .. } => state.check(),
+            Frame::Sessions(news) => news.iter().try_for_each(SessionNews::check),
             _ => Ok(()),
         };
         checked.map_err(|source| WireError::Value { what: FRAME, source })?;

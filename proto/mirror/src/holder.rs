@@ -4,11 +4,19 @@
 //! moment. So a frame counts when the bucket's newest office was announced by the same process, on whichever channel, and
 //! its own channel's office is not older than that process's first one in a row.
 //!
+//! A copy that was given up may be filled again in a later office, and the frames of either may come before this node has
+//! heard of it: [`Holder::forget`] names the first office that counts. What is said in an older one is passed over, and its
+//! channel believed, because its owner may not have heard of it either.
+//!
 //! Invariants: frames of a process count only until another one announces an office of the bucket; a connection is held
-//! under one bucket; what a take-over gets is the fold of a prefix of what the owner queued.
+//! under one bucket, and in no office that was given up; what a take-over gets is the fold of a prefix of what the owner
+//! queued.
 
 use crate::{ConnectionId, Frame, LegFacts, Mirrored, Office};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Connections that were given up and are remembered; an owner that begins more of them is not believed about those.
+const FORGOTTEN_MAX: usize = 1 << 20;
 
 /// One connection as a backup holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +60,11 @@ pub struct Announced {
 }
 
 impl Announced {
+    /// Who speaks, once it has said so: a node and its incarnation.
+    pub fn speaker(&self) -> Option<(u8, u64)> {
+        self.speaker
+    }
+
     /// The office last announced for a bucket.
     pub fn of(&self, bucket: u16) -> Option<Office> {
         self.offices.get(&bucket).copied()
@@ -70,10 +83,12 @@ struct Known {
 /// The connections that a worker holds for other nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Holder {
-    held: BTreeMap<ConnectionId, Held>,
+    held: BTreeMap<ConnectionId, Box<Held>>,
     buckets: BTreeMap<u16, BTreeSet<ConnectionId>>,
     known: BTreeMap<u16, Known>,
-    /// Connections of buckets that were given up, by bucket: their owner may not have heard of it yet.
+    /// The first office of a bucket that counts, where earlier ones were given up.
+    since: BTreeMap<u16, Office>,
+    /// Connections of what was given up, with their bucket: their owner may not have heard of it yet.
     forgotten: BTreeMap<ConnectionId, u16>,
 }
 
@@ -98,12 +113,20 @@ impl Holder {
                 self.known.insert(bucket, next);
                 announced.offices.insert(bucket, office);
             }
+            Frame::Sessions(_) => {} // of no connection: the channel's owner takes them before
             Frame::Begin { connection, bucket, state } => {
                 let office = self.office(announced, bucket)?;
+                if !self.counts(bucket, office) {
+                    if !self.held.contains_key(&connection) && self.forgotten.len() < FORGOTTEN_MAX {
+                        self.forgotten.insert(connection, bucket);
+                    }
+                    return Ok(());
+                }
                 self.remove(connection);
                 self.forgotten.remove(&connection);
                 let state = state.map(|state| *state).unwrap_or_default();
-                self.held.insert(connection, Held { bucket, office, state, legs: BTreeMap::new() });
+                let held = Held { bucket, office, state, legs: BTreeMap::new() };
+                self.held.insert(connection, Box::new(held));
                 self.buckets.entry(bucket).or_default().insert(connection);
             }
             Frame::Leg { connection, leg, facts } => {
@@ -122,11 +145,15 @@ impl Holder {
                 }
             }
             Frame::End { connection } => {
-                self.known(announced, connection)?;
-                self.remove(connection);
+                if self.known(announced, connection)?.is_some() {
+                    self.remove(connection);
+                }
             }
             Frame::Complete { bucket } => {
-                self.office(announced, bucket)?;
+                let office = self.office(announced, bucket)?;
+                if !self.counts(bucket, office) {
+                    return Ok(());
+                }
                 let since = self.known.get(&bucket).map(|known| known.since);
                 let all = self.buckets.get(&bucket).cloned().unwrap_or_default();
                 for connection in all {
@@ -150,7 +177,12 @@ impl Holder {
         }
     }
 
-    /// What is held of a connection; nothing for one that was forgotten while its owner still speaks of it.
+    /// Whether what is said of a bucket in this office is held.
+    pub fn counts(&self, bucket: u16, office: Office) -> bool {
+        self.since.get(&bucket).is_none_or(|since| *since <= office)
+    }
+
+    /// What is held of a connection; nothing for what was given up while its owner still speaks of it.
     fn known(
         &mut self,
         announced: &Announced,
@@ -158,8 +190,10 @@ impl Holder {
     ) -> Result<Option<&mut Held>, HolderError> {
         let bucket = self.held.get(&connection).map(|held| held.bucket);
         let bucket = bucket.or_else(|| self.forgotten.get(&connection).copied());
-        self.office(announced, bucket.ok_or(HolderError::Unknown(connection))?)?;
-        Ok(self.held.get_mut(&connection))
+        let bucket = bucket.ok_or(HolderError::Unknown(connection))?;
+        let office = self.office(announced, bucket)?;
+        let counts = self.counts(bucket, office);
+        Ok(self.held.get_mut(&connection).filter(|_| counts).map(Box::as_mut))
     }
 
     fn remove(&mut self, connection: ConnectionId) {
@@ -174,27 +208,28 @@ impl Holder {
 
     /// Takes everything of a bucket out: its owner is gone, and this node goes on. Frames of the old office are refused
     /// from now on.
-    pub fn take_over(&mut self, bucket: u16, office: Office) -> Vec<(ConnectionId, Held)> {
+    pub fn take_over(&mut self, bucket: u16, office: Office) -> Vec<(ConnectionId, Box<Held>)> {
         self.known.insert(bucket, Known { speaker: None, since: office, newest: office });
+        self.forgotten.retain(|_, of| *of != bucket);
         let all = self.buckets.remove(&bucket).unwrap_or_default();
         all.into_iter().filter_map(|id| self.held.remove(&id).map(|held| (id, held))).collect()
     }
 
-    /// Forgets a bucket: this node is no backup of it any more. Its offices are remembered.
-    pub fn forget(&mut self, bucket: u16) {
-        if let Some(known) = self.known.get_mut(&bucket) {
-            // Whoever spoke last may have lost the bucket meanwhile, and says everything anew when it speaks again.
-            known.since = known.newest;
-        }
-        for connection in self.buckets.remove(&bucket).unwrap_or_default() {
-            self.held.remove(&connection);
-            self.forgotten.insert(connection, bucket);
+    /// Gives up what was said of a bucket in offices before this one, and what will be.
+    pub fn forget(&mut self, bucket: u16, before: Office) {
+        let since = self.since.entry(bucket).or_default();
+        *since = before.max(*since);
+        let since = *since;
+        for connection in self.buckets.get(&bucket).cloned().unwrap_or_default() {
+            if self.held.get(&connection).is_some_and(|held| held.office < since) {
+                self.remove(connection);
+                self.forgotten.insert(connection, bucket);
+            }
         }
     }
 
-    /// Forgets a bucket and what is left of it: by now its owner knows that it need not speak of it here.
+    /// By now its owner knows that it need not speak of what was given up.
     pub fn forget_for_good(&mut self, bucket: u16) {
-        self.forget(bucket);
         self.forgotten.retain(|_, of| *of != bucket);
     }
 
@@ -215,7 +250,7 @@ impl Holder {
 
     /// Everything held, by connection.
     pub fn iter(&self) -> impl Iterator<Item = (&ConnectionId, &Held)> {
-        self.held.iter()
+        self.held.iter().map(|(id, held)| (id, &**held))
     }
 
     /// Panics when a law is broken; for tests and the simulator.
@@ -226,6 +261,7 @@ impl Holder {
                 "{id:?} is not filed under its bucket"
             );
             held.state.check_invariants();
+            assert!(self.counts(held.bucket, held.office), "{id:?} is held in an office that was given up");
         }
         let filed: usize = self.buckets.values().map(BTreeSet::len).sum();
         assert_eq!(filed, self.held.len(), "a connection is filed twice");
@@ -338,20 +374,78 @@ mod tests {
         let (mut holder, mut channel) = (Holder::default(), speaker(1));
         holder.handle(&mut channel, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
         holder.handle(&mut channel, begin(1, 7)).unwrap();
-        holder.forget(7);
-        let entries = || Frame::Entries { connection: ConnectionId(1), entries: Vec::new() };
-        holder.handle(&mut channel, entries()).unwrap();
+        holder.forget(7, later(1));
+        let entries = |id| Frame::Entries { connection: ConnectionId(id), entries: Vec::new() };
+        holder.handle(&mut channel, entries(1)).unwrap();
         holder.handle(&mut channel, begin(2, 7)).unwrap();
-        assert_eq!(holder.len(), 1);
+        holder.handle(&mut channel, entries(2)).unwrap();
+        holder.check_invariants();
+        assert!(holder.is_empty());
         holder.forget_for_good(7);
-        assert!(holder.is_empty() && holder.forgotten.is_empty());
-        assert_eq!(holder.handle(&mut channel, entries()), Err(HolderError::Unknown(ConnectionId(1))));
+        assert!(holder.forgotten.is_empty());
+        assert_eq!(holder.handle(&mut channel, entries(1)), Err(HolderError::Unknown(ConnectionId(1))));
         // Whom another node has replaced is not answered, in whatever it says.
         holder.handle(&mut channel, begin(3, 7)).unwrap();
-        holder.forget(7);
         holder.take_over(7, later(1));
-        let late = Frame::End { connection: ConnectionId(3) };
-        assert!(matches!(holder.handle(&mut channel, late), Err(HolderError::Office { .. })));
+        assert!(holder.handle(&mut channel, Frame::End { connection: ConnectionId(3) }).is_err());
+        assert!(holder.handle(&mut channel, begin(3, 7)).is_err());
+    }
+
+    #[test]
+    fn a_copy_that_is_filled_again_stands_when_the_news_of_its_drop_come_late() {
+        let (mut holder, mut channel) = (Holder::default(), speaker(1));
+        let entries = |id| Frame::Entries { connection: ConnectionId(id), entries: Vec::new() };
+        holder.handle(&mut channel, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
+        for id in 1..=2 {
+            holder.handle(&mut channel, begin(id, 7)).unwrap();
+        }
+        // It was dropped, connection 2 ended unheard, and the next fill is faster than the news of the drop.
+        holder.handle(&mut channel, Frame::Office { bucket: 7, office: later(1) }).unwrap();
+        holder.handle(&mut channel, begin(1, 7)).unwrap();
+        holder.forget(7, later(1));
+        holder.handle(&mut channel, begin(3, 7)).unwrap();
+        holder.handle(&mut channel, entries(1)).unwrap();
+        holder.handle(&mut channel, Frame::Complete { bucket: 7 }).unwrap();
+        holder.forget_for_good(7);
+        holder.check_invariants();
+        assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [1, 3], "2 is over");
+        for id in [1, 3] {
+            holder.handle(&mut channel, entries(id)).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_another_worker_still_says_in_an_office_that_was_given_up_changes_nothing() {
+        let mut holder = Holder::default();
+        let (mut first, mut second) = (speaker(1), speaker(1));
+        for channel in [&mut first, &mut second] {
+            holder.handle(channel, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
+        }
+        holder.handle(&mut second, begin(2, 7)).unwrap();
+        holder.forget(7, later(1));
+        for frame in
+            [Frame::Office { bucket: 7, office: later(1) }, begin(1, 7), Frame::Complete { bucket: 7 }]
+        {
+            holder.handle(&mut first, frame).unwrap();
+        }
+        // The other worker has not heard of the new office, and speaks of old and new connections.
+        let close = |id| {
+            let entries = vec![Entry::Close { plain: 5, abort: true }];
+            Frame::Entries { connection: ConnectionId(id), entries }
+        };
+        let late = [begin(4, 7), begin(1, 7), close(1), close(2), close(4), Frame::Complete { bucket: 7 }];
+        for frame in late.into_iter().chain([1, 2].map(|id| Frame::End { connection: ConnectionId(id) })) {
+            holder.handle(&mut second, frame).unwrap();
+        }
+        let held: Vec<_> = holder.iter().map(|(id, held)| (id.0, held.state.closed)).collect();
+        assert_eq!(held, [(1, None)]);
+        // Then it says everything anew, and a Complete of the first one did not stand in for it.
+        for frame in [Frame::Office { bucket: 7, office: later(1) }, begin(2, 7), begin(4, 7)] {
+            holder.handle(&mut second, frame).unwrap();
+        }
+        holder.handle(&mut first, Frame::Complete { bucket: 7 }).unwrap();
+        holder.check_invariants();
+        assert_eq!(holder.len(), 3);
     }
 
     #[test]

@@ -20,11 +20,11 @@ mod wire;
 
 pub use check::{FLIGHT_BYTES_MAX, GENERATION_MAX, NUMBER_MAX, OutOfRange, POSITION_MAX, RUN_BYTES_MAX};
 pub use entry::{
-    Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Kind, LegTls, Open, Phase, RecordKind,
-    RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,
+    Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Hello, Kind, LegTls, Open, Phase,
+    RecordKind, RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,
 };
 pub use feed::{FEED_BYTES_MAX, FEED_FRAMES_MAX, Feed, FeedError};
-pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, LegFacts, Office};
+pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, LegFacts, Office, SessionNews};
 pub use holder::{Announced, Held, Holder, HolderError};
 pub use log::{Log, OUTSTANDING_MAX};
 pub use mirrored::{Mirrored, Stash};

@@ -1,7 +1,7 @@
 //! The fold of a connection's entries: what a take-over starts from.
 
 use crate::{
-    Boundary, ClientCheckpoint, Entry, Established, LegTls, Open, POSITION_MAX, RecordPosition, Route,
+    Boundary, ClientCheckpoint, Entry, Established, Hello, LegTls, Open, POSITION_MAX, RecordPosition, Route,
     ServerCheckpoint, Side,
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -46,8 +46,8 @@ impl Stash {
 pub struct Mirrored {
     /// Set by the first entry.
     pub open: Option<Open>,
-    /// Secret, accept time and raw client bytes of the handshake, until the client has acknowledged all of our flight.
-    pub hello: Option<([u8; 32], u64, Vec<u8>)>,
+    /// The client's side of the handshake, until the client has acknowledged all of our flight.
+    pub hello: Option<Hello>,
     /// The handshake's result.
     pub established: Option<Established>,
     /// Requests whose responses are not checkpointed yet, by index.
@@ -79,13 +79,13 @@ impl Mirrored {
     pub fn apply(&mut self, entry: &Entry) {
         match entry {
             Entry::Open(open) => self.open = Some(open.clone()),
-            Entry::Hello { secret, accepted_unix_s, bytes } => {
-                self.hello = Some((*secret, *accepted_unix_s, bytes.clone()));
-                self.advance_handshake(bytes.len());
+            Entry::Hello(hello) => {
+                self.hello = Some(hello.clone());
+                self.advance_handshake(hello.bytes.len());
             }
             Entry::Input(bytes) => {
-                if let Some((_, _, raw)) = &mut self.hello {
-                    raw.extend_from_slice(bytes);
+                if let Some(hello) = &mut self.hello {
+                    hello.bytes.extend_from_slice(bytes);
                 }
                 self.advance_handshake(bytes.len());
             }
@@ -126,7 +126,7 @@ impl Mirrored {
 
     /// Raw client input up to which we may acknowledge.
     pub fn client_frontier(&self) -> u64 {
-        let handshake = self.hello.as_ref().map_or(0, |(_, _, raw)| raw.len() as u64);
+        let handshake = self.hello.as_ref().map_or(0, |hello| hello.bytes.len() as u64);
         self.client.input.max(handshake).max(if self.client_stash.bytes.is_empty() {
             0
         } else {
@@ -215,8 +215,8 @@ impl Mirrored {
     fn establish(&mut self, established: &Established) {
         self.client.input = established.consumed;
         self.client_stash.drop_before(self.client.input);
-        if let Some((_, _, raw)) = &mut self.hello {
-            raw.truncate(established.consumed as usize);
+        if let Some(hello) = &mut self.hello {
+            hello.bytes.truncate(established.consumed as usize);
         }
         self.established = Some(established.clone());
     }
@@ -396,7 +396,8 @@ mod tests {
     #[test]
     fn handshake_input_replaces_its_stash() {
         let mut state = Mirrored::default();
-        state.apply(&Entry::Hello { secret: [0; 32], accepted_unix_s: 0, bytes: vec![1; 10] });
+        let hello = Hello { secret: [0; 32], accepted_unix_s: 0, found: None, bytes: vec![1; 10] };
+        state.apply(&Entry::Hello(hello));
         state.apply(&Entry::Stash { side: Side::Client, position: 10, bytes: vec![2; 5] });
         assert_eq!(state.client_frontier(), 15);
         state.apply(&Entry::Input(vec![2; 8]));

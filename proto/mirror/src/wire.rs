@@ -152,7 +152,8 @@ mod tests {
         assert_eq!(entry.encode().as_ref(), Err(&refused));
         assert_eq!(Entry::decode(&bytes).as_ref(), Err(&refused));
 
-        let hello = Some(([0; 32], 0, vec![0; STATE_BYTES_MAX]));
+        let bytes = vec![0; STATE_BYTES_MAX];
+        let hello = Some(crate::Hello { secret: [0; 32], accepted_unix_s: 0, found: None, bytes });
         let state = Mirrored { hello, ..Mirrored::default() };
         let bytes = postcard::to_allocvec(&state).unwrap();
         let refused = WireError::TooLong { what: STATE, length: bytes.len(), max: STATE_BYTES_MAX };

@@ -1,6 +1,7 @@
 //! Leaving `rustls`: traffic secrets become our record layer, and what the session is about is noted.
 
-use evergate_base::seed::{Captured, SecretKind};
+use evergate_base::seed::{Captured, SecretKind, SessionSlot};
+use evergate_base::session::{KeptSession, SessionId};
 use rustls::client::ClientConnectionData;
 use rustls::kernel::KernelConnection;
 use rustls::pki_types::CertificateDer;
@@ -24,6 +25,33 @@ pub struct Finished {
     pub facts: SessionFacts,
     /// Raw bytes of the peer that belong to the handshake.
     pub consumed: u64,
+    /// Where the session goes by an id.
+    pub session: Option<NamedSession>,
+}
+
+/// A TLS 1.2 session that its client resumes by the id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NamedSession {
+    /// A new one, to be kept.
+    New(KeptSession),
+    /// It was resumed, and is kept already.
+    Resumed(SessionId),
+}
+
+impl NamedSession {
+    /// What names it.
+    pub fn id(&self) -> SessionId {
+        match self {
+            NamedSession::New(kept) => kept.id,
+            NamedSession::Resumed(id) => *id,
+        }
+    }
+
+    /// What the handshake has left of it.
+    pub(crate) fn of(slot: &mut SessionSlot, resumed: bool) -> Option<NamedSession> {
+        let opened = slot.opened.filter(|_| resumed);
+        slot.kept.take().map(NamedSession::New).or(opened.map(NamedSession::Resumed))
+    }
 }
 
 /// What rules, logs and upstreams may want to know about a session.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use aws_lc_rs::{digest, hmac};
 use evergate_base::seed::{Seed, scoped};
+use evergate_base::session::{Sealed, SessionId};
 use rustls::ServerConfig;
 use rustls::server::UnbufferedServerConnection;
 use zeroize::{Zeroize, Zeroizing};
@@ -16,7 +17,7 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::alert::{self, clear_alert};
 use crate::driver::Input;
 use crate::error::HandshakeError;
-use crate::extract::{Finished, SessionFacts, records};
+use crate::extract::{Finished, NamedSession, SessionFacts, records};
 use crate::hello::{HelloScan, HelloStatus};
 use crate::hello_facts::{HelloFacts, read_hello};
 use crate::keys::Role;
@@ -66,6 +67,10 @@ pub struct Handshake {
     stage: Stage,
     input: Input,
     sni: Option<String>,
+    /// What the hello says, when that was read before the hello was fed.
+    hello: Option<HelloFacts>,
+    /// The session that the client named, where it was found.
+    found: Option<Sealed>,
 }
 
 enum Stage {
@@ -119,7 +124,30 @@ impl Handshake {
             stage: Stage::Hello(HelloScan::new(HELLO_BYTES_MAX)),
             input: Input::default(),
             sni: None,
+            hello: None,
+            found: None,
         })
+    }
+
+    /// The TLS 1.2 session that this hello asks to resume by its id: to be looked up and given to
+    /// [`Handshake::resume_from`], before the very bytes of `hello` are fed.
+    pub fn session_wanted(&mut self, hello: &[u8]) -> Option<SessionId> {
+        let facts = read_hello(hello)?;
+        let speaks_tls13 = |config: &ServerConfig| {
+            config.crypto_provider().cipher_suites.iter().any(|suite| suite.tls13().is_some())
+        };
+        // Clients of TLS 1.3 send noise in the place of an id (RFC 8446 section 4.1.2), and a ticket comes before an id.
+        let tls13 = facts.versions.contains(&0x0304) && speaks_tls13(&self.config);
+        let ticket = facts.ticket_bytes.is_some_and(|bytes| bytes > 0);
+        let id = facts.session_id.as_slice().try_into().ok().filter(|_| !tls13 && !ticket);
+        self.hello = Some(facts);
+        id
+    }
+
+    /// What was found under the id that the client named. Part of what the flight is a function of: who makes the same
+    /// handshake again must be given the same.
+    pub fn resume_from(&mut self, found: Sealed) {
+        self.found = Some(found);
     }
 
     /// Takes bytes from the client in any segmentation; appends what is to be sent to `out`, also the alert when it
@@ -149,13 +177,14 @@ impl Handshake {
             Stage::Failed => return Err(HandshakeError::State("over: it failed before")),
             Stage::Hello(_) | Stage::Running(_) => return Err(HandshakeError::State("not done")),
         };
-        let Running { conn, seed } = *running;
+        let Running { conn, mut seed } = *running;
         let facts = SessionFacts::read(&conn, self.sni.take())?;
         let (secrets, _) = conn.dangerous_into_kernel_connection()?;
+        let session = seed.0.as_mut().and_then(|seed| NamedSession::of(&mut seed.session, facts.resumed));
         let captured = seed.0.as_ref().map_or(&[][..], |seed| &seed.captured);
         let records = records(facts.version, Role::Server, &secrets, captured, None)?;
         let leftover = self.input.bytes.as_slice().to_vec(); // without the handshake's capacity
-        Ok(Finished { records, leftover, facts, consumed: self.input.consumed })
+        Ok(Finished { records, leftover, facts, consumed: self.input.consumed, session })
     }
 
     fn await_hello(&mut self, mut scan: HelloScan, out: &mut Vec<u8>) -> Result<Progress, HandshakeError> {
@@ -176,10 +205,13 @@ impl Handshake {
             }
         };
         let hello = self.input.bytes.get(..len).unwrap_or_default();
-        let seed = Seed::new(*seed_key(&self.params, hello), self.params.accepted_unix_s);
+        let mut seed = Seed::new(*seed_key(&self.params, hello), self.params.accepted_unix_s);
         self.params.secret.zeroize();
-        let facts = read_hello(hello).unwrap_or_default();
+        let facts = self.hello.take().or_else(|| read_hello(hello)).unwrap_or_default();
         let config = config_for(&self.config, &facts);
+        seed.session.found = self.found.take();
+        // A client that takes tickets keeps its session itself.
+        seed.session.wanted = facts.ticket_bytes.is_none() || !config.ticketer.enabled();
         self.sni = facts.sni;
         let conn = UnbufferedServerConnection::new(config)?;
         self.feed(Box::new(Running { conn, seed: SeedSlot(Some(seed)) }), out)

@@ -19,6 +19,9 @@ pub struct HelloFacts {
     pub has_psk: bool,
     /// The clear session id: TLS 1.2 session, or noise in TLS 1.3.
     pub session_id: Vec<u8>,
+    /// Length of the TLS 1.2 ticket that it offers (RFC 5077 section 3.2), in bytes: 0 where it only says that it takes
+    /// tickets, `None` where it does not take them.
+    pub ticket_bytes: Option<usize>,
 }
 
 impl HelloFacts {
@@ -68,6 +71,7 @@ fn read_body(mut body: Reader<'_>) -> Option<HelloFacts> {
                     facts.alpn.push(names.vector(1)?.to_vec());
                 }
             }
+            35 => facts.ticket_bytes = Some(extension.0.len()),
             41 => facts.has_psk = true,
             43 => facts.versions = u16_list(extension.vector(1)?)?,
             _ => {}
@@ -151,6 +155,7 @@ mod tests {
             extension(16, b"\x00\x0c\x02h2\x08http/1.1"),
             extension(43, &[6, 0x3a, 0x3a, 3, 4, 3, 3]),
             extension(41, &[0, 0]),
+            extension(35, b"ticket"),
         ]
         .concat();
         hello(&[0x1a, 0x1a, 0x13, 3, 0x13, 1], &extensions)
@@ -166,12 +171,13 @@ mod tests {
             (&[0x304, 0x303][..], &[0x1303, 0x1301][..])
         );
         assert!(facts.has_psk && facts.prefers_chacha() && facts.session_id == [0xaa, 0xbb]);
+        assert_eq!(facts.ticket_bytes, Some(6));
     }
 
     #[test]
     fn an_implausible_name_is_no_name() {
         let facts = read_hello(&hello(&[0x13, 1], &extension(0, b"\x00\x06\x00\x00\x03a/b"))).unwrap();
-        assert_eq!((facts.sni, facts.versions), (None, vec![0x303]));
+        assert_eq!((facts.sni, facts.versions, facts.ticket_bytes), (None, vec![0x303], None));
     }
 
     #[test]

@@ -20,14 +20,16 @@ mod hello_facts;
 mod keys;
 mod records;
 mod schedule;
+mod session_cache;
 mod state;
 
 pub use client::ClientHandshake;
 pub use error::{Blame, HandshakeError, RecordError, StateError};
-pub use extract::{Finished, SessionFacts};
+pub use extract::{Finished, NamedSession, SessionFacts};
 pub use handshake::{Handshake, HandshakeParams, Progress};
 pub use hello::{HelloStatus, hello_status};
 pub use hello_facts::{HelloFacts, read_hello};
 pub use keys::{Position, Role, Suite, Version};
 pub use records::{ContentType, Layout, Opened, PAYLOAD_MAX, Records, record_len};
+pub use session_cache::{SESSION_LIFETIME_S_MAX, SessionCache};
 pub use state::RecordsState;

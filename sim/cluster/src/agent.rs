@@ -3,7 +3,9 @@
 
 use crate::kernel::Kernel;
 use evergate_base::Micros;
-use evergate_cluster::{Begin, Bucket, Event, Incarnation, Node, NodeId, Role, Standing, Term, ViewId};
+use evergate_cluster::{
+    Begin, Bucket, Event, Freeze, Incarnation, Node, NodeId, Role, Standing, Term, ViewId,
+};
 use evergate_mirror::Office;
 use std::collections::BTreeMap;
 
@@ -33,9 +35,13 @@ pub(crate) enum Report {
     Frozen {
         bucket: Bucket,
         office: Office,
+        freeze: Freeze,
     },
-    ChannelLost {
+    /// The copy at this node has a gap.
+    Incomplete {
+        bucket: Bucket,
         node: NodeId,
+        office: Office,
     },
     /// A frame on this channel was not believed: the channel ends.
     Refused {
@@ -102,7 +108,7 @@ impl Agent {
         changed: &mut Vec<(Bucket, Role)>,
         arrived: &mut Vec<(Bucket, Office)>,
     ) {
-        let before = self.known.insert(bucket, role).unwrap_or(Role::Outside { owner: None });
+        let before = self.known.insert(bucket, role).unwrap_or(Role::NOTHING);
         if let (true, Role::Owner { term, .. }) = (arrives(before, role), role) {
             kernel.held.insert(bucket.0);
             arrived.push((bucket, office(term)));
@@ -123,24 +129,15 @@ impl Agent {
                 node.handle_caught_up(now, bucket, term(office), backup, COMPLETE);
             }
             Report::Complete { bucket, office } => node.handle_stored(bucket, term(office), COMPLETE),
-            Report::Frozen { bucket, office } => node.handle_frozen(now, bucket, term(office), COMPLETE),
-            Report::ChannelLost { node: peer } => self.drop_backup(node, now, peer),
-            Report::Refused { node: peer, channel } => {
-                self.drop_backup(node, now, peer);
-                return Some((peer, channel));
+            Report::Frozen { bucket, office, freeze } => {
+                node.handle_frozen(now, bucket, term(office), freeze, COMPLETE);
             }
+            Report::Incomplete { bucket, node: peer, office } => {
+                node.drop_backup(now, bucket, term(office), peer);
+            }
+            Report::Refused { node: peer, channel } => return Some((peer, channel)),
         }
         None
-    }
-
-    fn drop_backup(&self, node: &mut Node, now: Micros, peer: NodeId) {
-        for (bucket, role) in &self.known {
-            if let Role::Owner { required, syncing, .. } = role
-                && required.union(*syncing).contains(peer)
-            {
-                node.drop_backup(now, *bucket, peer);
-            }
-        }
     }
 }
 

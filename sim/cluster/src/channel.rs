@@ -4,7 +4,7 @@
 use crate::agenda::Time;
 use evergate_cluster::NodeId;
 use evergate_mirror::{Announced, ConnectionId, FRAME_VERSION, Feed, Frame, Office};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// From the first SYN until frames may flow: a few round trips.
 const CONNECT: Time = 800;
@@ -30,6 +30,8 @@ pub(crate) struct Outgoing {
     pub(crate) feed: Feed<Notice>,
     /// Offices that were announced on it.
     pub(crate) announced: BTreeMap<u16, Office>,
+    /// Buckets of which everything was said on it, since it was made or since their owner had anything to say.
+    pub(crate) follows: BTreeSet<u16>,
 }
 
 impl Outgoing {
@@ -39,7 +41,14 @@ impl Outgoing {
         let mut feed = Feed::default();
         // The first frame of an empty feed is within every bound.
         let _ = feed.push(&hello, None);
-        Outgoing { number, ready_at: now + CONNECT, sent: 0, feed, announced: BTreeMap::new() }
+        Outgoing {
+            number,
+            ready_at: now + CONNECT,
+            sent: 0,
+            feed,
+            announced: BTreeMap::new(),
+            follows: BTreeSet::new(),
+        }
     }
 }
 

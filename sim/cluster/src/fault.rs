@@ -31,6 +31,8 @@ pub enum Fault {
     CutInside(Time),
     /// Nothing that the node says to other nodes arrives for so long, on either network.
     Mute(Time),
+    /// The node's mirror channels to others break, and what is on its way in them is lost.
+    Channels,
     /// A new process starts where none runs.
     Restart,
     /// The node gives all its buckets away, or takes some again.
@@ -59,4 +61,6 @@ pub enum Mutation {
     SendAbove,
     /// Who takes over goes on before the other backups have its state.
     EagerTakeOver,
+    /// What is said after a lost channel follows whatever the backup has.
+    GapsFollow,
 }

@@ -99,6 +99,7 @@ impl Leg {
             remote: self.flow.theirs,
             sent: self.origin_sent as u32,
             received: self.origin_received as u32,
+            acknowledged: self.origin_received as u32,
             mss: crate::tcp::SEGMENT as u16,
             window_scales: None,
             sack: false,
@@ -116,6 +117,11 @@ impl Leg {
     /// Number of the byte at input position 0.
     pub(crate) fn origin_received(&self) -> u64 {
         self.origin_received
+    }
+
+    /// Number after the last byte that was read.
+    pub(crate) fn read_sequence(&self) -> u64 {
+        self.origin_received + self.read
     }
 
     pub(crate) fn handle_read(&mut self, bytes: usize, now: Time) {

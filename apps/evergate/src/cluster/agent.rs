@@ -357,25 +357,26 @@ impl Agent {
                 }
             }
             Report::Complete { bucket, office } => self.node.handle_stored(bucket, term(office), COMPLETE),
-            Report::Frozen { bucket, office } => {
-                if state.chorus.frozen(worker, bucket, office) {
-                    self.node.handle_frozen(now, bucket, term(office), COMPLETE);
+            Report::Frozen { bucket, office, freeze } => {
+                if state.chorus.frozen(worker, bucket, office, freeze) {
+                    self.node.handle_frozen(now, bucket, term(office), freeze, COMPLETE);
+                }
+            }
+            Report::Incomplete { node, buckets } => {
+                for (bucket, office) in buckets {
+                    self.node.drop_backup(now, bucket, term(office), node);
                 }
             }
             Report::ChannelLost { node, why } => {
                 state.counts.channels_lost += 1;
-                let buckets = state.roles.mirrored_to(node);
                 let first =
                     state.channels_told_at.get(&node).is_none_or(|at| now.since(*at) >= CHANNEL_LINES);
                 if first {
                     state.channels_told_at.insert(node, now);
-                    let (number, count) = (node.0.saturating_add(1), buckets.len());
+                    let (number, count) = (node.0.saturating_add(1), state.roles.mirrored_to(node));
                     self.warn(format!(
-                        "lost mirror channels with node {number} ({count} buckets are copied there): {why}"
+                        "lost a mirror channel with node {number} ({count} buckets are copied there): {why}"
                     ));
-                }
-                for bucket in buckets {
-                    self.node.drop_backup(now, bucket, node);
                 }
             }
             Report::Resumed(part) => {

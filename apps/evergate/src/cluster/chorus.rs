@@ -5,7 +5,7 @@
 //!
 //! Invariants: voices of another office do not count; when the role that asked for them ends, they are forgotten.
 
-use evergate_cluster::{Bucket, MemberSet, NodeId};
+use evergate_cluster::{Bucket, Freeze, MemberSet, NodeId};
 use evergate_mirror::Office;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ struct Voices {
 pub(crate) struct Chorus {
     workers: usize,
     caught_up: BTreeMap<(Bucket, NodeId), Voices>,
-    frozen: BTreeMap<Bucket, Voices>,
+    frozen: BTreeMap<Bucket, ((Office, Freeze), BTreeSet<usize>)>,
 }
 
 impl Chorus {
@@ -34,13 +34,17 @@ impl Chorus {
         hear(&mut self.caught_up, (bucket, node), office, worker) >= self.workers
     }
 
-    /// A worker says that its part of the bucket is quiet. Whether all have said so.
-    pub(crate) fn frozen(&mut self, worker: usize, bucket: Bucket, office: Office) -> bool {
-        hear(&mut self.frozen, bucket, office, worker) >= self.workers
+    /// A worker says that its part of the bucket is quiet for a move. Whether all have said so of the one that is asked for.
+    pub(crate) fn frozen(&mut self, worker: usize, bucket: Bucket, office: Office, freeze: Freeze) -> bool {
+        let asked = self.frozen.get_mut(&bucket).filter(|(asked, _)| *asked == (office, freeze));
+        let Some((_, voices)) = asked else { return false }; // it was called off
+        voices.insert(worker);
+        voices.len() >= self.workers
     }
 
-    /// The bucket is mirrored to `syncing` for the first time, and is to freeze or not. Other voices do not count any more.
-    pub(crate) fn expect(&mut self, bucket: Bucket, syncing: MemberSet, freezes: bool) {
+    /// The bucket is mirrored to `syncing` for the first time, and is to freeze for a move or not. Other voices do not count
+    /// any more.
+    pub(crate) fn expect(&mut self, bucket: Bucket, syncing: MemberSet, freeze: Option<(Office, Freeze)>) {
         let keys: Vec<_> = self
             .caught_up
             .range((bucket, NodeId(0))..=(bucket, NodeId(u8::MAX)))
@@ -49,8 +53,15 @@ impl Chorus {
         for key in keys.into_iter().filter(|(_, node)| !syncing.contains(*node)) {
             self.caught_up.remove(&key);
         }
-        if !freezes {
-            self.frozen.remove(&bucket);
+        match freeze {
+            None => drop(self.frozen.remove(&bucket)),
+            Some(asked) => {
+                let (known, voices) = self.frozen.entry(bucket).or_insert_with(|| (asked, BTreeSet::new()));
+                if *known != asked {
+                    *known = asked;
+                    voices.clear();
+                }
+            }
         }
     }
 
@@ -80,6 +91,7 @@ mod tests {
 
     const BUCKET: Bucket = Bucket(5);
     const NODE: NodeId = NodeId(2);
+    const FREEZE: Freeze = Freeze { to: NODE, number: 1 };
 
     fn office(moves: u32) -> Office {
         Office { epoch: 1, proposer: 0, incarnation: 1, moves }
@@ -94,19 +106,30 @@ mod tests {
         assert!(!chorus.caught_up(0, BUCKET, NODE, office(0)), "of an office that is over");
         assert!(chorus.caught_up(0, BUCKET, NODE, office(1)));
         assert!(!chorus.caught_up(0, BUCKET, NodeId(3), office(1)), "about another node");
-        assert!(!chorus.frozen(1, BUCKET, office(1)));
-        assert!(chorus.frozen(0, BUCKET, office(1)));
+        assert!(!chorus.frozen(1, BUCKET, office(1), FREEZE), "nobody asked");
+        chorus.expect(BUCKET, MemberSet::of(NODE), Some((office(1), FREEZE)));
+        assert!(!chorus.frozen(1, BUCKET, office(1), FREEZE));
+        assert!(!chorus.frozen(0, BUCKET, office(0), FREEZE), "in another office");
+        assert!(chorus.frozen(0, BUCKET, office(1), FREEZE));
     }
 
     #[test]
     fn voices_of_an_attempt_that_was_given_up_do_not_count_for_the_next() {
         let mut chorus = Chorus::new(2);
         chorus.caught_up(0, BUCKET, NODE, office(0));
-        chorus.frozen(0, BUCKET, office(0));
-        chorus.expect(BUCKET, MemberSet::of(NODE), true);
+        chorus.expect(BUCKET, MemberSet::of(NODE), Some((office(0), FREEZE)));
+        chorus.frozen(0, BUCKET, office(0), FREEZE);
         assert!(chorus.caught_up(1, BUCKET, NODE, office(0)), "still the same attempt");
-        chorus.expect(BUCKET, MemberSet::EMPTY, false);
+        chorus.expect(BUCKET, MemberSet::EMPTY, None);
         assert!(!chorus.caught_up(1, BUCKET, NODE, office(0)));
-        assert!(!chorus.frozen(1, BUCKET, office(0)));
+        assert!(!chorus.frozen(1, BUCKET, office(0), FREEZE));
+        // The next move in the same office is another one, also when nobody heard that the first was called off.
+        let next = Freeze { number: 2, ..FREEZE };
+        chorus.expect(BUCKET, MemberSet::EMPTY, Some((office(0), FREEZE)));
+        chorus.frozen(0, BUCKET, office(0), FREEZE);
+        chorus.expect(BUCKET, MemberSet::EMPTY, Some((office(0), next)));
+        assert!(!chorus.frozen(1, BUCKET, office(0), next));
+        assert!(!chorus.frozen(0, BUCKET, office(0), FREEZE), "late");
+        assert!(chorus.frozen(0, BUCKET, office(0), next));
     }
 }

@@ -57,8 +57,8 @@ fn play(reporter: &Reporter, bucket: Bucket, role: Role, holds: bool) {
             for node in syncing.iter() {
                 reporter.send(Report::CaughtUp { bucket, node, office });
             }
-            if freeze_for.is_some() {
-                reporter.send(Report::Frozen { bucket, office });
+            if let Some(freeze) = freeze_for {
+                reporter.send(Report::Frozen { bucket, office, freeze });
             }
         }
         Role::Backup { term, .. } if holds => {

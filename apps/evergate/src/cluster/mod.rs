@@ -35,7 +35,7 @@ pub use secrets::fresh_key;
 
 use mailbox::Mailbox;
 
-use evergate_cluster::{Bucket, Incarnation, NodeId};
+use evergate_cluster::{Bucket, Freeze, Incarnation, NodeId};
 use evergate_mirror::{LegFacts, Office};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -151,6 +151,13 @@ pub enum Report {
         /// What happened.
         why: String,
     },
+    /// The copies of these buckets at `node` lack something: it must be dropped as their backup.
+    Incomplete {
+        /// The backup.
+        node: NodeId,
+        /// Each with the office in which it was to be said.
+        buckets: Vec<(Bucket, Office)>,
+    },
     /// A take-over round is finished in this worker.
     Resumed(Resumed),
     /// The bucket is frozen: nothing of it moves here any more, and its next owner has everything.
@@ -159,6 +166,8 @@ pub enum Report {
         bucket: Bucket,
         /// In which office.
         office: Office,
+        /// For which move.
+        freeze: Freeze,
     },
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Tally {
 impl Roles {
     /// At the start: nobody owns anything.
     pub(crate) fn new(me: NodeId, owners: Owners) -> Roles {
-        let nothing = Role::Outside { owner: None };
+        let nothing = Role::NOTHING;
         owners.set_all(Owner::NOBODY);
         let known = vec![nothing; usize::from(evergate_cluster::BUCKETS)];
         Roles { me, owners, known, changed: Vec::new(), arrived: Vec::new() }
@@ -66,7 +66,7 @@ impl Roles {
     /// All state is gone.
     pub(crate) fn void(&mut self) {
         self.owners.set_all(Owner::NOBODY);
-        self.known.fill(Role::Outside { owner: None });
+        self.known.fill(Role::NOTHING);
         self.changed.clear();
         self.arrived.clear();
     }
@@ -78,14 +78,13 @@ impl Roles {
         (std::mem::take(&mut self.changed), round)
     }
 
-    /// Buckets that this node mirrors to `backup`, or is about to.
-    pub(crate) fn mirrored_to(&self, backup: NodeId) -> Vec<Bucket> {
+    /// How many buckets this node mirrors to `backup`, or is about to.
+    pub(crate) fn mirrored_to(&self, backup: NodeId) -> usize {
         let mirrors = |role: &Role| match role {
             Role::Owner { required, syncing, .. } => required.union(*syncing).contains(backup),
             _ => false,
         };
-        let all = (0..).map(Bucket).zip(&self.known);
-        all.filter(|(_, role)| mirrors(role)).map(|(bucket, _)| bucket).collect()
+        self.known.iter().filter(|role| mirrors(role)).count()
     }
 
     pub(crate) fn tally(&self) -> Tally {
@@ -99,7 +98,7 @@ impl Roles {
                 }
                 Role::Backup { in_sync: true, .. } => tally.backed += 1,
                 Role::Backup { in_sync: false, .. } => tally.filling += 1,
-                Role::Outside { owner: None } => tally.unowned += 1,
+                Role::Outside { owner: None, .. } => tally.unowned += 1,
                 Role::Outside { .. } => {}
             }
         }
@@ -119,7 +118,7 @@ fn word(me: NodeId, role: Role, listed: MemberSet) -> Owner {
         Role::Owner { .. } => (Some(me), listed),
         // A backup is listed so that in flood mode it hears what the peers say.
         Role::Backup { owner, .. } => (Some(owner), MemberSet::of(me)),
-        Role::Outside { owner } => (owner, MemberSet::EMPTY),
+        Role::Outside { owner, .. } => (owner, MemberSet::EMPTY),
     };
     let listed: Vec<GateNode> = match listed.len() {
         0..=BACKUPS_MAX => listed.iter().filter_map(gate_node).collect(),
@@ -159,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_comes_from_elsewhere_arrives_once_in_each_term() {
-        let outside = Role::Outside { owner: None };
+        let outside = Role::NOTHING;
         let (first, second) = (term(1, 0), term(2, 0));
         assert!(arrives(backup(1), owner(first, Begin::TakeOver)));
         assert!(arrives(outside, owner(first, Begin::HandOver)));
@@ -183,9 +182,9 @@ mod tests {
             Owner::new(gate(1), &[gate(2), gate(4)]).unwrap()
         );
         assert_eq!(word(me, backup(2), MemberSet::EMPTY), Owner::new(gate(3), &[gate(1)]).unwrap());
-        let elsewhere = Role::Outside { owner: Some(NodeId(31)) };
+        let elsewhere = Role::Outside { owner: Some(NodeId(31)), since: term(1, 0) };
         assert_eq!(word(me, elsewhere, listed), Owner::new(gate(32), &[]).unwrap());
-        assert_eq!(word(me, Role::Outside { owner: None }, listed), Owner::NOBODY);
+        assert_eq!(word(me, Role::NOTHING, listed), Owner::NOBODY);
         let many: MemberSet = (1..=7).map(NodeId).collect();
         let all = word(me, owner(term(1, 0), Begin::Kept), many);
         assert_eq!(all, Owner::new(gate(1), &[gate(EVERYBODY)]).unwrap(), "more than there is room for");

@@ -101,6 +101,7 @@ pub(super) fn built_in() -> TlsSettings {
         client_certificates: ClientCertificates::None,
         client_ca: None,
         tickets: Some(Tickets { keys: None, rotate: Duration::from_secs(43_200) }),
+        session_id_lifetime_s: 3600,
     }
 }
 
@@ -157,6 +158,7 @@ fn settings(name: &str, raw: &RawTls, at: &KeyPath, checks: &mut Checks<'_>) -> 
         client_certificates: raw.client_certificates,
         client_ca,
         tickets,
+        session_id_lifetime_s: raw.session_id_lifetime_s,
     }
 }
 

@@ -233,6 +233,8 @@ pub struct TlsSettings {
     pub client_ca: Option<PathBuf>,
     /// Session tickets; `None` = no resumption by ticket.
     pub tickets: Option<Tickets>,
+    /// How long a TLS 1.2 client without tickets can resume a session by its id; 0 = not at all.
+    pub session_id_lifetime_s: u32,
 }
 
 /// Session tickets.
@@ -449,6 +451,8 @@ pub struct NodeLimits {
     pub handshakes_per_turn: NonZeroUsize,
     /// Bytes waiting to be written, all workers together.
     pub buffers_bytes_max: NonZeroUsize,
+    /// Memory for TLS 1.2 sessions that are resumed by their ids, of the whole process; 0 keeps none.
+    pub session_cache_bytes_max: usize,
 }
 
 /// The limits that a listener can have for itself.

@@ -72,6 +72,7 @@ pub(super) struct RawLimits {
     pub(super) requests_per_connection_max: Option<u32>,
     pub(super) bytes_per_s_min: Option<u32>,
     pub(super) buffers_max_mb: Option<u32>,
+    pub(super) session_cache_mb: Option<u32>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -94,6 +95,7 @@ pub(super) struct RawTls {
     pub(super) tickets: bool,
     pub(super) ticket_keys: Option<String>,
     pub(super) ticket_rotate_s: u64,
+    pub(super) session_id_lifetime_s: u32,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -164,6 +164,12 @@ pub(super) static TLS: Section = Section {
             "43200",
             "How long a ticket key encrypts new tickets. It decrypts for as long again.",
         ),
+        with_default(
+            "session_id_lifetime_s",
+            Kind::Integer(0, 43_200),
+            "3600",
+            "How long a TLS 1.2 client without tickets can resume a session by its id; 0 = not at all. Sessions are kept in `limits.session_cache_mb`.",
+        ),
     ],
 };
 

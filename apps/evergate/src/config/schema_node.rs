@@ -103,6 +103,12 @@ pub(super) static LIMITS: Section = Section {
             "512",
             "Memory for bytes waiting to be written, all workers together. From half of it on workers read less for each connection; at the bound a connection that needs more is closed and counted.",
         ),
+        with_default(
+            "session_cache_mb",
+            Kind::Integer(0, 1024),
+            "8",
+            "Memory for TLS 1.2 sessions that are resumed by their ids, of the whole process (about 2,500 a megabyte). At the bound the oldest are forgotten; 0 keeps none.",
+        ),
     ],
 };
 

@@ -72,6 +72,11 @@ fn traffic(out: &mut Exposition, status: &Status) {
     out.counter("evergate_handshakes_total", "TLS handshakes completed with clients, by kind.")
         .sample(&[("kind", "full")], total.handshakes_full)
         .sample(&[("kind", "resumed")], total.handshakes_resumed);
+    out.gauge("evergate_session_ids", "TLS 1.2 sessions kept for clients that resume them by their ids.")
+        .sample(&[], status.session_ids);
+    out.counter("evergate_session_ids_named_total", "TLS 1.2 clients that named a session by its id.")
+        .sample(&[("result", "found")], total.session_ids_found)
+        .sample(&[("result", "missed")], total.session_ids_missed);
     let mut responses =
         out.counter("evergate_responses_total", "Responses sent to clients, by class of status.");
     for (class, count) in &total.responses {

@@ -108,6 +108,7 @@ impl Control {
                 open: self.shared.connections.load(Ordering::Relaxed) as u64,
                 max: view.config.limits.listener.connections_max as u64,
             },
+            session_ids: self.shared.sessions.len() as u64,
             resident_bytes: evergate_sys::resident_bytes(),
             total: total(&workers),
             reasons: self.reasons(),
@@ -243,6 +244,8 @@ fn worker_status((index, worker): (usize, &WorkerView)) -> WorkerStatus {
         refused: from.refused.get(),
         handshakes_full: from.handshakes_full.get(),
         handshakes_resumed: from.handshakes_resumed.get(),
+        session_ids_found: from.session_ids_found.get(),
+        session_ids_missed: from.session_ids_missed.get(),
         responses: classes
             .into_iter()
             .map(str::to_owned)
@@ -272,6 +275,8 @@ fn total(workers: &[WorkerStatus]) -> Counts {
         total.refused += counts.refused;
         total.handshakes_full += counts.handshakes_full;
         total.handshakes_resumed += counts.handshakes_resumed;
+        total.session_ids_found += counts.session_ids_found;
+        total.session_ids_missed += counts.session_ids_missed;
         for (class, count) in &counts.responses {
             *total.responses.entry(class.clone()).or_default() += count;
         }

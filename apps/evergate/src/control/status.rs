@@ -35,6 +35,9 @@ pub struct Status {
     pub metrics_listen: Option<String>,
     /// Client connections.
     pub connections: Connections,
+    /// TLS 1.2 sessions that are kept for clients that resume them by their ids.
+    #[serde(default)]
+    pub session_ids: u64,
     /// Resident memory of the process.
     pub resident_bytes: u64,
     /// All workers together.
@@ -92,6 +95,12 @@ pub struct Counts {
     pub handshakes_full: u64,
     /// TLS handshakes that resumed a session.
     pub handshakes_resumed: u64,
+    /// TLS 1.2 clients that named a session by its id which is kept.
+    #[serde(default)]
+    pub session_ids_found: u64,
+    /// TLS 1.2 clients that named one which is not.
+    #[serde(default)]
+    pub session_ids_missed: u64,
     /// Responses by class, `1xx` to `5xx`.
     pub responses: BTreeMap<String, u64>,
     /// Bytes read from clients.

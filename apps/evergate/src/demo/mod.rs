@@ -11,6 +11,8 @@ mod connection;
 mod content;
 mod websocket;
 
+pub use websocket::echo as echo_websocket;
+
 use anyhow::{Context, Result};
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};

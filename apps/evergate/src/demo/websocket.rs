@@ -77,8 +77,11 @@ pub(super) fn read_frame(stream: &mut impl Read) -> io::Result<(Kind, Vec<u8>)> 
     Ok((kind, payload))
 }
 
-/// Sends every message back, as a server, until the client closes.
-pub(super) fn echo(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
+/// Sends every message back, as a server after its 101, until the client closes.
+///
+/// # Errors
+/// What the streams say, and frames that are not spoken here.
+pub fn echo(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
     loop {
         let (kind, payload) = read_frame(input)?;
         let answer = match kind {

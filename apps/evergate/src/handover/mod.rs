@@ -24,6 +24,7 @@ pub use link::{FRAME_BYTES_MAX, Frame, Link};
 pub use predecessor::{Inheritance, Predecessor};
 pub use successor::{Failure, Order, Successor};
 
+use evergate_base::session::KeptSession;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,7 +33,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 /// The form of what processes say to each other. Another form has another number.
-pub const HANDOVER_VERSION: u32 = 1;
+pub const HANDOVER_VERSION: u32 = 2;
 /// The option of `evergate run` that says: standard input is the process before.
 pub const SUCCESSOR_FLAG: &str = "--successor";
 
@@ -81,6 +82,8 @@ pub struct Offer {
     pub self_signed: Vec<OfferedCertificate>,
     /// What is known of the servers.
     pub servers: Vec<OfferedServer>,
+    /// The newest sessions that clients resume by their ids; sealed with the ticket keys.
+    pub sessions: Vec<KeptSession>,
 }
 
 /// A descriptor.

@@ -166,6 +166,9 @@ impl Worker {
             mirroring.leg.slot.open(); // before the socket closes: what it says then is said once
         }
         drop(client.socket);
+        if let Some(upstream) = client.unsettled {
+            self.forget_unsettled(key, upstream);
+        }
         if let Some(upstream) = client.upstream {
             self.drop_upstream(upstream);
         }

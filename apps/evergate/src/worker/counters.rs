@@ -44,6 +44,10 @@ pub struct Counters {
     pub handshakes_full: Count,
     /// TLS handshakes that resumed a session.
     pub handshakes_resumed: Count,
+    /// Handshakes whose client named a TLS 1.2 session by its id that is kept here, and that is not.
+    pub session_ids_found: Count,
+    /// See there.
+    pub session_ids_missed: Count,
     /// Responses by hundreds of their status: 1xx to 5xx.
     pub responses: [Count; 5],
     /// Plaintext and wire bytes from clients, as read.

@@ -393,6 +393,7 @@ impl Worker {
             idle_until: Micros(0),
             records: None,
             gated: None,
+            unsettled: None,
         };
         self.add_upstream(key, upstream);
     }

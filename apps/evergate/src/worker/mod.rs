@@ -14,6 +14,7 @@ mod dial;
 #[cfg(test)]
 mod faults;
 mod handover;
+mod named_sessions;
 mod perform;
 mod pulse;
 mod pump;
@@ -22,6 +23,7 @@ mod upstream;
 mod wheel;
 
 pub use counters::{Count, Counters};
+pub use named_sessions::NamedSessions;
 pub use pulse::Pulse;
 
 use crate::handover::Progress;
@@ -29,6 +31,7 @@ use crate::log::LineSender;
 use crate::runtime::Generation;
 use evergate_balance::{Picker, ServerLoad};
 use evergate_base::Micros;
+use evergate_base::session::{Sealed, SessionId};
 use evergate_connection::{Connection, Effects, Io, Node, Scratch, Snapshot};
 use evergate_rules::RuleId;
 use evergate_sys::{Epoll, Pipe, Waker};
@@ -123,6 +126,8 @@ pub struct Shared {
     pub inheriting: AtomicUsize,
     /// Client connections of listeners that have a bound of their own, and by address where that is bounded.
     pub held: std::sync::Mutex<HashMap<Held, usize>>,
+    /// Sessions that clients resume by their ids.
+    pub sessions: NamedSessions,
 }
 
 /// Something that is counted against a bound.
@@ -146,6 +151,8 @@ struct Client {
     socket: OwnedFd,
     connection: Connection,
     upstream: Option<Key>,
+    /// The server connection of the request before, while it is unsettled.
+    unsettled: Option<Key>,
     readable: bool,
     writable: bool,
     ended: bool,
@@ -217,6 +224,8 @@ struct View<'a> {
     draining: bool,
     logs: bool,
     now: Micros,
+    sessions: &'a NamedSessions,
+    counters: &'a Counters,
 }
 
 impl Node for View<'_> {
@@ -232,6 +241,13 @@ impl Node for View<'_> {
         // A request that began under an older generation is not counted against the new one's limits.
         snapshot.generation != self.current.snapshot.generation
             || self.current.rates.allow(rule, client, host, self.now.0)
+    }
+
+    fn session(&mut self, id: &SessionId) -> Option<Sealed> {
+        let found = self.sessions.find(id);
+        let counters = self.counters;
+        if found.is_some() { &counters.session_ids_found } else { &counters.session_ids_missed }.add(1);
+        found
     }
 
     fn wants_logs(&self) -> bool {
@@ -444,6 +460,11 @@ impl Worker {
 
     fn take_commands(&mut self) {
         self.waker.drain();
+        self.obey();
+    }
+
+    /// Follows what the control plane and the agent have said so far.
+    fn obey(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Reload(generation) => self.current.push(Current::new(&generation.for_worker())),
@@ -527,6 +548,8 @@ impl Worker {
             draining: self.draining,
             logs: self.lines.is_some(),
             now: self.now,
+            sessions: &self.shared.sessions,
+            counters: &self.counters,
         };
         let mut io =
             Io { now: self.now, scratch: &mut self.scratch, effects: &mut self.effects, node: &mut view };
@@ -564,6 +587,7 @@ impl Client {
             socket,
             connection,
             upstream: None,
+            unsettled: None,
             readable: false,
             writable: true,
             ended: false,

@@ -157,7 +157,13 @@ impl Worker {
     fn carry_out(&mut self, key: Key, effect: Effect) {
         match effect {
             Effect::Dial { leg, pool, hint, tried, reuse } => self.dial(key, leg, pool, hint, &tried, reuse),
-            Effect::Release { leg: _, clean, records } => self.release(key, clean, records),
+            Effect::Release { leg, clean, records } => self.release(key, leg, clean, records),
+            Effect::ResetServer { .. } => {
+                let upstream = self.clients.get_mut(key).and_then(|client| client.upstream);
+                if let Some(upstream) = upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) {
+                    evergate_sys::reset_on_close(upstream.fd());
+                }
+            }
             Effect::ShutdownServer { .. } => {
                 if let Some(client) = self.clients.get_mut(key) {
                     client.server_fin_waits = true;
@@ -179,6 +185,8 @@ impl Worker {
                 }
                 self.forget(key);
             }
+            Effect::KeepSession(session) => self.keep_session(*session),
+            Effect::WithdrawSession(id) => self.withdraw_session(id),
             Effect::Matched(rules) => {
                 let Some(client) = self.clients.get_mut(key) else { return };
                 let generation = client.connection.snapshot().generation;

@@ -33,6 +33,20 @@ pub(super) struct Upstream {
     pub(super) records: Option<Box<Records>>,
     /// In a cluster: its acknowledgements wait for the backups.
     pub(super) gated: Option<Box<Gated>>,
+    /// It was given back before the backups know that its last response has arrived.
+    pub(super) unsettled: Option<Unsettled>,
+}
+
+/// What is to be done with a server connection when the backups know that the response before has arrived. Until then they
+/// need it to be open, and the response unacknowledged.
+pub(super) struct Unsettled {
+    /// Whose leg it was.
+    pub(super) client: Key,
+    pub(super) leg: u32,
+    /// Sequence numbers of the first byte that was received on that leg, and after the last one.
+    pub(super) received: (u32, u32),
+    /// It is to be closed.
+    pub(super) ends: bool,
 }
 
 impl Upstream {
@@ -90,7 +104,7 @@ impl Worker {
     }
 
     /// The connection is done with its server connection: kept for others when clean, else closed.
-    pub(super) fn release(&mut self, client_key: Key, clean: bool, records: Option<Box<Records>>) {
+    pub(super) fn release(&mut self, client_key: Key, leg: u32, clean: bool, records: Option<Box<Records>>) {
         let Some(client) = self.clients.get_mut(client_key) else { return };
         client.pipes = None;
         client.server_fin_waits = false;
@@ -103,7 +117,14 @@ impl Worker {
         }
         let mut quiet = !upstream.readable || is_quiet(upstream);
         if clean && let (Some(gated), Some(cluster)) = (&mut upstream.gated, &mut self.cluster) {
-            quiet &= cluster.rest_pooled(key, gated, self.now);
+            let whole = cluster.rest_pooled(key, gated, self.now);
+            if client.connection.is_unsettled(leg) {
+                let received = gated.received();
+                upstream.unsettled = Some(Unsettled { client: client_key, leg, received, ends: false });
+                client.unsettled = Some(key);
+            } else {
+                quiet &= whole;
+            }
         }
         let bucket = client.mirroring.as_ref().map(|mirroring| mirroring.bucket.0);
         let idle = self.idle.entry((upstream.server.id, bucket)).or_default();
@@ -134,8 +155,64 @@ impl Worker {
         }
     }
 
-    /// Closes a server connection.
+    /// The backups know that the last response of a leg that was given back has arrived: what was received on it, up to
+    /// `position`, may be acknowledged. Whether there is such a leg.
+    pub(super) fn settle_upstream(&mut self, client_key: Key, leg: u32, position: u64) -> bool {
+        let Some(client) = self.clients.get_mut(client_key) else { return false };
+        let Some(key) = client.unsettled else { return false };
+        let Some(upstream) = self.upstreams.get_mut(key) else { return false };
+        let Some(Unsettled { client: whose, leg: known, received: (first, end), ends }) = &upstream.unsettled
+        else {
+            return false;
+        };
+        if (*whose, *known) != (client_key, leg) {
+            return false;
+        }
+        let (settled, ends) = (first.wrapping_add(position as u32), *ends);
+        let whole = settled.wrapping_sub(*end) as i32 >= 0;
+        if let Some(gated) = &mut upstream.gated {
+            gated.settle(settled, self.now);
+        }
+        if let Some(cluster) = self.cluster.as_mut().filter(|_| upstream.owner.is_none()) {
+            cluster.look_at_pooled(key, self.now);
+        }
+        if whole {
+            upstream.unsettled = None;
+            client.unsettled = None;
+            if ends {
+                self.drop_upstream(key);
+            }
+        }
+        true
+    }
+
+    /// Nobody will say any more that the last response of a leg that was given back has arrived: what nobody uses yet is
+    /// not kept.
+    pub(super) fn forget_unsettled(&mut self, client_key: Key, key: Key) {
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        let Some(unsettled) = upstream.unsettled.take_if(|unsettled| unsettled.client == client_key) else {
+            return;
+        };
+        if unsettled.ends || upstream.owner.is_none() {
+            return self.drop_upstream(key);
+        }
+        if let Some(gated) = &mut upstream.gated {
+            gated.settle(unsettled.received.1, self.now); // the connection that needed it is over
+        }
+    }
+
+    /// Closes a server connection; one that is unsettled when it no longer is.
     pub(super) fn drop_upstream(&mut self, key: Key) {
+        if let Some(upstream) = self.upstreams.get_mut(key)
+            && let Some(unsettled) = &mut upstream.unsettled
+        {
+            unsettled.ends = true;
+            upstream.ended = true; // nobody takes it from the pool
+            if upstream.owner.take().is_some() {
+                upstream.server.leave(); // there is room for the next request now
+            }
+            return;
+        }
         let Some(upstream) = self.upstreams.remove(key) else { return };
         match upstream.owner {
             Some(_) => upstream.server.leave(),

@@ -6,18 +6,24 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod breaks;
+mod chance;
 mod clocks;
 mod crossing;
 mod demo;
 mod foreign;
 mod host;
 mod hostile;
+mod line;
 mod matrix;
 mod orders;
 mod phases;
+mod quorum;
 mod redial;
 mod relay;
 mod rolling;
+mod sessions;
+mod sockets;
 mod traffic;
 mod views;
 mod world;

@@ -48,11 +48,6 @@ fn full() -> bool {
     std::env::var("EVERGATE_MATRIX").is_ok_and(|wanted| wanted == "full")
 }
 
-/// Anything but the same at every run: when a node dies must not be a habit.
-pub(crate) fn moment(below_ms: u64) -> Duration {
-    Duration::from_millis(u64::from_le_bytes(evergate_crypto::random_bytes()) % below_ms)
-}
-
 /// The node with the most client connections.
 pub(crate) fn carrier(nodes: &mut Vec<Node>) -> Node {
     let open = |node: &Node| {
@@ -96,8 +91,8 @@ fn lose(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, fate: Fate) {
     settled(nodes);
 }
 
-fn kill(nodes: &mut Vec<Node>, traffic: &Traffic) {
-    std::thread::sleep(moment(50));
+fn kill(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic) {
+    std::thread::sleep(world.chance.moment(50));
     carrier(nodes).kill();
     traffic.goes_on("after a death");
     settled(nodes);
@@ -141,13 +136,13 @@ fn run_with(
     traffic.silences();
     let began = Instant::now();
     match fate {
-        Fate::Killed => kill(&mut nodes, &traffic),
+        Fate::Killed => kill(&world, &mut nodes, &traffic),
         Fate::HostDead | Fate::CutInside | Fate::CutOutside | Fate::Paused => {
             lose(&world, &mut nodes, &traffic, fate);
         }
         Fate::Sequence => {
-            kill(&mut nodes, &traffic);
-            kill(&mut nodes, &traffic);
+            kill(&world, &mut nodes, &traffic);
+            kill(&world, &mut nodes, &traffic);
         }
         Fate::Joins => {
             nodes.push(world.start(3, &config));
@@ -155,7 +150,7 @@ fn run_with(
         }
         Fate::DiesDuringTakeOver => {
             carrier(&mut nodes).kill();
-            std::thread::sleep(moment(400));
+            std::thread::sleep(world.chance.moment(400));
             carrier(&mut nodes).kill();
         }
     }

@@ -1,8 +1,8 @@
 //! Nodes come and go.
 
-use crate::world::{ADDRESS, VIRTUAL_MAC, World, outside, privileged, settled};
+use crate::world::{ADDRESS, PORT, VIRTUAL_MAC, World, outside, privileged, settled};
 use evergate_bpf::netns::Namespace;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 
 #[test]
@@ -59,6 +59,45 @@ fn the_address_lives_at_the_owner_of_its_bucket_and_moves_with_it() {
     });
     world.switch.ip("neigh flush all").unwrap();
     assert_eq!(question(&world.switch).as_deref(), Some(VIRTUAL_MAC), "the survivor answers");
+}
+
+/// Both live, and nobody takes a new view for it: the copies come back by themselves.
+#[test]
+fn copies_come_back_when_mirror_channels_are_lost() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let nodes = world.cluster(2, "");
+    let before = nodes[0].status();
+    for _ in 0..2 {
+        let lost = nodes[0].status().counts.channels_lost;
+        assert!(destroy_channels(world.host(1)) > 0);
+        nodes[0].eventually("notices", |status| status.counts.channels_lost > lost);
+        settled(&nodes);
+    }
+    let after = nodes[0].status();
+    assert_eq!(after.counts.views, before.counts.views);
+    assert_eq!(after.counts.take_overs + after.counts.hand_overs, 0);
+}
+
+/// Ends all mirror channels from this host to others; how many.
+fn destroy_channels(host: &Namespace) -> usize {
+    host.run(|| {
+        let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
+        let end = |text: &str| {
+            let (ip, port) = text.split_once(':')?;
+            let ip = u32::from_str_radix(ip, 16).ok()?.to_le_bytes();
+            Some(SocketAddr::from((ip, u16::from_str_radix(port, 16).ok()?)))
+        };
+        let ends = sockets.lines().filter_map(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            Some((end(fields.next()?)?, end(fields.next()?)?))
+        });
+        // One port for each worker.
+        let to_others = ends.filter(|(_, to)| (1..=2).contains(&(i32::from(to.port()) - i32::from(PORT))));
+        to_others.filter(|(from, to)| evergate_sys::destroy(*from, *to).unwrap()).count()
+    })
 }
 
 /// Who answers for the address, as the kernel of the switch's namespace is told.

@@ -2,6 +2,7 @@
 
 pub(crate) use crate::support::{Folder, Output, eventually, evergate};
 
+use crate::chance::Chance;
 use crate::support::{DEADLINE, Process};
 use evergate::cluster::status::ClusterStatus;
 use evergate_bpf::netns::{Card, Namespace};
@@ -77,6 +78,7 @@ pub(crate) struct World {
     pub(crate) switch: Namespace,
     hosts: Vec<Namespace>,
     pub(crate) folder: Folder,
+    pub(crate) chance: Chance,
     /// Heartbeats are in real time: nodes of two clusters at once would keep each other from hearing theirs.
     _alone: MutexGuard<'static, ()>,
 }
@@ -103,7 +105,7 @@ impl World {
         let hosts = (1..=hosts).map(|number| host(family, &switch, number)).collect();
         let folder = Folder::new();
         folder.write("cluster.key", &format!("{}\n", evergate::cluster::fresh_key()));
-        World { family, switch, hosts, folder, _alone: alone }
+        World { family, switch, hosts, folder, chance: Chance::new(), _alone: alone }
     }
 
     /// Makes `shop.pem` and `shop.key`, which clients may trust as they are.
@@ -290,6 +292,7 @@ pub(crate) fn settled(nodes: &[Node]) -> Vec<ClusterStatus> {
             && status.buckets.unowned == 0
             && status.buckets.held == 0
             && status.buckets.syncing == 0
+            && status.buckets.filling == 0
             && (status.buckets.bare == 0 || !copied)
     };
     eventually(&format!("nodes {members:?} are a cluster"), || {

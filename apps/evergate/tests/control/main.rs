@@ -10,5 +10,6 @@ mod files;
 mod health;
 mod node;
 mod reload;
+mod service_manager;
 mod signals;
 mod upgrade;

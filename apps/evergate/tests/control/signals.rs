@@ -1,9 +1,9 @@
 //! Signals, the service manager, the pid file.
 
-use crate::node::{DEADLINE, Demo, Folder, Node, Port, eventually, get, plain, read_response, text_of};
+use crate::node::{Demo, Folder, Node, Port, eventually, get, plain, read_response, text_of};
+use crate::service_manager::ServiceManager;
 use std::io::Write;
 use std::net::TcpStream;
-use std::os::unix::net::UnixDatagram;
 
 /// A request that is under way at the server.
 fn slow_request(node: &Node, port: &Port) -> TcpStream {
@@ -75,25 +75,19 @@ fn sighup_reloads_and_opens_the_access_log_anew() {
 #[test]
 fn the_service_manager_hears_of_start_reload_and_stop() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
-    let path = folder.path("notify.sock");
-    let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(DEADLINE)).unwrap();
-    let next = || {
-        let mut buffer = [0; 512];
-        let length = manager.recv(&mut buffer).unwrap();
-        String::from_utf8(buffer[..length].to_vec()).unwrap()
-    };
+    let manager = ServiceManager::new(&folder);
     let config = folder.write("evergate.toml", &crate::node::config(&plain(&port, &demo.addresses)));
-    let mut node =
-        Node::start_with(&folder, &[config.to_str().unwrap()], |command| command.env("NOTIFY_SOCKET", &path));
-    let ready = next();
+    let mut node = Node::start_with(&folder, &[config.to_str().unwrap()], |command| {
+        command.env("NOTIFY_SOCKET", &manager.path)
+    });
+    let ready = manager.next();
     assert!(ready.starts_with("READY=1\nSTATUS=1 listener on 1 worker"), "{ready}");
     node.signal("HUP");
-    let reloading = next();
+    let reloading = manager.next();
     assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
-    assert!(next().contains("generation 2"));
+    assert!(manager.next().contains("generation 2"));
     node.signal("TERM");
-    assert!(next().starts_with("STOPPING=1\n"));
+    assert!(manager.next().starts_with("STOPPING=1\n"));
     assert_eq!(node.wait().code(), Some(0));
 }
 

@@ -1,22 +1,15 @@
 //! What operators and the service manager see of an upgrade.
 
-use crate::node::{DEADLINE, Demo, Folder, Node, Port, eventually, get, plain, read_response, text_of};
+use crate::node::{Demo, Folder, Node, Port, eventually, get, plain, read_response, text_of};
+use crate::service_manager::ServiceManager;
 use evergate::control::status::Upgraded;
 use std::io::Write;
 use std::net::TcpStream;
-use std::os::unix::net::UnixDatagram;
 
 #[test]
 fn the_new_process_has_the_pid_file_the_metrics_the_log_and_the_service_managers_ear() {
     let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
-    let path = folder.path("notify.sock");
-    let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(DEADLINE)).unwrap();
-    let next = || {
-        let mut buffer = [0; 512];
-        let length = manager.recv(&mut buffer).unwrap();
-        String::from_utf8(buffer[..length].to_vec()).unwrap()
-    };
+    let manager = ServiceManager::new(&folder);
     let text = format!(
         "[node]\nworkers = 1\npid_file = \"evergate.pid\"\n[logs]\naccess = \"access.log\"\n\
          [admin]\nsocket = \"admin.sock\"\nmetrics_listen = \"{}\"\n{}",
@@ -24,19 +17,20 @@ fn the_new_process_has_the_pid_file_the_metrics_the_log_and_the_service_managers
         plain(&port, &demo.addresses),
     );
     let config = folder.write("evergate.toml", &text);
-    let mut node =
-        Node::start_with(&folder, &[config.to_str().unwrap()], |command| command.env("NOTIFY_SOCKET", &path));
-    assert!(next().starts_with("READY=1\n"));
+    let mut node = Node::start_with(&folder, &[config.to_str().unwrap()], |command| {
+        command.env("NOTIFY_SOCKET", &manager.path)
+    });
+    assert!(manager.next().starts_with("READY=1\n"));
     node.json::<serde_json::Value>(&["reload"]);
-    assert!(next().starts_with("RELOADING=1\n") && next().starts_with("READY=1\n"));
+    assert!(manager.next().starts_with("RELOADING=1\n") && manager.next().starts_with("READY=1\n"));
 
     let mut slow = TcpStream::connect(port.address()).unwrap();
     write!(slow, "GET /slow?ms=1500 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     eventually("the request is under way", || (node.server("web/s0").outstanding == 1).then_some(()));
     let upgraded: Upgraded = node.json(&["upgrade"]);
     assert_eq!((upgraded.passed, upgraded.waiting.len()), (1, 0));
-    assert_eq!(next(), format!("MAINPID={}\n", upgraded.pid));
-    assert!(next().starts_with("READY=1\n"));
+    assert_eq!(manager.next(), format!("MAINPID={}\n", upgraded.pid));
+    assert!(manager.next().starts_with("READY=1\n"));
     assert_eq!(node.wait().code(), Some(0), "the old process");
 
     let status = node.status();
@@ -54,7 +48,7 @@ fn the_new_process_has_the_pid_file_the_metrics_the_log_and_the_service_managers
 
     // What commands and signals reach is the new process.
     node.json::<serde_json::Value>(&["drain"]);
-    assert!(next().starts_with("STOPPING=1\n"));
+    assert!(manager.next().starts_with("STOPPING=1\n"));
     eventually("its files are gone", || {
         let left = ["admin.sock", "evergate.pid"].iter().any(|file| folder.path(file).exists());
         (!left).then_some(())

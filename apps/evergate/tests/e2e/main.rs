@@ -10,6 +10,7 @@ mod client;
 mod crowd;
 mod http;
 mod limits;
+mod named_sessions;
 mod node;
 mod operations;
 mod pki;

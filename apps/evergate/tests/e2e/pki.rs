@@ -69,6 +69,17 @@ pub(crate) fn client(own: Option<(&Folder, &str)>) -> ClientConfig {
     Arc::unwrap_or_clone(config)
 }
 
+/// A client that trusts the authority `ca` and speaks TLS 1.2 only.
+pub(crate) fn tls12(folder: &Folder) -> ClientConfig {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(stored(folder, "ca").into()).unwrap();
+    ClientConfig::builder_with_provider(evergate_crypto::client_provider())
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth()
+}
+
 /// Connects; the handshake happens with the first bytes.
 pub(crate) fn tls(address: SocketAddr, config: &Arc<ClientConfig>, name: &str) -> Tls {
     let name = name.to_owned().try_into().unwrap();

@@ -19,7 +19,7 @@ fn start(folder: Folder, names: &[&str], more: &str) -> (Backend, Node) {
     (backend, node)
 }
 
-fn s_client(node: &Node, args: &[&str], input: &str) -> String {
+pub(crate) fn s_client(node: &Node, args: &[&str], input: &str) -> String {
     let mut child = Command::new("timeout")
         .args(["20", "openssl", "s_client", "-ign_eof", "-connect", &node.address("in").to_string()])
         .args(args)
@@ -34,7 +34,7 @@ fn s_client(node: &Node, args: &[&str], input: &str) -> String {
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
 
-const CLOSING: &str = "GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+pub(crate) const CLOSING: &str = "GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
 #[test]
 fn openssl_gets_the_certificate_of_its_sni_in_both_versions() {

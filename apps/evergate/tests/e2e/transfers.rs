@@ -4,8 +4,9 @@ use super::backend::{Backend, pattern};
 use super::client::{Wire, connect, tcp};
 use super::node::{Folder, Node, web};
 use super::pki::{certificate, client, https, issue, tls};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,6 +80,44 @@ fn a_raw_tcp_listener_passes_bytes_and_the_end_of_each_direction() {
     stream.read_to_end(&mut back).unwrap();
     assert!(back == body, "{} of {} bytes", back.len(), body.len());
     echo.join().unwrap();
+}
+
+/// A transfer that was cut short must not look whole.
+#[test]
+fn a_break_of_either_end_of_a_raw_stream_is_a_break_at_the_other() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = listener.local_addr().unwrap();
+    let node = Node::start(&format!(
+        "[[listeners]]\nname = \"in\"\naddress = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"web\"\n{}",
+        web(&[server], "")
+    ));
+    // Short ones are copied, long ones spliced; some while their other end has ended already.
+    for (size, half_closed) in [(100, false), (1_000_000, false), (100, true), (1_000_000, true)] {
+        for from_client in [true, false] {
+            let mut client = tcp(node.address("in"));
+            client.write_all(b"?").unwrap();
+            let (mut theirs, _) = listener.accept().unwrap();
+            theirs.read_exact(&mut [0]).unwrap();
+            let (mut breaks, mut hears) = if from_client { (client, theirs) } else { (theirs, client) };
+            if half_closed {
+                hears.shutdown(Shutdown::Write).unwrap();
+                assert_eq!(breaks.read(&mut [0]).unwrap(), 0);
+            }
+            let writer = std::thread::spawn(move || {
+                breaks.write_all(&pattern(size)).unwrap();
+                breaks
+            });
+            let mut all = vec![0; size];
+            hears.read_exact(&mut all).unwrap();
+            evergate_sys::reset_on_close(writer.join().unwrap().as_raw_fd());
+            let heard = hears.read(&mut [0]).map_err(|error| error.kind());
+            assert_eq!(
+                heard,
+                Err(ErrorKind::ConnectionReset),
+                "{size} bytes, half closed {half_closed}, from the client {from_client}"
+            );
+        }
+    }
 }
 
 /// Both ends have ended when the server has yet to take most of it: that is no break.

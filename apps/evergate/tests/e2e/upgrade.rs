@@ -3,7 +3,7 @@
 use super::backend::{Backend, pattern};
 use super::client::{Wire, connect, get, tcp};
 use super::node::{DEADLINE, Folder, Node, eventually, has_ended, web};
-use super::pki::{Tls, certificate, client, https, issue, shown, stored, tls};
+use super::pki::{Tls, certificate, client, https, issue, shown, tls, tls12};
 use rustls::{ClientConfig, HandshakeKind, ServerConnection, StreamOwned};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -156,17 +156,6 @@ fn secure_server(folder: &Folder, name: &str) -> SocketAddr {
     address
 }
 
-fn tls12(folder: &Folder) -> Arc<ClientConfig> {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(stored(folder, "ca").into()).unwrap();
-    let config = ClientConfig::builder_with_provider(evergate_crypto::client_provider())
-        .with_protocol_versions(&[&rustls::version::TLS12])
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Arc::new(config)
-}
-
 struct Scene {
     backend: Backend,
     node: Node,
@@ -209,7 +198,7 @@ impl Scene {
         let mut all = Traffic { stop: Arc::new(AtomicBool::new(false)), clients: Vec::new() };
         let body = Arc::new(pattern(BODY));
         let (plain, secure, raw) = (self.at("plain"), self.at("in"), self.at("raw"));
-        let (tls13, tls12) = (Arc::new(client(None)), tls12(&self.node.folder));
+        let (tls13, tls12) = (Arc::new(client(None)), Arc::new(tls12(&self.node.folder)));
         for (kind, config) in [("TLS 1.3, kept", &tls13), ("TLS 1.2, kept", &tls12)] {
             let (mut wire, body) = (tls(secure, config, "site.example"), body.clone());
             all.add(kind, Box::new(move || exchange(&mut wire, &body)));

@@ -10,6 +10,7 @@ enum {
 	BUCKETS = 1024,
 	LANES = 64,		/* workers with a batch and a ring of their own */
 	BATCH = 64,		/* ACKs per system call */
+	KNOCK_MAX = 4096,	/* bytes of a segment that is kept for a socket to come; a power of two */
 };
 
 /* 40 bytes; IPv4 as ::ffff:a.b.c.d */
@@ -26,6 +27,7 @@ enum slot_flag {
 	FLAG_RESTORED = 8,	/* the peer may acknowledge more than our kernel remembers to have sent */
 	FLAG_OPEN = 16,		/* nothing is withheld any more */
 	FLAG_LEARN = 32,	/* where packets go next is not known before our kernel says one */
+	FLAG_ASLEEP = 64,	/* its socket is being made: nothing may reach it yet */
 	LANE_SHIFT = 24,	/* upper byte: the lane that hears of acknowledgements */
 };
 
@@ -91,6 +93,9 @@ struct mac { __u8 mac[6]; __u16 pad; };
 
 struct batch { __u32 count, slot[BATCH]; };
 
+/* A segment whose socket is yet to be made; `segment` is as long as it is, from the TCP header on. */
+struct knock { struct flow_key key; __u8 segment[KNOCK_MAX]; };
+
 struct settings { __u32 reset_unknown, pad; };
 
 /* An owner word: bits 0-7 owner, 8 HOLD, 16-63 up to six backups, one byte each. */
@@ -101,6 +106,7 @@ enum counter {
 	FENCED, FOREIGN, UNREGISTERED, NO_SLOT, EVENT_LOST,
 	HELD, STEERED, SHADOWED, NOT_OURS, TTL_SPENT, UNSTEERABLE, NEIGHBOUR_ANSWERED, NEIGHBOUR_HELD,
 	COOKIE_SENT, COOKIE_ACCEPTED, COOKIE_WRONG,
+	KNOCKED,
 	COUNTERS,
 };
 
@@ -129,11 +135,13 @@ MAP(BPF_MAP_TYPE_HASH, addresses, 1024, struct address, struct address_info, 0);
 MAP(BPF_MAP_TYPE_HASH, listeners, 4096, struct listener, __u32, 0);
 MAP(BPF_MAP_TYPE_ARRAY, owners, BUCKETS, __u32, __u64, BPF_F_MMAPABLE);
 MAP(BPF_MAP_TYPE_ARRAY, leases, NODES, __u32, __u64, BPF_F_MMAPABLE);	/* bpf_ktime; [0] is our own */
+MAP(BPF_MAP_TYPE_ARRAY, pending, BUCKETS, __u32, __u64, BPF_F_MMAPABLE);	/* lane + 1 that makes sockets of the bucket */
+MAP(BPF_MAP_TYPE_PERCPU_ARRAY, knock_room, 1, __u32, struct knock, 0);
 MAP(BPF_MAP_TYPE_HASH, peers, 1024, struct peer, struct mac, 0);
 MAP(BPF_MAP_TYPE_ARRAY, batches, LANES, __u32, struct batch, BPF_F_MMAPABLE);
 MAP(BPF_MAP_TYPE_ARRAY, settings, 1, __u32, struct settings, BPF_F_MMAPABLE);
 MAP(BPF_MAP_TYPE_PERCPU_ARRAY, counters, COUNTERS, __u32, __u64, 0);
-struct ring { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, 65536); };
+struct ring { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, 1 << 20); };
 struct { __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS); __uint(max_entries, LANES); __type(key, __u32);
 	 __array(values, struct ring); } events SEC(".maps");
 

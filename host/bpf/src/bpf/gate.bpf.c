@@ -337,10 +337,45 @@ static __always_inline void wake(struct slot *s, __u32 index, __u32 ack)
 		count(EVENT_LOST);
 }
 
+/* A segment with data of a flow that nobody knows yet, in a bucket whose connections are being continued: whoever makes its
+ * socket is told, and gets it along. Events of live flows come first: at most half of the ring is for this. */
+static __always_inline void knock(struct __sk_buff *skb, const struct packet *p, __u32 bucket)
+{
+	__u64 *lane_word = bpf_map_lookup_elem(&pending, &bucket);
+	__u32 zero = 0, len = p->tcp.doff * 4 + p->data_len;
+	if (!lane_word || !READ(*lane_word) || !p->data_len || !p->tcp.ack || p->tcp.syn || p->tcp.rst)
+		return;
+	__u32 lane = READ(*lane_word) - 1;
+	void *ring = bpf_map_lookup_elem(&events, &lane);
+	struct knock *k = bpf_map_lookup_elem(&knock_room, &zero);
+	if (!ring || !k || (owner_word(bucket) & 0xff) != node)
+		return;
+	if (len > KNOCK_MAX)
+		len = p->tcp.doff * 4;		/* too long to keep: who knocked is told, and says it again */
+	if (2 * bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) > bpf_ringbuf_query(ring, BPF_RB_RING_SIZE)) {
+		count(EVENT_LOST);
+		return;
+	}
+	len = ((len - 1) & (KNOCK_MAX - 1)) + 1;	/* what the verifier wants to see */
+	k->key = p->key;
+	if (bpf_skb_load_bytes(skb, p->l4, k->segment, len)
+	    || bpf_ringbuf_output(ring, k, sizeof k->key + len, 0)) {
+		count(EVENT_LOST);
+		return;
+	}
+	count(KNOCKED);
+}
+
 static __always_inline int ingress_flow(struct __sk_buff *skb, struct packet *p, struct slot *s, __u32 index)
 {
 	if (p->tcp.syn && p->tcp.ack)
 		complete(skb, p, s);
+	if (p->tcp.rst && !p->tcp.syn && bpf_ntohl(p->tcp.seq) == s->sent_ack && after(s->k_ack, s->sent_ack)) {
+		/* A peer whose socket is gone refuses by the ACK that it was told; our kernel knows only its own (RFC 5961, 3.2). */
+		__be32 known = bpf_htonl(s->k_ack);
+		REPLACE_TCP(skb, p, 4, &p->tcp.seq, &known, 4);
+		return TC_ACT_OK;
+	}
 	if (!p->tcp.ack || p->tcp.syn || p->tcp.rst || !plausible(skb, p, s))
 		return TC_ACT_OK;
 	__u32 ack = bpf_ntohl(p->tcp.ack_seq), next = READ(s->snd_nxt);
@@ -417,9 +452,17 @@ SEC("tc") int gate_ingress(struct __sk_buff *skb)
 	bool stray = false;
 	if (!accept_frame(skb, &p, &stray))
 		return TC_ACT_OK;
+	bool asleep = s && READ(s->flags) & FLAG_ASLEEP;
+	if (asleep || (!s && role == ROLE_LISTENER))
+		knock(skb, &p, bucket);
 	int verdict = steer(skb, &p, bucket, stray);
 	if (verdict >= 0)
 		return verdict;
+	if (asleep) {
+		/* The kernel finds a socket in repair mode, and would put this where what came before is put now. */
+		count(HELD);
+		return TC_ACT_SHOT;
+	}
 	if (s)
 		verdict = ingress_flow(skb, &p, s, index);
 	else

@@ -28,6 +28,7 @@ enum bpf_map_type {
 };
 enum { BPF_ANY = 0, BPF_NOEXIST = 1, BPF_EXIST = 2 };
 enum { BPF_F_MMAPABLE = 1024 };
+enum { BPF_RB_AVAIL_DATA = 0, BPF_RB_RING_SIZE = 1 };
 enum { BPF_F_CURRENT_NETNS = -1, BPF_F_PSEUDO_HDR = 16 };
 enum { TC_ACT_UNSPEC = -1, TC_ACT_OK = 0, TC_ACT_SHOT = 2, TC_ACT_STOLEN = 4 };
 enum { PACKET_HOST = 0 };

@@ -92,6 +92,40 @@ fn a_restored_socket_may_not_take_the_name_of_a_living_one() {
 }
 
 #[test]
+fn what_came_before_the_socket_can_be_read_from_it() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        let (namespace, listener, to) = loopback(v6);
+        namespace.run(move || {
+            let client = TcpStream::connect(to).unwrap();
+            let (server, _) = listener.accept().unwrap();
+            let facts = evergate_sys::facts(client.as_raw_fd(), 0).unwrap();
+            drop((client, server)); // both ends are gone; nobody hears what follows
+            evergate_sys::destroy(facts.local, facts.remote).unwrap();
+            let restore = evergate_sys::Restore {
+                facts,
+                send: 1,
+                receive: u32::MAX - 2,
+                timestamp: facts.stamp.map(|stamp| stamp.value),
+                window: 65_535,
+                peer_window: 65_535,
+                buffer: 1 << 20,
+            };
+            let restoring = restore.open().unwrap();
+            for piece in [&b"GET "[..], &[b'x'; 4096], b" HTTP/1.1"] {
+                assert_eq!(restoring.receive(piece).unwrap(), piece.len());
+            }
+            let mut socket = TcpStream::from(restoring.finish().unwrap());
+            let mut all = vec![0; 4 + 4096 + 9];
+            socket.read_exact(&mut all).unwrap();
+            assert!(all.starts_with(b"GET xxx") && all.ends_with(b"xxx HTTP/1.1"));
+        });
+    }
+}
+
+#[test]
 fn permanent_neighbours_are_known_before_anybody_asks() {
     if !privileged() {
         return;

@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::sync::{Arc, LazyLock};
 
+use evergate_base::session::{Sealed, SessionId};
 use evergate_crypto::{
     CertifiedName, ServerSettings, TicketHandle, TicketKeys, load_certificate, server_config,
 };
@@ -144,6 +145,17 @@ pub fn connect_to(
     client: &Arc<ClientConfig>,
     params: &HandshakeParams,
 ) -> Result<Connected, (HandshakeError, Vec<u8>)> {
+    connect_from(name, server, client, params, |_| None)
+}
+
+/// Like [`connect_to`], with sessions that `find` knows by their ids.
+pub fn connect_from(
+    name: &str,
+    server: &Arc<ServerConfig>,
+    client: &Arc<ClientConfig>,
+    params: &HandshakeParams,
+    find: impl Fn(&SessionId) -> Option<Sealed>,
+) -> Result<Connected, (HandshakeError, Vec<u8>)> {
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let mut client = ClientConnection::new(client.clone(), name).unwrap();
     let mut server = Handshake::new(server, params).unwrap();
@@ -152,6 +164,11 @@ pub fn connect_to(
         let mut flight = Vec::new();
         while client.wants_write() {
             client.write_tls(&mut flight).unwrap();
+        }
+        if c2s.is_empty()
+            && let Some(found) = server.session_wanted(&flight).and_then(|id| find(&id))
+        {
+            server.resume_from(found);
         }
         c2s.extend_from_slice(&flight);
         let mut out = Vec::new();
@@ -230,7 +247,21 @@ pub struct Replay {
 }
 
 pub fn replay(server: &Arc<ServerConfig>, params: &HandshakeParams, c2s: &[u8], chunk: usize) -> Replay {
+    replay_from(server, params, None, c2s, chunk)
+}
+
+/// Like [`replay`], where the session that the client named was found.
+pub fn replay_from(
+    server: &Arc<ServerConfig>,
+    params: &HandshakeParams,
+    found: Option<Sealed>,
+    c2s: &[u8],
+    chunk: usize,
+) -> Replay {
     let mut handshake = Handshake::new(server, params).unwrap();
+    if let Some(found) = found {
+        handshake.resume_from(found);
+    }
     let mut out = Vec::new();
     let mut outcome = Ok(Progress::NeedInput);
     for piece in c2s.chunks(chunk.max(1)) {

@@ -3,7 +3,7 @@
 //!
 //! Time is discrete: a tick is half a lease, and all clocks agree (drift is the simulation's part). At each tick the
 //! adversary may do one thing out of its budget: kill, restart, pause, resume, cut a node off, make one direction deaf,
-//! heal, let a node leave, move a bucket; and lose or delay one message. Heartbeats are instantaneous where the network
+//! heal, let a node leave, move a bucket, drop a backup; and lose or delay one message. Heartbeats are instantaneous where the network
 //! allows them. In the *free* models the messages that change views and buckets are delivered one by one in any order,
 //! or never.
 //!
@@ -109,6 +109,8 @@ pub(crate) enum Fault {
     Heal,
     Leave(usize),
     Move(u16, usize),
+    /// Every owner's mirror channel to this node is lost.
+    Drop(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -395,6 +397,15 @@ impl Bounded {
                 state.witness = (0..self.nodes).collect();
             }
             Fault::Leave(id) => state.machines[id].node.leave(clock),
+            Fault::Drop(backup) => {
+                for machine in state.machines.iter_mut().filter(|machine| machine.process == Process::Runs) {
+                    for bucket in (0..self.template.buckets).map(Bucket) {
+                        if let Role::Owner { term, .. } = machine.node.role(bucket) {
+                            machine.node.drop_backup(clock, bucket, term, NodeId(backup as u8));
+                        }
+                    }
+                }
+            }
             Fault::Move(bucket, to) => {
                 for machine in state.machines.iter_mut().filter(|machine| machine.process == Process::Runs) {
                     machine.node.move_bucket(clock, Bucket(bucket), NodeId(to as u8));
@@ -426,6 +437,7 @@ impl Bounded {
             faults.push(Fault::Heal);
         }
         faults.extend((0..self.nodes).map(|to| Fault::Move(0, to)));
+        faults.extend((0..self.nodes).map(Fault::Drop));
         faults
     }
 

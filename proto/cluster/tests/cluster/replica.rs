@@ -44,8 +44,10 @@ impl Replica {
 
     fn handle_role(&mut self, bucket: u16, role: Role) -> Result<(), String> {
         match role {
-            Role::Outside { .. } => {
-                self.copies.remove(&bucket);
+            Role::Outside { since, .. } => {
+                if self.copies.get(&bucket).is_some_and(|copy| copy.term < since) {
+                    self.copies.remove(&bucket);
+                }
             }
             Role::Backup { term, generation, in_sync, .. } => {
                 let copy = self.copies.entry(bucket).or_default();
@@ -139,10 +141,10 @@ impl Replica {
                 let log = copy.log.clone();
                 feeds.push((id, Feed::Log { bucket: *bucket, term, generation, log }));
             }
-            if let Some(to) = freeze_for
-                && copy.acked.get(&to) == Some(&end)
+            if let Some(freeze) = freeze_for
+                && copy.acked.get(&freeze.to) == Some(&end)
             {
-                node.handle_frozen(now, Bucket(*bucket), term, end);
+                node.handle_frozen(now, Bucket(*bucket), term, freeze, end);
             }
         }
         feeds

@@ -2,6 +2,8 @@
 
 use evergate_cluster::{Bucket, Config, DATAGRAM_BYTES_MAX, Event, Mode, Path, Role, Standing, Timing};
 
+use evergate_base::Micros;
+
 use crate::random::Random;
 use crate::simulation::config;
 use crate::world::World;
@@ -309,6 +311,82 @@ fn two_of_three_survive_a_blink_of_the_witness_with_all_state() {
     [0, 1].iter().for_each(|id| world.hosts[*id].witness = true);
     assert_eq!(world.run_until(2_500_000, World::is_settled), Ok(true), "{}", world.describe());
     assert_eq!(before, generations(&world), "connections were given up");
+}
+
+/// How many of the buckets have an owner here whose every backup, and at least one, counts.
+fn backed(world: &World, owner: usize, buckets: u16) -> usize {
+    let role = |bucket| world.hosts[owner].node.role(Bucket(bucket));
+    let whole = |role| matches!(role, Role::Owner { required, syncing, .. } if !required.is_empty() && syncing.is_empty());
+    (0..buckets).filter(|bucket| whole(role(*bucket))).count()
+}
+
+#[test]
+fn a_backup_that_was_dropped_comes_back_by_itself_in_the_same_view() {
+    for (seed, nodes, backups) in [(1, 2, 1), (2, 3, 2), (3, 3, 1)] {
+        let mut world = settled(seed, config(nodes, 16, backups, Mode::Witness));
+        let (view, owned) = (world.hosts[0].node.view(), backed(&world, 0, 16));
+        assert!(owned > 0);
+        for _ in 0..3 {
+            world.drop_backup(0, 1);
+            // Also one that is only being filled.
+            world.run_for(Random::new(seed).below(100_000)).unwrap();
+            world.drop_backup(0, 1);
+            world.run_for(30_000).unwrap();
+            assert_eq!(world.run_until(3_000_000, World::is_settled), Ok(true), "{}", world.describe());
+        }
+        assert_eq!(world.hosts[0].node.view(), view, "it took a new view");
+        assert!(backed(&world, 0, 16) >= owned);
+        // The copy is one: whoever has it goes on.
+        let before = world.takeovers;
+        world.crash(0);
+        assert_eq!(world.run_until(400_000, |w| served(w, 16)), Ok(true), "{}", world.describe());
+        assert!(world.takeovers > before);
+    }
+}
+
+#[test]
+fn a_backup_that_fails_again_and_again_is_tried_less_and_less() {
+    let mut world = settled(4, config(2, 1, 1, Mode::Witness));
+    let owner = (0..2).find(|id| world.hosts[*id].node.gate_listed(Bucket(0)).is_some()).unwrap();
+    let listed =
+        |world: &World| world.hosts[owner].node.gate_listed(Bucket(0)).is_some_and(|all| !all.is_empty());
+    let mut waits = Vec::new();
+    for _ in 0..5 {
+        world.drop_backup(owner, 1 - owner);
+        assert_eq!(world.run_until(1_000_000, |world| !listed(world)), Ok(true), "{}", world.describe());
+        let from = world.now;
+        assert_eq!(world.run_until(1_000_000, listed), Ok(true), "{}", world.describe());
+        waits.push(world.now - from);
+    }
+    assert!(waits[4] > 2 * waits[0] && waits[4] < 400_000, "{waits:?}");
+}
+
+#[test]
+fn a_report_of_a_move_that_was_called_off_does_not_count_for_the_next() {
+    let timing = Timing { freeze_max: Micros::from_ms(5), ..Timing::BARE_METAL };
+    let mut world = settled(5, Config { timing, ..config(2, 1, 1, Mode::Witness) });
+    world.run_for(100_000).unwrap();
+    let owner = (0..2).find(|id| world.hosts[*id].node.gate_listed(Bucket(0)).is_some()).unwrap();
+    let to = evergate_cluster::NodeId(1 - owner as u8);
+    let clock = world.hosts[owner].clock(world.now);
+    let node = &mut world.hosts[owner].node;
+    let asked = |node: &evergate_cluster::Node| match node.role(Bucket(0)) {
+        Role::Owner { term, freeze_for: Some(freeze), .. } => (term, freeze),
+        role => panic!("{role:?}"),
+    };
+    node.move_bucket(clock, Bucket(0), to);
+    let (term, first) = asked(node);
+    // The time for it runs out, and it is asked for again.
+    let later = clock + Micros::from_ms(16);
+    node.handle_timer(later);
+    assert!(matches!(node.role(Bucket(0)), Role::Owner { freeze_for: None, .. }));
+    node.move_bucket(later, Bucket(0), to);
+    let (same, second) = asked(node);
+    assert_eq!((same, second.to), (term, first.to));
+    node.handle_frozen(later, Bucket(0), term, first, 1);
+    assert!(node.gate_listed(Bucket(0)).is_some(), "given away on the word about another move");
+    node.handle_frozen(later, Bucket(0), term, second, 1);
+    assert!(node.gate_listed(Bucket(0)).is_none());
 }
 
 /// Everything between these hosts and the others is lost on one path.

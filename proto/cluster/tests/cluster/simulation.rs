@@ -80,7 +80,7 @@ fn inflict(world: &mut World, mode: Mode, random: &mut Random) -> Result<(), Str
     let id = random.below(nodes as u64) as usize;
     let longest = random_span(random);
     let span = 1_000 + random.below(longest);
-    match random.below(9) {
+    match random.below(10) {
         0 => world.crash(id),
         1 => {
             if !world.hosts[id].up {
@@ -130,6 +130,11 @@ fn inflict(world: &mut World, mode: Mode, random: &mut Random) -> Result<(), Str
             if world.hosts[id].up && !world.hosts[id].paused {
                 world.hosts[id].node.move_bucket(now, bucket, to);
             }
+        }
+        8 => {
+            // A mirror channel is lost.
+            let other = (id + 1 + random.below(nodes as u64 - 1) as usize) % nodes;
+            world.drop_backup(id, other);
         }
         _ => {
             let now = world.hosts[id].clock(world.now);

@@ -193,6 +193,21 @@ impl World {
         self.schedule_timer(id);
     }
 
+    /// The mirror channel from one node to another is lost.
+    pub(crate) fn drop_backup(&mut self, id: usize, other: usize) {
+        self.say(format_args!("node {id} drops {other} as a backup"));
+        let (now, host) = (self.now, &mut self.hosts[id]);
+        if !host.up || host.paused {
+            return;
+        }
+        let clock = host.clock(now);
+        for bucket in (0..self.template.buckets).map(Bucket) {
+            if let Role::Owner { term, .. } = host.node.role(bucket) {
+                host.node.drop_backup(clock, bucket, term, NodeId(other as u8));
+            }
+        }
+    }
+
     pub(crate) fn pause(&mut self, id: usize) {
         self.say(format_args!("node {id} is paused"));
         self.hosts[id].paused = true;
@@ -584,7 +599,7 @@ fn trace(now: u64, id: usize, event: &Event) {
 
 fn describe_role(role: Role) -> String {
     match role {
-        Role::Outside { owner } => format!("outside, owner {owner:?}"),
+        Role::Outside { owner, .. } => format!("outside, owner {owner:?}"),
         Role::Backup { owner, in_sync, generation, .. } => {
             format!("backup of {owner}, in sync {in_sync}, generation {}", generation.0.epoch)
         }

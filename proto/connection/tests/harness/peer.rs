@@ -5,6 +5,7 @@ use super::setup;
 use evergate_base::seed::{Seed, scoped};
 use evergate_tls::{ClientHandshake, ContentType, Opened, Progress, Records, record_len};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, Tls12Resumption};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use std::io::{Read, Write};
@@ -47,14 +48,18 @@ impl Peer {
 
     /// A client whose bytes depend on `seed` alone; its first flight comes with it.
     pub(crate) fn ours(version: &'static rustls::SupportedProtocolVersion, seed: u64) -> (Peer, Vec<u8>) {
-        let config = deterministic_config(version);
+        Peer::ours_with(&deterministic_config(version), seed)
+    }
+
+    /// The same with a configuration of its own.
+    pub(crate) fn ours_with(config: &Arc<rustls::ClientConfig>, seed: u64) -> (Peer, Vec<u8>) {
         let mut key = [3; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
         let mut hello = Vec::new();
         let mut slot = Some(Seed::new(key, 1_700_000_000));
         let name = ServerName::try_from("test.example").unwrap();
         let handshake = scoped(&mut slot, || {
-            let mut handshake = ClientHandshake::new(&config, name).unwrap();
+            let mut handshake = ClientHandshake::new(config, name).unwrap();
             handshake.start(&mut hello).unwrap();
             handshake
         });
@@ -273,6 +278,13 @@ pub(crate) fn deterministic_config(
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.enable_secret_extraction = true;
     config.key_log = setup::upstream_tls().config.key_log.clone();
+    Arc::new(config)
+}
+
+/// The same for TLS 1.2, without tickets: sessions are resumed by their ids.
+pub(crate) fn without_tickets() -> Arc<rustls::ClientConfig> {
+    let mut config = (*deterministic_config(&rustls::version::TLS12)).clone();
+    config.resumption = Resumption::in_memory_sessions(8).tls12_resumption(Tls12Resumption::SessionIdOnly);
     Arc::new(config)
 }
 

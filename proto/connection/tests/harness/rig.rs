@@ -3,6 +3,7 @@
 use super::peer::Peer;
 use super::setup;
 use evergate_base::Micros;
+use evergate_base::session::{Sealed, SessionId};
 use evergate_connection::{
     Connection, Effect, Effects, Failure, Hint, Io, Node, Piece, ReadPlan, RequestLog, SLOTS, Scratch, Slots,
     Snapshot, Source,
@@ -16,6 +17,14 @@ pub(crate) struct TestNode {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) draining: bool,
     pub(crate) refuses: bool,
+    /// Sessions that it keeps.
+    pub(crate) sessions: BTreeMap<SessionId, Sealed>,
+}
+
+impl TestNode {
+    pub(crate) fn new(snapshot: &Arc<Snapshot>) -> TestNode {
+        TestNode { snapshot: snapshot.clone(), draining: false, refuses: false, sessions: BTreeMap::new() }
+    }
 }
 
 impl Node for TestNode {
@@ -27,6 +36,9 @@ impl Node for TestNode {
     }
     fn allow(&mut self, _: &Snapshot, _: RuleId, _: IpAddr, _: &[u8]) -> bool {
         !self.refuses
+    }
+    fn session(&mut self, id: &SessionId) -> Option<Sealed> {
+        self.sessions.get(id).cloned()
     }
     fn wants_logs(&self) -> bool {
         true
@@ -40,6 +52,8 @@ pub(crate) struct Leg {
     pub(crate) server: u32,
     pub(crate) to_server: Vec<u8>,
     pub(crate) fin: bool,
+    /// It is to end with RST.
+    pub(crate) reset: bool,
     /// `Some(clean)` when the connection gave it back.
     pub(crate) released: Option<bool>,
     from_server: Vec<u8>,
@@ -113,7 +127,7 @@ impl Rig {
         let now = Micros(1_000_000);
         let mut rig = Rig {
             conn: Connection::new(snapshot, &setup::accepted(listener), now),
-            node: TestNode { snapshot: snapshot.clone(), draining: false, refuses: false },
+            node: TestNode::new(snapshot),
             now,
             scratch: Scratch::new(),
             effects: Effects::default(),
@@ -235,6 +249,11 @@ impl Rig {
                     leg.released = Some(clean);
                 }
             }
+            Effect::ResetServer { leg } => {
+                let leg = self.legs.get_mut(&leg).expect("RST to an unknown leg");
+                assert_eq!(leg.released, None);
+                leg.reset = true;
+            }
             Effect::ShutdownServer { leg } => {
                 assert!(self.legs.contains_key(&leg), "FIN to an unknown leg");
                 self.server_fin_waits = Some(leg);
@@ -247,6 +266,8 @@ impl Rig {
                 assert!(abort || self.conn.down().is_empty(), "closed with bytes waiting");
                 self.closed = Some(abort);
             }
+            Effect::KeepSession(kept) => drop(self.node.sessions.insert(kept.id, kept.sealed)),
+            Effect::WithdrawSession(id) => drop(self.node.sessions.remove(&id)),
             Effect::Matched(rules) => self.matched.extend(rules),
             Effect::Logged(log) => self.logs.push(*log),
             Effect::Acknowledge { .. } => panic!("no backups, no acknowledgements"),

@@ -1,8 +1,38 @@
-//! A server behind TLS: its side of the handshake, and its records.
+//! A server behind TLS: its side of the handshake, and its records; and sessions that were made before.
 
-use super::peer::seal;
+use super::peer::{Peer, seal};
 use super::setup;
-use evergate_tls::{Handshake, HandshakeParams, Opened, Progress, Records, record_len};
+use evergate_base::session::KeptSession;
+use evergate_tls::{Handshake, HandshakeParams, NamedSession, Opened, Progress, Records, record_len};
+use std::sync::Arc;
+
+/// Makes a session that clients of this configuration resume by its id: what its server keeps.
+pub(crate) fn make_session(client: &Arc<rustls::ClientConfig>, seed: u64) -> KeptSession {
+    let (mut peer, mut up) = Peer::ours_with(client, !seed);
+    let mut server = Handshake::new(&setup::server_tls(), &params(1)).unwrap();
+    loop {
+        let mut down = Vec::new();
+        let progress = server.handle_input(&up, &mut down).unwrap();
+        up = peer.receive(&down);
+        if progress == Progress::Done {
+            break;
+        }
+    }
+    match server.finish().unwrap().session {
+        Some(NamedSession::New(kept)) => kept,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn params(seed: u8) -> HandshakeParams {
+    HandshakeParams {
+        secret: [seed; 32],
+        accepted_unix_s: 1_700_000_000,
+        generation: 1,
+        client: "10.0.0.1:40001".parse().unwrap(),
+        local: "10.0.0.2:443".parse().unwrap(),
+    }
+}
 
 /// What a server that speaks TLS keeps of a connection, over all requests on it.
 pub(crate) struct ServerTls {
@@ -23,15 +53,8 @@ pub(crate) struct ServerTls {
 
 impl ServerTls {
     pub(crate) fn new(record: usize, updates: bool, seed: u8) -> ServerTls {
-        let params = HandshakeParams {
-            secret: [seed; 32],
-            accepted_unix_s: 1_700_000_000,
-            generation: 1,
-            client: "10.0.0.1:40001".parse().unwrap(),
-            local: "10.0.0.2:443".parse().unwrap(),
-        };
         ServerTls {
-            handshake: Some(Handshake::new(&setup::server_tls(), &params).unwrap()),
+            handshake: Some(Handshake::new(&setup::server_tls(), &params(seed)).unwrap()),
             records: None,
             raw: Vec::new(),
             plain: Vec::new(),

@@ -34,10 +34,12 @@ fn tls() -> &'static Tls {
         let certificate =
             load_certificate(include_bytes!("data/test.pem"), include_bytes!("data/test.key")).unwrap();
         let root = certificate.key.cert[0].clone();
+        let tickets = TicketHandle::new(TicketKeys::from_file_bytes(&[0xa5; 64]).unwrap());
         let settings = ServerSettings {
             certificates: vec![certificate],
             alpn: vec![b"http/1.1".to_vec()],
-            tickets: Some(TicketHandle::new(TicketKeys::from_file_bytes(&[0xa5; 64]).unwrap())),
+            tickets: Some(tickets.clone()),
+            session_ids: Some((tickets, 3600)),
             policy: "test".to_owned(),
             ..ServerSettings::default()
         };

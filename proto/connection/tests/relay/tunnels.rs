@@ -95,6 +95,57 @@ fn each_side_of_a_tunnel_may_end_first() {
     });
 }
 
+/// A truncated transfer must not look like a whole one, to either side.
+#[test]
+fn a_break_on_one_side_of_a_tunnel_is_a_break_on_the_other() {
+    let upgraded = |test: &dyn Fn(Rig)| {
+        on_each(|mut rig, _| {
+            rig.send(UPGRADE);
+            rig.serve(1, SWITCHED);
+            rig.received();
+            test(rig);
+        });
+    };
+    let on_both = |test: &dyn Fn(Rig)| {
+        on_each_raw(test);
+        upgraded(test);
+    };
+    let breaks = |rig: &mut Rig| rig.call(|conn, io| conn.handle_abort(io, "client_reset"));
+    let broken = |rig: &Rig| {
+        let leg = &rig.legs[&1];
+        assert_eq!((rig.closed, leg.released, leg.reset), (Some(true), Some(false), true));
+    };
+    on_both(&|mut rig| {
+        rig.send(b"half of it");
+        breaks(&mut rig);
+        broken(&rig);
+    });
+    on_both(&|mut rig| {
+        rig.end_server(1);
+        rig.send(b"half of it");
+        breaks(&mut rig);
+        broken(&rig);
+    });
+    on_both(&|mut rig| {
+        rig.serve(1, b"half of it");
+        rig.reset_server(1);
+        assert_eq!(rig.closed, Some(true));
+    });
+    // The server has ended its side, and then takes no more.
+    on_both(&|mut rig| {
+        rig.end_server(1);
+        rig.send(b"half of it");
+        rig.call(|conn, io| conn.handle_server_reset(io, 1));
+        assert_eq!(rig.closed, Some(true));
+    });
+    // A request is framed: its server sees that it is not whole.
+    on_each(|mut rig, _| {
+        rig.send(b"POST / HTTP/1.1\r\nHost: test.example\r\nContent-Length: 9\r\n\r\nhalf");
+        breaks(&mut rig);
+        assert!(!rig.legs[&1].reset);
+    });
+}
+
 #[test]
 fn the_last_bytes_of_a_tunnel_reach_a_slow_server() {
     on_each_raw(|mut rig| {

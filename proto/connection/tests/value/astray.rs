@@ -52,7 +52,7 @@ impl Pair {
     fn around(conn: Connection, config: &Arc<Snapshot>, scratch: Scratch, effects: Effects) -> Pair {
         Pair {
             conn,
-            node: TestNode { snapshot: config.clone(), draining: false, refuses: false },
+            node: TestNode::new(config),
             scratch,
             effects,
             now: Micros(1_000_000),
@@ -139,7 +139,7 @@ impl Pair {
 fn restore(state: &Mirrored, config: &Arc<Snapshot>) -> Result<(Pair, Option<ResumedLeg>), RestoreError> {
     let now = Micros(1_000_000);
     let (mut scratch, mut effects) = (Scratch::new(), Effects::default());
-    let mut node = TestNode { snapshot: config.clone(), draining: false, refuses: false };
+    let mut node = TestNode::new(config);
     let mut io = Io { now, scratch: &mut scratch, effects: &mut effects, node: &mut node };
     let fresh = setup::accepted(setup::TLS);
     let (conn, leg) = Connection::restore(config, state, &fresh, &mut io)?;

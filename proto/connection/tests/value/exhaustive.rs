@@ -1,7 +1,9 @@
 //! Small scenarios, each with a take-over at every step.
 
 use crate::random::{run, undisturbed};
-use crate::scenario::{Act, EARLY, FLAKY, SILENT, Scenario, Step, UPGRADE, Wire, config, noise, request};
+use crate::scenario::{
+    Act, EARLY, FLAKY, SILENT, Scenario, Session, Step, UPGRADE, Wire, config, noise, request,
+};
 use crate::world::{Cut, Mutation, World, reference};
 use evergate_connection::Scratch;
 
@@ -23,6 +25,7 @@ pub(crate) fn requests_to(wire: Wire, behind: Wire, kinds: &[(usize, usize)]) ->
     steps.push(Step { act: Act::Close, waits: true });
     Scenario {
         wire,
+        session: Session::Ticket,
         behind,
         server_updates: false,
         http: true,
@@ -47,7 +50,7 @@ pub(crate) fn tunnel(wire: Wire, http: bool, server_ends_after: Option<usize>) -
     scenario
 }
 
-fn everywhere(scenario: &Scenario) {
+pub(crate) fn everywhere(scenario: &Scenario) {
     let config = config(scenario.behind);
     let mut scratch = Scratch::new();
     let expected = reference(scenario, &config, &mut scratch);

@@ -16,4 +16,5 @@ mod mutations;
 mod parcels;
 mod random;
 mod scenario;
+mod sessions;
 mod world;

@@ -58,6 +58,25 @@ impl Wire {
     }
 }
 
+/// How the client resumes sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Session {
+    /// With tickets, of which it has none.
+    Ticket,
+    /// By ids, of which it has none.
+    New,
+    /// It names one that the first node keeps, the second does not, and so on.
+    Known,
+    /// It names one that the first node does not keep, the second does, and so on.
+    Forgotten,
+}
+
+impl Session {
+    pub(crate) fn is_named(self) -> bool {
+        matches!(self, Session::Known | Session::Forgotten)
+    }
+}
+
 #[derive(Clone)]
 pub(crate) enum Act {
     Send(Vec<u8>),
@@ -98,6 +117,8 @@ pub(crate) struct Step {
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) wire: Wire,
+    /// With TLS 1.2.
+    pub(crate) session: Session,
     /// What the servers speak.
     pub(crate) behind: Wire,
     /// Servers change their keys again and again.
@@ -238,9 +259,16 @@ pub(crate) const UPGRADE: usize = 20;
 pub(crate) fn random(rng: &mut Rng) -> Scenario {
     let wire = rng.pick(&[Wire::Plain, Wire::Tls12, Wire::Tls13, Wire::Tls13]);
     let behind = rng.pick(&[Wire::Plain, Wire::Plain, Wire::Tls12, Wire::Tls13]);
+    // Drawn beside the others, which stay what they were.
+    let sessions = [Session::Ticket, Session::New, Session::Known, Session::Forgotten];
+    let session = match wire {
+        Wire::Tls12 => Rng(rng.0 ^ 0x1d).pick(&sessions),
+        _ => Session::Ticket,
+    };
     let http = rng.chance(75);
     let mut scenario = Scenario {
         wire,
+        session,
         behind,
         server_updates: rng.chance(30),
         http,

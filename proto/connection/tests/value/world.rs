@@ -7,12 +7,14 @@ mod takeover;
 
 pub(crate) use acts::reference;
 
-use crate::harness::peer::Peer;
+use crate::harness::peer::{Peer, without_tickets};
 use crate::harness::rig::TestNode;
+use crate::harness::secure::make_session;
 use crate::harness::setup;
-use crate::scenario::{Rng, Scenario};
+use crate::scenario::{Rng, Scenario, Session};
 use evergate_base::Micros;
 use evergate_base::seed::{Seed, scoped};
+use evergate_base::session::{KeptSession, SessionId};
 use evergate_connection::{Connection, Effect, Effects, Io, Scratch, Snapshot, Source};
 use evergate_mirror::{Entry, Mirrored, Route, Side};
 use leg::{Dial, Idle, Leg};
@@ -110,6 +112,13 @@ pub(crate) struct World<'a> {
     silent: bool,
     /// A server has broken off once.
     flaked: bool,
+    /// The session that the client names.
+    named: Option<KeptSession>,
+    /// Sessions that were to be kept, and to be withdrawn.
+    pub(crate) kept: Vec<SessionId>,
+    pub(crate) withdrawn: Vec<SessionId>,
+    /// When the node died, the backup had the hello.
+    pub(crate) hello_was_mirrored: bool,
     now: Micros,
     pub(crate) crashes: u32,
 }
@@ -123,8 +132,11 @@ impl<'a> World<'a> {
         mutation: Mutation,
         scratch: &'a mut Scratch,
     ) -> World<'a> {
+        let by_id = without_tickets();
+        let named = scenario.session.is_named().then(|| make_session(&by_id, seed));
         let (peer, hello) = match scenario.wire.version() {
             None => (Peer::plain(), Vec::new()),
+            Some(_) if scenario.session != Session::Ticket => Peer::ours_with(&by_id, seed),
             Some(version) => Peer::ours(version, seed),
         };
         let now = Micros(1_000_000);
@@ -136,7 +148,7 @@ impl<'a> World<'a> {
             mutation,
             mirrors: marks.is_some() && mutation != Mutation::Alone,
             varies: marks.is_some(),
-            node: TestNode { snapshot: config.clone(), draining: false, refuses: false },
+            node: TestNode::new(config),
             scratch,
             effects: Effects::default(),
             conn: Connection::new(config, &setup::accepted(scenario.listener()), now),
@@ -160,14 +172,34 @@ impl<'a> World<'a> {
             resumed: None,
             silent: false,
             flaked: false,
+            named,
+            kept: Vec::new(),
+            withdrawn: Vec::new(),
+            hello_was_mirrored: false,
             now,
             crashes: 0,
         };
+        if scenario.session == Session::Known {
+            world.change_sessions();
+        }
         if world.mirrors {
             world.conn.mirror_to_backups();
         }
         world.call(|conn, io| conn.handle_accepted(io));
         world
+    }
+
+    /// The node keeps the session that the client names if it did not, and else forgets it.
+    fn change_sessions(&mut self) {
+        let Some(KeptSession { id, sealed, .. }) = &self.named else { return };
+        if self.node.sessions.remove(id).is_none() {
+            self.node.sessions.insert(*id, sealed.clone());
+        }
+    }
+
+    /// Whether the present connection resumed a session.
+    pub(crate) fn is_resumed(&self) -> Option<bool> {
+        self.conn.session_resumed()
     }
 
     fn call(&mut self, step: impl FnOnce(&mut Connection, &mut Io<'_>)) {
@@ -279,7 +311,9 @@ impl<'a> World<'a> {
                 self.closed = Some(abort);
             }
             Effect::Acknowledge { side, position } => self.acknowledge(side, position),
-            Effect::Matched(_) | Effect::Logged(_) => {}
+            Effect::KeepSession(session) => self.kept.push(session.id),
+            Effect::WithdrawSession(id) => self.withdrawn.push(id),
+            Effect::Matched(_) | Effect::Logged(_) | Effect::ResetServer { .. } => {}
         }
     }
 

@@ -12,6 +12,7 @@ impl Worker {
     pub(crate) fn hear_frames(&mut self, from: NodeId, channel: u64, number: u64, bytes: Vec<u8>) {
         let incoming = self.incoming.entry((from, channel)).or_default();
         incoming.receive(number, bytes);
+        let knew = incoming.announced.speaker();
         let mut at = 0;
         let result = loop {
             match Frame::decode(&incoming.input[at..]) {
@@ -26,6 +27,10 @@ impl Worker {
             }
         };
         incoming.input.drain(..at);
+        if knew.is_none() && incoming.announced.speaker().is_some() {
+            // What an earlier channel still brings is older than what this one begins with.
+            self.incoming.retain(|(node, number), _| *node != from || *number >= channel);
+        }
         if result.is_err() {
             // What a deposed owner still says is refused; its channel ends.
             self.incoming.remove(&(from, channel));
@@ -34,15 +39,13 @@ impl Worker {
     }
 
     pub(crate) fn lose_incoming(&mut self, from: NodeId, channel: u64) {
-        if self.incoming.remove(&(from, channel)).is_some() {
-            self.reports.push(Report::ChannelLost { node: from });
-        }
+        self.incoming.remove(&(from, channel));
     }
 
     /// This node has lost its place: what it held or served is continued elsewhere, or lost.
     pub(super) fn void(&mut self, kernel: &mut Kernel) {
         self.holder.clear();
-        self.roles.fill(Role::Outside { owner: None });
+        self.roles.fill(Role::NOTHING);
         self.outgoing.clear();
         self.incoming.clear();
         self.freezing.clear();
@@ -64,7 +67,8 @@ impl Worker {
     /// What a change of role means for what is held for others.
     pub(super) fn change_held(&mut self, bucket: u16, role: Role) {
         match role {
-            Role::Outside { .. } => self.holder.forget(bucket),
+            Role::Outside { since, .. } => self.holder.forget(bucket, office(since)),
+            Role::Backup { term, in_sync: false, .. } => self.holder.forget(bucket, office(term)),
             Role::Owner { term, begin: Begin::Fresh, .. } => {
                 drop(self.holder.take_over(bucket, office(term)))
             }

@@ -23,7 +23,7 @@ use crate::leg::Leg;
 use crate::segment::Flow;
 use evergate_base::Micros;
 use evergate_base::seed::{Seed, scoped};
-use evergate_cluster::{MemberSet, NodeId, Role};
+use evergate_cluster::{Freeze, MemberSet, NodeId, Role};
 use evergate_connection::{Accepted, Connection, Effects, Io, Node, Scratch, Snapshot};
 use evergate_mirror::{ConnectionId, Holder, LegFacts, Mirrored, Office};
 use evergate_tls::Records;
@@ -51,8 +51,22 @@ struct Upstream {
     server: u32,
     connecting: bool,
     ended: bool,
+    /// It is to end with RST.
+    resets: bool,
     /// Record layer of an idle connection to a server that speaks TLS.
     records: Option<Box<Records>>,
+}
+
+/// A server connection that was given back before the backups know that its last response has arrived.
+#[derive(Debug)]
+struct Unsettled {
+    /// Whose leg it was, its number, and the sequence numbers of its first byte and after the last one that was read.
+    key: ConnectionId,
+    number: u32,
+    origin: u64,
+    end: u64,
+    /// It is to be closed when they know.
+    ends: bool,
 }
 
 /// A client connection, and what its backups know of it.
@@ -98,6 +112,7 @@ pub(crate) struct Worker {
     clients: BTreeMap<ConnectionId, Client>,
     by_flow: BTreeMap<Flow, ConnectionId>,
     idle: BTreeMap<(u32, u32, u16), Vec<Upstream>>,
+    unsettled: BTreeMap<Flow, Unsettled>,
     roles: Vec<Role>,
     pub(crate) outgoing: BTreeMap<NodeId, Outgoing>,
     broken: BTreeMap<NodeId, Time>,
@@ -107,8 +122,8 @@ pub(crate) struct Worker {
     acknowledged: BTreeSet<ConnectionId>,
     dirty: BTreeSet<Flow>,
     again: BTreeSet<ConnectionId>,
-    freezing: BTreeMap<u16, (NodeId, Office)>,
-    frozen: BTreeMap<u16, Office>,
+    freezing: BTreeMap<u16, (Freeze, Office)>,
+    frozen: BTreeSet<u16>,
     rounds: Vec<Round>,
     /// Connections that are over but for our FIN, which their clients have not acknowledged.
     ending: BTreeMap<Flow, Ending>,
@@ -144,6 +159,7 @@ impl Worker {
             clients: BTreeMap::new(),
             by_flow: BTreeMap::new(),
             idle: BTreeMap::new(),
+            unsettled: BTreeMap::new(),
             roles: Vec::new(),
             outgoing: BTreeMap::new(),
             broken: BTreeMap::new(),
@@ -154,7 +170,7 @@ impl Worker {
             dirty: BTreeSet::new(),
             again: BTreeSet::new(),
             freezing: BTreeMap::new(),
-            frozen: BTreeMap::new(),
+            frozen: BTreeSet::new(),
             rounds: Vec::new(),
             ending: BTreeMap::new(),
             reports: Vec::new(),
@@ -167,7 +183,7 @@ impl Worker {
     }
 
     fn role(&self, bucket: u16) -> Role {
-        self.roles.get(usize::from(bucket)).copied().unwrap_or(Role::Outside { owner: None })
+        self.roles.get(usize::from(bucket)).copied().unwrap_or(Role::NOTHING)
     }
 
     /// Who must hold an entry before it counts.

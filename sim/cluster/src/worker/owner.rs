@@ -10,7 +10,7 @@ use crate::fault::Mutation;
 use crate::kernel::Kernel;
 use crate::segment::Flow;
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
-use evergate_mirror::{ConnectionId, Entry, Frame, LegFacts, Mirrored, Phase};
+use evergate_mirror::{ConnectionId, Entry, Frame, LegFacts, Mirrored, Office, Phase};
 use std::collections::BTreeMap;
 
 /// Between two attempts to make a channel.
@@ -63,7 +63,7 @@ impl Worker {
         let ended: Vec<Flow> = self
             .ending
             .iter()
-            .filter(|(flow, ending)| over(flow, ending.end))
+            .filter(|(flow, ending)| over(flow, ending.end) && !self.freezing.contains_key(&ending.bucket))
             .map(|(flow, _)| *flow)
             .collect();
         for flow in ended {
@@ -191,7 +191,7 @@ impl Worker {
     pub(super) fn change_role(&mut self, now: Time, kernel: &mut Kernel, bucket: Bucket, role: Role) {
         let number = usize::from(bucket.0);
         if self.roles.len() <= number {
-            self.roles.resize(number + 1, Role::Outside { owner: None });
+            self.roles.resize(number + 1, Role::NOTHING);
         }
         let Some(known) = self.roles.get_mut(number) else { return };
         let before = std::mem::replace(known, role);
@@ -201,18 +201,29 @@ impl Worker {
             if matches!(before, Role::Owner { .. }) {
                 self.leave_bucket(kernel, bucket.0);
             }
+            for outgoing in self.outgoing.values_mut() {
+                outgoing.follows.remove(&bucket.0);
+            }
             return;
         };
-        for node in required.union(syncing).iter() {
+        let listed = required.union(syncing);
+        for node in listed.iter() {
             self.reach(now, node);
+        }
+        let owned = matches!(before, Role::Owner { .. });
+        for (node, outgoing) in &mut self.outgoing {
+            if !listed.contains(*node) {
+                outgoing.follows.remove(&bucket.0);
+            } else if !owned {
+                outgoing.follows.insert(bucket.0); // nothing has been said to anybody, so nothing is missing
+            }
         }
         let told = match before {
             Role::Owner { term: was, required, syncing, .. } if was == term => required.union(syncing),
             _ => MemberSet::EMPTY,
         };
         // What is about to be taken over is said when it goes on.
-        let comes =
-            matches!(begin, Begin::TakeOver | Begin::HandOver) && !matches!(before, Role::Owner { .. });
+        let comes = matches!(begin, Begin::TakeOver | Begin::HandOver) && !owned;
         for node in syncing.minus(told).iter().filter(|_| !comes) {
             self.tell_everything(bucket.0, node);
         }
@@ -256,41 +267,50 @@ impl Worker {
         true
     }
 
-    fn missing_channels(&self) -> Vec<(u16, NodeId, bool)> {
-        let mut missing = Vec::new();
+    /// Copies of which something was not said: the bucket, the node, whether it is only being filled, and the office.
+    fn gaps(&self) -> Vec<(u16, NodeId, bool, Office)> {
+        let mut gaps = Vec::new();
         for (bucket, role) in (0..).zip(&self.roles) {
-            let Role::Owner { required, syncing, .. } = role else { continue };
+            let Role::Owner { term, required, syncing, .. } = role else { continue };
+            let follows =
+                |node: &NodeId| self.outgoing.get(node).is_some_and(|out| out.follows.contains(&bucket));
             let lacks = required.union(*syncing);
-            let lacks = lacks.iter().filter(|node| !self.outgoing.contains_key(node));
-            missing.extend(lacks.map(|node| (bucket, node, syncing.contains(node))));
+            let lacks = lacks.iter().filter(|node| !follows(node));
+            gaps.extend(lacks.map(|node| (bucket, node, syncing.contains(node), office(*term))));
         }
-        missing
+        gaps
     }
 
     pub(super) fn wants_channels(&self) -> bool {
-        !self.missing_channels().is_empty()
+        !self.gaps().is_empty()
     }
 
-    /// Channels that are wanted and missing are made again, and what they missed is said again.
+    /// What a copy that is being filled has missed is said again. One that had to hold everything must be dropped, and
+    /// filled anew: until then it hears nothing, so that it answers for nothing.
     pub(super) fn tend_channels(&mut self, now: Time) {
         if now < self.channels_at {
             return;
         }
         self.channels_at = now + RETRY;
-        let mut fresh = MemberSet::EMPTY;
-        for (bucket, node, syncing) in self.missing_channels() {
-            if self.reach(now, node) {
-                fresh = fresh.with(node);
-            }
-            // One that had to hold everything has a gap now: it must be dropped, and filled anew.
-            if fresh.contains(node) && syncing {
+        for (bucket, node, syncing, office) in self.gaps() {
+            if self.mutation == Mutation::GapsFollow {
+                self.reach(now, node);
+                self.outgoing.entry(node).and_modify(|outgoing| {
+                    outgoing.follows.insert(bucket);
+                });
+            } else if syncing {
+                self.reach(now, node);
                 self.tell_everything(bucket, node);
+            } else {
+                self.reports.push(Report::Incomplete { bucket: Bucket(bucket), node, office });
             }
         }
     }
 
     /// Everything about a bucket for a backup that knows nothing: what is said afterwards follows it.
     fn tell_everything(&mut self, bucket: u16, node: NodeId) {
+        let Some(outgoing) = self.outgoing.get_mut(&node) else { return };
+        outgoing.follows.insert(bucket);
         let mut frames = Vec::new();
         for key in self.keys_of(bucket) {
             let Some(client) = self.clients.get(&key) else { continue };
@@ -326,7 +346,8 @@ impl Worker {
 
     fn say_to(&mut self, node: NodeId, bucket: u16, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
-        let Some(outgoing) = self.outgoing.get_mut(&node) else { return };
+        let outgoing = self.outgoing.get_mut(&node).filter(|outgoing| outgoing.follows.contains(&bucket));
+        let Some(outgoing) = outgoing else { return };
         let now = office(term);
         let mut result = Ok(());
         if outgoing.announced.insert(bucket, now) != Some(now) {
@@ -341,7 +362,12 @@ impl Worker {
     pub(crate) fn lose_outgoing(&mut self, node: NodeId, channel: u64) {
         if self.outgoing.get(&node).is_some_and(|outgoing| outgoing.number == channel) {
             self.outgoing.remove(&node);
-            self.reports.push(Report::ChannelLost { node });
+            if self.mutation == Mutation::GapsFollow {
+                return;
+            }
+            for (bucket, _, _, office) in self.gaps().into_iter().filter(|gap| gap.1 == node) {
+                self.reports.push(Report::Incomplete { bucket: Bucket(bucket), node, office });
+            }
         }
     }
 
@@ -350,8 +376,8 @@ impl Worker {
     fn change_freezing(&mut self, kernel: &mut Kernel, bucket: u16, role: Role) {
         let before = self.freezing.remove(&bucket);
         self.frozen.remove(&bucket);
-        if let Role::Owner { term, freeze_for: Some(node), .. } = role {
-            self.freezing.insert(bucket, (node, office(term)));
+        if let Role::Owner { term, freeze_for: Some(freeze), .. } = role {
+            self.freezing.insert(bucket, (freeze, office(term)));
             kernel.held.insert(bucket);
         } else if before.is_some() && matches!(role, Role::Owner { .. }) {
             // The move was called off: what waited goes on.
@@ -366,13 +392,13 @@ impl Worker {
 
     /// Reports buckets of which the next owner has everything.
     pub(super) fn report_frozen(&mut self) {
-        for (bucket, (node, office)) in self.freezing.clone() {
-            let to = MemberSet::of(node);
+        for (bucket, (freeze, office)) in self.freezing.clone() {
+            let to = MemberSet::of(freeze.to);
             let taking = self.is_taking(bucket);
             let all = self.clients.values().filter(|client| client.bucket == bucket);
             let quiet = !taking && all.into_iter().all(|client| client.held_by(to) == client.queued);
-            if quiet && self.frozen.insert(bucket, office) != Some(office) {
-                self.reports.push(Report::Frozen { bucket: Bucket(bucket), office });
+            if quiet && self.frozen.insert(bucket) {
+                self.reports.push(Report::Frozen { bucket: Bucket(bucket), office, freeze });
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Carrying out what a connection answered: entries first, then bytes, then effects, in order.
 
-use super::{Client, Ending, Upstream, Worker};
+use super::{Client, Ending, Unsettled, Upstream, Worker};
 use crate::agenda::Time;
 use crate::fault::Mutation;
 use crate::gate::Slot;
@@ -90,6 +90,12 @@ impl Worker {
                 self.dial(now, kernel, key, (leg, pool), hint, &tried, reuse)
             }
             Effect::Release { clean, records, .. } => self.release_server(kernel, key, clean, records),
+            Effect::ResetServer { .. } => {
+                if let Some(upstream) = self.clients.get_mut(&key).and_then(|client| client.upstream.as_mut())
+                {
+                    upstream.resets = true;
+                }
+            }
             Effect::ShutdownServer { .. } => {
                 if let Some(client) = self.clients.get_mut(&key) {
                     client.server_fin_waits = true;
@@ -102,6 +108,7 @@ impl Worker {
             }
             Effect::CloseClient { abort } => self.forget(kernel, key, abort),
             Effect::Acknowledge { side, position } => self.release_input(now, kernel, key, side, position),
+            Effect::KeepSession(_) | Effect::WithdrawSession(_) => {} // clients here take tickets
             Effect::Matched(_) | Effect::Logged(_) => {}
         }
     }
@@ -161,8 +168,16 @@ impl Worker {
         self.by_flow.insert(flow, key);
         if let Some(client) = self.clients.get_mut(&key) {
             let (number, leg) = (leg, Leg::new(flow, now));
-            client.upstream =
-                Some(Upstream { leg, number, pool, server, connecting: true, ended: false, records: None });
+            client.upstream = Some(Upstream {
+                leg,
+                number,
+                pool,
+                server,
+                connecting: true,
+                ended: false,
+                resets: false,
+                records: None,
+            });
         }
     }
 
@@ -182,7 +197,7 @@ impl Worker {
         let Some(client) = self.clients.get_mut(&key) else { return };
         let Some(upstream) = client.upstream.take() else { return };
         self.by_flow.remove(&upstream.leg.flow);
-        drop_server(kernel, upstream.leg.flow);
+        drop_server(kernel, upstream.leg.flow, false);
         self.call(now, kernel, key, |connection, io| {
             connection.handle_leg_failed(io, upstream.number, Failure::Refused)
         });
@@ -202,6 +217,11 @@ impl Worker {
         let flow = upstream.leg.flow;
         self.by_flow.remove(&flow);
         let quiet = kernel.socket(flow).is_some_and(|socket| !socket.has_input() && !socket.is_ended());
+        let number = upstream.number;
+        if clean && client.connection.is_unsettled(number) {
+            let (origin, end) = (upstream.leg.origin_received(), upstream.leg.read_sequence());
+            self.unsettled.insert(flow, Unsettled { key, number, origin, end, ends: false });
+        }
         if clean && quiet && !upstream.ended && !upstream.connecting {
             if let Some(ack) = upstream.leg.settle() {
                 kernel.commit(flow, ack);
@@ -213,8 +233,35 @@ impl Worker {
             // The server has more of the node before us than was made again, or our end: nothing is left to say.
             kernel.silence(flow);
         } else {
-            drop_server(kernel, flow);
+            self.end_server(kernel, flow, upstream.resets);
         }
+    }
+
+    /// Closes a server connection, as soon as the backups know that its last response has arrived.
+    fn end_server(&mut self, kernel: &mut Kernel, flow: Flow, abort: bool) {
+        match self.unsettled.get_mut(&flow) {
+            Some(unsettled) => unsettled.ends = true,
+            None => drop_server(kernel, flow, abort),
+        }
+    }
+
+    /// The backups know of the last response of a leg that was given back: its input may be acknowledged up to `position`.
+    fn settle_server(&mut self, kernel: &mut Kernel, key: ConnectionId, number: u32, position: u64) -> bool {
+        let is_it = |unsettled: &Unsettled| unsettled.key == key && unsettled.number == number;
+        let found = self.unsettled.iter().find(|(_, unsettled)| is_it(unsettled)).map(|(flow, _)| *flow);
+        let Some((flow, unsettled)) = found.and_then(|flow| Some((flow, self.unsettled.get(&flow)?))) else {
+            return false;
+        };
+        let (settled, ends) = (unsettled.origin + position, unsettled.ends);
+        kernel.commit(flow, settled);
+        self.dirty.insert(flow);
+        if settled >= unsettled.end {
+            self.unsettled.remove(&flow);
+            if ends {
+                drop_server(kernel, flow, false);
+            }
+        }
+        true
     }
 
     /// An idle connection has nothing to say but its end.
@@ -223,17 +270,36 @@ impl Worker {
             Some(socket) => socket.has_input() || socket.is_ended() || socket.is_reset(),
             None => true,
         };
+        let mut found = false;
         for idle in self.idle.values_mut().filter(|_| noisy) {
             if let Some(at) = idle.iter().position(|upstream| upstream.leg.flow == flow) {
                 idle.remove(at);
-                drop_server(kernel, flow);
+                found = true;
             }
+        }
+        if found {
+            self.end_server(kernel, flow, false);
         }
     }
 
     /// The client's connection is over.
     pub(super) fn forget(&mut self, kernel: &mut Kernel, key: ConnectionId, abort: bool) {
         self.release_server(kernel, key, false, None);
+        // Nobody will say any more that its last response has arrived: what nobody uses yet is not kept.
+        let left: Vec<Flow> =
+            self.unsettled.iter().filter(|(_, left)| left.key == key).map(|(flow, _)| *flow).collect();
+        for flow in left {
+            let ends = self.unsettled.remove(&flow).is_some_and(|unsettled| unsettled.ends);
+            let mut idle = false;
+            for of in self.idle.values_mut() {
+                let before = of.len();
+                of.retain(|upstream| upstream.leg.flow != flow);
+                idle |= of.len() < before;
+            }
+            if idle || ends {
+                drop_server(kernel, flow, false);
+            }
+        }
         let Some(mut client) = self.clients.remove(&key) else { return };
         let flow = client.leg.flow;
         self.by_flow.remove(&flow);
@@ -265,6 +331,11 @@ impl Worker {
         side: Side,
         position: u64,
     ) {
+        if let Side::Server(number) = side
+            && self.settle_server(kernel, key, number, position)
+        {
+            return;
+        }
         let Some(client) = self.clients.get_mut(&key) else { return };
         let leg = match side {
             Side::Client => Some(&mut client.leg),
@@ -304,7 +375,7 @@ fn is_behind(kernel: &Kernel, flow: Flow) -> bool {
     kernel.slots.get(&flow).is_some_and(Slot::peer_is_ahead)
 }
 
-fn drop_server(kernel: &mut Kernel, flow: Flow) {
+fn drop_server(kernel: &mut Kernel, flow: Flow, abort: bool) {
     open_slot(kernel, flow);
-    kernel.close(flow, false);
+    kernel.close(flow, abort);
 }

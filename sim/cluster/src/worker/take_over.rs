@@ -154,7 +154,7 @@ impl Worker {
         let mut takes = Vec::new();
         for (bucket, office) in &buckets {
             let taken = self.holder.take_over(bucket.0, *office);
-            takes.extend(taken.into_iter().filter_map(|(id, held)| Take::of(id, held)));
+            takes.extend(taken.into_iter().filter_map(|(id, held)| Take::of(id, *held)));
         }
         for take in &mut takes {
             for leg in take.legs() {
@@ -294,6 +294,7 @@ impl Worker {
             server: index,
             connecting: false,
             ended: false,
+            resets: false,
             records: None,
         });
         self.by_flow.insert(flow, key);

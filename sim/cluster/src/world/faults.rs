@@ -49,6 +49,7 @@ impl World {
             Fault::CutOutside(span) => self.hosts[id].cuts.outside = now + span,
             Fault::CutInside(span) => self.hosts[id].cuts.inside = now + span,
             Fault::Mute(span) => self.hosts[id].cuts.mute = now + span,
+            Fault::Channels if self.hosts[id].up => self.break_channels(id),
             Fault::Restart => {
                 let dead = (0..self.hosts.len()).filter(|id| self.hosts[*id].worker.is_none());
                 for id in dead.collect::<Vec<_>>() {
@@ -61,7 +62,18 @@ impl World {
                 host.node.set_draining(host.clock.at(now), draining);
                 self.run_agent(id);
             }
-            Fault::Power { .. } | Fault::Process | Fault::Pause(_) | Fault::Drain(_) => {}
+            Fault::Power { .. } | Fault::Process | Fault::Pause(_) | Fault::Drain(_) | Fault::Channels => {}
+        }
+    }
+
+    fn break_channels(&mut self, id: usize) {
+        let Some(worker) = &self.hosts[id].worker else { return };
+        let channels = worker.outgoing.iter().map(|(node, outgoing)| (usize::from(node.0), outgoing.number));
+        for (to, channel) in channels.collect::<Vec<_>>() {
+            // Either end may notice first.
+            let delays = [self.random.below(400), self.random.below(400)];
+            self.plan(delays[0], Event::Hangup { to, from: id, channel, outgoing: false });
+            self.plan(delays[1], Event::Hangup { to: id, from: to, channel, outgoing: true });
         }
     }
 

@@ -150,7 +150,7 @@ impl World {
         }
         let owner = match self.hosts[speaker].node.role(Bucket(bucket)) {
             Role::Backup { owner, .. } => Some(owner),
-            Role::Outside { owner } => owner,
+            Role::Outside { owner, .. } => owner,
             Role::Owner { .. } => None,
         };
         if let Some(owner) = owner.filter(|owner| usize::from(owner.0) < self.hosts.len()) {

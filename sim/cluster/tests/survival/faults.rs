@@ -94,6 +94,32 @@ fn a_death_during_a_take_over_is_survived_with_two_backups() {
 }
 
 #[test]
+fn mirror_channels_that_break_cost_time_only_and_the_copies_come_back() {
+    let twice = |at| vec![(at, Whom::Owner, Fault::Channels), (at + 3 * MS, Whom::Owner, Fault::Channels)];
+    for shape in [PAIR, TRIO, TWO_BACKUPS] {
+        stories(shape, &STARTS, twice);
+    }
+    // When they are whole again, a death is survived as ever.
+    let later = |at| vec![(at, Whom::Owner, Fault::Channels), (at + 600 * MS, Whom::Owner, Fault::Process)];
+    stories(PAIR, &STARTS, later);
+}
+
+#[test]
+fn a_death_after_a_lost_channel_breaks_connections_at_worst() {
+    for wire in [Wire::Plain, Wire::Tls13] {
+        for scenario in long(wire) {
+            let script = Script::new(scenario);
+            for gap in [0, 200, 400, 1_000, 5_000, 30_000, 60_000, 100_000, 150_000] {
+                let at = STARTS[gap as usize % STARTS.len()];
+                let power = Fault::Power { lossy: gap % 400 == 0 };
+                let faults = vec![(at, Whom::Owner, Fault::Channels), (at + gap, Whom::Owner, power)];
+                run(&script, &Plan { buffer: 12_000, lenient: true, faults, ..Plan::new(gap, PAIR) });
+            }
+        }
+    }
+}
+
+#[test]
 fn a_node_that_joins_under_load_does_no_harm() {
     let join = |at| {
         vec![

@@ -79,6 +79,12 @@ fn a_socket_restored_above_what_its_peer_has_is_found() {
     assert_found(Mutation::SendAbove, PAIR, power, "");
 }
 
+#[test]
+fn a_gap_in_a_copy_is_found() {
+    let channels = |at| vec![(at, Whom::Owner, Fault::Channels)];
+    assert_found(Mutation::GapsFollow, PAIR, channels, "");
+}
+
 /// Two nodes die: the first at a moment at which it has told only one of the others, the second just after it has gone
 /// on. With two backups that is survived, unless the second speaks before the third has its state.
 #[test]

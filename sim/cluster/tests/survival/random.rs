@@ -24,13 +24,14 @@ fn drawn(seed: u64) -> (Script, Plan) {
     let span = random.pick(&[6_000, 15_000, 30_000, 100_000]);
     let at = 5_000 + random.below(span);
     let whom = if random.chance(850) { Whom::Owner } else { Whom::Other(random.below(2) as u8) };
-    let fault = match random.below(20) {
+    let fault = match random.below(21) {
         0..8 => Fault::Power { lossy: random.chance(500) },
         8..14 => Fault::Process,
         14..16 => Fault::Pause(10_000 + random.below(300_000)),
         16 => Fault::CutOutside(random.below(60_000)),
         17 => Fault::CutInside(random.below(60_000)),
         18 => Fault::Mute(random.below(120_000)),
+        19 => Fault::Channels,
         _ => Fault::Drain(true),
     };
     if !random.chance(50) {
@@ -76,6 +77,8 @@ fn beyond(seed: u64) -> Ran {
             Fault::CutInside(span),
             Fault::CutOutside(span),
             Fault::Restart,
+            Fault::Channels,
+            Fault::Drain(true),
         ]);
         plan.faults.push((5_000 + random.below(120_000), whom, fault));
     }

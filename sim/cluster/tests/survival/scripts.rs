@@ -1,6 +1,6 @@
 //! The fixed set of scenarios, and random ones.
 
-use crate::scenario::{Act, ENDS, GOES_ON, Scenario, Step, UPGRADE, Wire, noise, request};
+use crate::scenario::{Act, ENDS, GOES_ON, Scenario, Session, Step, UPGRADE, Wire, noise, request};
 use evergate_sim_cluster::Random;
 
 pub(crate) const WIRES: [Wire; 3] = [Wire::Plain, Wire::Tls12, Wire::Tls13];
@@ -8,6 +8,7 @@ pub(crate) const WIRES: [Wire; 3] = [Wire::Plain, Wire::Tls12, Wire::Tls13];
 fn empty(wire: Wire, http: bool) -> Scenario {
     Scenario {
         wire,
+        session: Session::Ticket,
         behind: Wire::Plain,
         server_updates: false,
         http,

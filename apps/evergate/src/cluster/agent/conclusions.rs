@@ -1,7 +1,7 @@
 //! From what the protocol concludes to the gate and the workers.
 
 use super::{Agent, COMPLETE, State};
-use crate::cluster::instruction::{Instruction, Round};
+use crate::cluster::instruction::{Instruction, Round, office};
 use crate::cluster::roles::{EVERYBODY, gate_node};
 use evergate_base::Micros;
 use evergate_cluster::{Begin, Bucket, Event, MemberSet, Members, Role, Standing, ViewId};
@@ -33,11 +33,13 @@ impl Agent {
     fn play(&mut self, state: &mut State, bucket: Bucket, role: Role) {
         let listed = self.node.gate_listed(bucket).unwrap_or_default();
         state.roles.change(bucket, role, listed);
-        let (syncing, freezes) = match role {
-            Role::Owner { syncing, freeze_for, .. } => (syncing, freeze_for.is_some()),
-            _ => (MemberSet::EMPTY, false),
+        let (syncing, freeze) = match role {
+            Role::Owner { term, syncing, freeze_for, .. } => {
+                (syncing, freeze_for.map(|freeze| (office(term), freeze)))
+            }
+            _ => (MemberSet::EMPTY, None),
         };
-        state.chorus.expect(bucket, syncing, freezes);
+        state.chorus.expect(bucket, syncing, freeze);
         if matches!(role, Role::Owner { .. }) && std::mem::take(&mut state.drained) {
             state.publish_at = Micros(0); // it took over from another one meanwhile: who ends it now must wait again
         }

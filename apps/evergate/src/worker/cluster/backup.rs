@@ -8,15 +8,15 @@ use crate::worker::Worker;
 use crate::worker::slab::Source;
 use evergate_base::Micros;
 use evergate_cluster::{Bucket, NodeId, Role};
-use evergate_mirror::{Announced, Answer, FRAME_VERSION, Frame, Office};
+use evergate_mirror::{Announced, Answer, FRAME_VERSION, Frame, Office, SessionNews};
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 
 /// Channels from other nodes at a time.
 const INCOMING_MAX: usize = 1024;
 
-/// The owner of a bucket that was given up here may speak of it for so long.
-const FORGET_AFTER: Micros = Micros::from_ms(1000);
+/// The owner of a bucket that was given up here may speak of it for so long. Starved machines are late with such news.
+const FORGET_AFTER: Micros = Micros::from_ms(10_000);
 
 /// A channel from the owner of some buckets.
 pub(crate) struct Incoming {
@@ -66,16 +66,28 @@ impl Worker {
 
     /// Something came on a channel from an owner, or it can take more answers.
     pub(in crate::worker) fn incoming_event(&mut self, index: usize) {
+        // What the agent has said comes before what others say because of it.
+        self.obey();
         let Some(cluster) = &mut self.cluster else { return };
         let Some(Some(incoming)) = cluster.incoming.get_mut(index) else { return };
+        let knew = incoming.from;
         let ended = incoming.channel.receive();
-        let mut complete = Vec::new();
-        let result = incoming.take_in(&mut cluster.holder, &cluster.layout, &mut complete);
+        let (mut complete, mut news) = (Vec::new(), Vec::new());
+        let result = incoming.take_in(&mut cluster.holder, &cluster.layout, &mut complete, &mut news);
         let result = result.and_then(|()| Ok(ended?));
-        let worker = incoming.worker;
+        let (speaker, worker) = (incoming.announced.speaker(), incoming.worker);
+        if knew.is_none() && incoming.from.is_some() {
+            // What an earlier channel of the same worker still brings is older than what this one begins with.
+            let same = |other: &Incoming| other.announced.speaker() == speaker && other.worker == worker;
+            for (_, slot) in cluster.incoming.iter_mut().enumerate().filter(|(other, _)| *other != index) {
+                slot.take_if(|other| same(other));
+            }
+        }
         for (bucket, office) in complete {
             cluster.note_complete(bucket, office, worker);
         }
+        self.take_session_news(news);
+        let Some(cluster) = &mut self.cluster else { return };
         let Some(Some(incoming)) = cluster.incoming.get_mut(index) else { return };
         if let Err(error) = result {
             // What was said on it stands. Its owner notices, and drops this backup or says everything anew.
@@ -118,7 +130,7 @@ impl Worker {
             cluster.forgetting.clear();
             cluster.freezing.clear();
             cluster.frozen.clear();
-            cluster.roles.fill(Role::Outside { owner: None });
+            cluster.roles.fill(Role::NOTHING);
             cluster.outgoing.clear();
             cluster.incoming.clear();
             cluster.drop_endings(None);
@@ -139,6 +151,7 @@ impl Incoming {
         holder: &mut evergate_mirror::Holder,
         layout: &crate::cluster::Layout,
         complete: &mut Vec<(Bucket, Office)>,
+        news: &mut Vec<SessionNews>,
     ) -> anyhow::Result<()> {
         let mut at = 0;
         while let Some((frame, length)) = Frame::decode(&self.channel.input[at..])? {
@@ -162,6 +175,10 @@ impl Incoming {
             }
             if let Frame::Leg { facts, .. } = &frame {
                 layout.know_neighbour(facts);
+            }
+            if let Frame::Sessions(more) = frame {
+                news.extend(more);
+                continue;
             }
             let completes = if let Frame::Complete { bucket } = &frame { Some(*bucket) } else { None };
             holder.handle(&mut self.announced, frame)?;
@@ -193,6 +210,10 @@ impl Incoming {
 impl Cluster {
     /// One worker of the owner has said everything about a bucket: the copy is complete when all of them have.
     fn note_complete(&mut self, bucket: Bucket, office: Office, worker: u16) {
+        let older = self.complete.get(&bucket).is_some_and(|(known, _)| office < *known);
+        if older || !self.holder.counts(bucket.0, office) {
+            return; // of a fill that was given up
+        }
         let (known, workers) = self.complete.entry(bucket).or_insert_with(|| (office, BTreeSet::new()));
         if *known != office {
             *known = office;
@@ -207,10 +228,9 @@ impl Cluster {
 
     /// What was given up long enough ago is forgotten for good.
     pub(super) fn forget_late(&mut self, now: Micros) {
-        let (roles, holder) = (&self.roles, &mut self.holder);
-        self.forgetting.retain(|(bucket, at)| {
-            let outside = matches!(roles.get(usize::from(bucket.0)), Some(Role::Outside { .. }));
-            if *at <= now && outside {
+        let holder = &mut self.holder;
+        self.forgetting.retain(|bucket, at| {
+            if *at <= now {
                 holder.forget_for_good(bucket.0);
             }
             *at > now
@@ -231,15 +251,14 @@ impl Cluster {
     /// What a change of role means for what is held for others.
     pub(super) fn change_held(&mut self, bucket: Bucket, role: Role, now: Micros) {
         match role {
-            Role::Outside { .. } => {
-                self.holder.forget(bucket.0);
-                self.forgetting.push((bucket, now + FORGET_AFTER));
+            Role::Outside { since: first, .. } | Role::Backup { term: first, in_sync: false, .. } => {
+                self.holder.forget(bucket.0, office(first));
+                self.forgetting.insert(bucket, now + FORGET_AFTER);
             }
-            Role::Backup { .. } => {}
             Role::Owner { term, begin: evergate_cluster::Begin::Fresh, .. } => {
                 self.holder.take_over(bucket.0, office(term));
             }
-            Role::Owner { .. } => {}
+            Role::Backup { .. } | Role::Owner { .. } => {}
         }
     }
 }

@@ -126,6 +126,9 @@ pub(crate) struct Outgoing {
     pub(crate) connecting: bool,
     /// Offices that were announced on it, by bucket.
     pub(crate) announced: Vec<Option<evergate_mirror::Office>>,
+    /// By bucket: everything that this worker has to say of it was said on this channel, in order. Of the others nothing is
+    /// said, because the backup would take what follows a gap for what follows the last it knows.
+    pub(crate) follows: Vec<bool>,
 }
 
 impl Outgoing {
@@ -144,7 +147,20 @@ impl Outgoing {
             feed,
             connecting: true,
             announced: vec![None; usize::from(evergate_cluster::BUCKETS)],
+            follows: vec![false; usize::from(evergate_cluster::BUCKETS)],
         })
+    }
+
+    pub(crate) fn follows(&self, bucket: evergate_cluster::Bucket) -> bool {
+        self.follows.get(usize::from(bucket.0)).copied().unwrap_or(false)
+    }
+
+    /// What is said of a bucket from now on follows what was said before, or is the first that there is to say; or it is not
+    /// said.
+    pub(crate) fn follow(&mut self, bucket: evergate_cluster::Bucket, follows: bool) {
+        if let Some(known) = self.follows.get_mut(usize::from(bucket.0)) {
+            *known = follows;
+        }
     }
 
     /// Sends what waits.

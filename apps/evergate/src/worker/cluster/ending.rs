@@ -61,7 +61,9 @@ impl Ending {
 impl Cluster {
     /// Says which connections are over: their clients have acknowledged it, or are gone.
     pub(super) fn tend_endings(&mut self, now: Micros) {
-        let over = |ending: &mut Ending| ending.is_over(now);
+        // Of a bucket that moves the next owner says it.
+        let freezing = &self.freezing;
+        let over = |ending: &mut Ending| ending.is_over(now) && !freezing.contains_key(&ending.bucket);
         for ending in extract(&mut self.endings, over) {
             self.finish_ending(ending);
         }

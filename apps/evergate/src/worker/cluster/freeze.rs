@@ -13,7 +13,7 @@ impl Worker {
     pub(super) fn change_freezing(&mut self, bucket: Bucket, role: Role) {
         let Some(cluster) = &mut self.cluster else { return };
         let wanted = match role {
-            Role::Owner { term, freeze_for: Some(node), .. } => Some((node, office(term))),
+            Role::Owner { term, freeze_for: Some(freeze), .. } => Some((freeze, office(term))),
             _ => None,
         };
         let before = cluster.freezing.remove(&bucket);
@@ -52,18 +52,18 @@ impl Worker {
             return;
         };
         let freezing = cluster.freezing.clone();
-        for (bucket, (node, office)) in freezing {
+        for (bucket, (freeze, office)) in freezing {
             let keys = self.keys_of(bucket);
-            let to = MemberSet::of(node);
+            let to = MemberSet::of(freeze.to);
             let quiet = keys.iter().filter_map(|key| self.clients.get(*key)?.mirroring.as_ref());
             let held = quiet.into_iter().all(|mirroring| mirroring.is_held_by(to));
             if !held || self.cluster.as_ref().is_some_and(|cluster| cluster.is_pending(bucket)) {
                 continue;
             }
             if let Some(cluster) = &mut self.cluster
-                && cluster.frozen.insert(bucket, office) != Some(office)
+                && cluster.frozen.insert(bucket)
             {
-                cluster.report(Report::Frozen { bucket, office });
+                cluster.report(Report::Frozen { bucket, office, freeze });
             }
         }
     }

@@ -141,6 +141,7 @@ impl Gated {
             remote: facts.remote,
             sent: self.origin.sent,
             received: self.origin.received,
+            acknowledged: self.slot.committed(),
             mss: facts.mss,
             window_scales: facts.window_scales,
             sack: facts.sack,
@@ -262,6 +263,19 @@ impl Gated {
     pub(crate) fn rest(&mut self, now: Micros) -> bool {
         self.commit(self.target, now);
         self.committed == self.read
+    }
+
+    /// Sequence numbers of the first byte that was received, and after the last one that was read.
+    pub(crate) fn received(&self) -> (u32, u32) {
+        (self.origin.received, self.origin.received.wrapping_add(self.read as u32))
+    }
+
+    /// Input up to this sequence number may be acknowledged, whatever the leg carries by now.
+    pub(crate) fn settle(&mut self, sequence: u32, now: Micros) {
+        if sequence.wrapping_sub(self.slot.committed()) as i32 > 0 {
+            self.committed_at = now;
+            self.slot.set_committed(sequence);
+        }
     }
 
     /// Whether something is held back that time alone will release, input may have to be stashed, or an acknowledgement has

@@ -3,10 +3,13 @@
 //! - [`leg`]: a socket whose acknowledgements wait for the backups;
 //! - [`owner`]: entries of our connections go out, what they make safe comes back;
 //! - [`channel`]: the encrypted connection to one worker of another node;
+//! - [`copies`]: which nodes hold what of our buckets, and what they have yet to be told;
 //! - [`backup`]: entries of others come in;
 //! - [`ending`]: connections that are over, but whose clients may not know it yet;
 //! - [`freeze`]: connections that move to another node on purpose become quiet here;
 //! - [`resume`]: connections whose owner is gone, or has frozen them for us, are continued here;
+//! - [`knocks`]: clients of those that speak before their turn;
+//! - [`sessions`]: TLS 1.2 sessions that clients resume by their ids;
 //! - [`told`]: what must be known elsewhere before they say anything.
 //!
 //! Which node serves which bucket is decided elsewhere (`crate::cluster`) and told as roles. Without a cluster none of
@@ -14,11 +17,14 @@
 
 mod backup;
 mod channel;
+mod copies;
 mod ending;
 mod freeze;
+mod knocks;
 mod leg;
 mod owner;
 mod resume;
+mod sessions;
 mod told;
 
 pub(crate) use leg::Gated;
@@ -30,8 +36,8 @@ use crate::cluster::{Layout, Report, Reporter};
 use backup::Incoming;
 use channel::Outgoing;
 use evergate_base::Micros;
-use evergate_bpf::{Flow, Gate, Lane, LaneId};
-use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
+use evergate_bpf::{Events, Flow, Gate, Lane, LaneId};
+use evergate_cluster::{Bucket, Freeze, MemberSet, NodeId, Role};
 use evergate_mirror::{Holder, Office};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -81,8 +87,8 @@ pub(crate) struct Cluster {
     untold: BTreeMap<(told::Stage, Bucket), MemberSet>,
     /// Copies of which some workers of the owner have said everything.
     complete: BTreeMap<Bucket, (Office, BTreeSet<u16>)>,
-    /// Buckets that were given up, and when nothing of them can come any more.
-    forgetting: Vec<(Bucket, Micros)>,
+    /// Buckets of which something was given up, and when nothing of that can come any more.
+    forgetting: BTreeMap<Bucket, Micros>,
     /// Mirrored connections of each bucket, and some that are gone.
     by_bucket: Vec<Vec<Key>>,
     /// Whose flow a slot of the gate is, by the slot's number.
@@ -98,13 +104,16 @@ pub(crate) struct Cluster {
     acknowledged: Vec<Key>,
     /// Connections of which something is due in a moment, and when each is looked at.
     timed: VecDeque<(Micros, Key)>,
-    woken: Vec<u32>,
+    /// What the gate said, and connections without a socket whose clients have spoken.
+    events: Events,
+    knocks: knocks::Knocks,
+    news: sessions::News,
     /// Turns that frames have waited for company.
     held_turns: u32,
-    /// Buckets that are to become quiet, for which node, and in which office.
-    freezing: BTreeMap<Bucket, (NodeId, Office)>,
-    /// Those that are quiet, and were reported.
-    frozen: BTreeMap<Bucket, Office>,
+    /// Buckets that are to become quiet, for which move, and in which office.
+    freezing: BTreeMap<Bucket, (Freeze, Office)>,
+    /// Those that are quiet, and were reported: the next owner may go on at any moment.
+    frozen: BTreeSet<Bucket>,
     reports: Reporter,
     prober: evergate_sys::Prober,
 }
@@ -131,7 +140,7 @@ impl Cluster {
             lane,
             layout,
             worker,
-            roles: vec![Role::Outside { owner: None }; usize::from(evergate_cluster::BUCKETS)],
+            roles: vec![Role::NOTHING; usize::from(evergate_cluster::BUCKETS)],
             outgoing: BTreeMap::new(),
             broken: BTreeMap::new(),
             channels_at: Micros(0),
@@ -140,7 +149,7 @@ impl Cluster {
             waiting: Vec::new(),
             untold: BTreeMap::new(),
             complete: BTreeMap::new(),
-            forgetting: Vec::new(),
+            forgetting: BTreeMap::new(),
             by_bucket: vec![Vec::new(); usize::from(evergate_cluster::BUCKETS)],
             by_slot: Vec::new(),
             endings: VecDeque::new(),
@@ -148,10 +157,12 @@ impl Cluster {
             pooled: VecDeque::new(),
             acknowledged: Vec::new(),
             timed: VecDeque::new(),
-            woken: Vec::new(),
+            events: Events::default(),
+            knocks: knocks::Knocks::default(),
+            news: sessions::News::default(),
             held_turns: 0,
             freezing: BTreeMap::new(),
-            frozen: BTreeMap::new(),
+            frozen: BTreeSet::new(),
             reports,
             prober: evergate_sys::Prober::new()?,
         })
@@ -167,7 +178,7 @@ impl Cluster {
     }
 
     fn role(&self, bucket: Bucket) -> Role {
-        self.roles.get(usize::from(bucket.0)).copied().unwrap_or(Role::Outside { owner: None })
+        self.roles.get(usize::from(bucket.0)).copied().unwrap_or(Role::NOTHING)
     }
 
     /// Whether this node serves the bucket.

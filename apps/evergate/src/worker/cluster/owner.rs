@@ -1,21 +1,17 @@
 //! The owner's side: entries go to the backups before what depends on them leaves, and acknowledgements come back.
 
-use super::channel::{Notice, Outgoing};
+use super::channel::Notice;
 use super::{Cluster, End, Gated, POOLED_AFTER_MS, TEND_EVERY};
-use crate::cluster::{Report, office};
-use crate::worker::slab::{Key, Slab, Source};
-use crate::worker::{Client, Worker};
+use crate::cluster::Report;
+use crate::worker::Worker;
+use crate::worker::slab::{Key, Source};
+use crate::worker::upstream::Upstream;
 use evergate_base::Micros;
 use evergate_bpf::{Flow, Leases};
-use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
-use evergate_mirror::{Entry, FRAME_VERSION, Frame, LegFacts, Mirrored, Phase, Side};
+use evergate_cluster::{Bucket, MemberSet, NodeId};
+use evergate_mirror::{Entry, Frame, LegFacts, Mirrored, Phase, Side};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-
-/// Turns for which frames wait for company.
-const HELD_TURNS_MAX: u32 = 1;
-/// Between two attempts to make a channel.
-const RETRY: Micros = Micros::from_ms(50);
 
 /// What a mirrored connection has beside its state machine.
 pub(crate) struct Mirroring {
@@ -26,12 +22,12 @@ pub(crate) struct Mirroring {
     /// Legs as they were told.
     pub(super) legs: BTreeMap<u32, LegFacts>,
     /// Entries queued so far.
-    queued: u64,
+    pub(super) queued: u64,
     /// What each backup has acknowledged.
     acknowledged: Vec<(NodeId, u64)>,
     /// Already in the list of timed connections, of acknowledged ones.
     pub(super) timed: bool,
-    listed: bool,
+    pub(super) listed: bool,
     /// The entry that tells of the client's end, of the server's.
     client_end: Option<u64>,
     server_end: Option<(u32, u64)>,
@@ -260,6 +256,11 @@ impl Worker {
     /// The input of a leg up to `position` is safe.
     pub(in crate::worker) fn release_input(&mut self, key: Key, side: Side, position: u64) {
         let now = self.now;
+        if let Side::Server(leg) = side
+            && self.settle_upstream(key, leg, position)
+        {
+            return;
+        }
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
         let (released, end) = match side {
@@ -325,19 +326,24 @@ impl Worker {
         happened
     }
 
-    /// Peers acknowledged what we asked about.
+    /// Peers acknowledged what we asked about, or speak before their connection has a socket.
     pub(in crate::worker) fn lane_event(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
-        let mut woken = std::mem::take(&mut cluster.woken);
-        let _ = cluster.lane.events(&mut woken); // lost events are made up for by timers
-        for index in woken.drain(..) {
+        let mut events = std::mem::take(&mut cluster.events);
+        let _ = cluster.lane.events(&mut events); // lost events are made up for by timers
+        for knock in events.knocks.drain(..) {
+            if cluster.is_resting(&knock.flow) {
+                cluster.knocks.note(knock);
+            }
+        }
+        for index in events.woken.drain(..) {
             let found = self.cluster.as_ref().and_then(|cluster| cluster.of_slot(index));
             if let Some(key) = found {
                 self.guarded(Some(Source::Client(key)), |worker| worker.pump(key));
             }
         }
         if let Some(cluster) = &mut self.cluster {
-            cluster.woken = woken;
+            cluster.events = events;
         }
     }
 
@@ -397,6 +403,7 @@ impl Worker {
     pub(in crate::worker) fn end_turn(&mut self, busy: bool) {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.answer();
+        cluster.tell_news();
         cluster.flush(busy);
         if cluster.dirty.is_empty() {
             return;
@@ -475,9 +482,15 @@ impl Worker {
         let mirroring = client.mirroring.take();
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
         let gated = upstream.and_then(|upstream| upstream.gated.take());
+        let unsettled = client.unsettled.and_then(|upstream| self.upstreams.get_mut(upstream));
+        let is_its =
+            |upstream: &&mut Upstream| upstream.unsettled.as_ref().is_some_and(|of| of.client == key);
+        let unsettled = unsettled.filter(|upstream| upstream.owner.is_none()).filter(is_its);
+        let unsettled = unsettled.and_then(|upstream| upstream.gated.take());
         let Some(cluster) = &mut self.cluster else { return };
-        let slots = [mirroring.map(|mirroring| mirroring.leg.slot), gated.map(|gated| gated.slot)];
-        let slots: Vec<_> = slots.into_iter().flatten().collect();
+        let servers = [gated, unsettled].into_iter().flatten().map(|gated| gated.slot);
+        let slots: Vec<_> =
+            mirroring.map(|mirroring| mirroring.leg.slot).into_iter().chain(servers).collect();
         for slot in &slots {
             cluster.forget_slot(slot.index());
         }
@@ -487,238 +500,17 @@ impl Worker {
             cluster.lane.finish(slot, None, Leases::now_ns());
         }
     }
-
-    /// Our role for a bucket has changed.
-    pub(super) fn change_role(&mut self, bucket: Bucket, role: Role) {
-        let now = self.now;
-        let Some(cluster) = &mut self.cluster else { return };
-        let Some(known) = cluster.roles.get_mut(usize::from(bucket.0)) else { return };
-        let before = std::mem::replace(known, role);
-        cluster.change_held(bucket, role, now);
-        self.change_freezing(bucket, role);
-        let (Role::Owner { required, syncing, .. }, was) = (role, before) else {
-            if matches!(before, Role::Owner { .. }) {
-                self.leave_bucket(bucket);
-            }
-            return;
-        };
-        for node in required.union(syncing).iter() {
-            self.reach(node, bucket);
-        }
-        let told = match was {
-            Role::Owner { term, required, syncing, .. } if matches!(role, Role::Owner { term: now, .. } if now == term) => {
-                required.union(syncing)
-            }
-            _ => MemberSet::EMPTY,
-        };
-        // What is about to be taken over is said when it goes on.
-        let comes = matches!(role, Role::Owner { begin: Begin::TakeOver | Begin::HandOver, .. })
-            && !matches!(was, Role::Owner { .. });
-        for node in syncing.minus(told).iter().filter(|_| !comes) {
-            self.tell_everything(bucket, node);
-        }
-        // Fewer backups may be left to wait for.
-        for key in self.keys_of(bucket) {
-            if let (Some(cluster), Some(client)) = (&mut self.cluster, self.clients.get_mut(key))
-                && let Some(mirroring) = client.mirroring.as_mut()
-                && !mirroring.listed
-            {
-                mirroring.listed = true;
-                cluster.acknowledged.push(key);
-            }
-        }
-    }
-
-    /// Mirrored connections of a bucket.
-    pub(super) fn keys_of(&mut self, bucket: Bucket) -> Vec<Key> {
-        let Some(cluster) = &mut self.cluster else { return Vec::new() };
-        let Some(keys) = cluster.by_bucket.get_mut(usize::from(bucket.0)) else { return Vec::new() };
-        keys.retain(|key| is_of(&self.clients, *key, bucket));
-        keys.clone()
-    }
-
-    /// A connection of this bucket is mirrored from now on.
-    pub(super) fn note_bucket(&mut self, key: Key, bucket: Bucket) {
-        let Some(cluster) = &mut self.cluster else { return };
-        let Some(keys) = cluster.by_bucket.get_mut(usize::from(bucket.0)) else { return };
-        if keys.len() == keys.capacity() {
-            keys.retain(|key| is_of(&self.clients, *key, bucket)); // as often as the list would grow
-        }
-        keys.push(key);
-    }
-
-    fn leave_bucket(&mut self, bucket: Bucket) {
-        for key in self.keys_of(bucket) {
-            self.abandon(key);
-        }
-        if let Some(cluster) = &mut self.cluster {
-            cluster.drop_endings(Some(bucket));
-        }
-    }
-
-    /// Makes a channel to the node's worker for the bucket, if there is none and it is not hopeless. True for a new one.
-    fn reach(&mut self, node: NodeId, bucket: Bucket) -> bool {
-        let now = self.now;
-        let Some(cluster) = &mut self.cluster else { return false };
-        let peer = (node, cluster.worker_of(bucket));
-        if cluster.outgoing.contains_key(&peer) || cluster.broken.get(&peer).is_some_and(|at| *at > now) {
-            return false;
-        }
-        let Some(to) = cluster.layout.mirror_address(node, peer.1) else { return false };
-        let hello = Frame::Hello {
-            version: FRAME_VERSION,
-            node: cluster.layout.node.0,
-            incarnation: cluster.layout.incarnation.0,
-            worker: cluster.worker as u16,
-            workers: cluster.layout.workers as u16,
-        };
-        cluster.broken.insert(peer, now + RETRY);
-        let Ok(outgoing) = Outgoing::connect(to, &cluster.layout.client_tls, &hello) else {
-            self.counters.reason("mirror_unreachable");
-            return false;
-        };
-        let token = Source::Outgoing(node.0, peer.1 as u16).token();
-        if self.epoll.add(outgoing.channel.fd(), token).is_err() {
-            self.counters.reason("epoll_failed");
-            return false;
-        }
-        cluster.outgoing.insert(peer, outgoing);
-        true
-    }
-
-    /// Channels that are wanted and missing are made again, and what they missed is said again.
-    pub(in crate::worker) fn tend_channels(&mut self) {
-        let now = self.now;
-        let Some(cluster) = &mut self.cluster else { return };
-        if now < cluster.channels_at {
-            return;
-        }
-        cluster.channels_at = now + RETRY;
-        cluster.lane.sweep(Leases::now_ns());
-        cluster.tend_endings(now);
-        cluster.forget_late(now);
-        let mut missing = Vec::new();
-        for (number, role) in cluster.roles.iter().enumerate() {
-            let Role::Owner { required, syncing, .. } = role else { continue };
-            let bucket = Bucket(number as u16);
-            for node in required.union(*syncing).iter() {
-                if !cluster.outgoing.contains_key(&(node, cluster.worker_of(bucket))) {
-                    missing.push((bucket, node, syncing.contains(node)));
-                }
-            }
-        }
-        let mut fresh = Vec::new();
-        for (bucket, node, syncing) in missing {
-            if self.reach(node, bucket) {
-                fresh.push(node);
-            }
-            // One that had to hold everything has a gap now: it must be dropped, and filled anew.
-            if fresh.contains(&node) && syncing {
-                self.tell_everything(bucket, node);
-            }
-        }
-    }
-
-    /// Everything about a bucket for a backup that knows nothing: what is said afterwards follows it.
-    pub(super) fn tell_everything(&mut self, bucket: Bucket, node: NodeId) {
-        let mut frames = Vec::new();
-        for key in self.keys_of(bucket) {
-            let Some(client) = self.clients.get(key) else { continue };
-            let Some(mirroring) = &client.mirroring else { continue };
-            let connection = client.connection.id();
-            let state = Some(mirroring.fold.clone());
-            frames.push((Frame::Begin { connection, bucket: bucket.0, state }, None));
-            for (leg, facts) in &mirroring.legs {
-                frames.push((Frame::Leg { connection, leg: *leg, facts: *facts }, None));
-            }
-            if let Some((_, notice)) = frames.last_mut() {
-                *notice = Some(Notice::Entry { key, index: mirroring.queued });
-            }
-        }
-        let Some(cluster) = &mut self.cluster else { return };
-        frames.extend(cluster.ending_frames(bucket).map(|frame| (frame, None)));
-        for (frame, notice) in frames {
-            cluster.say_to(node, bucket, &frame, notice);
-        }
-        if !cluster.is_pending(bucket) {
-            cluster.say_complete(bucket, node); // else when the last of them goes on
-        }
-    }
-}
-
-fn is_of(clients: &Slab<Client>, key: Key, bucket: Bucket) -> bool {
-    let mirroring = clients.get(key).and_then(|client| client.mirroring.as_ref());
-    mirroring.is_some_and(|mirroring| mirroring.bucket == bucket)
 }
 
 impl Cluster {
     /// A server connection goes to the pool. False when the backups lack some of what was read from it.
     pub(in crate::worker) fn rest_pooled(&mut self, key: Key, gated: &mut Gated, now: Micros) -> bool {
-        self.pooled.push_back((now + Micros::from_ms(POOLED_AFTER_MS), key));
+        self.look_at_pooled(key, now);
         gated.rest(now)
     }
 
-    /// Frames leave. A record and a packet for each would cost more than the frames: those of a busy worker wait for the
-    /// next turn's, which begins at once.
-    fn flush(&mut self, busy: bool) {
-        let waits = self.outgoing.values().any(|outgoing| !outgoing.feed.unsent().is_empty());
-        if waits && busy && self.held_turns < HELD_TURNS_MAX {
-            self.held_turns += 1;
-            return;
-        }
-        self.held_turns = 0;
-        let mut lost = Vec::new();
-        for (peer, outgoing) in &mut self.outgoing {
-            if let Err(error) = outgoing.flush() {
-                lost.push((*peer, error.to_string()));
-            }
-        }
-        for (peer, why) in lost {
-            self.lose(peer, &why);
-        }
-    }
-
-    fn required(&self, bucket: Bucket) -> MemberSet {
-        match self.role(bucket) {
-            Role::Owner { required, .. } => required,
-            _ => MemberSet::EMPTY,
-        }
-    }
-
-    /// Says something to everybody who mirrors the bucket.
-    pub(super) fn say(&mut self, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
-        let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
-        for node in required.union(syncing).iter() {
-            self.say_to(node, bucket, frame, notice);
-        }
-    }
-
-    /// All of the bucket has been said to this backup.
-    pub(super) fn say_complete(&mut self, bucket: Bucket, node: NodeId) {
-        let Role::Owner { term, .. } = self.role(bucket) else { return };
-        let notice = Notice::Complete { bucket: bucket.0, office: office(term) };
-        self.say_to(node, bucket, &Frame::Complete { bucket: bucket.0 }, Some(notice));
-    }
-
-    pub(super) fn say_to(&mut self, node: NodeId, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
-        let Role::Owner { term, .. } = self.role(bucket) else { return };
-        let peer = (node, self.worker_of(bucket));
-        let Some(outgoing) = self.outgoing.get_mut(&peer) else { return };
-        let now = office(term);
-        let mut result = Ok(());
-        let Some(announced) = outgoing.announced.get_mut(usize::from(bucket.0)) else { return };
-        if announced.replace(now) != Some(now) {
-            result = outgoing.feed.push(&Frame::Office { bucket: bucket.0, office: now }, None);
-        }
-        if let Err(error) = result.and_then(|()| outgoing.feed.push(frame, notice)) {
-            self.lose(peer, &error.to_string());
-        }
-    }
-
-    /// A backup cannot be reached, or is too slow: it is given up, and the cluster decides what follows.
-    fn lose(&mut self, peer: (NodeId, usize), why: &str) {
-        if self.outgoing.remove(&peer).is_some() {
-            self.report(Report::ChannelLost { node: peer.0, why: why.to_owned() });
-        }
+    /// Looks after a while whether a pooled server connection owes an ACK.
+    pub(in crate::worker) fn look_at_pooled(&mut self, key: Key, now: Micros) {
+        self.pooled.push_back((now + Micros::from_ms(POOLED_AFTER_MS), key));
     }
 }

@@ -5,6 +5,7 @@
 //! restored, because a socket that believes its peer has less than it has would stall for good. The first ACK then moves
 //! every peer on. Steps and reasons: the failover design, "Take-over, step by step".
 
+use super::knocks::{Piece, in_order};
 use super::leg::{Stands, tcp_facts};
 use super::told::Waiting;
 use super::{Cluster, Gated, Mirroring};
@@ -22,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// Receive window of a restored socket, before scaling.
 const WINDOW: u32 = 65_535 << 6;
+/// Window of a peer that has not said how much room it has, in bytes: that of most before they have heard anything.
+const PEER_WINDOW: u32 = 65_535;
 /// Buffers of a restored socket, in bytes.
 const BUFFER: u32 = 8 << 20;
 /// Probes are repeated so often at most, this far apart.
@@ -58,8 +61,8 @@ pub(super) struct Take {
     pub(super) id: ConnectionId,
     pub(super) bucket: Bucket,
     pub(super) held: Box<Held>,
-    client: Leg,
-    server: Option<Leg>,
+    /// The client's, and the server's if there is one; of a connection that rests only when its turn comes.
+    legs: Vec<Leg>,
 }
 
 impl Leg {
@@ -127,9 +130,14 @@ impl Leg {
     }
 
     fn ask(&self, cluster: &Cluster, now_ms: u64) {
+        // It must acknowledge nothing that another backup may still need.
+        let ack = match u32::try_from(self.received) {
+            Ok(received) if received < PROBE_BELOW => self.facts.acknowledged,
+            _ => self.receive_sequence().wrapping_sub(PROBE_BELOW),
+        };
         let probe = Probe {
             acknowledged: self.send_sequence(),
-            ack: self.receive_sequence().wrapping_sub(PROBE_BELOW.min(self.received as u32)),
+            ack,
             window: self.window(),
             timestamp: self.stamp(now_ms),
         };
@@ -139,22 +147,49 @@ impl Leg {
 
     /// Looks whether the peer has answered.
     fn listen(&mut self, cluster: &Cluster) -> bool {
-        self.heard = cluster.gate.heard(&self.flow());
-        if let Some(heard) = self.heard {
-            let ahead = heard.ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32;
-            self.acked = self.sent + u64::try_from(ahead - 1).unwrap_or(0);
-            let end = self.facts.received.wrapping_add(self.received as u32).wrapping_add(1);
-            self.ended |= self.whole && heard.seq == end;
+        if let Some(heard) = cluster.gate.heard(&self.flow()) {
+            self.hear(heard);
         }
         self.heard.is_some()
+    }
+
+    /// What the peer has, and how much room.
+    fn hear(&mut self, heard: Heard) {
+        self.heard = Some(heard);
+        let ahead = heard.ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32;
+        self.acked = self.sent + u64::try_from(ahead - 1).unwrap_or(0);
+        let end = self.facts.received.wrapping_add(self.received as u32).wrapping_add(1);
+        self.ended |= self.whole && heard.seq == end;
+    }
+
+    /// Whether the peer of a connection that rests says this: it has everything, and goes on where it stopped. Whoever only
+    /// guesses at the connection's ends does not know that.
+    fn follows(&self, heard: &Heard) -> bool {
+        let ahead = heard.seq.wrapping_sub(self.receive_sequence());
+        heard.ack == self.send_sequence() && ahead < self.window()
+    }
+
+    /// What the peer said while there was no socket is there as if it came now.
+    fn play(&self, mut said: Vec<Piece>) {
+        let Some(socket) = self.socket.as_ref().filter(|_| !self.whole) else { return };
+        said.retain(|piece| piece.ack == self.send_sequence());
+        for data in in_order(&said, self.receive_sequence()) {
+            if !socket.receive(data).is_ok_and(|taken| taken == data.len()) {
+                break; // said again before long
+            }
+        }
     }
 
     /// Gate first, then the socket, still asleep.
     fn build(&mut self, cluster: &Cluster, now_ms: u64) -> anyhow::Result<()> {
         let restored = self.restored(cluster, now_ms);
         let slot = self.slot.take().ok_or_else(|| anyhow::anyhow!("no slot"))?;
-        self.slot = Some(cluster.gate.restore_again(slot, &restored));
-        let peer_window = self.heard.map_or(1, |heard| heard.window) << self.tcp.send_scale();
+        let slot = cluster.gate.restore_again(slot, &restored);
+        slot.set_asleep(true);
+        self.slot = Some(slot);
+        // Of a peer that has not said it: sockets do not send into a window that is too small before seconds have passed.
+        let peer_window =
+            self.heard.map_or(PEER_WINDOW, |heard| heard.window << self.tcp.send_scale().min(14));
         let restore = Restore {
             facts: self.tcp,
             send: restored.send,
@@ -177,22 +212,31 @@ impl Leg {
 }
 
 impl Take {
+    /// What is held of a connection; `None` when not even its client is known.
     fn of(id: ConnectionId, held: Box<Held>) -> Option<Take> {
-        let client = Leg::of(&held, 0)?;
-        let route = held.state.routes.get(&held.state.server.request);
-        let server = route.and_then(|route| Leg::of(&held, route.leg));
-        Some(Take { id, bucket: Bucket(held.bucket), held, client, server })
+        let mut take = Take { id, bucket: Bucket(held.bucket), held, legs: Vec::new() };
+        if !take.rests() {
+            take.find_legs();
+        }
+        take.held.legs.contains_key(&0).then_some(take)
+    }
+
+    fn find_legs(&mut self) {
+        let route = self.held.state.routes.get(&self.held.state.server.request);
+        let numbers = std::iter::once(0).chain(route.map(|route| route.leg));
+        self.legs = numbers.filter_map(|number| Leg::of(&self.held, number)).collect();
     }
 
     /// Whether nothing of it is on its way to anybody: it waits for the client's next request.
     fn rests(&self) -> bool {
         let state = &self.held.state;
-        let between = self.server.is_none() && state.routes.is_empty() && state.hello.is_none();
-        between && state.boundaries.is_empty() && state.generated.is_empty() && state.closed.is_none()
+        let between = state.routes.is_empty() && state.hello.is_none() && state.closed.is_none();
+        between && state.boundaries.is_empty() && state.generated.is_empty()
     }
 
-    fn legs(&mut self) -> impl Iterator<Item = &mut Leg> {
-        std::iter::once(&mut self.client).chain(self.server.as_mut())
+    /// What its client is told apart by.
+    pub(super) fn client_flow(&self) -> Option<Flow> {
+        self.held.legs.get(&0).map(|facts| Flow::new(facts.local, facts.remote))
     }
 }
 
@@ -207,8 +251,9 @@ impl Worker {
         let mine: Vec<_> = mine.copied().collect();
         let (mut busy, mut resting, mut lost) = (Vec::new(), Vec::new(), 0);
         for (bucket, office) in &mine {
+            cluster.set_pending(*bucket, true);
             for (id, held) in cluster.holder.take_over(bucket.0, *office) {
-                match Take::of(id, Box::new(held)) {
+                match Take::of(id, held) {
                     Some(take) if take.rests() => resting.push(take),
                     Some(take) => busy.push(take),
                     None => lost += 1,
@@ -252,7 +297,7 @@ impl Worker {
         let mut awake = Vec::with_capacity(takes.len());
         for take in takes {
             self.pulse.beat();
-            match wake(cluster, take) {
+            match wake(cluster, take, Word::Ack) {
                 Some(take) => awake.push(take),
                 None => resumed.lost += 1,
             }
@@ -266,16 +311,37 @@ impl Worker {
         }
     }
 
-    /// Continues one connection that rests. Its peers need not be asked: nothing of it is on its way, and they speak first.
-    /// What they say before its sockets are there is dropped, and said again.
+    /// Continues one connection that rests. Its client need not be asked or told anything: nothing of it is on its way, and the
+    /// client speaks first. If it has done so already, that is the first thing the connection reads.
     pub(super) fn resume_resting(&mut self, mut take: Take) -> bool {
         let Some(cluster) = &mut self.cluster else { return false };
         let now_ms = evergate_sys::wall_clock_ms();
         self.pulse.beat();
-        if !gate(cluster, &mut take, now_ms) || !build(cluster, &mut take, now_ms) {
+        take.find_legs();
+        let Some(flow) = take.client_flow() else { return false };
+        if cluster.gate.is_held(&flow) {
+            return true; // its client has begun anew here: nothing had been said on it
+        }
+        if !gate(cluster, &mut take, now_ms) {
             return false;
         }
-        wake(cluster, take).is_some_and(|take| self.resume(take))
+        // From here on all that comes knocks.
+        cluster.hear_knocks_of(&flow);
+        let said = cluster.knocks.take(&flow);
+        if let (Some(client), Some(heard)) = (take.legs.first_mut(), said.heard)
+            && client.follows(&heard)
+        {
+            client.hear(heard);
+        }
+        if !build(cluster, &mut take, now_ms) {
+            return false;
+        }
+        if let Some(client) = take.legs.first() {
+            cluster.hear_knocks_of(&flow);
+            let later = cluster.knocks.take(&flow).pieces;
+            client.play(said.pieces.into_iter().chain(later).collect());
+        }
+        wake(cluster, take, Word::None).is_some_and(|take| self.resume(take))
     }
 
     /// Somebody else goes on with them, or nobody: nothing of them leaves.
@@ -313,6 +379,8 @@ impl Worker {
             draining: self.draining,
             logs: self.lines.is_some(),
             now: self.now,
+            sessions: &self.shared.sessions,
+            counters: &self.counters,
         };
         let mut io =
             Io { now: self.now, scratch: &mut self.scratch, effects: &mut self.effects, node: &mut view };
@@ -400,6 +468,7 @@ impl Worker {
             used_since: self.now,
             records: None,
             gated: Some(Box::new(gated)),
+            unsettled: None,
         };
         self.add_upstream(key, upstream);
         if let Some(cluster) = &mut self.cluster {
@@ -466,8 +535,9 @@ fn gate_all(cluster: &mut Cluster, takes: &mut Vec<Take>) {
 
 /// Slots, so that nothing of the sockets to come escapes.
 fn gate(cluster: &mut Cluster, take: &mut Take, now_ms: u64) -> bool {
-    let gated = take.legs().all(|leg| {
+    let gated = take.legs.iter_mut().all(|leg| {
         leg.slot = cluster.gate.restore(&leg.restored(cluster, now_ms)).ok();
+        leg.slot.iter().for_each(|slot| slot.set_asleep(true));
         leg.slot.is_some()
     });
     if !gated {
@@ -478,7 +548,7 @@ fn gate(cluster: &mut Cluster, take: &mut Take, now_ms: u64) -> bool {
 
 /// Sockets, still asleep.
 fn build(cluster: &mut Cluster, take: &mut Take, now_ms: u64) -> bool {
-    let built: anyhow::Result<()> = take.legs().try_for_each(|leg| leg.build(cluster, now_ms));
+    let built: anyhow::Result<()> = take.legs.iter_mut().try_for_each(|leg| leg.build(cluster, now_ms));
     if built.is_err() {
         give_back(cluster, take);
     }
@@ -486,7 +556,7 @@ fn build(cluster: &mut Cluster, take: &mut Take, now_ms: u64) -> bool {
 }
 
 fn give_back(cluster: &mut Cluster, take: &mut Take) {
-    for slot in take.legs().filter_map(|leg| leg.slot.take()) {
+    for slot in take.legs.iter_mut().filter_map(|leg| leg.slot.take()) {
         cluster.lane.finish(slot, None, Leases::now_ns());
     }
 }
@@ -494,12 +564,12 @@ fn give_back(cluster: &mut Cluster, take: &mut Take) {
 /// Asks every peer what it has, until all have answered or time is up.
 fn ask_all(cluster: &Cluster, pulse: &Pulse, takes: &mut [Take]) {
     for take in takes.iter_mut() {
-        take.legs().for_each(|leg| cluster.gate.forget_heard(&leg.flow()));
+        take.legs.iter().for_each(|leg| cluster.gate.forget_heard(&leg.flow()));
     }
     for _ in 0..PROBES {
         let now_ms = evergate_sys::wall_clock_ms();
         let mut open = false;
-        for leg in takes.iter_mut().flat_map(Take::legs).filter(|leg| leg.heard.is_none()) {
+        for leg in takes.iter_mut().flat_map(|take| &mut take.legs).filter(|leg| leg.heard.is_none()) {
             leg.ask(cluster, now_ms);
             open = true;
         }
@@ -509,7 +579,7 @@ fn ask_all(cluster: &Cluster, pulse: &Pulse, takes: &mut [Take]) {
         let until = Instant::now() + PROBE_EVERY;
         loop {
             let mut waiting = 0;
-            for leg in takes.iter_mut().flat_map(Take::legs).filter(|leg| leg.heard.is_none()) {
+            for leg in takes.iter_mut().flat_map(|take| &mut take.legs).filter(|leg| leg.heard.is_none()) {
                 waiting += usize::from(!leg.listen(cluster));
             }
             if waiting == 0 || Instant::now() >= until {
@@ -519,28 +589,40 @@ fn ask_all(cluster: &Cluster, pulse: &Pulse, takes: &mut [Take]) {
             std::thread::yield_now();
         }
     }
-    for leg in takes.iter_mut().flat_map(Take::legs) {
+    for leg in takes.iter_mut().flat_map(|take| &mut take.legs) {
         leg.listen(cluster); // the newest word
     }
 }
 
-/// Sockets leave repair, the first ACK of each leg moves its peer on, and a second probe makes up for what was held.
-fn wake(cluster: &mut Cluster, mut take: Take) -> Option<Awake> {
+/// What the peers of a connection hear first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Word {
+    /// Nothing before they speak.
+    None,
+    /// An ACK of each leg, which moves its peer on, and a second probe, which makes up for what was held.
+    Ack,
+}
+
+/// Sockets leave repair.
+fn wake(cluster: &mut Cluster, mut take: Take, word: Word) -> Option<Awake> {
     let now_ms = evergate_sys::wall_clock_ms();
     let mut awake = Vec::new();
-    for leg in take.legs() {
+    for leg in &mut take.legs {
         let (Some(slot), Some(socket)) = (leg.slot.take(), leg.socket.take()) else { continue };
         match socket.finish() {
             Ok(socket) => {
-                let _ = cluster.lane.emit_acks([&slot]);
-                leg.ask(cluster, now_ms);
+                slot.set_asleep(false);
+                if word == Word::Ack {
+                    let _ = cluster.lane.emit_acks([&slot]);
+                    leg.ask(cluster, now_ms);
+                }
                 let Leg { facts, received, ended, acked, .. } = *leg;
                 awake.push((leg.number, AwakeLeg { facts, received, ended, acked, slot, socket }));
             }
             Err(_) => cluster.lane.finish(slot, None, Leases::now_ns()),
         }
     }
-    let wanted = 1 + usize::from(take.server.is_some());
+    let wanted = take.legs.len();
     if awake.len() < wanted {
         for (_, leg) in awake {
             cluster.lane.finish(leg.slot, None, Leases::now_ns());

@@ -6,9 +6,11 @@
 
 use super::Cluster;
 use super::channel::Notice;
+use super::knocks::Knocks;
 use super::resume::Take;
 use crate::cluster::{Report, Resumed};
 use crate::worker::Worker;
+use evergate_bpf::Flow;
 use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::Frame;
 use std::collections::{BTreeMap, VecDeque};
@@ -55,6 +57,12 @@ impl Waiting {
         Waiting { started, resumed, left, resting: VecDeque::new() }
     }
 
+    /// Connections of the bucket that rest, and whether they may go on.
+    fn resting_of(&mut self, bucket: Bucket) -> Option<(&mut Vec<Take>, bool)> {
+        let ready = self.resting.iter_mut().find(|(of, _)| *of == bucket).map(|(_, takes)| (takes, true));
+        ready.or_else(|| self.left.get_mut(&(Stage::Resting, bucket)).map(|takes| (takes, false)))
+    }
+
     fn has(&self, bucket: Bucket) -> bool {
         let left =
             [Stage::Busy, Stage::Resting].iter().any(|stage| self.left.contains_key(&(*stage, bucket)));
@@ -92,9 +100,15 @@ impl Worker {
 
     /// Goes on with some of the connections that rest: once a turn. `busy`: the turn had other work.
     pub(in crate::worker) fn continue_resting(&mut self, busy: bool) {
+        if !self.cluster.as_ref().is_some_and(|cluster| cluster.has_resting()) {
+            return;
+        }
+        self.lane_event(); // who has spoken by now goes first
         let now = Instant::now();
-        let Some(cluster) = self.cluster.as_mut().filter(|cluster| cluster.has_resting()) else { return };
+        let Some(cluster) = &mut self.cluster else { return };
         let mut all = std::mem::take(&mut cluster.waiting);
+        self.answer_knocks(&mut all, now + RESTING_SPAN);
+        let now = Instant::now();
         for waiting in &mut all {
             let first = busy && now.duration_since(waiting.started) < FIRST;
             let until = now + if first { RESTING_SPAN_FIRST } else { RESTING_SPAN };
@@ -110,12 +124,64 @@ impl Worker {
                     },
                     None => {
                         waiting.resting.pop_front();
-                        self.tell_listed(bucket);
+                        self.end_resting(bucket, ours);
                     }
                 }
             }
         }
         self.put_waiting_back(all);
+    }
+
+    /// The bucket is not ours any more: what was to be continued of it is not.
+    pub(super) fn stop_taking(&mut self, bucket: Bucket) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let mut gone = Vec::new();
+        for waiting in &mut cluster.waiting {
+            for stage in [Stage::Busy, Stage::Resting] {
+                gone.extend(waiting.left.remove(&(stage, bucket)).unwrap_or_default());
+            }
+            waiting.resting.retain(|(of, _)| *of != bucket);
+        }
+        self.drop_takes(gone);
+        self.look_at_waiting();
+    }
+
+    /// No connection of the bucket rests any more.
+    fn end_resting(&mut self, bucket: Bucket, ours: bool) {
+        let Some(cluster) = &mut self.cluster else { return };
+        if ours {
+            cluster.set_pending(bucket, false);
+        }
+        self.tell_listed(bucket);
+    }
+
+    /// Goes on with connections whose clients have spoken already.
+    fn answer_knocks(&mut self, all: &mut [Waiting], until: Instant) {
+        let mut too_early = Vec::new();
+        while let Some(cluster) = &mut self.cluster
+            && Instant::now() < until
+            && let Some(flow) = cluster.knocks.next()
+        {
+            let bucket = cluster.bucket(flow.local, flow.remote);
+            let ours = cluster.owns(bucket);
+            let found = all.iter_mut().find_map(|waiting| {
+                let (takes, ready) = waiting.resting_of(bucket)?;
+                let place = takes.iter().position(|take| take.client_flow() == Some(flow))?;
+                Some((ready && ours).then(|| takes.swap_remove(place)))
+                    .map(|take| (take, &mut waiting.resumed))
+            });
+            match found {
+                Some((Some(take), resumed)) => match self.resume_resting(take) {
+                    true => resumed.connections += 1,
+                    false => resumed.lost += 1,
+                },
+                Some((None, _)) if ours => too_early.push(flow),
+                _ => drop(cluster.knocks.take(&flow)),
+            }
+        }
+        if let Some(cluster) = &mut self.cluster {
+            cluster.knocks.put_back(too_early);
+        }
     }
 
     /// What is done is reported, in the order in which it began; the rest waits on.
@@ -131,6 +197,9 @@ impl Worker {
         }
         all.append(&mut cluster.waiting);
         cluster.waiting = all;
+        if cluster.waiting.is_empty() {
+            cluster.knocks = Knocks::default();
+        }
     }
 
     /// Takes out what can go on, and connections of buckets that are not ours any more.
@@ -158,6 +227,31 @@ impl Worker {
 }
 
 impl Cluster {
+    /// The gate hands over, or no longer, what clients say to connections of the bucket that have no socket.
+    pub(super) fn set_pending(&self, bucket: Bucket, pending: bool) {
+        if let Some(bucket) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
+            self.gate.set_pending(bucket, pending.then(|| self.lane.id()));
+        }
+    }
+
+    /// What has come for this flow by now is among the knocks; what came for others waits its turn.
+    pub(super) fn hear_knocks_of(&mut self, flow: &Flow) {
+        let _ = self.lane.events(&mut self.events); // lost ones are said again
+        for knock in self.events.knocks.extract_if(.., |knock| knock.flow == *flow) {
+            self.knocks.note(knock);
+        }
+    }
+
+    /// Whether it is the flow of a connection that rests and has no socket yet.
+    pub(super) fn is_resting(&mut self, flow: &Flow) -> bool {
+        let bucket = self.bucket(flow.local, flow.remote);
+        let takes = |waiting: &mut Waiting| {
+            let (takes, _) = waiting.resting_of(bucket)?;
+            takes.iter().find(|take| take.client_flow() == Some(*flow)).map(drop)
+        };
+        self.waiting.iter_mut().any(|waiting| takes(waiting).is_some())
+    }
+
     /// Whether connections of the bucket that were taken over do not go on yet.
     pub(super) fn is_pending(&self, bucket: Bucket) -> bool {
         self.waiting.iter().any(|waiting| waiting.has(bucket))
@@ -172,10 +266,10 @@ impl Cluster {
     fn tell_taken(&mut self, stage: Stage, bucket: Bucket, takes: &[Take]) {
         let Role::Owner { required, .. } = self.role(bucket) else { return };
         for node in required.iter() {
-            let peer = (node, self.worker_of(bucket));
-            if takes.is_empty() || !self.outgoing.contains_key(&peer) {
-                continue; // a channel that cannot be made: the cluster decides what follows
+            if takes.is_empty() {
+                continue;
             }
+            // Without a channel it hears nothing, and the bucket stays on hold until the cluster has dropped it.
             for (number, take) in (1..).zip(takes) {
                 let (connection, last) = (take.id, number == takes.len());
                 let state = Some(Box::new(take.held.state.clone()));

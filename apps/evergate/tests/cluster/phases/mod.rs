@@ -7,7 +7,7 @@ mod ends;
 pub(crate) mod server;
 mod wire;
 
-use crate::matrix::moment;
+use crate::sockets::sockets;
 use crate::support::eventually;
 use crate::traffic::{Carrier, config, roots};
 use crate::world::{Node, World, privileged, settled};
@@ -32,12 +32,8 @@ type Going = (String, JoinHandle<std::io::Result<()>>);
 
 /// The state of a node's socket for the client's port, as the kernel numbers them.
 fn socket_state(world: &World, node: u8, port: u16) -> Option<u8> {
-    let sockets = world.host(node).run(|| std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap());
-    sockets.lines().skip(1).find_map(|line| {
-        let mut fields = line.split_whitespace().skip(2);
-        let (_, remote) = fields.next()?.rsplit_once(':')?;
-        (u16::from_str_radix(remote, 16) == Ok(port)).then(|| u8::from_str_radix(fields.next()?, 16).ok())?
-    })
+    let all = sockets(world.host(node));
+    all.into_iter().find(|socket| socket.remote.port() == port).map(|socket| socket.state)
 }
 
 /// The node that has a socket for the client's port.
@@ -115,7 +111,7 @@ fn outlive(victims: &[u8], when: When) {
     let mut going = Vec::new();
     if when == When::GoingOn {
         going = go_on(&desk, std::mem::take(&mut stopped));
-        std::thread::sleep(moment(40));
+        std::thread::sleep(world.chance.moment(40));
     }
     for (number, victim) in victims.iter().enumerate() {
         if number > 0 {

@@ -134,12 +134,21 @@ fn tunnel(desk: &Desk, bytes: usize, input: &mut impl Read, mut output: &TcpStre
 }
 
 /// Takes a request body, which must be the content.
-pub(crate) fn take(head: &str, input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
-    let lower = head.to_ascii_lowercase();
-    if lower.contains("expect: 100-continue") {
+pub(crate) fn take(head: &str, input: &mut impl Read, output: &mut impl Write) -> Result<()> {
+    if head.to_ascii_lowercase().contains("expect: 100-continue") {
         output.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
     }
-    let mut body = Vec::new();
+    let body = body(head, input)?;
+    if body != content(0, body.len()) {
+        return Err(Error::other(format!("a body of {} other bytes", body.len())));
+    }
+    let said = format!("whole {}", body.len());
+    write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{said}", said.len())
+}
+
+/// The body of the request with this head.
+pub(crate) fn body(head: &str, input: &mut impl Read) -> Result<Vec<u8>> {
+    let (lower, mut body) = (head.to_ascii_lowercase(), Vec::new());
     match lower.split("content-length: ").nth(1).and_then(|rest| rest.split_once('\r')) {
         Some((length, _)) => {
             body.resize(length.parse().map_err(Error::other)?, 0);
@@ -147,11 +156,7 @@ pub(crate) fn take(head: &str, input: &mut impl BufRead, output: &mut impl Write
         }
         None => read_chunked(input, &mut body)?,
     }
-    if body != content(0, body.len()) {
-        return Err(Error::other(format!("a body of {} other bytes", body.len())));
-    }
-    let said = format!("whole {}", body.len());
-    write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{said}", said.len())
+    Ok(body)
 }
 
 /// Takes a chunked body up to its end.

@@ -1,0 +1,312 @@
+//! Copies: which nodes hold what of our buckets, over which channels, and what they have yet to be told.
+//!
+//! Invariant: a channel hears of a bucket only what follows what it has heard before; a copy with a gap is dropped, or filled
+//! anew from the beginning.
+
+use super::Cluster;
+use super::channel::{Notice, Outgoing};
+use crate::cluster::{Report, office};
+use crate::worker::slab::{Key, Slab, Source};
+use crate::worker::{Client, Worker};
+use evergate_base::Micros;
+use evergate_bpf::Leases;
+use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
+use evergate_mirror::{FRAME_VERSION, Frame, Office};
+use std::collections::BTreeMap;
+
+/// Turns for which frames wait for company.
+const HELD_TURNS_MAX: u32 = 1;
+/// Between two attempts to make a channel.
+const RETRY: Micros = Micros::from_ms(50);
+
+/// A copy that lacks something of what this worker has to say.
+struct Gap {
+    bucket: Bucket,
+    node: NodeId,
+    office: Office,
+    /// It is only being filled.
+    syncing: bool,
+}
+
+impl Worker {
+    /// Our role for a bucket has changed.
+    pub(super) fn change_role(&mut self, bucket: Bucket, role: Role) {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(known) = cluster.roles.get_mut(usize::from(bucket.0)) else { return };
+        let before = std::mem::replace(known, role);
+        cluster.change_held(bucket, role, now);
+        self.change_freezing(bucket, role);
+        let (Role::Owner { required, syncing, .. }, was) = (role, before) else {
+            if matches!(before, Role::Owner { .. }) {
+                self.leave_bucket(bucket);
+            }
+            return;
+        };
+        let listed = required.union(syncing);
+        for node in listed.iter() {
+            self.reach(node, bucket);
+        }
+        let owned = matches!(was, Role::Owner { .. });
+        if let Some(cluster) = &mut self.cluster {
+            cluster.follow_only(bucket, listed, owned);
+        }
+        let told = match was {
+            Role::Owner { term, required, syncing, .. } if matches!(role, Role::Owner { term: now, .. } if now == term) => {
+                required.union(syncing)
+            }
+            _ => MemberSet::EMPTY,
+        };
+        // What is about to be taken over is said when it goes on.
+        let comes = matches!(role, Role::Owner { begin: Begin::TakeOver | Begin::HandOver, .. }) && !owned;
+        for node in syncing.minus(told).iter().filter(|_| !comes) {
+            self.tell_everything(bucket, node);
+        }
+        // Fewer backups may be left to wait for.
+        for key in self.keys_of(bucket) {
+            if let (Some(cluster), Some(client)) = (&mut self.cluster, self.clients.get_mut(key))
+                && let Some(mirroring) = client.mirroring.as_mut()
+                && !mirroring.listed
+            {
+                mirroring.listed = true;
+                cluster.acknowledged.push(key);
+            }
+        }
+    }
+
+    /// Mirrored connections of a bucket.
+    pub(super) fn keys_of(&mut self, bucket: Bucket) -> Vec<Key> {
+        let Some(cluster) = &mut self.cluster else { return Vec::new() };
+        let Some(keys) = cluster.by_bucket.get_mut(usize::from(bucket.0)) else { return Vec::new() };
+        keys.retain(|key| is_of(&self.clients, *key, bucket));
+        keys.clone()
+    }
+
+    /// A connection of this bucket is mirrored from now on.
+    pub(super) fn note_bucket(&mut self, key: Key, bucket: Bucket) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(keys) = cluster.by_bucket.get_mut(usize::from(bucket.0)) else { return };
+        if keys.len() == keys.capacity() {
+            keys.retain(|key| is_of(&self.clients, *key, bucket)); // as often as the list would grow
+        }
+        keys.push(key);
+    }
+
+    fn leave_bucket(&mut self, bucket: Bucket) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.follow_only(bucket, MemberSet::EMPTY, true);
+        }
+        for key in self.keys_of(bucket) {
+            self.abandon(key);
+        }
+        self.stop_taking(bucket);
+        if let Some(cluster) = &mut self.cluster {
+            cluster.drop_endings(Some(bucket));
+            cluster.set_pending(bucket, false);
+        }
+    }
+
+    /// Makes a channel to the node's worker for the bucket, if there is none and it is not hopeless.
+    fn reach(&mut self, node: NodeId, bucket: Bucket) {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return };
+        let peer = (node, cluster.worker_of(bucket));
+        if cluster.outgoing.contains_key(&peer) || cluster.broken.get(&peer).is_some_and(|at| *at > now) {
+            return;
+        }
+        let Some(to) = cluster.layout.mirror_address(node, peer.1) else { return };
+        let hello = Frame::Hello {
+            version: FRAME_VERSION,
+            node: cluster.layout.node.0,
+            incarnation: cluster.layout.incarnation.0,
+            worker: cluster.worker as u16,
+            workers: cluster.layout.workers as u16,
+        };
+        cluster.broken.insert(peer, now + RETRY);
+        let Ok(outgoing) = Outgoing::connect(to, &cluster.layout.client_tls, &hello) else {
+            self.counters.reason("mirror_unreachable");
+            return;
+        };
+        let token = Source::Outgoing(node.0, peer.1 as u16).token();
+        if self.epoll.add(outgoing.channel.fd(), token).is_err() {
+            self.counters.reason("epoll_failed");
+            return;
+        }
+        cluster.outgoing.insert(peer, outgoing);
+        self.tell_missed_sessions(node);
+    }
+
+    /// What a copy that is being filled has missed is said again. One that had to hold everything must be dropped, and filled
+    /// anew: until then it hears nothing, so that it answers for nothing.
+    pub(in crate::worker) fn tend_channels(&mut self) {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return };
+        if now < cluster.channels_at {
+            return;
+        }
+        cluster.channels_at = now + RETRY;
+        cluster.lane.sweep(Leases::now_ns());
+        cluster.tend_endings(now);
+        cluster.forget_late(now);
+        let mut broken: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
+        for gap in cluster.gaps() {
+            match gap.syncing {
+                true => {
+                    self.reach(gap.node, gap.bucket);
+                    self.tell_everything(gap.bucket, gap.node);
+                }
+                false => broken.entry(gap.node).or_default().push((gap.bucket, gap.office)),
+            }
+        }
+        let Some(cluster) = &mut self.cluster else { return };
+        for (node, buckets) in broken {
+            cluster.report(Report::Incomplete { node, buckets });
+        }
+    }
+
+    /// Everything about a bucket for a backup that knows nothing: what is said afterwards follows it.
+    pub(super) fn tell_everything(&mut self, bucket: Bucket, node: NodeId) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let peer = (node, cluster.worker_of(bucket));
+        let Some(outgoing) = cluster.outgoing.get_mut(&peer) else { return };
+        outgoing.follow(bucket, true);
+        let mut frames = Vec::new();
+        for key in self.keys_of(bucket) {
+            let Some(client) = self.clients.get(key) else { continue };
+            let Some(mirroring) = &client.mirroring else { continue };
+            let connection = client.connection.id();
+            let state = Some(mirroring.fold.clone());
+            frames.push((Frame::Begin { connection, bucket: bucket.0, state }, None));
+            for (leg, facts) in &mirroring.legs {
+                frames.push((Frame::Leg { connection, leg: *leg, facts: *facts }, None));
+            }
+            if let Some((_, notice)) = frames.last_mut() {
+                *notice = Some(Notice::Entry { key, index: mirroring.queued });
+            }
+        }
+        let Some(cluster) = &mut self.cluster else { return };
+        frames.extend(cluster.ending_frames(bucket).map(|frame| (frame, None)));
+        for (frame, notice) in frames {
+            cluster.say_to(node, bucket, &frame, notice);
+        }
+        if !cluster.is_pending(bucket) {
+            cluster.say_complete(bucket, node); // else when the last of them goes on
+        }
+    }
+}
+
+fn is_of(clients: &Slab<Client>, key: Key, bucket: Bucket) -> bool {
+    let mirroring = clients.get(key).and_then(|client| client.mirroring.as_ref());
+    mirroring.is_some_and(|mirroring| mirroring.bucket == bucket)
+}
+
+impl Cluster {
+    /// Frames leave. A record and a packet for each would cost more than the frames: those of a busy worker wait for the
+    /// next turn's, which begins at once.
+    pub(super) fn flush(&mut self, busy: bool) {
+        let waits = self.outgoing.values().any(|outgoing| !outgoing.feed.unsent().is_empty());
+        if waits && busy && self.held_turns < HELD_TURNS_MAX {
+            self.held_turns += 1;
+            return;
+        }
+        self.held_turns = 0;
+        let mut lost = Vec::new();
+        for (peer, outgoing) in &mut self.outgoing {
+            if let Err(error) = outgoing.flush() {
+                lost.push((*peer, error.to_string()));
+            }
+        }
+        for (peer, why) in lost {
+            self.lose(peer, &why);
+        }
+    }
+
+    pub(super) fn required(&self, bucket: Bucket) -> MemberSet {
+        match self.role(bucket) {
+            Role::Owner { required, .. } => required,
+            _ => MemberSet::EMPTY,
+        }
+    }
+
+    /// Says something to everybody who mirrors the bucket.
+    pub(super) fn say(&mut self, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
+        let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
+        if self.frozen.contains(&bucket) {
+            // The next owner may have it already. Should the move be called off, there is a gap.
+            return self.follow_only(bucket, MemberSet::EMPTY, true);
+        }
+        for node in required.union(syncing).iter() {
+            self.say_to(node, bucket, frame, notice);
+        }
+    }
+
+    /// All of the bucket has been said to this backup.
+    pub(super) fn say_complete(&mut self, bucket: Bucket, node: NodeId) {
+        let Role::Owner { term, .. } = self.role(bucket) else { return };
+        let notice = Notice::Complete { bucket: bucket.0, office: office(term) };
+        self.say_to(node, bucket, &Frame::Complete { bucket: bucket.0 }, Some(notice));
+    }
+
+    pub(super) fn say_to(&mut self, node: NodeId, bucket: Bucket, frame: &Frame, notice: Option<Notice>) {
+        let Role::Owner { term, .. } = self.role(bucket) else { return };
+        let peer = (node, self.worker_of(bucket));
+        let Some(outgoing) = self.outgoing.get_mut(&peer).filter(|outgoing| outgoing.follows(bucket)) else {
+            return;
+        };
+        let now = office(term);
+        let mut result = Ok(());
+        let Some(announced) = outgoing.announced.get_mut(usize::from(bucket.0)) else { return };
+        if announced.replace(now) != Some(now) {
+            result = outgoing.feed.push(&Frame::Office { bucket: bucket.0, office: now }, None);
+        }
+        if let Err(error) = result.and_then(|()| outgoing.feed.push(frame, notice)) {
+            self.lose(peer, &error.to_string());
+        }
+    }
+
+    /// A backup cannot be reached, or is too slow: it is given up, and the cluster decides what follows.
+    pub(super) fn lose(&mut self, peer: (NodeId, usize), why: &str) {
+        if self.outgoing.remove(&peer).is_none() {
+            return;
+        }
+        self.note_missed_sessions(peer.0);
+        self.report(Report::ChannelLost { node: peer.0, why: why.to_owned() });
+        let buckets = self.gaps().into_iter().filter(|gap| gap.node == peer.0);
+        let buckets: Vec<_> = buckets.map(|gap| (gap.bucket, gap.office)).collect();
+        if !buckets.is_empty() {
+            self.report(Report::Incomplete { node: peer.0, buckets });
+        }
+    }
+
+    /// Only these nodes may hear more of a bucket. `owned`: something may have been said of it before, which those must have
+    /// heard to follow.
+    fn follow_only(&mut self, bucket: Bucket, nodes: MemberSet, owned: bool) {
+        let worker = self.worker_of(bucket);
+        for (_, outgoing) in self.outgoing.iter_mut().filter(|((node, _), _)| !nodes.contains(*node)) {
+            outgoing.follow(bucket, false);
+        }
+        let heard = nodes.iter().filter(|_| !owned);
+        for node in heard {
+            if let Some(outgoing) = self.outgoing.get_mut(&(node, worker)) {
+                outgoing.follow(bucket, true);
+            }
+        }
+    }
+
+    /// Copies that this worker has not told everything, but for buckets that may have moved already.
+    fn gaps(&self) -> Vec<Gap> {
+        let mut gaps = Vec::new();
+        let all = (0..).map(Bucket).zip(&self.roles);
+        for (bucket, role) in all.filter(|(bucket, _)| !self.frozen.contains(bucket)) {
+            let Role::Owner { term, required, syncing, .. } = role else { continue };
+            let worker = self.worker_of(bucket);
+            let follows =
+                |node| self.outgoing.get(&(node, worker)).is_some_and(|outgoing| outgoing.follows(bucket));
+            let lacking = required.union(*syncing);
+            let lacking = lacking.iter().filter(|node| !follows(*node));
+            let office = office(*term);
+            gaps.extend(lacking.map(|node| Gap { bucket, node, office, syncing: syncing.contains(node) }));
+        }
+        gaps
+    }
+}

@@ -1,0 +1,75 @@
+//! TLS 1.2 sessions that clients without tickets resume by their ids: one cache for all workers of the process.
+//!
+//! One, because a client comes back to any worker. Its lock is held for a look into a map, next to a handshake that costs a
+//! hundred times as much, and is not taken at all while nothing is kept: clients that need it are few.
+
+use evergate_base::session::{KeptSession, Sealed, SessionId};
+use evergate_tls::SessionCache;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The sessions of a process.
+#[derive(Debug, Default)]
+pub struct NamedSessions {
+    cache: Mutex<SessionCache>,
+    kept: AtomicUsize,
+}
+
+impl NamedSessions {
+    /// Changes how much may be kept, in bytes.
+    pub fn set_bytes_max(&self, bytes_max: usize) {
+        self.change(|cache| cache.set_bytes_max(bytes_max));
+    }
+
+    /// What is kept under this id.
+    pub fn find(&self, id: &SessionId) -> Option<Sealed> {
+        if self.is_empty() {
+            return None;
+        }
+        self.lock().find(id, evergate_sys::wall_clock_s()).cloned()
+    }
+
+    /// Keeps a session.
+    pub fn keep(&self, session: KeptSession) {
+        self.change(|cache| cache.keep(session, evergate_sys::wall_clock_s()));
+    }
+
+    /// The session was aborted: nobody resumes it.
+    pub fn withdraw(&self, id: SessionId) {
+        self.change(|cache| cache.withdraw(id, evergate_sys::wall_clock_s()));
+    }
+
+    /// How many are kept.
+    pub fn len(&self) -> usize {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// Whether none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The newest sessions, oldest of them first, and the ids that were withdrawn meanwhile: what fits into `bytes`.
+    pub fn newest(&self, bytes: usize) -> Vec<Result<KeptSession, SessionId>> {
+        let mut left = bytes;
+        let cache = self.lock();
+        let fits = |news: &Result<KeptSession, SessionId>| {
+            let bytes = size_of::<KeptSession>() + news.as_ref().map_or(0, |session| session.sealed.0.len());
+            left.checked_sub(bytes).inspect(|rest| left = *rest).is_some()
+        };
+        let mut news: Vec<_> = cache.newest().take_while(fits).collect();
+        news.reverse();
+        news
+    }
+
+    fn change<R>(&self, change: impl FnOnce(&mut SessionCache) -> R) -> R {
+        let mut cache = self.lock();
+        let result = change(&mut cache);
+        self.kept.store(cache.len(), Ordering::Relaxed);
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SessionCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,118 @@
+//! Who may go on: the larger part of three nodes by majority, one of two with a witness; and nobody where nobody can know.
+
+use crate::line::{Line, carrier, prepare};
+use crate::world::{Node, World, outside, privileged, settled};
+
+const MAJORITY: &str = "mode = \"majority\"";
+
+fn stops(node: &Node) {
+    node.eventually("does not serve", |status| status.standing != "active");
+}
+
+/// Nobody answers, on this connection or a new one.
+fn nobody_answers(world: &World, line: &mut Line, when: &str) {
+    line.is_silent(when);
+    assert!(Line::open(world).is_err(), "{when}: a new connection was answered");
+}
+
+fn plug(world: &World, number: u8, nets: &[&str], state: &str) {
+    for net in nets {
+        world.switch.ip(&format!("link set {net}{number} {state}")).unwrap();
+    }
+}
+
+#[test]
+fn two_of_three_go_on_by_majority_and_the_last_one_stops() {
+    if !privileged() {
+        return;
+    }
+    let (world, mut nodes, config, _ends) = prepare(3, MAJORITY);
+    let mut line = Line::open(&world).unwrap();
+    line.goes_on("three nodes");
+    let first = carrier(&mut nodes);
+    let number = first.number;
+    first.kill();
+    line.goes_on("two nodes of three");
+    settled(&nodes);
+
+    carrier(&mut nodes).kill();
+    stops(&nodes[0]);
+    nobody_answers(&world, &mut line, "one node of three");
+
+    // With another node there is a majority again; what only one remembers is given up.
+    let at = if number < nodes[0].number { 0 } else { 1 };
+    nodes.insert(at, world.start(number, &config));
+    settled(&nodes);
+    Line::open(&world).unwrap().goes_on("two nodes again");
+}
+
+#[test]
+fn the_larger_part_goes_on_by_majority_and_the_smaller_one_stops() {
+    if !privileged() {
+        return;
+    }
+    for nets in [&["in"][..], &["in", "out"]] {
+        let (world, mut nodes, _config, _ends) = prepare(3, MAJORITY);
+        let mut line = Line::open(&world).unwrap();
+        line.goes_on("three nodes");
+        let lonely = carrier(&mut nodes);
+        plug(&world, lonely.number, nets, "down");
+        stops(&lonely);
+        line.goes_on("the larger part");
+        settled(&nodes);
+        assert_ne!(lonely.status().standing, "active");
+
+        plug(&world, lonely.number, nets, "up");
+        nodes.push(lonely);
+        nodes.sort_by_key(|node| node.number);
+        settled(&nodes);
+        line.goes_on("together again");
+    }
+}
+
+#[test]
+fn one_of_two_goes_on_with_a_witness_and_stops_without() {
+    if !privileged() {
+        return;
+    }
+    let (world, mut nodes, _config, _ends) = prepare(2, "");
+    let mut line = Line::open(&world).unwrap();
+    line.goes_on("two nodes");
+    // Cut off everything, the witness too.
+    let lonely = carrier(&mut nodes);
+    plug(&world, lonely.number, &["in", "out"], "down");
+    stops(&lonely);
+    line.goes_on("the one that reaches the witness");
+    plug(&world, lonely.number, &["in", "out"], "up");
+    nodes.push(lonely);
+    nodes.sort_by_key(|node| node.number);
+    settled(&nodes);
+    line.goes_on("two nodes again");
+
+    carrier(&mut nodes).kill();
+    line.goes_on("one node of two");
+    let witness = outside(254);
+    let rule = format!("ip daddr {witness} icmp type echo-request counter drop");
+    world.filter(&format!(
+        "table inet quorum {{\nchain input {{ type filter hook input priority 0; {rule}; }}\n}}\n"
+    ));
+    stops(&nodes[0]);
+    assert!(world.counted() > 0);
+    nobody_answers(&world, &mut line, "nobody vouches for it");
+    world.filter("delete table inet quorum\n");
+    line.hears("the witness is back");
+    settled(&nodes);
+}
+
+#[test]
+fn one_of_two_stops_by_majority() {
+    if !privileged() {
+        return;
+    }
+    let (world, mut nodes, _config, _ends) = prepare(2, MAJORITY);
+    let mut line = Line::open(&world).unwrap();
+    line.goes_on("two nodes");
+    carrier(&mut nodes).kill();
+    stops(&nodes[0]);
+    nobody_answers(&world, &mut line, "half of two is no majority");
+}

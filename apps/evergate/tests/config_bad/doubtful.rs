@@ -1,0 +1,86 @@
+//! What is used all the same, with a warning.
+
+use crate::case::{Case, expect};
+use evergate::config::Severity;
+
+#[test]
+fn a_doubtful_file_is_used_with_a_warning() {
+    let cases: &[Case] = &[
+        (
+            "{L}{C}{P}@@[[pools]]\nname = \"b\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n",
+            "pools[1]",
+            "no listener or rule uses",
+        ),
+        (
+            "{L}certificates = [\"local\"]\n{C}@@[[certificates]]\nname = \"b\"\nself_signed = [\"b\"]\n{P}",
+            "certificates[1]",
+            "no listener uses",
+        ),
+        ("{L}{C}{P}@@[tls.old]\n", "tls.old", "no listener uses"),
+        (
+            "{L}{C}{P}[[pools.servers]]\naddress = @@\"10.0.0.1:443\"\n",
+            "pools[0].servers[1].address",
+            "`[pools.tls]`",
+        ),
+        ("{L}{C}{P}[pools.tls]\nverify = @@false\n", "pools[0].tls.verify", "name the authority"),
+        (
+            "{L}[[listeners]]\nname = \"b\"\naddress = @@\":443\"\nprotocol = \"http\"\npool = \"web\"\n{C}{P}",
+            "listeners[1].address",
+            "port 80",
+        ),
+        (
+            "{L}@@[[listeners]]\nname = \"b\"\naddress = \":1\"\nprotocol = \"http\"\n{C}{P}",
+            "listeners[1].pool",
+            "404",
+        ),
+        (
+            "[[listeners]]\nname = \"b\"\naddress = \":1\"\nprotocol = \"http\"\nredirect_to_https = @@true\n",
+            "listeners[0].redirect_to_https",
+            "port 443",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\nqueue_max = @@5\n[[pools.servers]]\naddress = \"app.internal:80\"\n",
+            "pools[0].queue_max",
+            "`connections_max`",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\nkeep_alive_idle_max = 0\nkeep_alive_idle_ms = @@5\n[[pools.servers]]\naddress = \"app.internal:80\"\n",
+            "pools[0].keep_alive_idle_ms",
+            "no effect",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\nsticky_cookie = @@\"A\"\n[[pools.servers]]\naddress = \"app.internal:80\"\n",
+            "pools[0].sticky_cookie",
+            "`sticky = \"cookie\"`",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\nsticky_load_percent_max = @@125\n[[pools.servers]]\naddress = \"app.internal:80\"\n",
+            "pools[0].sticky_load_percent_max",
+            "`sticky = \"source\"`",
+        ),
+        (
+            "{L}[[certificates]]\nname = \"a\"\nchain = \"c.pem\"\nkey = @@\"open.pem\"\n{P}",
+            "certificates[0].key",
+            "chmod",
+        ),
+        (
+            "{L}tls = \"a\"\n{C}{P}[tls.a]\ntickets = false\nticket_rotate_s = @@60\n",
+            "tls.a.ticket_rotate_s",
+            "tickets = false",
+        ),
+        ("{L}{C}{P}[node]\ngroup = @@\"www\"\n", "node.group", "without `user`"),
+        ("{L}{C}{P}[admin]\nmetrics_listen = @@\":9090\"\n", "admin.metrics_listen", "127.0.0.1:9090"),
+        (
+            "{L}{C}{P}[limits]\nbody_bytes_max = 100\nbody_prefix_bytes = @@200\n",
+            "limits.body_prefix_bytes",
+            "body_prefix_bytes = 100",
+        ),
+        (
+            "{L}limits = { connections_max = 5, connections_per_source_max = @@10 }\n{C}{P}",
+            "listeners[0].limits.connections_per_source_max",
+            "no effect",
+        ),
+        ("{L}{C}{P}[timeouts]\nkeep_alive_ms = @@1000\n", "timeouts.keep_alive_ms", "request_head_ms"),
+    ];
+    expect(Severity::Warning, cases);
+}

@@ -1,0 +1,52 @@
+//! How problems are said: all at once, each once, for people and for machines.
+
+use crate::case::{problems_of, unmark};
+use evergate::config::{Problem, Severity};
+
+#[test]
+fn all_problems_of_a_file_are_reported_at_once_in_file_order() {
+    let text = "[node]\nworkers = 0\nusr = \"x\"\n\
+        [[listeners]]\nname = \"a\"\naddress = \"80\"\nprotocol = \"tcp\"\npool = \"nowhere\"\n\
+        [[pools]]\nname = \"web\"\nretries = \"2\"\n[pools.health]\npath = \"x\"\n";
+    let problems = problems_of(text);
+    let errors: Vec<&str> =
+        problems.iter().filter(|p| p.severity == Severity::Error).map(|p| p.key.as_str()).collect();
+    let expected = [
+        "node.workers",
+        "node.usr",
+        "listeners[0].address",
+        "listeners[0].pool",
+        "pools[0]",
+        "pools[0].retries",
+        "pools[0].health.path",
+    ];
+    assert_eq!(errors, expected);
+    assert!(problems.is_sorted_by_key(|p| (p.line, p.column)));
+}
+
+#[test]
+fn one_mistake_gives_one_message() {
+    // The mistyped keys explain why the right ones are missing.
+    let text = "[[listeners]]\nnme = \"a\"\nadress = \":1\"\nprotcol = \"http\"\n";
+    let errors: Vec<Problem> =
+        problems_of(text).into_iter().filter(|p| p.severity == Severity::Error).collect();
+    assert_eq!(errors.len(), 3, "{errors:?}");
+}
+
+#[test]
+fn a_problem_reads_well_and_serialises_for_machines() {
+    let (text, _) = unmark("{L}{C}{P}weight = 0\n");
+    let problems = problems_of(&text);
+    assert_eq!(
+        problems[0].to_string(),
+        "error: test.toml:13:10: pools[0].servers[0].weight = 0\n\
+         \x20 problem:     `weight` must be between 1 and 1000\n\
+         \x20 consequence: the configuration is refused; a running node keeps its previous one\n\
+         \x20 remedy:      choose a value in that range, such as `weight = 1`"
+    );
+    let json = serde_json::to_value(&problems[0]).unwrap();
+    assert_eq!(json["severity"], "error");
+    assert_eq!(json["key"], "pools[0].servers[0].weight");
+    assert_eq!((json["line"].as_u64(), json["column"].as_u64()), (Some(13), Some(10)));
+    assert_eq!(json["value"], "0");
+}

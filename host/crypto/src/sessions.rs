@@ -1,0 +1,65 @@
+//! What `rustls` takes for a store of sessions: the slot of the handshake at work.
+//!
+//! A kept session is a ticket that stays with the server: encrypted with the same keys, bound to the same policy, and good for
+//! no longer. So it may lie in memory and travel between nodes as it is, and a session never skips a check that its server
+//! would make. It is bound to its id as well: neither is a ticket opened as a kept session, nor one session under another's id.
+//!
+//! Only TLS 1.2 sessions are kept; in TLS 1.3 tickets are all there is, and without ticket keys none are sent.
+
+use aws_lc_rs::digest;
+use evergate_base::seed::with_current;
+use evergate_base::session::{KeptSession, SEALED_BYTES_MAX, Sealed, SessionId};
+use rustls::server::StoresServerSessions;
+
+use crate::tickets::TicketHandle;
+
+/// The cluster's keys, one configuration's policy, and its lifetime of sessions.
+#[derive(Debug)]
+pub(crate) struct PolicySessions {
+    pub(crate) handle: TicketHandle,
+    pub(crate) policy: [u8; 32],
+    pub(crate) lifetime_s: u32,
+}
+
+impl PolicySessions {
+    fn bound_to(&self, id: &SessionId) -> [u8; 32] {
+        let mut context = digest::Context::new(&digest::SHA256);
+        context.update(b"evergate session id 1");
+        context.update(&self.policy);
+        context.update(id);
+        let mut bound = [0; 32];
+        bound.iter_mut().zip(context.finish().as_ref()).for_each(|(to, from)| *to = *from);
+        bound
+    }
+}
+
+impl StoresServerSessions for PolicySessions {
+    fn put(&self, id: Vec<u8>, session: Vec<u8>) -> bool {
+        let Ok(id) = SessionId::try_from(id) else { return false };
+        let Some(sealed) = self.handle.current().encrypt(&session, &self.bound_to(&id)) else { return false };
+        if sealed.len() > SEALED_BYTES_MAX {
+            return false;
+        }
+        let kept = with_current(|seed| {
+            let until_unix_s = seed.unix_s.saturating_add(u64::from(self.lifetime_s));
+            seed.session.kept = Some(KeptSession { id, until_unix_s, sealed: Sealed(sealed) });
+        });
+        kept.is_some()
+    }
+
+    fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
+        let id = SessionId::try_from(id).ok()?;
+        let found = with_current(|seed| seed.session.found.take())??;
+        let session = self.handle.current().decrypt(&found.0, &self.bound_to(&id))?;
+        with_current(|seed| seed.session.opened = Some(id));
+        Some(session)
+    }
+
+    fn take(&self, _: &[u8]) -> Option<Vec<u8>> {
+        None // asked for in TLS 1.3 only
+    }
+
+    fn can_cache(&self) -> bool {
+        with_current(|seed| seed.session.wanted) == Some(true)
+    }
+}

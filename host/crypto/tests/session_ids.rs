@@ -1,0 +1,145 @@
+//! TLS 1.2 sessions that clients without tickets resume by their ids: what is kept, who may resume it, and that a handshake is
+//! a function of what was found.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use evergate_base::session::{KeptSession, Sealed, SessionId};
+use evergate_crypto::{ClientAuth, ServerSettings};
+use evergate_tls::{NamedSession, Progress, Version};
+use rustls::client::{Resumption, Tls12Resumption};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, ServerConfig};
+
+const LIFETIME_S: u32 = 600;
+
+type Change = fn(&mut ServerSettings);
+
+/// A node that keeps sessions, loaded anew.
+fn keeping(change: impl FnOnce(&mut ServerSettings)) -> Arc<ServerConfig> {
+    node_with(&PEMS.p256, |settings| {
+        settings.session_ids = Some((shared_tickets(), LIFETIME_S));
+        change(settings);
+    })
+}
+
+/// A client that takes no tickets, of both versions where `newer`.
+fn client(newer: bool) -> Arc<ClientConfig> {
+    let kind = ClientKind { version: &TLS12, ..ClientKind::default() };
+    let mut config = kind.config();
+    if newer {
+        config = ClientConfig::builder_with_provider(kind.provider())
+            .with_protocol_versions(&[&TLS12, &TLS13])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(trust::Everyone(kind.provider())))
+            .with_no_client_auth();
+    }
+    config.resumption = Resumption::in_memory_sessions(8).tls12_resumption(Tls12Resumption::SessionIdOnly);
+    Arc::new(config)
+}
+
+fn full(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>) -> KeptSession {
+    let connected = connect(server, client, &params(1)).map_err(|(error, _)| error).unwrap();
+    assert!(!connected.server.facts.resumed);
+    match connected.server.session {
+        Some(NamedSession::New(kept)) => kept,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A second connection to `server`, where `kept` is found.
+fn again(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, kept: &KeptSession) -> Connected {
+    let find = |id: &SessionId| (*id == kept.id).then(|| kept.sealed.clone());
+    connect_from("localhost", server, client, &params(2), find).map_err(|(error, _)| error).unwrap()
+}
+
+#[test]
+fn a_session_is_resumed_by_its_id_and_any_node_that_is_given_it_writes_the_same_flight() {
+    let client = client(false);
+    let kept = full(&keeping(|_| {}), &client);
+    assert_eq!(kept.until_unix_s, NOW + u64::from(LIFETIME_S));
+    let resumed = again(&keeping(|_| {}), &client, &kept);
+    assert!(resumed.server.facts.resumed);
+    assert_eq!(resumed.server.session, Some(NamedSession::Resumed(kept.id)));
+    let mut state = Vec::new();
+    resumed.server.records.export().encode(&mut state);
+    for chunk in [1, 7, 100, 1 << 20] {
+        let replay =
+            replay_from(&keeping(|_| {}), &params(2), Some(kept.sealed.clone()), &resumed.c2s, chunk);
+        assert_eq!((replay.outcome, replay.out), (Ok(Progress::Done), resumed.s2c.clone()), "chunk {chunk}");
+        assert_eq!(replay.state.as_ref(), Some(&state), "chunk {chunk}");
+    }
+    // A node that would look into an empty cache of its own says something else.
+    assert_ne!(replay(&keeping(|_| {}), &params(2), &resumed.c2s, 100).out, resumed.s2c);
+}
+
+#[test]
+fn what_is_not_found_is_a_full_handshake_and_stays_one_when_it_is_made_again() {
+    let client = client(false);
+    let lost = full(&keeping(|_| {}), &client);
+    let second = connect(&keeping(|_| {}), &client, &params(2)).map_err(|(error, _)| error).unwrap();
+    let Some(NamedSession::New(kept)) = &second.server.session else { panic!("no new session") };
+    assert!(!second.server.facts.resumed && kept.id != lost.id);
+    let replay = replay(&keeping(|_| {}), &params(2), &second.c2s, 9);
+    assert_eq!(replay.out, second.s2c);
+    assert!(again(&keeping(|_| {}), &client, kept).server.facts.resumed);
+}
+
+#[test]
+fn a_session_is_resumed_only_under_its_policy_its_client_authentication_its_keys_and_its_id() {
+    let cases: [(&str, Change); 3] = [
+        ("another name", |settings| settings.policy = "b".to_owned()),
+        ("other client authentication", |settings| {
+            settings.client_auth = ClientAuth::Optional(load(&PEMS.p256).key.cert.clone());
+        }),
+        ("other keys", |settings| {
+            let keys = evergate_crypto::TicketKeys::random(0);
+            settings.session_ids = Some((evergate_crypto::TicketHandle::new(keys), LIFETIME_S));
+        }),
+    ];
+    for (what, change) in cases {
+        let client = client(false);
+        let kept = full(&keeping(|_| {}), &client);
+        let refused = again(&keeping(change), &client, &kept);
+        assert!(!refused.server.facts.resumed, "{what}");
+        assert!(matches!(refused.server.session, Some(NamedSession::New(_))), "{what}");
+    }
+    // Another's session under this id, and a ticket in its place.
+    let (ours, other) = (client(false), client(false));
+    let (kept, foreign) = (full(&keeping(|_| {}), &ours), full(&keeping(|_| {}), &other));
+    let swapped = KeptSession { sealed: foreign.sealed, ..kept.clone() };
+    assert!(!again(&keeping(|_| {}), &ours, &swapped).server.facts.resumed);
+    let spoilt = KeptSession { sealed: Sealed(vec![7; 300]), ..kept };
+    assert!(!again(&keeping(|_| {}), &ours, &spoilt).server.facts.resumed);
+}
+
+#[test]
+fn only_clients_without_other_means_get_an_id() {
+    let takes_tickets = || Arc::new(ClientKind { version: &TLS12, ..ClientKind::default() }.config());
+    let session = |server: &Arc<ServerConfig>, client: &Arc<ClientConfig>| {
+        let connected = connect(server, client, &params(1)).map_err(|(error, _)| error).unwrap();
+        connected.server.session
+    };
+    assert_eq!(session(&keeping(|_| {}), &takes_tickets()), None);
+    let without_tickets = keeping(|settings| settings.tickets = None);
+    assert!(matches!(session(&without_tickets, &takes_tickets()), Some(NamedSession::New(_))));
+    assert_eq!(session(&node(&PEMS.p256), &client(false)), None, "where no sessions are kept");
+    assert_eq!(session(&keeping(|_| {}), &client(true)), None, "TLS 1.3");
+    let newer = Arc::new(ClientKind::default().config());
+    assert_eq!(session(&without_tickets, &newer), None, "TLS 1.3 without ticket keys");
+}
+
+#[test]
+fn a_client_of_both_versions_resumes_by_id_where_only_tls12_is_spoken() {
+    let old = || keeping(|settings| settings.version_max = Version::Tls12);
+    let client = client(true);
+    let kept = full(&old(), &client);
+    assert!(again(&old(), &client, &kept).server.facts.resumed);
+    // Before a server of TLS 1.3 its id is noise, which nobody looks up.
+    let find = |_: &SessionId| -> Option<Sealed> { panic!("looked up") };
+    let newer = connect_from("localhost", &keeping(|_| {}), &client, &params(3), find);
+    assert_eq!(newer.map_err(|(error, _)| error).unwrap().server.facts.version, Version::Tls13);
+}
