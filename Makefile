@@ -20,7 +20,7 @@ demo: build ## one node's checks, then a cluster that loses its nodes under traf
 	@scripts/demo
 
 test: setup lint unit ## formatting, lints, unit, property and end-to-end tests, short fuzz runs
-	@FUZZ_SEED=1 scripts/fuzz $(FUZZED)
+	@FUZZ_SEED=1 FUZZ_RUNS=15000 scripts/fuzz $(FUZZED)
 
 lint:
 	$(CARGO) fmt --all --check
@@ -32,7 +32,7 @@ unit:
 matrix: setup ## all fates of nodes in all network modes, with and without loss (root; about five minutes)
 	EVERGATE_MATRIX=full $(CARGO) test --workspace --locked --test cluster matrix -- --nocapture
 
-FUZZED = handshake records http_request http_response http_body rules bodies config mirror restore connection
+FUZZED = handshake records http_request http_response http_body rules bodies config mirror restore parcel connection
 
 fuzz: ## new inputs for the fuzz targets: whatever a peer, an operator or another node can say (FUZZ_SECONDS each)
 	@scripts/fuzz $(FUZZED)

@@ -8,6 +8,7 @@ use super::{Reach, Sink, Value};
 use crate::spec::Limits;
 
 pub(super) fn read(wanted: &Trie, bytes: &[u8], whole: bool, limits: &Limits, sink: &mut dyn Sink) -> Reach {
+    // A mark of the byte order may be ignored (RFC 8259, section 8.1): servers that take it read the same values.
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     match std::str::from_utf8(bytes) {
         Err(error) if whole || error.error_len().is_some() => return Reach::Broken,
@@ -325,6 +326,12 @@ mod tests {
             assert_eq!(values(&["/a"], body.as_bytes(), true).0, Reach::Broken, "{body}");
         }
         assert_eq!(values(&["/a"], b"\"\xff\"", true).0, Reach::Broken);
+    }
+
+    #[test]
+    fn one_byte_order_mark_is_no_part_of_the_text() {
+        assert_eq!(values(&["/a"], b"\xef\xbb\xbf{\"a\":1}", true), (Reach::Whole, vec![(0, "1".into())]));
+        assert_eq!(values(&["/a"], b"\xef\xbb\xbf\xef\xbb\xbf{\"a\":1}", true).0, Reach::Broken);
     }
 
     #[test]
