@@ -47,7 +47,7 @@ impl World {
         if self.scratch.down.is_empty() {
             return;
         }
-        let after = self.connection.newest_entry();
+        let after = self.connection.newest_decision();
         let free = after <= self.connection.acknowledged() && self.connection.down().is_empty();
         let (first, second) = self.scratch.down.ready();
         let ready = [first, second].concat();
@@ -67,7 +67,7 @@ impl World {
     }
 
     fn send_up(&mut self) {
-        let after = self.connection.newest_entry();
+        let after = self.connection.newest_decision();
         let mut free = after <= self.connection.acknowledged() && self.connection.up().is_empty();
         let mut blocked = false;
         for piece in self.effects.up.drain(..) {

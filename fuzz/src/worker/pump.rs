@@ -129,10 +129,10 @@ fn place(plan: ReadPlan, socket: &mut Socket, scratch: &mut Scratch) -> usize {
             scratch.down.at_mut(start..start + bytes.len()).copy_from_slice(&bytes);
             bytes.len()
         }
-        ReadPlan::Body { layout } => {
+        ReadPlan::Body { layout, held } => {
             let mut count = 0;
             for index in 0..SLOTS {
-                let payload = Slots::payload(layout, index);
+                let payload = Slots::body(layout, index, held);
                 let bytes = socket.receive(payload.len());
                 scratch.down.at_mut(payload.start..payload.start + bytes.len()).copy_from_slice(&bytes);
                 count += bytes.len();

@@ -272,7 +272,9 @@ impl Connection {
 
     /// A stall: the server's input has waited unacknowledged for too long.
     pub fn handle_server_stall(&mut self, io: &mut Io<'_>) {
-        if let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) {
+        if !self.send_held(io)
+            && let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg)
+        {
             remote.stash(Side::Server(leg.id), u64::MAX);
         }
         self.finish_call(io);
@@ -283,9 +285,14 @@ impl Connection {
         self.remote.as_mut().map(|remote| remote.log.drain().collect()).unwrap_or_default()
     }
 
-    /// Index of the newest entry: what is sent now waits for it. 0 without backups.
+    /// Index of the newest entry. 0 without backups.
     pub fn newest_entry(&self) -> u64 {
         self.remote.as_ref().map_or(0, |remote| remote.log.last())
+    }
+
+    /// Index of the newest entry that decides something: what is sent now waits for it. 0 without backups.
+    pub fn newest_decision(&self) -> u64 {
+        self.remote.as_ref().map_or(0, |remote| remote.log.decided())
     }
 
     /// Index up to which the backups have acknowledged; everything without backups.
@@ -337,6 +344,9 @@ impl Connection {
         let begun = |leg: &ServerLeg| leg.answered || self.answering == Answering::Ended;
         let whole = |leg: &ServerLeg| leg.held.is_empty() && leg.is_restartable();
         let Some(leg) = self.leg.as_ref().filter(|leg| begun(leg) && whole(leg)) else { return };
+        if self.remote.as_ref().is_some_and(|remote| !remote.is_repeating() && !remote.hold.is_empty()) {
+            return; // the place before what is held is noted, and a record ends there
+        }
         let (request, phase) = (self.response, phase_of_answering(self.answering));
         let rx = leg.records.as_ref().map(|records| position(records.rx()));
         let point = ServerPoint { leg: leg.id, input: leg.in_pos, rx, plain, request, phase };

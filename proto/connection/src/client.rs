@@ -260,7 +260,7 @@ impl Connection {
         if generation <= self.answered || self.closing || self.down_ended {
             return;
         }
-        match self.remote.as_mut().filter(|remote| remote.replays()) {
+        match self.remote.as_mut().filter(|remote| remote.is_repeating()) {
             Some(remote) => remote.owed = generation,
             None => self.send_key_update(io, generation),
         }

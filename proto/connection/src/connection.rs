@@ -122,10 +122,12 @@ pub enum ReadPlan {
         /// How many to read at most.
         room: usize,
     },
-    /// Scattered into the payloads of all slots.
+    /// Scattered into the payloads of all slots, from [`Slots::body`] on.
     Body {
         /// Layout of the slots.
         layout: Layout,
+        /// Bytes put before, in the first slot: less than its payload.
+        held: usize,
     },
     /// Into the input buffer from `held` on: a TLS server leg.
     Records {
@@ -402,7 +404,12 @@ impl Connection {
                 ReadPlan::Head { layout, held, room }
             }
             _ if slow => ReadPlan::Head { layout, held: 0, room: FIRST_READ },
-            _ => ReadPlan::Body { layout },
+            _ => {
+                let held = self.remote.as_ref().map_or(&[][..], |remote| &remote.hold);
+                let place = Slots::payload(layout, 0).start;
+                scratch.down.memory()[place..place + held.len()].copy_from_slice(held);
+                ReadPlan::Body { layout, held: held.len() }
+            }
         }
     }
 

@@ -115,6 +115,10 @@ impl Connection {
         self.remote.as_ref().is_some_and(|remote| remote.is_repeating())
     }
 
+    fn is_stuck(&self) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.is_stuck())
+    }
+
     /// The tunnel's server has ended: the client is told, and may still send.
     pub(crate) fn half_close(&mut self, io: &mut Io<'_>) {
         if self.is_repeating() {
@@ -155,6 +159,7 @@ impl Connection {
 
     /// Everything of ours is said: FIN follows, input is dropped until the client ends or the time is up.
     pub(crate) fn end_after_alert(&mut self, io: &mut Io<'_>, reason: &'static str) {
+        self.forget_plan();
         self.mirror_close(false);
         self.log_request(io, reason);
         self.release_leg(io, false);
@@ -218,7 +223,7 @@ impl Connection {
         }
         match self.timer {
             // An end in order would have to come after records that nobody sends the content of any more.
-            timer if timer != Timer::Linger && self.is_repeating() => self.end_abruptly(io, "replay_stalled"),
+            timer if timer != Timer::Linger && self.is_stuck() => self.end_abruptly(io, "replay_stalled"),
             Timer::None => self.deadline = evergate_base::Micros(u64::MAX),
             Timer::Handshake => self.end_abruptly(io, "handshake_timeout"),
             Timer::RequestHead if self.plain.is_empty() && self.raw.is_empty() => self.end_orderly(io, ""),
@@ -267,6 +272,7 @@ impl Connection {
                 break;
             }
         }
+        self.send_waiting(io);
         if !self.tickets.is_empty() && !io.scratch.down.is_empty() {
             let tickets = std::mem::take(&mut self.tickets);
             self.out_pos += tickets.len() as u64;

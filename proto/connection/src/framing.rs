@@ -1,4 +1,5 @@
-//! Plaintext becomes records: sealed where it lies, or copied when a restored connection must repeat decided records.
+//! Plaintext becomes records: sealed where it lies, or copied when a restored connection must repeat records that were
+//! decided, or planned.
 
 use crate::Io;
 use crate::connection::{Answering, ClientTls, Connection};
@@ -41,17 +42,18 @@ impl Connection {
                 remote.skip -= skip as u64;
                 data = &data[skip..];
             }
-            if remote.is_repeating() {
+            if remote.holds_back() {
                 return self.frame_repeating(io, data);
             }
         }
+        self.send_held(io);
         self.frame_fresh(io, data);
     }
 
     /// Plaintext for decided records: held until a run is complete, a batch at a time.
     fn frame_repeating(&mut self, io: &mut Io<'_>, mut data: &[u8]) {
         while !data.is_empty() && !self.closing && !self.closed && !self.down_ended {
-            let Some(remote) = self.remote.as_mut().filter(|remote| remote.is_repeating()) else {
+            let Some(remote) = self.remote.as_mut().filter(|remote| remote.holds_back()) else {
                 return self.frame_fresh(io, data);
             };
             let room = RUN_BYTES_MAX.saturating_sub(remote.hold.len());
@@ -65,7 +67,7 @@ impl Connection {
         }
     }
 
-    fn frame_fresh(&mut self, io: &mut Io<'_>, data: &[u8]) {
+    pub(crate) fn frame_fresh(&mut self, io: &mut Io<'_>, data: &[u8]) {
         if matches!(self.tls, ClientTls::Plain) {
             let end_at = self.remote.as_ref().and_then(|remote| remote.end_at).unwrap_or(u64::MAX);
             let length = (data.len() as u64).min(end_at.saturating_sub(self.plain_pos));
@@ -79,15 +81,18 @@ impl Connection {
             }
             return;
         }
+        let mut left = data.len();
         for chunk in data.chunks(PAYLOAD_MAX) {
-            if self.seal_copy(io, chunk).is_none() {
+            left -= chunk.len();
+            let planned = self.is_planned(chunk.len(), left == 0);
+            if self.repeat_if(planned, |connection| connection.seal_copy(io, chunk)).is_none() {
                 return;
             }
         }
     }
 
     /// Seals one record from a copy; its tag, or `None` when the record layer refuses.
-    fn seal_copy(&mut self, io: &mut Io<'_>, chunk: &[u8]) -> Option<u64> {
+    pub(crate) fn seal_copy(&mut self, io: &mut Io<'_>, chunk: &[u8]) -> Option<u64> {
         let ClientTls::Open(records) = &mut self.tls else { return None };
         let layout = records.layout();
         let first = records.tx();
@@ -108,10 +113,14 @@ impl Connection {
 
     /// Seals the payload at `range` of the slots where it lies and makes it ready.
     pub(crate) fn seal_in_place(&mut self, io: &mut Io<'_>, range: Range<usize>) {
-        let length = range.len();
-        if length == 0 {
-            return;
+        if !range.is_empty() {
+            let planned = self.is_planned(range.len(), true);
+            self.repeat_if(planned, |connection| connection.seal_slot(io, range));
         }
+    }
+
+    fn seal_slot(&mut self, io: &mut Io<'_>, range: Range<usize>) {
+        let length = range.len();
         match &mut self.tls {
             ClientTls::Open(records) => {
                 let layout = records.layout();
@@ -149,17 +158,33 @@ impl Connection {
         }
         self.note_record_end();
         let wants_update = matches!(&self.tls, ClientTls::Open(records) if records.wants_key_update());
-        if wants_update && !self.remote.as_ref().is_some_and(|remote| remote.replays()) {
-            self.send_key_update(io, 0);
+        if wants_update && !self.remote.as_ref().is_some_and(|remote| remote.is_repeating()) {
+            self.repeat_if(false, |connection| connection.send_key_update(io, 0));
         }
     }
 
     /// A restored connection: records that were decided before come first, exactly as decided.
     pub(crate) fn frame_decided(&mut self, io: &mut Io<'_>) {
         loop {
+            let next = self.next_record();
             let Some(remote) = &mut self.remote else { return };
-            let Some(boundary) = remote.forced.front() else { break };
+            let resumed = remote.resumed;
+            let Some(boundary) = remote.forced.front() else {
+                match resumed {
+                    true if self.repeat_planned(io) => continue,
+                    true => return self.send_undecided(io),
+                    false => break,
+                }
+            };
             let (first, kind) = (boundary.first, boundary.kind);
+            if resumed && next.is_some_and(|next| next < first) {
+                match self.repeat_planned(io) {
+                    true => continue,
+                    false => return,
+                }
+            }
+            let Some(remote) = &mut self.remote else { return };
+            let Some(boundary) = remote.forced.front() else { return };
             match kind {
                 RecordKind::Data => {
                     let Some((length, _)) = boundary.lengths.first().copied() else {
@@ -200,14 +225,19 @@ impl Connection {
     }
 
     /// Makes records that the backups know already.
-    fn repeat<R>(&mut self, step: impl FnOnce(&mut Connection) -> R) -> R {
-        if let Some(remote) = &mut self.remote {
-            remote.repeating = true;
-        }
+    pub(crate) fn repeat<R>(&mut self, step: impl FnOnce(&mut Connection) -> R) -> R {
+        self.repeat_if(true, step)
+    }
+
+    /// Makes records that the backups know already, or must be told of.
+    pub(crate) fn repeat_if<R>(&mut self, known: bool, step: impl FnOnce(&mut Connection) -> R) -> R {
+        let set = |connection: &mut Connection, known| {
+            let remote = connection.remote.as_mut();
+            remote.is_some_and(|remote| std::mem::replace(&mut remote.repeating, known))
+        };
+        let before = set(self, known);
         let result = step(self);
-        if let Some(remote) = &mut self.remote {
-            remote.repeating = false;
-        }
+        set(self, before);
         result
     }
 
@@ -229,7 +259,7 @@ impl Connection {
         }
     }
 
-    fn next_record(&self) -> Option<evergate_mirror::RecordPosition> {
+    pub(crate) fn next_record(&self) -> Option<evergate_mirror::RecordPosition> {
         match &self.tls {
             ClientTls::Open(records) => Some(crate::remote::position(records.tx())),
             _ => None,

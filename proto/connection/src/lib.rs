@@ -36,6 +36,7 @@ mod handshake;
 mod leg;
 mod outlet;
 mod parcel;
+mod plan;
 mod remote;
 mod request;
 mod response;

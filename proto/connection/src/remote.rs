@@ -131,6 +131,8 @@ pub(crate) struct Remote {
     pub(crate) retained_client: Retained,
     pub(crate) retained_server: Retained,
     pub(crate) retained_leg: u32,
+    /// The leg of which nothing is kept any more; 0 for none.
+    unkept_leg: u32,
     pub(crate) spans: VecDeque<Span>,
     /// Plaintext bytes consumed of the first span.
     pub(crate) used: u64,
@@ -165,8 +167,14 @@ pub(crate) struct Remote {
     /// The records being made are known to the backups.
     pub(crate) repeating: bool,
     pub(crate) digest: u64,
-    /// Plaintext that waits until it fills a decided run. Bound: one run.
+    /// Plaintext that waits until it fills a decided run, or a record. Bound: one run.
     pub(crate) hold: Vec<u8>,
+    /// The response under way is planned: see `plan`.
+    pub(crate) planned: bool,
+    /// The end of the connection that is being said follows from the response before it.
+    pub(crate) ends_as_planned: bool,
+    /// The node before us may have sent records of the response under way that no entry names, because they were planned.
+    pub(crate) resumed: bool,
     pub(crate) skip: u64,
     /// Plaintext bytes of the first record that were used before.
     pub(crate) skip_input: u64,
@@ -228,9 +236,14 @@ impl Remote {
         !self.forced.is_empty()
     }
 
-    /// Whether decided records, or bytes held for them, keep everything else from being sent.
+    /// Whether records that are decided, or may have been sent as planned, keep everything else from being sent.
     pub(crate) fn is_repeating(&self) -> bool {
-        self.replays() || !self.hold.is_empty()
+        self.replays() || self.resumed
+    }
+
+    /// Whether records of before wait for bytes that nobody may send any more.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.replays() || (self.resumed && !self.hold.is_empty())
     }
 
     /// Whether part of the message under way has been sent by the node before us.
@@ -279,12 +292,22 @@ impl Remote {
 
     /// Server bytes are kept until they are acknowledged.
     pub(crate) fn retain_server(&mut self, leg: u32, bytes: &[u8]) {
+        if self.unkept_leg == leg {
+            return;
+        }
         if self.retained_leg != leg {
             self.retained_leg = leg;
             self.retained_server = Retained::default();
         }
         let at = self.retained_server.end();
         self.retained_server.append(at, bytes);
+    }
+
+    /// Nothing that the leg says from now on will have to be stashed: it is passed on in any case, and acknowledged when the
+    /// client has it.
+    pub(crate) fn retain_no_more(&mut self, leg: u32) {
+        (self.retained_leg, self.unkept_leg) = (leg, leg);
+        self.retained_server = Retained::default();
     }
 
     /// The leg's input is kept from here on.
@@ -329,8 +352,16 @@ impl Remote {
         if self.repeating {
             return;
         }
+        if self.ends_as_planned {
+            self.flush_run();
+        }
         if let Some(run) = self.run.note(position(first), kind, length, tag) {
             self.log.push(Entry::Boundary(run));
+        }
+        if self.ends_as_planned
+            && let Some(run) = self.run.take()
+        {
+            self.log.push_planned(Entry::Boundary(run)); // whoever knows of the end knows how it was said
         }
     }
 
@@ -459,7 +490,7 @@ impl Remote {
         loop {
             let (retained, done) = match side {
                 Side::Client => (&self.retained_client, self.stashed_client),
-                Side::Server(leg) if leg == self.retained_leg => (
+                Side::Server(leg) if leg == self.retained_leg && leg != self.unkept_leg => (
                     &self.retained_server,
                     if self.stashed_server.0 == leg { self.stashed_server.1 } else { 0 },
                 ),

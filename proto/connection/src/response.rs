@@ -6,7 +6,7 @@ use crate::slots::GROWTH_MAX;
 use crate::{Effect, Io, SLOTS, Slots};
 use evergate_http::{Body, Parsed, ResponseEdits, ResponseHead, parse_response, write_response_head};
 use evergate_rules::{HeaderEdit, RuleId};
-use evergate_tls::PAYLOAD_MAX;
+use evergate_tls::{Layout, PAYLOAD_MAX};
 use std::ops::Range;
 
 /// What a response head asks for.
@@ -42,23 +42,34 @@ impl Connection {
                     self.take_head_in_place(io, range);
                 }
             }
-            ReadPlan::Body { layout } => {
-                let mut left = n;
-                for index in 0..SLOTS {
-                    let payload = Slots::payload(layout, index);
-                    let length = left.min(payload.len());
-                    if length == 0 || self.closed {
-                        break;
-                    }
-                    left -= length;
-                    let range = payload.start..payload.start + length;
-                    self.retain_server(io, range.clone());
-                    self.take_body_in_place(io, range, left > 0);
-                }
-            }
+            ReadPlan::Body { layout, held } => self.take_batch(io, layout, held, n),
         }
         self.note_server_point();
         self.finish_call(io);
+    }
+
+    /// A body's bytes in the slots, behind `held` ones that were taken before.
+    fn take_batch(&mut self, io: &mut Io<'_>, layout: Layout, held: usize, n: usize) {
+        if let Some(remote) = &mut self.remote {
+            remote.hold.clear();
+        }
+        let mut left = n;
+        for index in 0..SLOTS {
+            let room = Slots::body(layout, index, held);
+            let range = room.start..room.start + left.min(room.len());
+            if range.is_empty() || self.closed {
+                break;
+            }
+            left -= range.len();
+            self.retain_server(io, range.clone());
+            if index > 0 && range.len() < room.len() && self.waits_for_more(range.len()) {
+                self.note_server_point(); // a record ends here
+                self.hold_body(io, range);
+            } else {
+                let start = Slots::payload(layout, index).start;
+                self.take_body_in_place(io, start, range, left > 0);
+            }
+        }
     }
 
     fn progress_down(&mut self, io: &mut Io<'_>, bytes: usize) {
@@ -201,6 +212,7 @@ impl Connection {
             Body::Chunked(_) => leg.route.flags.http10, // loses its framing
             _ => false,
         };
+        let framed = !head.is_upgrade && matches!(head.body(), Body::Length { .. } | Body::Done);
         self.last_response |= leg.route.flags.close || until_close;
         self.answering = if head.is_upgrade { Answering::Tunnel } else { Answering::Body(head.body()) };
         if head.is_upgrade {
@@ -209,6 +221,7 @@ impl Connection {
                 self.receiving = Receiving::Tunnel;
             }
         }
+        self.begin_plan(framed);
         self.status.0 = head.status;
         if let Some(log) = &mut self.log {
             log.status = head.status;
@@ -221,12 +234,22 @@ impl Connection {
         }
     }
 
-    /// Body bytes in a slot: sealed where they lie.
-    fn take_body_in_place(&mut self, io: &mut Io<'_>, range: Range<usize>, more: bool) {
+    /// Body bytes in a slot: sealed where they lie, with those from `start` on that were taken before.
+    fn take_body_in_place(&mut self, io: &mut Io<'_>, start: usize, range: Range<usize>, more: bool) {
         let taken = self.advance_body(io, range.clone());
         self.count_down(io, taken);
-        self.seal_in_place(io, range.start..range.start + taken);
+        self.seal_in_place(io, start..range.start + taken);
         self.passed_down(io, taken, more || taken < range.len(), false);
+    }
+
+    /// Body bytes in a slot that wait until they fill a record.
+    fn hold_body(&mut self, io: &mut Io<'_>, range: Range<usize>) {
+        let taken = self.advance_body(io, range.clone());
+        self.count_down(io, taken);
+        if let Some(remote) = &mut self.remote {
+            remote.hold.extend_from_slice(io.scratch.down.at(range.start..range.start + taken));
+        }
+        self.passed_down(io, taken, false, false);
     }
 
     /// How many of these bytes belong to the body (or tunnel) under way.
@@ -384,6 +407,10 @@ impl Connection {
 
     /// The response is complete.
     pub(crate) fn end_response(&mut self, io: &mut Io<'_>) {
+        let closes = self.end_plan(io);
+        if self.closing || self.closed {
+            return;
+        }
         let clean = self.leg.as_ref().is_some_and(|leg| leg.keep_alive) && self.request > self.response;
         let mut unfinished = self.request <= self.response;
         if unfinished && self.leg.as_ref().is_some_and(|leg| leg.restored) {
@@ -399,7 +426,7 @@ impl Connection {
         self.log_request(io, "");
         self.note_message_end();
         if self.last_response || unfinished {
-            return self.end_orderly(io, "");
+            return self.end_as_planned(io, closes);
         }
         self.arm(Timer::KeepAlive, io.now);
     }
@@ -429,7 +456,10 @@ impl Connection {
         }
         leg.ended = true;
         match self.answering {
-            Answering::Head => self.leg_failed(io, Failure::Lost),
+            Answering::Head => {
+                self.begin_plan(false); // it ends in order and before a whole head: nothing of it can have been sent
+                self.leg_failed(io, Failure::Lost)
+            }
             Answering::Body(Body::UntilClose) => {
                 self.last_response = true;
                 self.mirror_server_end();

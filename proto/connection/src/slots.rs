@@ -88,6 +88,13 @@ impl Slots {
         start..start + PAYLOAD_MAX
     }
 
+    /// Where the bytes of a body go in slot `index`, behind `held` ones that are in the first slot already.
+    pub fn body(layout: Layout, index: usize, held: usize) -> Range<usize> {
+        let payload = Slots::payload(layout, index);
+        let before = if index == 0 { held.min(payload.len()) } else { 0 };
+        payload.start + before..payload.end
+    }
+
     /// Bytes at `range` of the memory.
     pub fn at(&self, range: Range<usize>) -> &[u8] {
         &self.buffer[range]

@@ -286,3 +286,11 @@ pub enum Entry {
         boundary: Boundary,
     },
 }
+
+impl Entry {
+    /// Whether it decides what bytes leave. The others say how far the peers are, and that the connection ends: their input is
+    /// acknowledged after them, and a FIN leaves after them, but no byte depends on them.
+    pub fn decides_output(&self) -> bool {
+        !matches!(self, Entry::Client(_) | Entry::Server(_) | Entry::Stash { .. } | Entry::Close { .. })
+    }
+}

@@ -10,6 +10,7 @@ pub const OUTSTANDING_MAX: u64 = 4096;
 pub struct Log {
     queued: Vec<Entry>,
     last: u64,
+    decided: u64,
     acknowledged: u64,
 }
 
@@ -22,6 +23,16 @@ impl Log {
     /// Queues `entry`; what depends on it must wait until [`Log::acknowledged`] reaches the index returned.
     pub fn push(&mut self, entry: Entry) -> u64 {
         self.last += 1;
+        if entry.decides_output() {
+            self.decided = self.last;
+        }
+        self.queued.push(entry);
+        self.last
+    }
+
+    /// Queues an entry that says what every node does by itself: no output waits for it.
+    pub fn push_planned(&mut self, entry: Entry) -> u64 {
+        self.last += 1;
         self.queued.push(entry);
         self.last
     }
@@ -29,6 +40,11 @@ impl Log {
     /// Index of the newest entry.
     pub fn last(&self) -> u64 {
         self.last
+    }
+
+    /// Index of the newest entry that output may depend on: one that decides something.
+    pub fn decided(&self) -> u64 {
+        self.decided
     }
 
     /// Every backup holds all entries up to this index.
@@ -73,5 +89,14 @@ mod tests {
         log.handle_acknowledged(2);
         log.handle_acknowledged(1);
         assert_eq!((log.acknowledged(), log.drain().count(), log.has_queued()), (2, 2, false));
+    }
+
+    #[test]
+    fn output_depends_on_no_checkpoint() {
+        let mut log = Log::new();
+        log.push(Entry::Generated { request: 0, bytes: Vec::new(), close: false });
+        log.push(Entry::Server(crate::ServerCheckpoint::default()));
+        log.push(Entry::Client(crate::ClientCheckpoint::default()));
+        assert_eq!((log.last(), log.decided()), (3, 1));
     }
 }

@@ -52,7 +52,7 @@ impl Worker {
             return;
         }
         let Some(client) = self.clients.get_mut(key) else { return self.scratch.down.clear() };
-        let after = client.connection.newest_entry();
+        let after = client.connection.newest_decision();
         let free = after <= client.connection.acknowledged()
             && client.connection.down().is_empty()
             && client.mirroring.as_ref().is_none_or(|mirroring| !mirroring.leg.has_surplus());
@@ -91,7 +91,7 @@ impl Worker {
             return self.scratch.up.clear();
         }
         if let Some(client) = self.clients.get_mut(key) {
-            let after = client.connection.newest_entry();
+            let after = client.connection.newest_decision();
             let free = after <= client.connection.acknowledged() && client.connection.up().is_empty();
             let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
             let mut written = 0;

@@ -175,6 +175,9 @@ impl Worker {
                 client.readable = count == room || client.ended;
                 self.counters.client_bytes_in.add(count as u64);
                 if let Some(mirroring) = &mut client.mirroring {
+                    if !client.connection.is_busy() {
+                        mirroring.leg.note_next();
+                    }
                     mirroring.leg.handle_read(count, self.now);
                 }
                 let handshaking = client.handshaking;
@@ -239,15 +242,15 @@ impl Worker {
                 let memory = self.scratch.down.memory();
                 (evergate_sys::read(fd, &mut memory[start..start + room]), room)
             }
-            ReadPlan::Body { layout } => {
+            ReadPlan::Body { layout, held } => {
                 let mut regions = [(0, 0); SLOTS];
                 for (index, region) in regions.iter_mut().enumerate() {
-                    let payload = Slots::payload(layout, index);
-                    *region = (payload.start, payload.len());
+                    let room = Slots::body(layout, index, held);
+                    *region = (room.start, room.len());
                 }
                 // When much waits for slow peers already, less is read for each.
                 let slots = if self.buffered * 2 > self.settings.buffered_max { 1 } else { SLOTS };
-                let asked = slots * regions[0].1;
+                let asked = regions[..slots].iter().map(|(_, length)| length).sum();
                 (evergate_sys::read_scattered(fd, self.scratch.down.memory(), &regions[..slots]), asked)
             }
             ReadPlan::Records { held } => {

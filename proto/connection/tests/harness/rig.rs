@@ -486,10 +486,10 @@ pub(crate) fn fill(scratch: &mut Scratch, plan: ReadPlan, waiting: &[u8]) -> usi
             scratch.down.memory()[start..start + count].copy_from_slice(&waiting[..count]);
             count
         }
-        ReadPlan::Body { layout } => {
+        ReadPlan::Body { layout, held } => {
             let mut at = 0;
             for index in 0..SLOTS {
-                let payload = Slots::payload(layout, index);
+                let payload = Slots::body(layout, index, held);
                 let count = (waiting.len() - at).min(payload.len());
                 scratch.down.memory()[payload.start..payload.start + count]
                     .copy_from_slice(&waiting[at..at + count]);

@@ -4,7 +4,7 @@ use crate::random::{run, undisturbed};
 use crate::scenario::{
     Act, EARLY, FLAKY, SILENT, Scenario, Session, Step, UPGRADE, Wire, config, noise, request,
 };
-use crate::world::{Cut, Mutation, World, reference};
+use crate::world::{Cut, Mutation, Outcome, World, reference};
 use evergate_connection::Scratch;
 
 /// A client that sends these requests, the next when the one before is answered.
@@ -159,8 +159,11 @@ fn what_depends_on_the_moment_stays_consistent() {
                                 world.crash(cut);
                             }
                         }
-                        let client = world.outcome().client;
+                        let Outcome { client, aborted, .. } = world.outcome();
                         let answers: &[&[u8]] = if kind == EARLY { &[b"200"] } else { &[b"200", b"502"] };
+                        if kind == FLAKY && wire == Wire::Tls13 && aborted && client.is_empty() {
+                            continue; // what the server said may have left: see `plan`
+                        }
                         assert!(
                             answers.contains(&&client[9..12]),
                             "seed {seed}, step {step}, {cut:?}: {:?}",

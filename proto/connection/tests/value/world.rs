@@ -221,7 +221,7 @@ impl<'a> World<'a> {
             self.pending.push_back(bytes);
             self.queued += 1;
         }
-        let after = if self.mutation == Mutation::EarlyOutput { 0 } else { self.conn.newest_entry() };
+        let after = if self.mutation == Mutation::EarlyOutput { 0 } else { self.conn.newest_decision() };
         let free = after <= self.conn.acknowledged();
         let (first, second) = self.scratch.down.ready();
         let bytes = [first, second].concat();

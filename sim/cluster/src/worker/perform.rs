@@ -38,7 +38,7 @@ impl Worker {
     fn after(&self, key: ConnectionId) -> u64 {
         match self.mutation {
             Mutation::EarlyOutput => 0,
-            _ => self.clients.get(&key).map_or(0, |client| client.connection.newest_entry()),
+            _ => self.clients.get(&key).map_or(0, |client| client.connection.newest_decision()),
         }
     }
 

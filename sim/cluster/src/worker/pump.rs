@@ -193,14 +193,15 @@ fn read_into(scratch: &mut Scratch, plan: ReadPlan, socket: &mut Tcp) -> usize {
             scratch.down.memory()[start..start + bytes.len()].copy_from_slice(&bytes);
             bytes.len()
         }
-        ReadPlan::Body { layout } => {
-            let slot = Slots::payload(layout, 0).len();
-            let bytes = socket.read(SLOTS * slot);
-            for (index, piece) in bytes.chunks(slot).enumerate() {
-                let start = Slots::payload(layout, index).start;
-                scratch.down.memory()[start..start + piece.len()].copy_from_slice(piece);
+        ReadPlan::Body { layout, held } => {
+            let mut count = 0;
+            for index in 0..SLOTS {
+                let room = Slots::body(layout, index, held);
+                let bytes = socket.read(room.len());
+                scratch.down.memory()[room.start..room.start + bytes.len()].copy_from_slice(&bytes);
+                count += bytes.len();
             }
-            bytes.len()
+            count
         }
         ReadPlan::Records { held } => {
             let bytes = socket.read(READ_BYTES.min(INPUT_BYTES.saturating_sub(held)));

@@ -103,7 +103,8 @@ fn world(script: &Script, plan: &Plan, served: &Log, trace: bool) -> World {
     let clients = (0..plan.clients).map(|index| -> Box<dyn Application> {
         let seed = plan.seed * 10 + index as u64;
         let Script { scenario, expected } = script;
-        Box::new(Client::new(scenario, expected, seed, plan.lenient, served, plan.clients))
+        let client = Client::new(scenario, expected, seed, plan.lenient, served, plan.clients);
+        Box::new(client.among_faults(!plan.faults.is_empty()))
     });
     let (scenario, log) = (script.scenario.clone(), served.clone());
     World::new(Setup {

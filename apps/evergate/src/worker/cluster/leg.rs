@@ -55,6 +55,17 @@ pub(crate) struct Gated {
     written_at: Micros,
     /// Output that the peer had before this node took over.
     surplus: u64,
+    /// The peer says more before all that it said is acknowledged: no acknowledgement need hurry for it.
+    talks_ahead: bool,
+}
+
+/// When a leg must be looked at again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Look {
+    /// In a moment: something is held back, or may have to be stashed.
+    Soon,
+    /// In a while: an acknowledgement has yet to go, or to come.
+    Later,
 }
 
 /// Where a leg stands that was taken over.
@@ -98,6 +109,7 @@ impl Gated {
             acked: 0,
             written_at: now,
             surplus: 0,
+            talks_ahead: false,
         }
     }
 
@@ -121,6 +133,7 @@ impl Gated {
             acked,
             written_at: now,
             surplus: acked.saturating_sub(sent),
+            talks_ahead: false,
         }
     }
 
@@ -158,6 +171,18 @@ impl Gated {
         }
         self.read += bytes as u64;
         self.read_at = now;
+    }
+
+    /// More is about to be read that nothing of ours asked for, while something may be unacknowledged. Who waits for
+    /// acknowledgements before saying more (RFC 9293, 3.7.4) does not do that.
+    pub(crate) fn note_next(&mut self) {
+        let read = self.origin.received.wrapping_add(self.read as u32);
+        self.talks_ahead |= read.wrapping_sub(self.slot.sent_ack()) as i32 > 0;
+    }
+
+    /// Whether the peer may wait for an acknowledgement before it says more.
+    pub(crate) fn is_patient(&self) -> bool {
+        !self.talks_ahead
     }
 
     /// The peer's end was read.
@@ -278,11 +303,12 @@ impl Gated {
         }
     }
 
-    /// Whether something is held back that time alone will release, input may have to be stashed, or an acknowledgement has
-    /// yet to go or to come.
-    pub(crate) fn rests_on_time(&self, now: Micros) -> bool {
-        let late = self.committed < self.target || self.target < self.read;
-        late || self.is_looked_at(now) || self.slot.owes_ack()
+    /// When something is due that time alone brings.
+    pub(crate) fn rests_on_time(&self, now: Micros) -> Option<Look> {
+        if self.committed < self.target || self.target < self.read {
+            return Some(Look::Soon);
+        }
+        (self.is_looked_at(now) || self.slot.owes_ack()).then_some(Look::Later)
     }
 
     /// Whether input has waited so long that it must be stashed with the backups.

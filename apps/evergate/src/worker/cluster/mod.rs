@@ -47,6 +47,8 @@ use std::sync::Arc;
 
 /// How often a connection is looked at of which something is due.
 const TEND_EVERY: Micros = Micros::from_ms(1);
+/// ... or only an acknowledgement, which most often goes or comes with something else.
+const LOOK_EVERY: Micros = Micros::from_ms(5);
 /// How long a pooled server connection may owe an ACK; far below a server's shortest retransmission time.
 const POOLED_AFTER_MS: u64 = 5;
 
@@ -102,8 +104,9 @@ pub(crate) struct Cluster {
     pooled: VecDeque<(Micros, Key)>,
     /// Connections whose entries were acknowledged.
     acknowledged: Vec<Key>,
-    /// Connections of which something is due in a moment, and when each is looked at.
+    /// Connections of which something is due in a moment, or in a while, and when each is looked at.
     timed: VecDeque<(Micros, Key)>,
+    timed_later: VecDeque<(Micros, Key)>,
     /// What the gate said, and connections without a socket whose clients have spoken.
     events: Events,
     knocks: knocks::Knocks,
@@ -157,6 +160,7 @@ impl Cluster {
             pooled: VecDeque::new(),
             acknowledged: Vec::new(),
             timed: VecDeque::new(),
+            timed_later: VecDeque::new(),
             events: Events::default(),
             knocks: knocks::Knocks::default(),
             news: sessions::News::default(),
@@ -229,7 +233,7 @@ impl Cluster {
             0
         } else if !self.timed.is_empty() {
             1
-        } else if !self.pooled.is_empty() {
+        } else if !self.pooled.is_empty() || !self.timed_later.is_empty() {
             POOLED_AFTER_MS as i32
         } else {
             50

@@ -1,7 +1,8 @@
 //! The owner's side: entries go to the backups before what depends on them leaves, and acknowledgements come back.
 
 use super::channel::Notice;
-use super::{Cluster, End, Gated, POOLED_AFTER_MS, TEND_EVERY};
+use super::leg::Look;
+use super::{Cluster, End, Gated, LOOK_EVERY, POOLED_AFTER_MS, TEND_EVERY};
 use crate::cluster::Report;
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
@@ -25,8 +26,8 @@ pub(crate) struct Mirroring {
     pub(super) queued: u64,
     /// What each backup has acknowledged.
     acknowledged: Vec<(NodeId, u64)>,
-    /// Already in the list of timed connections, of acknowledged ones.
-    pub(super) timed: bool,
+    /// When it is looked at, where that is due; whether it is in the list of acknowledged connections.
+    timed: Option<Look>,
     pub(super) listed: bool,
     /// The entry that tells of the client's end, of the server's.
     client_end: Option<u64>,
@@ -44,7 +45,7 @@ impl Mirroring {
             legs: BTreeMap::new(),
             queued: 0,
             acknowledged: Vec::new(),
-            timed: false,
+            timed: None,
             listed: false,
             client_end: None,
             server_end: None,
@@ -267,7 +268,8 @@ impl Worker {
             Side::Client => {
                 let answers = client.connection.is_busy(); // the answer takes the ACK along
                 let leg = client.mirroring.as_mut().map(|mirroring| &mut mirroring.leg);
-                (leg.is_some_and(|leg| leg.release(position, now) || !answers), End::Client)
+                let at_once = |leg: &mut Gated| leg.release(position, now) || (!answers && leg.is_patient());
+                (leg.is_some_and(at_once), End::Client)
             }
             Side::Server(leg) => {
                 let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
@@ -313,16 +315,18 @@ impl Worker {
         // The next request of a client that did not wait for the answer waits for its acknowledgement.
         let eager = client.connection.awaits_completion().0;
         let mut happened = mirroring.leg.watch(lane, eager, now);
-        let mut rests = mirroring.leg.rests_on_time(now);
+        let mut due = mirroring.leg.rests_on_time(now);
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
         if let Some(gated) = upstream.and_then(|upstream| upstream.gated.as_mut()) {
             happened |= gated.watch(lane, false, now);
-            rests |= gated.rests_on_time(now);
+            due = [due, gated.rests_on_time(now)].into_iter().flatten().min();
         }
-        if rests && !mirroring.timed {
-            mirroring.timed = true;
-            cluster.timed.push_back((now + TEND_EVERY, key));
+        match (due, mirroring.timed) {
+            (Some(Look::Soon), None | Some(Look::Later)) => cluster.timed.push_back((now + TEND_EVERY, key)),
+            (Some(Look::Later), None) => cluster.timed_later.push_back((now + LOOK_EVERY, key)),
+            _ => return happened,
         }
+        mirroring.timed = due;
         happened
     }
 
@@ -353,7 +357,12 @@ impl Worker {
         while let Some(cluster) = &mut self.cluster
             && let Some((_, key)) = cluster.timed.pop_front_if(|(due, _)| *due <= now)
         {
-            self.tend(key);
+            self.tend(key, Look::Soon);
+        }
+        while let Some(cluster) = &mut self.cluster
+            && let Some((_, key)) = cluster.timed_later.pop_front_if(|(due, _)| *due <= now)
+        {
+            self.tend(key, Look::Later);
         }
         while let Some(cluster) = &mut self.cluster
             && let Some((_, key)) = cluster.pooled.pop_front_if(|(due, _)| *due <= now)
@@ -365,13 +374,16 @@ impl Worker {
         }
     }
 
-    fn tend(&mut self, key: Key) {
+    fn tend(&mut self, key: Key, look: Look) {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
         let answered = client.connection.acknowledged() >= client.connection.newest_entry();
         let Some(mirroring) = &mut client.mirroring else { return };
-        mirroring.timed = false;
+        if mirroring.timed != Some(look) {
+            return; // it is looked at sooner, or was
+        }
+        mirroring.timed = None;
         if cluster.freezing.contains_key(&mirroring.bucket) {
             return;
         }
