@@ -256,9 +256,18 @@ impl Connection {
     pub fn awaits_completion(&self) -> (bool, bool) {
         let client = !self.raw.is_empty() || !self.plain.is_empty();
         let server = self.leg.as_ref().is_some_and(|leg| !leg.raw.is_empty() || !leg.held.is_empty());
-        let replays = self.remote.as_ref().is_some_and(|remote| remote.replays() || !remote.hold.is_empty());
+        let held = self.remote.as_ref().is_some_and(|remote| self.is_held_up(remote));
         let replays_up = self.leg.as_ref().is_some_and(|leg| leg.replay.is_some());
-        (client || replays_up, server || replays)
+        (client || replays_up, server || held)
+    }
+
+    /// Whether the server's bytes make no record yet, and nothing else makes them acknowledged: what the client has yet to
+    /// acknowledge does so when it does.
+    fn is_held_up(&self, remote: &Remote) -> bool {
+        match remote.is_repeating() {
+            true => (remote.replays() || !remote.hold.is_empty()) && remote.client_acked >= self.out_pos,
+            false => !remote.hold.is_empty(),
+        }
     }
 
     /// A stall: the client's input has waited unacknowledged for so long that it must be stashed with the backups.

@@ -22,6 +22,8 @@ use std::collections::VecDeque;
 const RETAINED_KEPT: usize = 65_536;
 /// Bytes of one stash entry at most; more becomes several entries.
 const STASH_BYTES: usize = 65_536;
+/// Bytes stashed of one direction at most: the state of a connection has to fit into a frame. More waits for its peer.
+const STASH_MAX: u64 = 1 << 20;
 
 pub(crate) fn position(at: Position) -> RecordPosition {
     RecordPosition { generation: at.generation, sequence: at.sequence }
@@ -497,6 +499,7 @@ impl Remote {
                 Side::Server(_) => return,
             };
             let from = done.max(retained.start);
+            let to = to.min(retained.start.saturating_add(STASH_MAX));
             let bytes = retained.slice(from, to.min(from.saturating_add(STASH_BYTES as u64)));
             if bytes.is_empty() {
                 return;
