@@ -195,7 +195,7 @@ impl Lane {
             return;
         };
         slot.flags().fetch_or(FLAG_OPEN | FLAG_FIN | FLAG_RST, Ordering::AcqRel);
-        if acknowledged(&slot, end) {
+        if slot.is_over(end) {
             self.free(&slot);
         } else {
             self.finished.push_back(Finished { slot, end, deadline_ns: now_ns + FINISH_NS_MAX });
@@ -206,7 +206,7 @@ impl Lane {
     pub fn sweep(&mut self, now_ns: u64) {
         for _ in 0..self.finished.len() {
             let Some(finished) = self.finished.pop_front() else { return };
-            if acknowledged(&finished.slot, finished.end) || now_ns >= finished.deadline_ns {
+            if finished.slot.is_over(finished.end) || now_ns >= finished.deadline_ns {
                 self.free(&finished.slot);
             } else {
                 self.finished.push_back(finished);
@@ -222,8 +222,4 @@ impl Lane {
     fn free(&self, slot: &Slot) {
         self.maps.free(&self.slots, slot.index(), &slot.flow().key());
     }
-}
-
-fn acknowledged(slot: &Slot, end: u32) -> bool {
-    slot.peer_acked().wrapping_sub(end) as i32 >= 0
 }

@@ -16,6 +16,7 @@ pub(crate) const FLAG_RESTORED: u32 = 8;
 pub(crate) const FLAG_OPEN: u32 = 16;
 pub(crate) const FLAG_LEARN: u32 = 32;
 const FLAG_ASLEEP: u32 = 64;
+const FLAG_GONE: u32 = 128;
 /// A link address that is not known.
 const UNKNOWN: [u8; 6] = [0; 6];
 const LANE_SHIFT: u32 = 24;
@@ -187,6 +188,13 @@ impl Slot {
     /// What the peer acknowledged of what we sent: a sequence number, FIN included.
     pub fn peer_acked(&self) -> u32 {
         self.read(|slot| field!(slot, snd_una))
+    }
+
+    /// Whether the peer has, or needs, everything up to `end`: it has acknowledged it, or one of the two has refused the other
+    /// (RST).
+    pub fn is_over(&self, end: u32) -> bool {
+        self.flags().load(Ordering::Acquire) & FLAG_GONE != 0
+            || self.peer_acked().wrapping_sub(end) as i32 >= 0
     }
 
     /// The end of what our kernel has sent: a sequence number.

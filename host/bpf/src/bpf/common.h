@@ -28,6 +28,7 @@ enum slot_flag {
 	FLAG_OPEN = 16,		/* nothing is withheld any more */
 	FLAG_LEARN = 32,	/* where packets go next is not known before our kernel says one */
 	FLAG_ASLEEP = 64,	/* its socket is being made: nothing may reach it yet */
+	FLAG_GONE = 128,	/* one of its ends has refused the other: no acknowledgement will come */
 	LANE_SHIFT = 24,	/* upper byte: the lane that hears of acknowledgements */
 };
 

@@ -136,6 +136,13 @@ static __always_inline void hide_sack(struct __sk_buff *skb, const struct packet
 		HIDE_SACK(36);
 }
 
+/* A RST ends the flow for whoever accepts it. A slot that no program holds stays as it is, for the sweep to find. */
+static __always_inline void note_reset(struct slot *s)
+{
+	if (READ(s->flags) & FLAG_TAKEN)
+		__sync_fetch_and_or(&s->flags, FLAG_GONE);
+}
+
 static __always_inline int egress_flow(struct __sk_buff *skb, struct packet *p, struct slot *s)
 {
 	__u32 flags = READ(s->flags), committed = READ(s->committed), ws = s->wscale & 15;
@@ -200,6 +207,8 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct packet *p, 
 	__u32 *was = (__u32 *)&p->tcp, *is = (__u32 *)&th;
 	if (was[1] != is[1] || was[2] != is[2] || was[3] != is[3])
 		REPLACE_TCP(skb, p, 4, was + 1, is + 1, 12);
+	if (th.rst)
+		note_reset(s);
 	if (!before(out, s->sent_ack)) {
 		s->sent_ack = out;
 		s->sent_win = win;
@@ -374,8 +383,11 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct packet *p,
 		/* A peer whose socket is gone refuses by the ACK that it was told; our kernel knows only its own (RFC 5961, 3.2). */
 		__be32 known = bpf_htonl(s->k_ack);
 		REPLACE_TCP(skb, p, 4, &p->tcp.seq, &known, 4);
+		note_reset(s);
 		return TC_ACT_OK;
 	}
+	if (p->tcp.rst && !p->tcp.syn && bpf_ntohl(p->tcp.seq) == s->k_ack)
+		note_reset(s);
 	if (!p->tcp.ack || p->tcp.syn || p->tcp.rst || !plausible(skb, p, s))
 		return TC_ACT_OK;
 	__u32 ack = bpf_ntohl(p->tcp.ack_seq), next = READ(s->snd_nxt);

@@ -314,6 +314,33 @@ fn a_peer_that_refuses_is_heard_although_it_was_told_less() {
 }
 
 #[test]
+fn nobody_waits_for_the_acknowledgement_of_a_peer_that_has_refused() {
+    if !privileged() {
+        return;
+    }
+    for (v6, told) in [(false, true), (true, true), (false, false)] {
+        bench(Mode::Steer, move |gate| {
+            let (mut lane, slot) = accepted(gate, v6, 500, 1000);
+            leave(gate, &Segment { seq: 500, ack: 1025, data: vec![7; 100], ..out(v6) }).unwrap();
+            assert!(!slot.is_over(601));
+            let refusal = Segment { seq: 1010, ack: 0, flags: RST, ..inward(v6) };
+            enter(gate, &refusal).unwrap();
+            assert!(!slot.is_over(601), "a guess");
+            enter(gate, &Segment { seq: if told { 1000 } else { 1025 }, ..refusal }).unwrap();
+            assert!(slot.is_over(601));
+            lane.finish(slot, Some(601), 0);
+            assert_eq!((gate.slots_in_use(), lane.finishing()), (0, 0));
+            let (mut lane, slot) = accepted(gate, v6, 500, 1000);
+            slot.allow_rst();
+            leave(gate, &Segment { seq: 500, ack: 1000, flags: RST | ACK, ..out(v6) }).unwrap();
+            assert!(slot.is_over(501));
+            lane.finish(slot, Some(501), 0);
+            assert_eq!((gate.slots_in_use(), lane.finishing()), (0, 0));
+        });
+    }
+}
+
+#[test]
 fn nothing_reaches_a_socket_that_is_being_made() {
     if !privileged() {
         return;

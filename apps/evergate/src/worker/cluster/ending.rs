@@ -2,7 +2,7 @@
 //!
 //! Our FIN, and what came before it, may be lost. As long as this node lives its kernel repeats them; should it die, only
 //! a backup that still holds the connection can. So the backups hear of the end when the client has acknowledged it.
-//! A connection that breaks is over at once: a RST is said once, by whoever breaks it.
+//! A connection that breaks, here or at its client, is over at once: a RST is said once, by whoever breaks it.
 
 use super::Cluster;
 use super::owner::Mirroring;
@@ -54,7 +54,7 @@ impl Worker {
 
 impl Ending {
     fn is_over(&self, now: Micros) -> bool {
-        self.slot.peer_acked().wrapping_sub(self.end) as i32 >= 0 || self.until <= now
+        self.slot.is_over(self.end) || self.until <= now
     }
 }
 
