@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from children import BenchError, Child, Children
-from configs import IDLE_UPSTREAM_MAX, Material, backend_config
+from configs import Material, backend_config
 
 ADDRESS = "10.72.0.100"
 SOURCE = "10.71.0.100"
@@ -77,6 +77,9 @@ class Shape:
     """Nodes that carry connections; the others have weight 0 and only hold copies. None: all."""
     congestion_control: str | None = None
     """Of all hosts; the machine's when None."""
+    burst_bytes: int | None = None
+    """Most that the server's kernel hands to its card at once: where round trips are short it lets whole windows go together,
+    whatever rate it paces to."""
 
     def weight(self, number: int) -> int:
         return 100 if self.owners is None or number <= self.owners else 0
@@ -116,7 +119,7 @@ pool = "{name}"
 
 [[pools]]
 name = "{name}"
-keep_alive_idle_max = {IDLE_UPSTREAM_MAX}
+keep_alive_idle_max = {2 * BUCKETS}
 keep_alive_idle_ms = 600_000
 
 [[pools.servers]]
@@ -266,6 +269,8 @@ class World:
             self._plug(host, "out", outside(number), number)
         if not self.shape.clustered:
             self._ip("node1", f"addr add {ADDRESS}/32 dev lo")
+        if self.shape.burst_bytes:
+            self._ip("server", f"link set in gso_max_size {self.shape.burst_bytes}")
         # As many as a client of a load test needs: all its connections come from one address.
         self._sysctl("client", "net.ipv4.ip_local_port_range", "1024 65000")
         if self.shape.congestion_control:
