@@ -296,7 +296,7 @@ impl Connection {
 
     /// TLS version, cipher suite and server name of the session.
     pub fn session(&self) -> Option<(&'static str, &str, Option<&str>)> {
-        self.facts.as_ref().map(|facts| (facts.version, facts.suite.as_str(), facts.sni.as_deref()))
+        self.facts.as_ref().map(|facts| (facts.version, facts.suite_name(), facts.sni.as_deref()))
     }
 
     /// Name of the listener that accepted it.

@@ -3,11 +3,15 @@
 use evergate_base::session::SessionId;
 use evergate_tls::Version;
 
+/// The bit that says that the first text is there; those of the others follow.
+const FIRST_TEXT: u8 = 4;
+
 /// What rules and logs may know of the TLS session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) version: &'static str,
-    pub(crate) suite: String,
+    /// The cipher suite's registered number.
+    pub(crate) suite: u16,
     pub(crate) sni: Option<String>,
     pub(crate) alpn: Option<String>,
     pub(crate) subject: Option<String>,
@@ -17,14 +21,20 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// The wire form inside a mirror entry: length-prefixed texts, then the session's id.
+    /// The registered name of the cipher suite.
+    pub(crate) fn suite_name(&self) -> &'static str {
+        evergate_tls::suite_name(self.suite)
+    }
+
+    /// The wire form inside a mirror entry: what there is, the suite, length-prefixed texts, then the session's id.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![(self.version == "TLSv1.3") as u8, self.resumed as u8];
-        let texts = [Some(&self.suite), self.sni.as_ref(), self.alpn.as_ref(), self.subject.as_ref()];
-        for text in texts {
-            let bytes = text.map_or(&b""[..], |text| text.as_bytes());
-            let bytes = &bytes[..bytes.len().min(4096)];
-            out.push(text.is_some() as u8);
+        let texts = [&self.sni, &self.alpn, &self.subject];
+        let mut out = vec![u8::from(self.version == "TLSv1.3") | u8::from(self.resumed) << 1];
+        out.extend_from_slice(&self.suite.to_be_bytes());
+        for (index, text) in texts.into_iter().enumerate() {
+            let Some(text) = text else { continue };
+            out[0] |= FIRST_TEXT << index;
+            let bytes = &text.as_bytes()[..text.len().min(4096)];
             out.extend_from_slice(&(bytes.len() as u16).to_be_bytes());
             out.extend_from_slice(bytes);
         }
@@ -32,33 +42,35 @@ impl Facts {
         out
     }
 
-    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Facts> {
-        let (head, rest) = bytes.split_first_chunk::<2>()?;
-        bytes = rest;
-        let mut texts: [Option<String>; 4] = Default::default();
-        for text in &mut texts {
-            let (head, rest) = bytes.split_first_chunk::<3>()?;
-            let (value, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes([head[1], head[2]])))?;
-            bytes = rest;
-            if head[0] == 1 {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Facts> {
+        let (&[there, high, low], mut bytes) = bytes.split_first_chunk::<3>()?;
+        let mut texts: [Option<String>; 3] = Default::default();
+        if there >= FIRST_TEXT << texts.len() {
+            return None;
+        }
+        for (index, text) in texts.iter_mut().enumerate() {
+            if there & (FIRST_TEXT << index) != 0 {
+                let (&length, rest) = bytes.split_first_chunk::<2>()?;
+                let (value, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(length)))?;
+                bytes = rest;
                 *text = Some(String::from_utf8_lossy(value).into_owned());
             }
         }
-        let [suite, sni, alpn, subject] = texts;
-        let version = if head[0] == 1 { "TLSv1.3" } else { "TLSv1.2" };
+        let [sni, alpn, subject] = texts;
+        let version = if there & 1 == 1 { "TLSv1.3" } else { "TLSv1.2" };
         let session = match bytes {
             [] => None,
             id => Some(Box::new(id.try_into().ok()?)),
         };
-        let suite = suite.unwrap_or_default();
-        Some(Facts { version, suite, sni, alpn, subject, resumed: head[1] == 1, session })
+        let (suite, resumed) = (u16::from_be_bytes([high, low]), there & 2 == 2);
+        Some(Facts { version, suite, sni, alpn, subject, resumed, session })
     }
 
     pub(crate) fn of(facts: evergate_tls::SessionFacts, session: Option<SessionId>) -> Facts {
         let subject = facts.client_certificates.first().map(|certificate| subject_text(certificate));
         Facts {
             version: if facts.version == Version::Tls13 { "TLSv1.3" } else { "TLSv1.2" },
-            suite: facts.suite.to_string(),
+            suite: facts.suite_number,
             sni: facts.sni,
             alpn: facts.alpn.map(|alpn| String::from_utf8_lossy(&alpn).into_owned()),
             subject,

@@ -59,8 +59,10 @@ impl NamedSession {
 pub struct SessionFacts {
     /// Protocol version.
     pub version: Version,
-    /// Cipher suite by its registered name.
+    /// Cipher suite by its registered name, and number.
     pub suite: &'static str,
+    /// See there.
+    pub suite_number: u16,
     /// The application protocol agreed on.
     pub alpn: Option<Vec<u8>>,
     /// The name the client asked for, in lower case.
@@ -87,7 +89,8 @@ impl SessionFacts {
         };
         Ok(SessionFacts {
             version,
-            suite: suite_name(suite.suite()),
+            suite: named(suite.suite()),
+            suite_number: suite.suite().into(),
             alpn: conn.alpn_protocol().map(<[u8]>::to_vec),
             sni,
             client_certificates: conn.peer_certificates().map(<[_]>::to_vec).unwrap_or_default(),
@@ -148,8 +151,13 @@ fn direction(
     Ok((suite, direction))
 }
 
+/// The registered name of a cipher suite, by its number.
+pub fn suite_name(number: u16) -> &'static str {
+    named(CipherSuite::from(number))
+}
+
 /// The IANA name: `rustls` names the TLS 1.3 suites differently.
-fn suite_name(suite: CipherSuite) -> &'static str {
+fn named(suite: CipherSuite) -> &'static str {
     match suite {
         CipherSuite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",
         CipherSuite::TLS13_AES_256_GCM_SHA384 => "TLS_AES_256_GCM_SHA384",

@@ -25,7 +25,7 @@ mod state;
 
 pub use client::ClientHandshake;
 pub use error::{Blame, HandshakeError, RecordError, StateError};
-pub use extract::{Finished, NamedSession, SessionFacts};
+pub use extract::{Finished, NamedSession, SessionFacts, suite_name};
 pub use handshake::{Handshake, HandshakeParams, Progress};
 pub use hello::{HelloStatus, hello_status};
 pub use hello_facts::{HelloFacts, read_hello};
