@@ -143,7 +143,8 @@ impl Remote {
         if point.leg != 0 {
             self.release(Side::Server(point.leg), point.input);
         }
-        if self.message_end.is_some_and(|plain| plain <= end.plain) {
+        // Who knows of the end knows where the next response's records may begin, at the least.
+        if self.message_end.is_some_and(|plain| plain <= end.plain) && end.tx >= self.response_from {
             self.message_end = None;
         }
         self.free_legs(end.plain);
@@ -369,6 +370,7 @@ impl Connection {
         let plain = self.generated_plain();
         let point =
             ServerPoint { leg: 0, input: 0, rx: None, plain, request: self.response, phase: Phase::Head };
+        self.note_response_from();
         if let Some(remote) = &mut self.remote {
             remote.message_end = Some(plain);
             remote.push_server_point(point);
@@ -416,5 +418,26 @@ fn phase_of_answering(answering: Answering) -> Phase {
         Answering::Body(body) => Phase::Body(encode_body(body)),
         Answering::Tunnel => Phase::Tunnel,
         Answering::Ended => Phase::Ended,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_response_waits_until_its_first_record_is_known() {
+        let at = |generation, sequence| RecordPosition { generation, sequence };
+        // The last record of a response was followed by a KeyUpdate, which has no plaintext.
+        let mut remote = Remote::default();
+        (remote.message_end, remote.response_from) = (Some(100), at(1, 0));
+        remote.push_record_end(RecordEnd { output: 120, tx: at(0, 5), plain: 100, answered: 0 });
+        remote.push_record_end(RecordEnd { output: 142, tx: at(1, 0), plain: 100, answered: 0 });
+        remote.client_acked = 120;
+        remote.checkpoint_server();
+        assert_eq!((remote.log.last(), remote.is_between_messages()), (1, false));
+        remote.client_acked = 142;
+        remote.checkpoint_server();
+        assert_eq!((remote.log.last(), remote.is_between_messages()), (2, true));
     }
 }

@@ -168,16 +168,15 @@ impl Connection {
         loop {
             let next = self.next_record();
             let Some(remote) = &mut self.remote else { return };
-            let resumed = remote.resumed;
             let Some(boundary) = remote.forced.front() else {
-                match resumed {
+                match self.is_still_resumed() {
                     true if self.repeat_planned(io) => continue,
                     true => return self.send_undecided(io),
                     false => break,
                 }
             };
             let (first, kind) = (boundary.first, boundary.kind);
-            if resumed && next.is_some_and(|next| next < first) {
+            if next.is_some_and(|next| next < first) && self.is_still_resumed() {
                 match self.repeat_planned(io) {
                     true => continue,
                     false => return,

@@ -68,6 +68,8 @@ pub(crate) struct ServerLeg {
     pub(crate) body_bytes: u64,
     /// Taken over from another node: never repeated elsewhere, never used by others.
     pub(crate) restored: bool,
+    /// What was written to it met a broken connection: its end may be a RST that reads like an end in order.
+    pub(crate) in_doubt: bool,
     /// A restored leg whose request head the client will send again.
     pub(crate) awaits_head: bool,
     /// Stashed input of a restored leg.
@@ -119,6 +121,7 @@ impl ServerLeg {
             written: false,
             body_bytes: 0,
             restored: false,
+            in_doubt: false,
             awaits_head: false,
             stashed: Vec::new(),
             ends_at: None,
@@ -148,7 +151,7 @@ impl ServerLeg {
             held: _, answered: _, keep_alive: _, ended: _, in_pos: _, out_pos: _, raw: _, behind: _, records: _,
             answered_keys: _, up_ended: _,
             // These are of restored legs, which stay, and of those with backups.
-            ends_at: _, replay: _, flight: _,
+            ends_at: _, replay: _, flight: _, in_doubt: _,
         } = self;
     }
 

@@ -2,19 +2,55 @@
 //!
 //! A response whose length its head says is *planned*: each of its records is full, or ends the response. Whoever restores
 //! the connection makes the very same records from what the server says again, so they leave without a round to the backups.
-//! So does the close_notify of one whose request asked for the connection's end. Every other record is decided by an entry, also one inside such a response that could not wait until it is full.
+//! So does the close_notify of one whose request asked for the connection's end. Every other record is decided by an entry,
+//! also one inside such a response that could not wait until it is full.
 //!
-//! Law: in a planned response, a record that no entry names is full or the last. What follows from it: a restored connection
-//! sends nothing else before the response under way has ended, because it does not know how much of it was sent.
-//! Bodies without a length are not planned: a restored one might wait for ever for what fills its record.
+//! Law: a record of a planned response that no entry names is full or the last, and one of the response's first, or reserved.
+//! What follows from it: as far as that reaches, a restored connection sends nothing else, because it does not know what was
+//! sent. Bodies without a length are not planned: a restored one might wait for ever for what fills its record.
 
 use crate::Io;
 use crate::connection::{Answering, ClientTls, Connection};
 use crate::remote::Remote;
 use evergate_http::Body;
+use evergate_mirror::{Entry, RecordPosition};
 use evergate_tls::PAYLOAD_MAX;
 
+/// So many records from a response's beginning on may leave as planned without being reserved: short responses.
+const FIRST_RECORDS: u64 = 6;
+/// So many are reserved at a time.
+const RESERVED_RECORDS: u64 = 256;
+
 impl Remote {
+    /// Whether a record may leave as planned: one of the first of its response, or one that the backups expect.
+    fn may_plan(&self, record: RecordPosition) -> bool {
+        let reserved = match self.reserving {
+            Some((entry, until)) if entry <= self.log.acknowledged() => until,
+            _ => self.reserved,
+        };
+        let first = self.response_from.sequence.saturating_add(FIRST_RECORDS);
+        record < RecordPosition { sequence: first, ..self.response_from } || record < reserved
+    }
+
+    /// Asks for more records that may leave as planned, well before they are used up.
+    fn reserve(&mut self, request: u32, next: RecordPosition) {
+        if let Some((entry, until)) = self.reserving {
+            if entry > self.log.acknowledged() {
+                return;
+            }
+            (self.reserved, self.reserving) = (until, None);
+        }
+        let left = match self.reserved.generation == next.generation {
+            true => self.reserved.sequence.saturating_sub(next.sequence),
+            false => 0,
+        };
+        if left < RESERVED_RECORDS / 2 {
+            let sequence = next.sequence.saturating_add(RESERVED_RECORDS);
+            let until = RecordPosition { sequence, ..next };
+            self.reserving = Some((self.log.push(Entry::Reserve { request, until }), until));
+        }
+    }
+
     /// Whether what is to be sent waits until it makes a record that was decided, or may have been sent as planned.
     pub(crate) fn holds_back(&self) -> bool {
         self.replays() || (self.resumed && self.planned)
@@ -25,13 +61,12 @@ impl Connection {
     /// A response begins; `framed` says that its length is known.
     pub(crate) fn begin_plan(&mut self, framed: bool) {
         let sealed = matches!(self.tls, ClientTls::Open(_));
-        let leg = self.leg.as_ref().filter(|leg| !leg.is_tls()).map(|leg| leg.id);
+        let leg = self.leg.as_ref().filter(|leg| !leg.is_tls()).map_or(0, |leg| leg.id);
         if let Some(remote) = &mut self.remote {
             remote.planned = framed && sealed;
             remote.resumed &= remote.planned; // what is not planned was sent with entries or not at all
-            if let Some(leg) = leg.filter(|_| remote.planned && !remote.is_repeating()) {
-                remote.retain_no_more(leg);
-            }
+            let passed_on = remote.planned && !remote.is_repeating();
+            remote.passed_on_leg = if passed_on { leg } else { 0 };
         }
     }
 
@@ -48,14 +83,49 @@ impl Connection {
     /// Whether a record of so many bytes is as planned. `last`: nothing of what is in hand follows it.
     pub(crate) fn is_planned(&self, length: usize, last: bool) -> bool {
         let ends = last && self.answering == Answering::Body(Body::Done);
-        self.remote.as_ref().is_some_and(|remote| remote.planned) && (ends || length == PAYLOAD_MAX)
+        (ends || length == PAYLOAD_MAX) && self.may_plan()
+    }
+
+    fn may_plan(&self) -> bool {
+        let Some(remote) = self.remote.as_ref().filter(|remote| remote.planned) else { return false };
+        self.next_record().is_some_and(|next| remote.may_plan(next))
+    }
+
+    /// A fast response fills its records: more of them are to leave as planned.
+    pub(crate) fn reserve_records(&mut self) {
+        let (request, next) = (self.response, self.next_record());
+        let goes_on =
+            matches!(self.answering, Answering::Body(Body::Length { left }) if left > PAYLOAD_MAX as u64);
+        if let (Some(remote), Some(next), true) = (&mut self.remote, next, goes_on)
+            && remote.planned
+            && !remote.is_repeating()
+        {
+            remote.reserve(request, next);
+        }
+    }
+
+    /// Another response may begin after the records so far.
+    pub(crate) fn note_response_from(&mut self) {
+        if let (Some(next), Some(remote)) = (self.next_record(), &mut self.remote) {
+            (remote.response_from, remote.reserved, remote.reserving) =
+                (next, RecordPosition::default(), None);
+        }
+    }
+
+    /// A restored connection: whether the node before us may have sent the next record without an entry. Once it cannot have,
+    /// it cannot have sent a later one either.
+    pub(crate) fn is_still_resumed(&mut self) -> bool {
+        let next = self.next_record();
+        let Some(remote) = self.remote.as_mut().filter(|remote| remote.resumed) else { return false };
+        remote.resumed = next.is_some_and(|next| remote.may_plan(next));
+        remote.resumed
     }
 
     /// Whether so many bytes, the newest of a body, are kept back until more fills their record.
     pub(crate) fn waits_for_more(&self, length: usize) -> bool {
         let goes_on =
             matches!(self.answering, Answering::Body(Body::Length { left }) if left > length as u64);
-        goes_on && self.remote.as_ref().is_some_and(|remote| remote.planned && !remote.is_repeating())
+        goes_on && self.may_plan() && self.remote.as_ref().is_some_and(|remote| !remote.is_repeating())
     }
 
     /// What was kept back is sent as a record of its own; whether there was something.
@@ -98,8 +168,9 @@ impl Connection {
 
     /// The response under way is whole; whether the end of the connection is planned to follow it.
     pub(crate) fn end_plan(&mut self, io: &mut Io<'_>) -> bool {
+        self.is_still_resumed();
         let next = self.next_record();
-        let closes = self.leg.as_ref().is_some_and(|leg| leg.route.flags.close);
+        let closes = self.leg.as_ref().is_some_and(|leg| leg.route.flags.close) && self.may_plan();
         let Some(remote) = &mut self.remote else { return false };
         let planned = std::mem::take(&mut remote.planned);
         if !remote.resumed {
@@ -142,5 +213,31 @@ impl Connection {
             remote.hold = Vec::new();
             (remote.planned, remote.resumed) = (false, false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(generation: u32, sequence: u64) -> RecordPosition {
+        RecordPosition { generation, sequence }
+    }
+
+    #[test]
+    fn what_may_leave_as_planned_is_bounded_and_grows_with_what_the_backups_expect() {
+        let mut remote = Remote::default();
+        remote.response_from = at(1, 10);
+        assert!(remote.may_plan(at(1, 15)) && !remote.may_plan(at(1, 16)));
+        remote.reserve(0, at(1, 16));
+        assert!(!remote.may_plan(at(1, 16)), "not before they know");
+        remote.log.handle_acknowledged(1);
+        assert!(remote.may_plan(at(1, 271)) && !remote.may_plan(at(1, 272)));
+        remote.reserve(0, at(1, 100));
+        assert_eq!(remote.log.last(), 1, "there is enough left");
+        remote.reserve(0, at(2, 0));
+        remote.log.handle_acknowledged(2);
+        assert!(remote.may_plan(at(2, 255)) && !remote.may_plan(at(2, 256)));
+        assert!(remote.may_plan(at(1, 50)), "whoever goes on from before the key update");
     }
 }

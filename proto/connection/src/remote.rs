@@ -24,6 +24,9 @@ const RETAINED_KEPT: usize = 65_536;
 const STASH_BYTES: usize = 65_536;
 /// Bytes stashed of one direction at most: the state of a connection has to fit into a frame. More waits for its peer.
 const STASH_MAX: u64 = 1 << 20;
+/// Of a body that is passed on in any case so much is kept for a stash: its server hears of it although the client is far away,
+/// and by then knows how long an acknowledgement takes.
+const KEPT_BYTES: u64 = 262_144;
 
 pub(crate) fn position(at: Position) -> RecordPosition {
     RecordPosition { generation: at.generation, sequence: at.sequence }
@@ -133,7 +136,8 @@ pub(crate) struct Remote {
     pub(crate) retained_client: Retained,
     pub(crate) retained_server: Retained,
     pub(crate) retained_leg: u32,
-    /// The leg of which nothing is kept any more; 0 for none.
+    /// The leg whose input is passed on in any case, and the one of which no more is kept for that; 0 for none.
+    pub(crate) passed_on_leg: u32,
     unkept_leg: u32,
     pub(crate) spans: VecDeque<Span>,
     /// Plaintext bytes consumed of the first span.
@@ -173,6 +177,10 @@ pub(crate) struct Remote {
     pub(crate) hold: Vec<u8>,
     /// The response under way is planned: see `plan`.
     pub(crate) planned: bool,
+    /// Where records stood when it began, at the latest; up to where those of it may leave as planned; and what is asked for.
+    pub(crate) response_from: RecordPosition,
+    pub(crate) reserved: RecordPosition,
+    pub(crate) reserving: Option<(u64, RecordPosition)>,
     /// The end of the connection that is being said follows from the response before it.
     pub(crate) ends_as_planned: bool,
     /// The node before us may have sent records of the response under way that no entry names, because they were planned.
@@ -202,6 +210,8 @@ impl Remote {
                 plain: server.plain,
                 answered: server.answered,
             },
+            response_from: state.response_from.unwrap_or(server.tx),
+            reserved: state.reserved.filter(|(request, _)| *request == server.request).unwrap_or_default().1,
             stashed_client: state.client_frontier(),
             checkpointed: Some(state.client.clone()),
             owed: state.client.owed,
@@ -294,6 +304,9 @@ impl Remote {
 
     /// Server bytes are kept until they are acknowledged.
     pub(crate) fn retain_server(&mut self, leg: u32, bytes: &[u8]) {
+        if self.passed_on_leg == leg && self.retained_leg == leg && self.retained_server.end() >= KEPT_BYTES {
+            self.unkept_leg = leg;
+        }
         if self.unkept_leg == leg {
             return;
         }
@@ -303,13 +316,6 @@ impl Remote {
         }
         let at = self.retained_server.end();
         self.retained_server.append(at, bytes);
-    }
-
-    /// Nothing that the leg says from now on will have to be stashed: it is passed on in any case, and acknowledged when the
-    /// client has it.
-    pub(crate) fn retain_no_more(&mut self, leg: u32) {
-        (self.retained_leg, self.unkept_leg) = (leg, leg);
-        self.retained_server = Retained::default();
     }
 
     /// The leg's input is kept from here on.
@@ -492,7 +498,7 @@ impl Remote {
         loop {
             let (retained, done) = match side {
                 Side::Client => (&self.retained_client, self.stashed_client),
-                Side::Server(leg) if leg == self.retained_leg && leg != self.unkept_leg => (
+                Side::Server(leg) if leg == self.retained_leg => (
                     &self.retained_server,
                     if self.stashed_server.0 == leg { self.stashed_server.1 } else { 0 },
                 ),
@@ -512,5 +518,41 @@ impl Remote {
             self.log.push(Entry::Stash { side, position: from, bytes });
             self.release(side, end);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stash_always_leaves_room_in_a_frame() {
+        let mut remote = Remote::default();
+        remote.retain_server(1, &vec![7; 3 << 20]);
+        remote.stash(Side::Server(1), u64::MAX);
+        remote.stash(Side::Server(1), u64::MAX);
+        assert_eq!(remote.stashed_server, (1, STASH_MAX));
+        remote.retained_server.drop_before(1000);
+        remote.stash(Side::Server(1), u64::MAX);
+        assert_eq!(remote.stashed_server, (1, STASH_MAX + 1000), "what is passed on makes room");
+        let stashed: usize = remote.log.drain().map(|entry| entry.encode().unwrap().len()).sum();
+        assert!(stashed > STASH_MAX as usize && stashed < evergate_mirror::FRAME_BYTES_MAX / 2);
+    }
+
+    #[test]
+    fn what_is_passed_on_in_any_case_is_not_kept() {
+        let mut remote = Remote { passed_on_leg: 1, ..Remote::default() };
+        for _ in 0..5 {
+            remote.retain_server(1, &[7; 100_000]);
+        }
+        remote.stash(Side::Server(1), u64::MAX);
+        assert_eq!(remote.stashed_server, (1, 300_000), "the first");
+        remote.retained_server.drop_before(400_000);
+        remote.retain_server(1, &[7; 100_000]);
+        remote.stash(Side::Server(1), u64::MAX);
+        assert_eq!(remote.stashed_server, (1, 300_000));
+        remote.retain_server(2, b"head");
+        remote.stash(Side::Server(2), u64::MAX);
+        assert_eq!(remote.stashed_server, (2, 4));
     }
 }

@@ -27,7 +27,12 @@ impl Connection {
         }
         match plan {
             ReadPlan::Nothing => {}
-            ReadPlan::Records { held } => self.take_leg_records(io, held, held + n),
+            ReadPlan::Records { held } => {
+                self.take_leg_records(io, held, held + n);
+                if n > PAYLOAD_MAX {
+                    self.reserve_records();
+                }
+            }
             ReadPlan::Head { layout, held, .. } => {
                 let start = Slots::payload(layout, 0).start;
                 let range = start..start + held + n;
@@ -69,6 +74,9 @@ impl Connection {
                 let start = Slots::payload(layout, index).start;
                 self.take_body_in_place(io, start, range, left > 0);
             }
+        }
+        if n > PAYLOAD_MAX {
+            self.reserve_records();
         }
     }
 
@@ -431,6 +439,13 @@ impl Connection {
         self.arm(Timer::KeepAlive, io.now);
     }
 
+    /// A write to the server failed: Linux says so once, and the next read then looks like an end in order.
+    pub fn handle_server_write_error(&mut self) {
+        if let Some(leg) = &mut self.leg {
+            leg.in_doubt = true;
+        }
+    }
+
     /// The server's FIN.
     pub fn handle_server_end(&mut self, io: &mut Io<'_>, leg_id: u32) {
         if self.leg.as_ref().is_some_and(|leg| leg.id == leg_id) {
@@ -457,7 +472,9 @@ impl Connection {
         leg.ended = true;
         match self.answering {
             Answering::Head => {
-                self.begin_plan(false); // it ends in order and before a whole head: nothing of it can have been sent
+                if self.leg.as_ref().is_some_and(|leg| !leg.in_doubt) {
+                    self.begin_plan(false); // it ends in order and before a whole head: nothing of it can have been sent
+                }
                 self.leg_failed(io, Failure::Lost)
             }
             Answering::Body(Body::UntilClose) => {

@@ -203,6 +203,9 @@ impl Connection {
         {
             self.receiving = Receiving::Tunnel;
         }
+        if (self.answering, self.receiving) == (Answering::Ended, Receiving::Head) {
+            return Err(RestoreError::Inconsistent("a request after the end"));
+        }
         if let (true, Receiving::Body(body)) = (self.request < self.response, self.receiving) {
             self.receiving = Receiving::Skip(body);
         }

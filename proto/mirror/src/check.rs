@@ -83,6 +83,10 @@ impl Entry {
                 leg(*number)?;
                 boundary.check()
             }
+            Entry::Reserve { request: index, until } => {
+                request(*index)?;
+                until.check()
+            }
         }
     }
 }
@@ -113,6 +117,11 @@ impl Mirrored {
         self.leg_boundaries.keys().try_for_each(|number| leg(*number))?;
         self.leg_boundaries.values().flatten().try_for_each(Boundary::check)?;
         self.closed.map_or(Ok(()), |(plain, _)| position("end of the connection", plain))?;
+        if let Some((index, until)) = &self.reserved {
+            request(*index)?;
+            until.check()?;
+        }
+        self.response_from.as_ref().map_or(Ok(()), RecordPosition::check)?;
         leg(self.last_leg)
     }
 }

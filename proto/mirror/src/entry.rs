@@ -285,12 +285,21 @@ pub enum Entry {
         /// The records.
         boundary: Boundary,
     },
+    /// Records of this response before `until` may leave as planned, without entries: each of them is full, or ends it.
+    Reserve {
+        /// The response's request.
+        request: u32,
+        /// The first record that may not.
+        until: RecordPosition,
+    },
 }
 
 impl Entry {
     /// Whether it decides what bytes leave. The others say how far the peers are, and that the connection ends: their input is
-    /// acknowledged after them, and a FIN leaves after them, but no byte depends on them.
+    /// acknowledged after them, a FIN leaves after them, and what is reserved is used after them, but no other byte depends on
+    /// them.
     pub fn decides_output(&self) -> bool {
-        !matches!(self, Entry::Client(_) | Entry::Server(_) | Entry::Stash { .. } | Entry::Close { .. })
+        let follows = matches!(self, Entry::Client(_) | Entry::Server(_) | Entry::Stash { .. });
+        !follows && !matches!(self, Entry::Close { .. } | Entry::Reserve { .. })
     }
 }

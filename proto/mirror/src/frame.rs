@@ -142,6 +142,17 @@ pub struct Answer {
 pub const FRAME_VERSION: u8 = 4;
 
 impl Frame {
+    /// Whether nobody waits for it to be taken in but peers for acknowledgements: it may wait for company.
+    pub fn is_lazy(&self) -> bool {
+        match self {
+            Frame::Entries { entries, .. } => {
+                entries.iter().all(|entry| matches!(entry, Entry::Client(_) | Entry::Server(_)))
+            }
+            Frame::End { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Appends the frame with its length.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
         append(self, out)
@@ -202,4 +213,21 @@ fn body_of(bytes: &[u8]) -> Result<Option<&[u8]>, WireError> {
         return Err(too_long(length));
     }
     Ok(rest.get(..length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ServerCheckpoint;
+
+    #[test]
+    fn only_frames_that_nobody_waits_for_are_lazy() {
+        let connection = ConnectionId(1);
+        let server = || Entry::Server(ServerCheckpoint::default());
+        let close = Entry::Close { plain: 0, abort: false };
+        assert!(Frame::Entries { connection, entries: vec![server()] }.is_lazy());
+        assert!(!Frame::Entries { connection, entries: vec![server(), close] }.is_lazy());
+        assert!(Frame::End { connection }.is_lazy());
+        assert!(!Frame::Complete { bucket: 1 }.is_lazy());
+    }
 }

@@ -1,8 +1,8 @@
 //! The fold of a connection's entries: what a take-over starts from.
 
 use crate::{
-    Boundary, ClientCheckpoint, Entry, Established, Hello, LegTls, Open, POSITION_MAX, RecordPosition, Route,
-    ServerCheckpoint, Side,
+    Boundary, ClientCheckpoint, Entry, Established, Hello, LegTls, Open, POSITION_MAX, Phase, RecordPosition,
+    Route, ServerCheckpoint, Side,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -72,6 +72,10 @@ pub struct Mirrored {
     pub closed: Option<(u64, bool)>,
     /// The highest number that a server leg has had: a number is used once.
     pub last_leg: u32,
+    /// A response, and the record up to which those of it may have left without entries.
+    pub reserved: Option<(u32, RecordPosition)>,
+    /// Inside a response: the newest record position before it that is known.
+    pub response_from: Option<RecordPosition>,
 }
 
 impl Mirrored {
@@ -114,6 +118,7 @@ impl Mirrored {
             Entry::LegBoundary { leg, boundary } => {
                 self.leg_boundaries.entry(*leg).or_default().push_back(boundary.clone());
             }
+            Entry::Reserve { request, until } => self.reserved = Some((*request, *until)),
         }
     }
 
@@ -239,6 +244,12 @@ impl Mirrored {
     }
 
     fn checkpoint_server(&mut self, checkpoint: &ServerCheckpoint) {
+        match (&self.server.phase, &checkpoint.phase) {
+            (_, Phase::Head) => self.response_from = None,
+            (Phase::Head, _) => self.response_from = Some(self.server.tx),
+            _ => {}
+        }
+        self.reserved = self.reserved.filter(|(request, _)| *request >= checkpoint.request);
         self.server = checkpoint.clone();
         let request = checkpoint.request;
         // A tunnel whose server has ended keeps its route: the other direction still needs the leg.

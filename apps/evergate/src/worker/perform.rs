@@ -124,6 +124,7 @@ impl Worker {
                     Transfer::Blocked | Transfer::End => upstream.writable = false,
                     Transfer::Broken(_) => {
                         // What the server said before it closed is still to be read.
+                        client.connection.handle_server_write_error();
                         upstream.readable = true;
                         upstream.ended = true;
                         written = usize::MAX;

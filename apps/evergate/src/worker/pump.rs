@@ -139,6 +139,7 @@ impl Worker {
             Transfer::Broken(_) => {
                 // What the server said before it closed is still to be read.
                 client.connection.up().clear();
+                client.connection.handle_server_write_error();
                 upstream.readable = true;
                 upstream.ended = true;
                 false

@@ -263,6 +263,40 @@ fn an_acknowledged_answer_of_ours_may_be_followed_by_another() {
 }
 
 #[test]
+fn no_answer_of_ours_takes_the_place_of_one_that_may_have_left() {
+    let config = config(Wire::Plain);
+    let (mut peer, hello) = Peer::ours(&rustls::version::TLS13, 1);
+    let mut pair = Pair::new(&config, setup::HTTPS);
+    pair.client_says(&hello);
+    let finished = peer.receive(&std::mem::take(&mut pair.to_client));
+    pair.client_says(&finished);
+    pair.client_says(&peer.send(b"GET /len/5 HTTP/1.1\r\nHost: h\r\n\r\n"));
+    pair.open();
+    let state = pair.mirrored;
+    // An end in order says that there was no answer. After a failed write it may be a RST, which says nothing.
+    for (in_doubt, closed, reason) in [(false, None, "upstream_lost"), (true, Some(true), "upstream_lost")] {
+        let (mut pair, leg) = restore(&state, &config).unwrap();
+        let (leg, sent) = (leg.unwrap().route.leg, pair.to_client.len());
+        if in_doubt {
+            pair.conn.handle_server_write_error();
+        }
+        pair.call(|conn, io| conn.handle_server_end(io, leg));
+        assert_eq!((pair.closed, pair.to_client.len() > sent), (closed, !in_doubt));
+        assert_eq!(pair.reasons, [reason]);
+    }
+}
+
+#[test]
+fn a_request_after_our_end_is_refused() {
+    let config = config(Wire::Plain);
+    let mut state = Pair::new(&config, setup::HTTP).mirrored;
+    assert!(restore(&state, &config).is_ok());
+    state.server.phase = evergate_mirror::Phase::Ended;
+    let refused = restore(&state, &config).map(|_| ());
+    assert_eq!(refused, Err(RestoreError::Inconsistent("a request after the end")));
+}
+
+#[test]
 fn a_route_without_the_handshake_that_it_needs_is_refused() {
     let config = config(Wire::Plain);
     let (mut peer, hello) = Peer::ours(&rustls::version::TLS13, 1);

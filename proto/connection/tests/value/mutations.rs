@@ -16,7 +16,12 @@ fn failures(mutation: Mutation) -> usize {
     };
     let config = config(behind);
     let mut scratch = Scratch::new();
-    let scenario = requests_to(wire, behind, &[(0, 20_000), (4, 3000), (1, 5000)]);
+    let mut scenario = requests_to(wire, behind, &[(0, 20_000), (4, 3000), (1, 5000)]);
+    if mutation == Mutation::LostReserve {
+        // Records are reserved where more than the first ones of a response follow each other fast.
+        scenario = requests_to(wire, behind, &[(0, 600_000)]);
+        scenario.window = 400_000;
+    }
     let expected = reference(&scenario, &config, &mut scratch);
     let mut failed = 0;
     for step in (10..400).step_by(3) {
@@ -41,6 +46,7 @@ fn broken_laws_are_found() {
         Mutation::LostBoundary,
         Mutation::LostLegBoundary,
         Mutation::LostRoute,
+        Mutation::LostReserve,
     ] {
         let found = failures(mutation);
         eprintln!("{mutation:?}: {found}");

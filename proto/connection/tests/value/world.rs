@@ -44,6 +44,8 @@ pub(crate) enum Mutation {
     LostLegBoundary,
     /// A backup loses the routes that it acknowledged.
     LostRoute,
+    /// A backup loses which records it agreed to expect without entries.
+    LostReserve,
 }
 
 /// How much of what is on its way arrives when the node dies.

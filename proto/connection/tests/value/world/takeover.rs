@@ -65,6 +65,7 @@ impl World<'_> {
                 self.mirrored.leg_boundaries.values_mut().for_each(|runs| drop(runs.pop_back()))
             }
             Mutation::LostRoute => self.mirrored.routes.clear(),
+            Mutation::LostReserve => self.mirrored.reserved = None,
             _ => {}
         }
     }
