@@ -114,7 +114,11 @@ fn resumed_everywhere(world: &World, nodes: &[Node], client: &Arc<ClientConfig>)
             return;
         }
     }
-    panic!("a node was not asked in {VISITS_MAX} visits");
+    let after: Vec<u64> = nodes.iter().map(resumed).collect();
+    let full: Vec<u64> = nodes.iter().map(|node| count(node, "handshakes_full")).collect();
+    panic!(
+        "a node was not asked in {VISITS_MAX} visits: resumed {before:?} before, {after:?} now; {full:?} made anew"
+    );
 }
 
 #[test]
@@ -140,7 +144,9 @@ fn a_session_is_resumed_at_every_node_also_when_its_maker_is_dead_and_an_aborted
     // A node that begins with nothing is told what the others keep.
     nodes.push(world.start(number, &config));
     nodes.sort_by_key(|node| node.number);
-    settled(&nodes);
+    eventually("every node has its share", || {
+        settled(&nodes).iter().all(|status| status.buckets.owned > 0).then_some(())
+    });
     all_keep(&nodes, 1);
     resumed_everywhere(&world, &nodes, &client);
     assert_eq!(visit(&world, &client, true), HandshakeKind::Resumed);

@@ -15,7 +15,10 @@ use evergate_mirror::{FRAME_VERSION, Frame, Office};
 use std::collections::BTreeMap;
 
 /// Turns for which frames wait for company.
-const HELD_TURNS_MAX: u32 = 1;
+const HELD_TURNS_MAX: u32 = 2;
+/// How long frames wait that nothing waits for, and how many bytes of them.
+const LAZY_SPAN: Micros = Micros(300);
+const LAZY_BYTES_MAX: usize = 16_384;
 /// Between two attempts to make a channel.
 const RETRY: Micros = Micros::from_ms(50);
 
@@ -202,14 +205,21 @@ fn is_of(clients: &Slab<Client>, key: Key, bucket: Bucket) -> bool {
 
 impl Cluster {
     /// Frames leave. A record and a packet for each would cost more than the frames: those of a busy worker wait for the
-    /// next turn's, which begins at once.
-    pub(super) fn flush(&mut self, busy: bool) {
-        let waits = self.outgoing.values().any(|outgoing| !outgoing.feed.unsent().is_empty());
-        if waits && busy && self.held_turns < HELD_TURNS_MAX {
-            self.held_turns += 1;
-            return;
+    /// next turn's, which begins at once, and those that nothing waits for a little longer.
+    pub(super) fn flush(&mut self, busy: bool, now: Micros) {
+        let waiting: usize = self.outgoing.values().map(|outgoing| outgoing.feed.unsent().len()).sum();
+        if waiting > 0 {
+            if self.held_turns == 0 {
+                self.held_since = now;
+            }
+            let lazy = !self.urgent && waiting < LAZY_BYTES_MAX && now.since(self.held_since) < LAZY_SPAN;
+            if lazy || (self.urgent && busy && self.held_turns < HELD_TURNS_MAX) {
+                self.held_turns += 1;
+                return;
+            }
         }
         self.held_turns = 0;
+        self.urgent = false;
         let mut lost = Vec::new();
         for (peer, outgoing) in &mut self.outgoing {
             if let Err(error) = outgoing.flush() {
@@ -256,6 +266,7 @@ impl Cluster {
         let now = office(term);
         let mut result = Ok(());
         let Some(announced) = outgoing.announced.get_mut(usize::from(bucket.0)) else { return };
+        self.urgent |= !frame.is_lazy();
         if announced.replace(now) != Some(now) {
             result = outgoing.feed.push(&Frame::Office { bucket: bucket.0, office: now }, None);
         }

@@ -14,7 +14,7 @@ use evergate_sys::{Stamp, TcpFacts};
 const HELD_BACK_MAX: u64 = 65_536;
 /// What is held back is let go when nothing came for so long.
 const RIPE_AFTER: Micros = Micros::from_ms(1);
-/// Input of at most so many segments is acknowledged with what goes the other way soon (RFC 9293, 3.8.6.3).
+/// Input of less than so many segments is acknowledged with what goes the other way soon (RFC 9293, 3.8.6.3).
 const SMALL_SEGMENTS: u64 = 2;
 /// ... and by itself when nothing has gone for so long.
 const OWED_AFTER: Micros = Micros::from_ms(5);
@@ -29,6 +29,8 @@ const LOOK_FOR: Micros = Micros::from_ms(5);
 const STASH_AFTER: Micros = Micros::from_ms(1);
 /// ... and after so long even while more arrives.
 const STASH_AT_LAST: Micros = Micros::from_ms(100);
+/// Input that waits longer than this is looked at only now and then: it was stashed, or may not be.
+const POLLED_FOR: Micros = Micros::from_ms(200);
 
 /// A leg whose acknowledgements wait for the backups.
 pub(crate) struct Gated {
@@ -41,7 +43,8 @@ pub(crate) struct Gated {
     target_at: Micros,
     /// Input that may be acknowledged, and since when.
     committed: u64,
-    committed_at: Micros,
+    /// Since when something may be acknowledged that is not yet.
+    owed_since: Micros,
     /// Input taken from the socket.
     read: u64,
     read_at: Micros,
@@ -66,6 +69,8 @@ pub(crate) enum Look {
     Soon,
     /// In a while: an acknowledgement has yet to go, or to come.
     Later,
+    /// Now and then: a peer has taken nothing for long, and what it does is heard of at once.
+    AtLast,
 }
 
 /// Where a leg stands that was taken over.
@@ -100,7 +105,7 @@ impl Gated {
             target: 0,
             target_at: now,
             committed: 0,
-            committed_at: now,
+            owed_since: now,
             read: 0,
             read_at: now,
             waits_since: now,
@@ -124,7 +129,7 @@ impl Gated {
             target: received,
             target_at: now,
             committed: received,
-            committed_at: now,
+            owed_since: now,
             read: received,
             read_at: now,
             waits_since: now,
@@ -178,6 +183,11 @@ impl Gated {
     pub(crate) fn note_next(&mut self) {
         let read = self.origin.received.wrapping_add(self.read as u32);
         self.talks_ahead |= read.wrapping_sub(self.slot.sent_ack()) as i32 > 0;
+    }
+
+    /// Nothing came from the peer although something is unacknowledged: it may wait for that after all.
+    pub(crate) fn note_silence(&mut self) {
+        self.talks_ahead = false;
     }
 
     /// Whether the peer may wait for an acknowledgement before it says more.
@@ -258,7 +268,7 @@ impl Gated {
         }
         let owed = self.owed();
         // In the middle of a stream a packet for each segment or two would be as many as the stream's own.
-        owed >= ACKED_AT_ONCE || (owed > self.small() && self.target == self.read)
+        owed >= ACKED_AT_ONCE || (owed >= self.small() && self.target == self.read)
     }
 
     fn small(&self) -> u64 {
@@ -271,9 +281,16 @@ impl Gated {
         u64::try_from(committed.wrapping_sub(self.slot.sent_ack()) as i32).unwrap_or(0)
     }
 
+    /// More is about to be owed. What is owed already is not owed later for that.
+    fn note_owed(&mut self, now: Micros) {
+        if !self.slot.owes_ack() {
+            self.owed_since = now;
+        }
+    }
+
     /// Whether nothing has taken the acknowledgement along that this leg owes.
     pub(crate) fn is_overdue(&self, now: Micros) -> bool {
-        now.since(self.committed_at) >= OWED_AFTER && self.slot.owes_ack()
+        now.since(self.owed_since) >= OWED_AFTER && self.slot.owes_ack()
     }
 
     /// Lets go of what is held back once the stream rests. True when more may be acknowledged now.
@@ -298,17 +315,22 @@ impl Gated {
     /// Input up to this sequence number may be acknowledged, whatever the leg carries by now.
     pub(crate) fn settle(&mut self, sequence: u32, now: Micros) {
         if sequence.wrapping_sub(self.slot.committed()) as i32 > 0 {
-            self.committed_at = now;
+            self.note_owed(now);
             self.slot.set_committed(sequence);
         }
     }
 
     /// When something is due that time alone brings.
     pub(crate) fn rests_on_time(&self, now: Micros) -> Option<Look> {
-        if self.committed < self.target || self.target < self.read {
-            return Some(Look::Soon);
+        let waits = self.target < self.read;
+        let for_long = now.since(self.waits_since.max(self.read_at)) >= POLLED_FOR;
+        if self.committed < self.target || (waits && !for_long) {
+            Some(Look::Soon)
+        } else if self.is_looked_at(now) || self.slot.owes_ack() {
+            Some(Look::Later)
+        } else {
+            waits.then_some(Look::AtLast)
         }
-        (self.is_looked_at(now) || self.slot.owes_ack()).then_some(Look::Later)
     }
 
     /// Whether input has waited so long that it must be stashed with the backups.
@@ -333,8 +355,8 @@ impl Gated {
         if position <= self.committed {
             return false;
         }
+        self.note_owed(now);
         self.committed = position;
-        self.committed_at = now;
         self.slot.set_committed(self.origin.received.wrapping_add(position as u32));
         true
     }

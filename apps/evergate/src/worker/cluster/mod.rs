@@ -49,6 +49,8 @@ use std::sync::Arc;
 const TEND_EVERY: Micros = Micros::from_ms(1);
 /// ... or only an acknowledgement, which most often goes or comes with something else.
 const LOOK_EVERY: Micros = Micros::from_ms(5);
+/// ... or a peer that takes nothing.
+const LOOK_AT_LAST: Micros = Micros::from_ms(500);
 /// How long a pooled server connection may owe an ACK; far below a server's shortest retransmission time.
 const POOLED_AFTER_MS: u64 = 5;
 
@@ -104,15 +106,18 @@ pub(crate) struct Cluster {
     pooled: VecDeque<(Micros, Key)>,
     /// Connections whose entries were acknowledged.
     acknowledged: Vec<Key>,
-    /// Connections of which something is due in a moment, or in a while, and when each is looked at.
+    /// Connections of which something is due in a moment, in a while, or at last, and when each is looked at.
     timed: VecDeque<(Micros, Key)>,
     timed_later: VecDeque<(Micros, Key)>,
+    timed_at_last: VecDeque<(Micros, Key)>,
     /// What the gate said, and connections without a socket whose clients have spoken.
     events: Events,
     knocks: knocks::Knocks,
     news: sessions::News,
-    /// Turns that frames have waited for company.
+    /// Turns that frames have waited for company, since when, and whether something waits for one of them to be taken.
     held_turns: u32,
+    held_since: Micros,
+    urgent: bool,
     /// Buckets that are to become quiet, for which move, and in which office.
     freezing: BTreeMap<Bucket, (Freeze, Office)>,
     /// Those that are quiet, and were reported: the next owner may go on at any moment.
@@ -161,10 +166,13 @@ impl Cluster {
             acknowledged: Vec::new(),
             timed: VecDeque::new(),
             timed_later: VecDeque::new(),
+            timed_at_last: VecDeque::new(),
             events: Events::default(),
             knocks: knocks::Knocks::default(),
             news: sessions::News::default(),
             held_turns: 0,
+            held_since: Micros(0),
+            urgent: false,
             freezing: BTreeMap::new(),
             frozen: BTreeSet::new(),
             reports,
@@ -228,10 +236,11 @@ impl Cluster {
 
     /// Milliseconds that the loop may sleep.
     pub(crate) fn wait_ms(&self) -> i32 {
-        let now = !self.acknowledged.is_empty() || !self.dirty.is_empty() || self.held_turns > 0;
+        let held = self.held_turns > 0;
+        let now = !self.acknowledged.is_empty() || !self.dirty.is_empty() || (held && self.urgent);
         if now || self.has_resting() {
             0
-        } else if !self.timed.is_empty() {
+        } else if held || !self.timed.is_empty() {
             1
         } else if !self.pooled.is_empty() || !self.timed_later.is_empty() {
             POOLED_AFTER_MS as i32

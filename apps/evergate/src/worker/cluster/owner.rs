@@ -2,7 +2,7 @@
 
 use super::channel::Notice;
 use super::leg::Look;
-use super::{Cluster, End, Gated, LOOK_EVERY, POOLED_AFTER_MS, TEND_EVERY};
+use super::{Cluster, End, Gated, LOOK_AT_LAST, LOOK_EVERY, POOLED_AFTER_MS, TEND_EVERY};
 use crate::cluster::Report;
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
@@ -200,6 +200,10 @@ impl Worker {
             mirroring.apply(entry);
         }
         let (bucket, index) = (mirroring.bucket, mirroring.queued);
+        // Some clients say nothing more before what they said is acknowledged.
+        let waits =
+            mirroring.leg.is_patient() && entries.iter().any(|entry| matches!(entry, Entry::Client(_)));
+        cluster.urgent |= waits;
         let connection = client.connection.id();
         if let Some(facts) = mirroring.learn_next_hop() {
             cluster.say(bucket, &Frame::Leg { connection, leg: 0, facts }, None);
@@ -322,8 +326,11 @@ impl Worker {
             due = [due, gated.rests_on_time(now)].into_iter().flatten().min();
         }
         match (due, mirroring.timed) {
-            (Some(Look::Soon), None | Some(Look::Later)) => cluster.timed.push_back((now + TEND_EVERY, key)),
-            (Some(Look::Later), None) => cluster.timed_later.push_back((now + LOOK_EVERY, key)),
+            (Some(Look::Soon), timed) if timed != due => cluster.timed.push_back((now + TEND_EVERY, key)),
+            (Some(Look::Later), None | Some(Look::AtLast)) => {
+                cluster.timed_later.push_back((now + LOOK_EVERY, key))
+            }
+            (Some(Look::AtLast), None) => cluster.timed_at_last.push_back((now + LOOK_AT_LAST, key)),
             _ => return happened,
         }
         mirroring.timed = due;
@@ -365,6 +372,11 @@ impl Worker {
             self.tend(key, Look::Later);
         }
         while let Some(cluster) = &mut self.cluster
+            && let Some((_, key)) = cluster.timed_at_last.pop_front_if(|(due, _)| *due <= now)
+        {
+            self.tend(key, Look::AtLast);
+        }
+        while let Some(cluster) = &mut self.cluster
             && let Some((_, key)) = cluster.pooled.pop_front_if(|(due, _)| *due <= now)
         {
             let gated = self.upstreams.get(key).and_then(|upstream| upstream.gated.as_ref());
@@ -389,7 +401,11 @@ impl Worker {
         }
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
         let mut server = upstream.and_then(|upstream| upstream.gated.as_mut());
-        if answered && (mirroring.leg.ripen(now) || mirroring.leg.is_overdue(now)) {
+        let overdue = mirroring.leg.is_overdue(now);
+        if overdue {
+            mirroring.leg.note_silence();
+        }
+        if answered && (mirroring.leg.ripen(now) || overdue) {
             cluster.dirty.push((key, End::Client));
         }
         if answered && server.as_mut().is_some_and(|gated| gated.ripen(now) || gated.is_overdue(now)) {
@@ -416,7 +432,7 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.answer();
         cluster.tell_news();
-        cluster.flush(busy);
+        cluster.flush(busy, self.now);
         if cluster.dirty.is_empty() {
             return;
         }
