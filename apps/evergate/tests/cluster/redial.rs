@@ -2,7 +2,7 @@
 
 use crate::matrix::carrier;
 use crate::traffic::{self, Carrier, PATIENCE, Server, dressed, head};
-use crate::world::{Node, World, privileged, settled};
+use crate::world::{World, privileged};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -16,9 +16,7 @@ fn a_handshake_with_a_server_that_was_not_over_is_made_anew() {
     }
     for wire in [Carrier::Http, Carrier::Tls13] {
         let world = World::new(3);
-        let config = traffic::config(&world, 3, "");
-        let mut nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
-        settled(&nodes);
+        let (mut nodes, _) = traffic::three(&world);
         let (greeted, hello) = channel();
         let (at, tls) = (Server::Tls13.address(&world), Server::Tls13.config(&world));
         world.switch.run(move || {

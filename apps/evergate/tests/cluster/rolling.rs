@@ -1,7 +1,7 @@
 //! A new program on every node, one after the other, as docs/operating.md says: nothing breaks.
 
 use crate::traffic::{self, Traffic};
-use crate::world::{Node, World, privileged, settled};
+use crate::world::{World, privileged, settled};
 
 #[test]
 fn every_process_is_replaced_one_after_the_other_and_no_transfer_breaks() {
@@ -9,9 +9,7 @@ fn every_process_is_replaced_one_after_the_other_and_no_transfer_breaks() {
         return;
     }
     let world = World::new(3);
-    let config = traffic::config(&world, 3, "");
-    let mut nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
-    settled(&nodes);
+    let (mut nodes, config) = traffic::three(&world);
     let traffic = Traffic::start(&world, &traffic::PLAIN);
     traffic.silences();
     for number in 1..=3 {

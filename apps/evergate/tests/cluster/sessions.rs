@@ -127,9 +127,7 @@ fn a_session_is_resumed_at_every_node_also_when_its_maker_is_dead_and_an_aborted
         return;
     }
     let world = World::new(3);
-    let config = traffic::config(&world, 3, "");
-    let mut nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
-    settled(&nodes);
+    let (mut nodes, config) = traffic::three(&world);
     serve(&world);
     let client = client(&world);
     assert_eq!(visit(&world, &client, false), HandshakeKind::Full);
@@ -164,9 +162,7 @@ fn a_handshake_that_resumes_by_id_goes_on_at_a_node_that_does_not_know_the_sessi
         return;
     }
     let world = World::new(3);
-    let config = traffic::config(&world, 3, "");
-    let mut nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
-    settled(&nodes);
+    let (mut nodes, _) = traffic::three(&world);
     serve(&world);
     let client = client(&world);
     assert_eq!(visit(&world, &client, false), HandshakeKind::Full);

@@ -1,6 +1,6 @@
 //! Traffic that does not end by itself: every byte is compared where it arrives, and silences are noted.
 
-use crate::world::World;
+use crate::world::{Node, World, settled};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -267,6 +267,14 @@ pub(crate) fn roots(world: &World) -> rustls::RootCertStore {
     let certificate = CertificateDer::from_pem_file(world.folder.path("shop.pem")).unwrap();
     roots.add(certificate).unwrap();
     roots
+}
+
+/// Three nodes that are a cluster, and their configuration.
+pub(crate) fn three(world: &World) -> (Vec<Node>, String) {
+    let config = config(world, 3, "");
+    let nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    (nodes, config)
 }
 
 /// Listeners of all kinds before each server.

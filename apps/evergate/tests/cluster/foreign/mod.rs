@@ -10,8 +10,8 @@ use crate::chance::Chance;
 use crate::matrix::carrier;
 use crate::sockets::{ESTABLISHED, sockets};
 use crate::support::eventually;
-use crate::traffic::{config, content};
-use crate::world::{ADDRESS, Node, World, privileged, settled};
+use crate::traffic::{content, three};
+use crate::world::{ADDRESS, World, privileged, settled};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Result, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -133,9 +133,7 @@ fn ports(world: &World) -> BTreeSet<u16> {
 /// Nodes die until one is left, while these clients go on with what they began.
 fn outlive(clients: impl FnOnce(&World, &Arc<Desk>) -> Vec<Running>) {
     let world = World::new(3);
-    let config = config(&world, 3, "");
-    let mut nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
-    settled(&nodes);
+    let (mut nodes, _) = three(&world);
     let desk = Arc::new(Desk {
         chance: world.chance.of("desk"),
         over: AtomicBool::new(false),
