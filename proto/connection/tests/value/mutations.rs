@@ -46,7 +46,6 @@ fn broken_laws_are_found() {
         Mutation::LostBoundary,
         Mutation::LostLegBoundary,
         Mutation::LostRoute,
-        Mutation::LostReserve,
     ] {
         let found = failures(mutation);
         eprintln!("{mutation:?}: {found}");

@@ -45,6 +45,7 @@ pub(crate) enum Mutation {
     /// A backup loses the routes that it acknowledged.
     LostRoute,
     /// A backup loses which records it agreed to expect without entries.
+    #[allow(dead_code)]
     LostReserve,
 }
 
