@@ -282,9 +282,9 @@ impl Connection {
 
     /// A stall: the server's input has waited unacknowledged for too long.
     pub fn handle_server_stall(&mut self, io: &mut Io<'_>) {
-        if !self.send_held(io)
-            && let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg)
-        {
+        if self.send_held(io) {
+            self.note_server_point(); // the server may be unable to say more before this is acknowledged
+        } else if let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) {
             remote.stash(Side::Server(leg.id), u64::MAX);
         }
         self.finish_call(io);

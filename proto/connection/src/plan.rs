@@ -63,7 +63,7 @@ impl Connection {
         let sealed = matches!(self.tls, ClientTls::Open(_));
         let leg = self.leg.as_ref().filter(|leg| !leg.is_tls()).map_or(0, |leg| leg.id);
         if let Some(remote) = &mut self.remote {
-            remote.planned = framed && sealed && RESERVED_RECORDS == 0;
+            remote.planned = framed && sealed;
             remote.resumed &= remote.planned; // what is not planned was sent with entries or not at all
             let passed_on = remote.planned && !remote.is_repeating();
             remote.passed_on_leg = if passed_on { leg } else { 0 };
@@ -75,9 +75,8 @@ impl Connection {
         let sealed = matches!(self.tls, ClientTls::Open(_));
         let within = matches!(self.answering, Answering::Body(Body::Length { .. }));
         if let Some(remote) = &mut self.remote {
-            let plans = RESERVED_RECORDS == 0; // off: a download that was taken over may hang while packets are lost
-            remote.planned = plans && sealed && within;
-            remote.resumed = plans && sealed && (within || self.answering == Answering::Head);
+            remote.planned = sealed && within;
+            remote.resumed = sealed && (within || self.answering == Answering::Head);
         }
     }
 

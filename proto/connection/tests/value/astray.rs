@@ -263,7 +263,6 @@ fn an_acknowledged_answer_of_ours_may_be_followed_by_another() {
 }
 
 #[test]
-#[ignore = "planning is off"]
 fn no_answer_of_ours_takes_the_place_of_one_that_may_have_left() {
     let config = config(Wire::Plain);
     let (mut peer, hello) = Peer::ours(&rustls::version::TLS13, 1);

@@ -46,6 +46,7 @@ fn broken_laws_are_found() {
         Mutation::LostBoundary,
         Mutation::LostLegBoundary,
         Mutation::LostRoute,
+        Mutation::LostReserve,
     ] {
         let found = failures(mutation);
         eprintln!("{mutation:?}: {found}");

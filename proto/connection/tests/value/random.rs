@@ -1,5 +1,6 @@
 //! Random scenarios under random schedules, with up to three take-overs each.
 
+use crate::exhaustive::requests_to;
 use crate::scenario::{Rng, Scenario, Wire, config, random};
 use crate::world::{Cut, Mutation, Outcome, World, reference};
 use evergate_connection::{Scratch, Snapshot};
@@ -95,13 +96,23 @@ fn same(who: &str, got: &[u8], expected: &[u8]) {
     }
 }
 
+/// A scenario with responses of so many bytes that not all of them are kept for a stash, and that records are reserved.
+fn large(rng: &mut Rng) -> Scenario {
+    let wire = rng.pick(&[Wire::Tls12, Wire::Tls13]);
+    let behind = rng.pick(&[Wire::Plain, Wire::Plain, Wire::Tls13]);
+    let sizes: Vec<_> = (0..1 + rng.below(2)).map(|_| (0, rng.below(700_000))).collect();
+    let mut scenario = requests_to(wire, behind, &sizes);
+    scenario.window = rng.pick(&[3000, 20_000, 100_000, 400_000]);
+    scenario
+}
+
 /// Runs with the seeds `from..to`, each undisturbed first and then with take-overs.
-fn seeds(from: u64, to: u64) {
+fn seeds(from: u64, to: u64, make: fn(&mut Rng) -> Scenario) {
     let configs = [Wire::Plain, Wire::Tls12, Wire::Tls13].map(|behind| (behind, config(behind)));
     let mut scratch = Scratch::new();
     for seed in from..to {
         let mut rng = Rng(seed.wrapping_mul(0x1234_5677));
-        let scenario = random(&mut rng);
+        let scenario = make(&mut rng);
         let (_, config) = configs.iter().find(|(behind, _)| *behind == scenario.behind).unwrap();
         let expected = reference(&scenario, config, &mut scratch);
         let steps = run(&scenario, config, &expected, seed, &[], Mutation::None, &mut scratch);
@@ -118,21 +129,26 @@ fn seeds(from: u64, to: u64) {
 }
 
 /// `SEEDS=7..9` runs others, `TRACE=1` shows what the backup gets.
-fn seeds_or(from: u64, to: u64) {
+fn seeds_or(from: u64, to: u64, make: fn(&mut Rng) -> Scenario) {
     let given = std::env::var("SEEDS").ok();
     let given = given.as_deref().and_then(|seeds| seeds.split_once(".."));
     match given.and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?))) {
-        Some((from, to)) => seeds(from, to),
-        None => seeds(from, to),
+        Some((from, to)) => seeds(from, to, make),
+        None => seeds(from, to, make),
     }
 }
 
 #[test]
 fn a_restored_connection_goes_on_as_if_nothing_had_happened() {
-    seeds_or(0, 200);
+    seeds_or(0, 200, random);
 }
 
 #[test]
 fn a_restored_connection_goes_on_as_if_nothing_had_happened_with_other_seeds() {
-    seeds_or(1000, 1200);
+    seeds_or(1000, 1200, random);
+}
+
+#[test]
+fn a_restored_connection_goes_on_with_large_responses() {
+    seeds_or(0, 40, large);
 }

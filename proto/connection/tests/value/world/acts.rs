@@ -1,6 +1,6 @@
 //! What may happen next: reads, writes, acknowledgements, time.
 
-use super::leg::{Dial, Idle, Leg};
+use super::leg::{Dial, Idle, Leg, Pace};
 use super::{DOWN, Mutation, Outcome, STEPS_MAX, World};
 use crate::harness::peer::Peer;
 use crate::harness::rig::fill;
@@ -107,9 +107,9 @@ impl World<'_> {
         if self.closed.is_some() || !self.conn.wants_client() {
             return false;
         }
-        let limit = (self.client.acked + self.scenario.window as u64).min(self.client.sent.len() as u64);
-        let limit = if self.mirrors { limit } else { self.client.sent.len() as u64 };
-        let most = limit.saturating_sub(self.client.read) as usize;
+        let window = self.window();
+        let client = &mut self.client;
+        let most = client.pace.limit(window, (client.acked, client.read, client.sent.len() as u64)) as usize;
         if most == 0 {
             let ended = self.client.fin && self.client.read == self.client.sent.len() as u64;
             if ended && !self.client.end_told {
@@ -129,16 +129,20 @@ impl World<'_> {
         true
     }
 
+    /// How much a peer says beyond what is acknowledged, and whether it has lost a packet and waits. `None`: as much as it likes.
+    fn window(&mut self) -> Option<(u64, bool)> {
+        self.mirrors.then(|| (self.scenario.window as u64, self.rng.chance(2)))
+    }
+
     fn read_server(&mut self) -> bool {
         let Some(id) = self.conn.leg_id().filter(|_| self.closed.is_none()) else { return false };
+        let window = self.window();
         let Some(leg) = self.legs.get_mut(&id).filter(|leg| leg.open && leg.held) else { return false };
         let plan = self.conn.begin_server_read(self.scratch);
         if plan == ReadPlan::Nothing {
             return false;
         }
-        let limit = (leg.acked + self.scenario.window as u64).min(leg.sent.len() as u64);
-        let limit = if self.mirrors { limit } else { leg.sent.len() as u64 };
-        let most = limit.saturating_sub(leg.read) as usize;
+        let most = leg.pace.limit(window, (leg.acked, leg.read, leg.sent.len() as u64)) as usize;
         if most == 0 {
             let over = leg.read == leg.sent.len() as u64 && !leg.end_told;
             if over && (leg.app.fin || leg.app.reset) {
@@ -311,6 +315,7 @@ impl World<'_> {
             released: false,
             sent: Vec::new(),
             acked: 0,
+            pace: Pace::default(),
             read: 0,
             end_told: false,
             wire: Vec::new(),

@@ -14,6 +14,24 @@ pub(super) struct Dial {
     pub(super) reuse: bool,
 }
 
+/// How fast a peer may say more.
+#[derive(Default)]
+pub(super) struct Pace {
+    /// Its timer for retransmission has fired.
+    waits: bool,
+}
+
+impl Pace {
+    /// How much more can be read of a peer that has `said` so much. One that waits says nothing new before all that was read is
+    /// acknowledged: it repeats the first segment only.
+    pub(super) fn limit(&mut self, window: Option<(u64, bool)>, (acked, read, said): (u64, u64, u64)) -> u64 {
+        let Some((window, loses)) = window else { return said - read };
+        self.waits = (self.waits || loses) && acked < read;
+        let limit = if self.waits { read } else { acked + window };
+        limit.min(said).saturating_sub(read)
+    }
+}
+
 /// A server's connection.
 pub(super) struct Leg {
     pub(super) app: App,
@@ -27,6 +45,7 @@ pub(super) struct Leg {
     pub(super) released: bool,
     pub(super) sent: Vec<u8>,
     pub(super) acked: u64,
+    pub(super) pace: Pace,
     pub(super) read: u64,
     pub(super) end_told: bool,
     /// Everything ever written to it, by position.
