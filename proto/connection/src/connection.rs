@@ -254,11 +254,8 @@ impl Connection {
     pub fn mirror_to_backups(&mut self) {
         let listener = self.listener();
         let open = Open {
-            id: self.id,
             generation: self.snapshot.generation,
             listener: listener.name.clone(),
-            client: self.client,
-            local: self.local,
             kind: if listener.protocol.is_http() { Kind::Http } else { Kind::Raw },
             tls: listener.protocol.is_tls(),
         };
@@ -316,6 +313,12 @@ impl Connection {
     /// Whether a request is under way, or a tunnel is open.
     pub fn is_busy(&self) -> bool {
         self.leg.is_some() || !self.plain.is_empty() || !self.raw.is_empty() || self.request != self.response
+    }
+
+    /// Whether nothing that the client might still say matters: all of its last request is here, or we have sent our end.
+    pub fn is_past_requests(&self) -> bool {
+        let last = self.last_response || self.leg.as_ref().is_some_and(|leg| leg.route.flags.close);
+        self.closing || (last && matches!(self.receiving, Receiving::Head | Receiving::Ended))
     }
 
     /// Everything is done and flushed: the worker drops it after performing the effects.

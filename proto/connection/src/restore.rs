@@ -48,7 +48,8 @@ pub struct ResumedLeg {
 }
 
 impl Connection {
-    /// Rebuilds a connection. `fresh` is used where nothing of a handshake was mirrored. Performs output of its own:
+    /// Rebuilds a connection. `fresh` says which one it is, and is used where nothing of a handshake was mirrored; its
+    /// listener is not looked at. Performs output of its own:
     /// collect it from `io` like after any call, then feed the peers' bytes from the frontiers.
     pub fn restore(
         snapshot: &Arc<Snapshot>,
@@ -63,8 +64,7 @@ impl Connection {
         let listener = snapshot
             .listener_index(&open.listener)
             .ok_or_else(|| RestoreError::Listener(open.listener.clone()))?;
-        let accepted =
-            Accepted { id: open.id, listener, client: open.client, local: open.local, ..fresh.clone() };
+        let accepted = Accepted { listener, ..fresh.clone() };
         let mut connection = Connection::new(snapshot, &accepted, io.now);
         connection.remote = Some(Box::new(Remote::of(state)));
         connection.next_leg = state.last_leg + 1;
@@ -119,8 +119,8 @@ impl Connection {
                     secret: *secret,
                     accepted_unix_s: *accepted_unix_s,
                     generation: open.generation,
-                    client: open.client,
-                    local: open.local,
+                    client: self.client,
+                    local: self.local,
                 };
                 self.check_generation(open.generation)?;
                 let config =

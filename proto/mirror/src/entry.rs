@@ -1,13 +1,12 @@
 //! The entries: one change each of what a backup holds.
 
 use evergate_base::session::Sealed;
-use std::net::SocketAddr;
 
 /// Names a connection in logs, request ids and mirrors; 64 random bits drawn at accept.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
-pub struct ConnectionId(pub u64);
+pub struct ConnectionId(#[serde(with = "postcard::fixint::le")] pub u64);
 
 /// What kind of traffic a connection carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -18,19 +17,13 @@ pub enum Kind {
     Raw,
 }
 
-/// A connection was accepted.
+/// A connection was accepted. Which one says the frame, and between which addresses the client's leg.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Open {
-    /// The connection.
-    pub id: ConnectionId,
     /// Configuration generation under which it was accepted.
     pub generation: u64,
     /// Name of the listener: indexes differ between configurations.
     pub listener: String,
-    /// Address of the client's end.
-    pub client: SocketAddr,
-    /// Address of our end.
-    pub local: SocketAddr,
     /// What it carries.
     pub kind: Kind,
     /// Whether a TLS handshake comes first.
@@ -123,13 +116,14 @@ pub struct Route {
     /// What the response depends on.
     pub flags: RouteFlags,
     /// Hash of the head as the client sent it: a client that retransmits another head is refused.
+    #[serde(with = "postcard::fixint::le")]
     pub head_hash: u64,
     /// Where the leg speaks TLS.
     pub tls: Option<Box<LegTls>>,
 }
 
 /// The client's bytes up to here have reached their server.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientCheckpoint {
     /// Raw input position: the start of a record (or any byte of a plain connection).
     pub input: u64,
@@ -156,7 +150,7 @@ pub struct ClientCheckpoint {
 }
 
 /// The client has received everything up to here.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerCheckpoint {
     /// Cipher output position that the client acknowledged: the start of a record.
     pub output: u64,
@@ -202,6 +196,7 @@ pub struct Boundary {
     /// Plaintext lengths, run-length coded: (length, how many).
     pub lengths: Vec<(u16, u32)>,
     /// Fold of the records' authentication tags: another plaintext under the same nonce is found before it leaves.
+    #[serde(with = "postcard::fixint::le")]
     pub digest: u64,
 }
 

@@ -7,8 +7,9 @@
 //! Invariants: a frame is at most [`FRAME_BYTES_MAX`] long; what does not parse ends the channel.
 
 use crate::wire::decode;
-use crate::{ConnectionId, Entry, Mirrored, WireError};
+use crate::{ClientCheckpoint, ConnectionId, Entry, Mirrored, Phase, ServerCheckpoint, WireError};
 use evergate_base::session::{KeptSession, SessionId};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// The longest frame, in bytes, without its length.
@@ -40,11 +41,14 @@ pub struct LegFacts {
     /// The peer's end.
     pub remote: SocketAddr,
     /// Sequence number of the byte that we send at position 0.
+    #[serde(with = "postcard::fixint::le")]
     pub sent: u32,
     /// Sequence number of the byte that we receive at position 0.
+    #[serde(with = "postcard::fixint::le")]
     pub received: u32,
     /// Up to where its peer has been acknowledged for certain: less than `received` when what was received on an earlier leg of
     /// the same TCP connection is not, because not all backups know yet that they do not need it.
+    #[serde(with = "postcard::fixint::le")]
     pub acknowledged: u32,
     /// Largest segment, in bytes without options.
     pub mss: u16,
@@ -91,8 +95,10 @@ pub enum Frame {
         bucket: u16,
         /// Everything about it so far; nothing when it was just accepted.
         state: Option<Box<Mirrored>>,
+        /// Its legs, by number: 0 is the client's.
+        legs: BTreeMap<u32, LegFacts>,
     },
-    /// A leg of the connection: 0 is the client's.
+    /// A further leg of the connection, or one of which more is known.
     Leg {
         /// The connection.
         connection: ConnectionId,
@@ -139,17 +145,27 @@ pub struct Answer {
 }
 
 /// Version of the frames.
-pub const FRAME_VERSION: u8 = 4;
+pub const FRAME_VERSION: u8 = 5;
+
+/// How long a frame may wait for company.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Haste {
+    /// Long: nobody waits for it to be taken in but peers for acknowledgements, between two messages.
+    #[default]
+    None,
+    /// A little: such peers are in the middle of a stream.
+    Some,
+    /// Not at all: something is sent after it.
+    Full,
+}
 
 impl Frame {
-    /// Whether nobody waits for it to be taken in but peers for acknowledgements: it may wait for company.
-    pub fn is_lazy(&self) -> bool {
+    /// How long it may wait for company.
+    pub fn haste(&self) -> Haste {
         match self {
-            Frame::Entries { entries, .. } => {
-                entries.iter().all(|entry| matches!(entry, Entry::Client(_) | Entry::Server(_)))
-            }
-            Frame::End { .. } => true,
-            _ => false,
+            Frame::Entries { entries, .. } => entries.iter().map(haste).max().unwrap_or_default(),
+            Frame::Begin { state: None, .. } | Frame::End { .. } => Haste::None,
+            _ => Haste::Full,
         }
     }
 
@@ -191,6 +207,20 @@ fn too_long(length: usize) -> WireError {
     WireError::TooLong { what: FRAME, length, max: FRAME_BYTES_MAX }
 }
 
+fn haste(entry: &Entry) -> Haste {
+    match entry {
+        Entry::Open(_) => Haste::None, // nothing is sent before more is said
+        Entry::Client(ClientCheckpoint { phase, .. }) | Entry::Server(ServerCheckpoint { phase, .. }) => {
+            if *phase == Phase::Head {
+                Haste::None
+            } else {
+                Haste::Some
+            }
+        }
+        _ => Haste::Full,
+    }
+}
+
 fn append<T: serde::Serialize>(value: &T, out: &mut Vec<u8>) -> Result<(), WireError> {
     let start = out.len();
     out.extend_from_slice(&[0; PREFIX]);
@@ -218,16 +248,16 @@ fn body_of(bytes: &[u8]) -> Result<Option<&[u8]>, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ServerCheckpoint;
-
     #[test]
-    fn only_frames_that_nobody_waits_for_are_lazy() {
+    fn only_frames_that_nobody_waits_for_wait() {
         let connection = ConnectionId(1);
-        let server = || Entry::Server(ServerCheckpoint::default());
+        let server = |phase| Entry::Server(ServerCheckpoint { phase, ..ServerCheckpoint::default() });
         let close = Entry::Close { plain: 0, abort: false };
-        assert!(Frame::Entries { connection, entries: vec![server()] }.is_lazy());
-        assert!(!Frame::Entries { connection, entries: vec![server(), close] }.is_lazy());
-        assert!(Frame::End { connection }.is_lazy());
-        assert!(!Frame::Complete { bucket: 1 }.is_lazy());
+        let haste = |entries| Frame::Entries { connection, entries }.haste();
+        assert_eq!(haste(vec![server(Phase::Head)]), Haste::None);
+        assert_eq!(haste(vec![server(Phase::Head), server(Phase::Body(vec![1]))]), Haste::Some);
+        assert_eq!(haste(vec![close, server(Phase::Head)]), Haste::Full);
+        assert_eq!(Frame::End { connection }.haste(), Haste::None);
+        assert_eq!(Frame::Complete { bucket: 1 }.haste(), Haste::Full);
     }
 }

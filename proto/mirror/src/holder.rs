@@ -114,7 +114,7 @@ impl Holder {
                 announced.offices.insert(bucket, office);
             }
             Frame::Sessions(_) => {} // of no connection: the channel's owner takes them before
-            Frame::Begin { connection, bucket, state } => {
+            Frame::Begin { connection, bucket, state, legs } => {
                 let office = self.office(announced, bucket)?;
                 if !self.counts(bucket, office) {
                     if !self.held.contains_key(&connection) && self.forgotten.len() < FORGOTTEN_MAX {
@@ -125,7 +125,7 @@ impl Holder {
                 self.remove(connection);
                 self.forgotten.remove(&connection);
                 let state = state.map(|state| *state).unwrap_or_default();
-                let held = Held { bucket, office, state, legs: BTreeMap::new() };
+                let held = Held { bucket, office, state, legs };
                 self.held.insert(connection, Box::new(held));
                 self.buckets.entry(bucket).or_default().insert(connection);
             }
@@ -287,7 +287,7 @@ mod tests {
     const OFFICE: Office = Office { epoch: 3, proposer: 1, incarnation: 9, moves: 0 };
 
     fn begin(id: u64, bucket: u16) -> Frame {
-        Frame::Begin { connection: ConnectionId(id), bucket, state: None }
+        Frame::Begin { connection: ConnectionId(id), bucket, state: None, legs: BTreeMap::new() }
     }
 
     fn later(moves: u32) -> Office {

@@ -16,6 +16,7 @@ mod frame;
 mod holder;
 mod log;
 mod mirrored;
+mod sparse;
 mod wire;
 
 pub use check::{FLIGHT_BYTES_MAX, GENERATION_MAX, NUMBER_MAX, OutOfRange, POSITION_MAX, RUN_BYTES_MAX};
@@ -24,7 +25,7 @@ pub use entry::{
     RecordKind, RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,
 };
 pub use feed::{FEED_BYTES_MAX, FEED_FRAMES_MAX, Feed, FeedError};
-pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, LegFacts, Office, SessionNews};
+pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, Haste, LegFacts, Office, SessionNews};
 pub use holder::{Announced, Held, Holder, HolderError};
 pub use log::{Log, OUTSTANDING_MAX};
 pub use mirrored::{Mirrored, Stash};

@@ -41,9 +41,8 @@ impl Worker {
     pub(super) fn begin(&mut self, key: ConnectionId, facts: LegFacts) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         client.legs.insert(0, facts);
-        let bucket = client.bucket;
-        self.say(bucket, &Frame::Begin { connection: key, bucket, state: None }, None);
-        self.say(bucket, &Frame::Leg { connection: key, leg: 0, facts }, None);
+        let (bucket, legs) = (client.bucket, client.legs.clone());
+        self.say(bucket, &Frame::Begin { connection: key, bucket, state: None, legs }, None);
     }
 
     pub(super) fn tell_leg(&mut self, key: ConnectionId, number: u32, facts: LegFacts) {
@@ -314,13 +313,11 @@ impl Worker {
         let mut frames = Vec::new();
         for key in self.keys_of(bucket) {
             let Some(client) = self.clients.get(&key) else { continue };
-            frames.extend(whole(key, bucket, &client.fold, &client.legs));
-            if let Some((_, notice)) = frames.last_mut() {
-                *notice = Some(Notice::Entry { key, index: client.queued });
-            }
+            let notice = Notice::Entry { key, index: client.queued };
+            frames.push((whole(key, bucket, &client.fold, &client.legs), Some(notice)));
         }
         for ending in self.ending.values().filter(|ending| ending.bucket == bucket) {
-            frames.extend(whole(ending.key, bucket, &ending.fold, &ending.legs));
+            frames.push((whole(ending.key, bucket, &ending.fold, &ending.legs), None));
         }
         frames.extend(self.taken_frames(bucket));
         for (frame, notice) in frames {
@@ -410,10 +407,6 @@ pub(super) fn whole(
     bucket: u16,
     state: &Mirrored,
     legs: &BTreeMap<u32, LegFacts>,
-) -> Vec<(Frame, Option<Notice>)> {
-    let state = Some(Box::new(state.clone()));
-    let mut frames = vec![(Frame::Begin { connection, bucket, state }, None)];
-    frames
-        .extend(legs.iter().map(|(leg, facts)| (Frame::Leg { connection, leg: *leg, facts: *facts }, None)));
-    frames
+) -> Frame {
+    Frame::Begin { connection, bucket, state: Some(Box::new(state.clone())), legs: legs.clone() }
 }

@@ -127,12 +127,9 @@ impl Take {
         std::iter::once(&mut self.client).chain(self.server.as_mut())
     }
 
-    fn frames(&self) -> Vec<(Frame, Option<Notice>)> {
-        let mut frames = whole(self.id, self.bucket, &self.held.state, &self.held.legs);
-        if let Some((_, notice)) = frames.last_mut() {
-            *notice = Some(Notice::Taken { key: self.id });
-        }
-        frames
+    fn frame(&self) -> (Frame, Option<Notice>) {
+        let frame = whole(self.id, self.bucket, &self.held.state, &self.held.legs);
+        (frame, Some(Notice::Taken { key: self.id }))
     }
 
     fn silence(&mut self, kernel: &mut Kernel) {
@@ -176,9 +173,8 @@ impl Worker {
 
     /// The backups hear everything about a connection, before any further entry of it.
     fn tell(&mut self, take: &Take) {
-        for (frame, notice) in take.frames() {
-            self.say(take.bucket, &frame, notice);
-        }
+        let (frame, notice) = take.frame();
+        self.say(take.bucket, &frame, notice);
     }
 
     /// Takes the rounds that are under way as far as they go now.
@@ -313,7 +309,7 @@ impl Worker {
     /// What a backup that is filled meanwhile must hear of connections that are being taken over.
     pub(super) fn taken_frames(&self, bucket: u16) -> Vec<(Frame, Option<Notice>)> {
         let takes = self.rounds.iter().flat_map(|round| &round.takes);
-        takes.filter(|take| take.bucket == bucket).flat_map(Take::frames).collect()
+        takes.filter(|take| take.bucket == bucket).map(Take::frame).collect()
     }
 
     /// Whether connections of the bucket are still being taken over.

@@ -173,8 +173,10 @@ impl Incoming {
                 (Frame::Hello { .. }, Some(_)) | (_, None) => anyhow::bail!("frames out of order"),
                 _ => {}
             }
-            if let Frame::Leg { facts, .. } = &frame {
-                layout.know_neighbour(facts);
+            match &frame {
+                Frame::Begin { legs, .. } => legs.values().for_each(|facts| layout.know_neighbour(facts)),
+                Frame::Leg { facts, .. } => layout.know_neighbour(facts),
+                _ => {}
             }
             if let Frame::Sessions(more) = frame {
                 news.extend(more);

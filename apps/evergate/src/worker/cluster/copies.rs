@@ -11,14 +11,15 @@ use crate::worker::{Client, Worker};
 use evergate_base::Micros;
 use evergate_bpf::Leases;
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
-use evergate_mirror::{FRAME_VERSION, Frame, Office};
+use evergate_mirror::{FRAME_VERSION, Frame, Haste, Office};
 use std::collections::BTreeMap;
 
 /// Turns for which frames wait for company.
 const HELD_TURNS_MAX: u32 = 2;
-/// How long frames wait that nothing waits for, and how many bytes of them.
-const LAZY_SPAN: Micros = Micros(300);
-const LAZY_BYTES_MAX: usize = 16_384;
+/// How long frames wait of streams' acknowledgements, and of others that nothing is sent after; and how many bytes of them.
+const STREAM_SPAN: Micros = Micros(300);
+const LONG_SPAN: Micros = Micros::from_ms(2);
+const WAITING_BYTES_MAX: usize = 16_384;
 /// Between two attempts to make a channel.
 const RETRY: Micros = Micros::from_ms(50);
 
@@ -178,14 +179,8 @@ impl Worker {
             let Some(client) = self.clients.get(key) else { continue };
             let Some(mirroring) = &client.mirroring else { continue };
             let connection = client.connection.id();
-            let state = Some(mirroring.fold.clone());
-            frames.push((Frame::Begin { connection, bucket: bucket.0, state }, None));
-            for (leg, facts) in &mirroring.legs {
-                frames.push((Frame::Leg { connection, leg: *leg, facts: *facts }, None));
-            }
-            if let Some((_, notice)) = frames.last_mut() {
-                *notice = Some(Notice::Entry { key, index: mirroring.queued });
-            }
+            let notice = Notice::Entry { key, index: mirroring.queued };
+            frames.push((mirroring.whole(connection), Some(notice)));
         }
         let Some(cluster) = &mut self.cluster else { return };
         frames.extend(cluster.ending_frames(bucket).map(|frame| (frame, None)));
@@ -212,14 +207,18 @@ impl Cluster {
             if self.held_turns == 0 {
                 self.held_since = now;
             }
-            let lazy = !self.urgent && waiting < LAZY_BYTES_MAX && now.since(self.held_since) < LAZY_SPAN;
-            if lazy || (self.urgent && busy && self.held_turns < HELD_TURNS_MAX) {
+            let waits = match self.haste {
+                Haste::Full => busy && self.held_turns < HELD_TURNS_MAX,
+                Haste::Some => now.since(self.held_since) < STREAM_SPAN,
+                Haste::None => now.since(self.held_since) < LONG_SPAN,
+            };
+            if waits && (self.haste == Haste::Full || waiting < WAITING_BYTES_MAX) {
                 self.held_turns += 1;
                 return;
             }
         }
         self.held_turns = 0;
-        self.urgent = false;
+        self.haste = Haste::None;
         let mut lost = Vec::new();
         for (peer, outgoing) in &mut self.outgoing {
             if let Err(error) = outgoing.flush() {
@@ -266,7 +265,7 @@ impl Cluster {
         let now = office(term);
         let mut result = Ok(());
         let Some(announced) = outgoing.announced.get_mut(usize::from(bucket.0)) else { return };
-        self.urgent |= !frame.is_lazy();
+        self.haste = self.haste.max(frame.haste());
         if announced.replace(now) != Some(now) {
             result = outgoing.feed.push(&Frame::Office { bucket: bucket.0, office: now }, None);
         }

@@ -86,12 +86,11 @@ impl Cluster {
     /// What a backup that is filled must hear of connections that end.
     pub(super) fn ending_frames(&self, bucket: Bucket) -> impl Iterator<Item = Frame> {
         let endings = self.endings.iter().filter(move |ending| ending.bucket == bucket);
-        endings.flat_map(|ending| {
-            let (connection, bucket) = (ending.connection, ending.bucket.0);
-            let begin = Frame::Begin { connection, bucket, state: Some(ending.fold.clone()) };
-            let legs = ending.legs.iter();
-            let legs = legs.map(move |(leg, facts)| Frame::Leg { connection, leg: *leg, facts: *facts });
-            std::iter::once(begin).chain(legs)
+        endings.map(|ending| Frame::Begin {
+            connection: ending.connection,
+            bucket: ending.bucket.0,
+            state: Some(ending.fold.clone()),
+            legs: ending.legs.clone(),
         })
     }
 }

@@ -38,7 +38,7 @@ use channel::Outgoing;
 use evergate_base::Micros;
 use evergate_bpf::{Events, Flow, Gate, Lane, LaneId};
 use evergate_cluster::{Bucket, Freeze, MemberSet, NodeId, Role};
-use evergate_mirror::{Holder, Office};
+use evergate_mirror::{Haste, Holder, Office};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
@@ -114,10 +114,10 @@ pub(crate) struct Cluster {
     events: Events,
     knocks: knocks::Knocks,
     news: sessions::News,
-    /// Turns that frames have waited for company, since when, and whether something waits for one of them to be taken.
+    /// Turns that frames have waited for company, since when, and how much haste there is.
     held_turns: u32,
     held_since: Micros,
-    urgent: bool,
+    haste: Haste,
     /// Buckets that are to become quiet, for which move, and in which office.
     freezing: BTreeMap<Bucket, (Freeze, Office)>,
     /// Those that are quiet, and were reported: the next owner may go on at any moment.
@@ -172,7 +172,7 @@ impl Cluster {
             news: sessions::News::default(),
             held_turns: 0,
             held_since: Micros(0),
-            urgent: false,
+            haste: Haste::None,
             freezing: BTreeMap::new(),
             frozen: BTreeSet::new(),
             reports,
@@ -237,7 +237,8 @@ impl Cluster {
     /// Milliseconds that the loop may sleep.
     pub(crate) fn wait_ms(&self) -> i32 {
         let held = self.held_turns > 0;
-        let now = !self.acknowledged.is_empty() || !self.dirty.is_empty() || (held && self.urgent);
+        let now =
+            !self.acknowledged.is_empty() || !self.dirty.is_empty() || (held && self.haste == Haste::Full);
         if now || self.has_resting() {
             0
         } else if held || !self.timed.is_empty() {

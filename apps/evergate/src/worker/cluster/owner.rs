@@ -10,7 +10,7 @@ use crate::worker::upstream::Upstream;
 use evergate_base::Micros;
 use evergate_bpf::{Flow, Leases};
 use evergate_cluster::{Bucket, MemberSet, NodeId};
-use evergate_mirror::{Entry, Frame, LegFacts, Mirrored, Phase, Side};
+use evergate_mirror::{ConnectionId, Entry, Frame, Haste, LegFacts, Mirrored, Phase, Side};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -51,6 +51,12 @@ impl Mirroring {
             server_end: None,
             broken: false,
         }
+    }
+
+    /// Everything about it, for a backup that knows nothing.
+    pub(super) fn whole(&self, connection: ConnectionId) -> Frame {
+        let (state, legs) = (Some(self.fold.clone()), self.legs.clone());
+        Frame::Begin { connection, bucket: self.bucket.0, state, legs }
     }
 
     /// The connection ends by RST.
@@ -139,8 +145,8 @@ impl Worker {
         cluster.note_slot(mirroring.leg.slot.index(), key);
         let (bucket, facts) = (mirroring.bucket, mirroring.leg.mirrored());
         mirroring.legs.insert(0, facts);
-        cluster.say(bucket, &Frame::Begin { connection, bucket: bucket.0, state: None }, None);
-        cluster.say(bucket, &Frame::Leg { connection, leg: 0, facts }, None);
+        let legs = mirroring.legs.clone();
+        cluster.say(bucket, &Frame::Begin { connection, bucket: bucket.0, state: None, legs }, None);
         self.note_bucket(key, bucket);
     }
 
@@ -149,12 +155,7 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get(key) else { return };
         let Some(mirroring) = &client.mirroring else { return };
-        let (connection, bucket) = (client.connection.id(), mirroring.bucket);
-        let state = Some(mirroring.fold.clone());
-        cluster.say(bucket, &Frame::Begin { connection, bucket: bucket.0, state }, None);
-        for (leg, facts) in &mirroring.legs {
-            cluster.say(bucket, &Frame::Leg { connection, leg: *leg, facts: *facts }, None);
-        }
+        cluster.say(mirroring.bucket, &mirroring.whole(client.connection.id()), None);
     }
 
     /// A server leg is open (or used again): the backups must know it before any entry names it.
@@ -201,9 +202,10 @@ impl Worker {
         }
         let (bucket, index) = (mirroring.bucket, mirroring.queued);
         // Some clients say nothing more before what they said is acknowledged.
-        let waits =
-            mirroring.leg.is_patient() && entries.iter().any(|entry| matches!(entry, Entry::Client(_)));
-        cluster.urgent |= waits;
+        let waits = mirroring.leg.is_patient() && !client.connection.is_past_requests();
+        if waits && entries.iter().any(|entry| matches!(entry, Entry::Client(_))) {
+            cluster.haste = Haste::Full;
+        }
         let connection = client.connection.id();
         if let Some(facts) = mirroring.learn_next_hop() {
             cluster.say(bucket, &Frame::Leg { connection, leg: 0, facts }, None);
@@ -270,7 +272,8 @@ impl Worker {
         let Some(client) = self.clients.get_mut(key) else { return };
         let (released, end) = match side {
             Side::Client => {
-                let answers = client.connection.is_busy(); // the answer takes the ACK along
+                // The answer takes the ACK along, or the end.
+                let answers = client.connection.is_busy() || client.connection.is_past_requests();
                 let leg = client.mirroring.as_mut().map(|mirroring| &mut mirroring.leg);
                 let at_once = |leg: &mut Gated| leg.release(position, now) || (!answers && leg.is_patient());
                 (leg.is_some_and(at_once), End::Client)
@@ -318,6 +321,9 @@ impl Worker {
         let lane = cluster.lane.id();
         // The next request of a client that did not wait for the answer waits for its acknowledgement.
         let eager = client.connection.awaits_completion().0;
+        if eager {
+            cluster.haste = Haste::Full; // or for what is on its way to the backups
+        }
         let mut happened = mirroring.leg.watch(lane, eager, now);
         let mut due = mirroring.leg.rests_on_time(now);
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));

@@ -273,12 +273,10 @@ impl Cluster {
             for (number, take) in (1..).zip(takes) {
                 let (connection, last) = (take.id, number == takes.len());
                 let state = Some(Box::new(take.held.state.clone()));
-                self.say_to(node, bucket, &Frame::Begin { connection, bucket: bucket.0, state }, None);
-                for (place, (leg, facts)) in (1..).zip(&take.held.legs) {
-                    let notice = (last && place == take.held.legs.len())
-                        .then_some(Notice::Taken { bucket: bucket.0, stage });
-                    self.say_to(node, bucket, &Frame::Leg { connection, leg: *leg, facts: *facts }, notice);
-                }
+                let legs = take.held.legs.clone();
+                let begin = Frame::Begin { connection, bucket: bucket.0, state, legs };
+                let notice = last.then_some(Notice::Taken { bucket: bucket.0, stage });
+                self.say_to(node, bucket, &begin, notice);
             }
             let nodes = self.untold.entry((stage, bucket)).or_insert(MemberSet::EMPTY);
             *nodes = nodes.with(node);
