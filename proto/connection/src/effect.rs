@@ -67,6 +67,8 @@ pub enum Effect {
         clean: bool,
         /// Record layer of a TLS leg, which goes with the socket.
         records: Option<Box<Records>>,
+        /// The connection breaks off with this: the socket serves others only after the backups were told that it is over.
+        breaks: bool,
     },
     /// Send FIN to the server after what is queued.
     ShutdownServer {

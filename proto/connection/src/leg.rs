@@ -346,7 +346,7 @@ impl Connection {
 
     fn retry(&mut self, io: &mut Io<'_>) {
         let Some(mut old) = self.leg.take() else { return };
-        io.effects.push(Effect::Release { leg: old.id, clean: false, records: None });
+        io.effects.push(Effect::Release { leg: old.id, clean: false, records: None, breaks: false });
         io.effects.up.clear(); // bytes of this call for the broken leg
         self.up.clear();
         old.tried.push(old.trying.unwrap_or(u32::MAX));
@@ -396,7 +396,7 @@ impl Connection {
         }
         match &mut self.remote {
             Some(remote) => remote.part(&leg, clean, records, uplink, plain),
-            None => io.effects.push(Effect::Release { leg: leg.id, clean, records }),
+            None => io.effects.push(Effect::Release { leg: leg.id, clean, records, breaks: false }),
         }
         io.scratch.spare_leg(leg);
     }

@@ -284,7 +284,7 @@ impl Remote {
     pub(crate) fn part_early(&mut self, effects: &mut Effects) {
         self.perform_released(effects); // what is known by now is no exception
         for Parting { leg, .. } in self.partings.drain(..) {
-            effects.push(Effect::Release { leg, clean: true, records: None });
+            effects.push(Effect::Release { leg, clean: true, records: None, breaks: false });
         }
     }
 
@@ -481,14 +481,17 @@ impl Remote {
         for parting in free {
             let clean = self.is_clean(&parting);
             let records = parting.records.filter(|_| clean);
-            effects.push(Effect::Release { leg: parting.leg, clean, records });
+            effects.push(Effect::Release { leg: parting.leg, clean, records, breaks: false });
         }
     }
 
-    /// The connection is over: nobody will take it over.
-    pub(crate) fn release_all(&mut self, effects: &mut Effects) {
-        for parting in self.partings.drain(..) {
-            effects.push(Effect::Release { leg: parting.leg, clean: false, records: None });
+    /// The connection is over: nobody will take it over. When it breaks off, no backup will want to hear the last response of
+    /// a leg again.
+    pub(crate) fn release_all(&mut self, effects: &mut Effects, breaks: bool) {
+        for parting in std::mem::take(&mut self.partings) {
+            let clean = breaks && self.is_clean(&parting);
+            let records = parting.records.filter(|_| clean);
+            effects.push(Effect::Release { leg: parting.leg, clean, records, breaks });
         }
         self.deferred.clear();
     }

@@ -166,14 +166,15 @@ impl Worker {
             mirroring.leg.slot.open(); // before the socket closes: what it says then is said once
         }
         drop(client.socket);
+        let bucket = client.mirroring.as_ref().map(|mirroring| mirroring.bucket.0);
+        let told = client.mirroring.is_some_and(|mirroring| self.end_mirroring(*mirroring, connection));
         if let Some(upstream) = client.unsettled {
-            self.forget_unsettled(key, upstream);
+            self.forget_unsettled(key, upstream, told);
         }
-        if let Some(upstream) = client.upstream {
-            self.drop_upstream(upstream);
-        }
-        if let Some(mirroring) = client.mirroring {
-            self.end_mirroring(*mirroring, connection);
+        match (client.upstream, client.left) {
+            (Some(upstream), Some(left)) if told => self.keep_left(upstream, bucket, left),
+            (Some(upstream), _) => self.drop_upstream(upstream),
+            (None, _) => {}
         }
     }
 

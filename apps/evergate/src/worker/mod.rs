@@ -160,6 +160,7 @@ struct Client {
     handshaking: bool,
     fin_waits: bool,
     server_fin_waits: bool,
+    left: Option<upstream::Left>,
     again: bool,
     filed: Micros,
     /// Bytes that wait for this connection's peers, as counted last.
@@ -595,6 +596,7 @@ impl Client {
             handshaking,
             fin_waits: false,
             server_fin_waits: false,
+            left: None,
             again: false,
             buffered: 0,
             filed: Micros(u64::MAX),

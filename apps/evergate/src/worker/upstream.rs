@@ -127,20 +127,51 @@ impl Worker {
             }
         }
         let bucket = client.mirroring.as_ref().map(|mirroring| mirroring.bucket.0);
+        match clean && quiet {
+            true => self.keep_idle(key, bucket, records),
+            false => self.drop_upstream(key),
+        }
+        self.serve_waiting(generation);
+    }
+
+    /// The connection breaks off and is done with its server connection: kept for others once the backups were told.
+    pub(super) fn release_after(&mut self, client_key: Key, records: Option<Box<Records>>) {
+        if let Some(client) = self.clients.get_mut(client_key) {
+            let generation = client.connection.snapshot().generation;
+            client.left = Some(Left { generation, records });
+        }
+    }
+
+    /// The server connection of one that has broken off, of which the backups were told.
+    pub(super) fn keep_left(&mut self, key: Key, bucket: Option<u16>, left: Left) {
+        let now = self.now;
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        upstream.server.handle_response(now.since(upstream.used_since), true);
+        let quiet = !upstream.readable || is_quiet(upstream);
+        let (Some(gated), Some(cluster), true) = (&mut upstream.gated, &mut self.cluster, quiet) else {
+            return self.drop_upstream(key);
+        };
+        cluster.rest_pooled(key, gated, now);
+        gated.settle(gated.received().1, now); // nobody needs its last response any more
+        self.keep_idle(key, bucket, left.records);
+        self.serve_waiting(left.generation);
+    }
+
+    /// The server connection waits for its next request, if there is room.
+    fn keep_idle(&mut self, key: Key, bucket: Option<u16>, records: Option<Box<Records>>) {
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
         let idle = self.idle.entry((upstream.server.id, bucket)).or_default();
         let settings = self.current.last().and_then(|current| dial::idle_of(current, &upstream.server));
         let (idle_max, idle_span) = settings.unwrap_or((0, Micros(0)));
-        if !clean || !quiet || upstream.ended || upstream.connecting || idle.len() >= idle_max {
-            self.drop_upstream(key);
-        } else {
-            upstream.server.leave();
-            upstream.owner = None;
-            upstream.records = records;
-            upstream.readable = false;
-            upstream.idle_until = self.now + idle_span;
-            idle.push(key);
+        if upstream.ended || upstream.connecting || idle.len() >= idle_max {
+            return self.drop_upstream(key);
         }
-        self.serve_waiting(generation);
+        upstream.server.leave();
+        upstream.owner = None;
+        upstream.records = records;
+        upstream.readable = false;
+        upstream.idle_until = self.now + idle_span;
+        idle.push(key);
     }
 
     /// The connection's server connection from now on.
@@ -187,17 +218,20 @@ impl Worker {
     }
 
     /// Nobody will say any more that the last response of a leg that was given back has arrived: what nobody uses yet is
-    /// not kept.
-    pub(super) fn forget_unsettled(&mut self, client_key: Key, key: Key) {
+    /// not kept, unless the backups were `told` that nobody will ask.
+    pub(super) fn forget_unsettled(&mut self, client_key: Key, key: Key, told: bool) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         let Some(unsettled) = upstream.unsettled.take_if(|unsettled| unsettled.client == client_key) else {
             return;
         };
-        if unsettled.ends || upstream.owner.is_none() {
+        if unsettled.ends || (upstream.owner.is_none() && !told) {
             return self.drop_upstream(key);
         }
         if let Some(gated) = &mut upstream.gated {
             gated.settle(unsettled.received.1, self.now); // the connection that needed it is over
+        }
+        if let Some(cluster) = self.cluster.as_mut().filter(|_| upstream.owner.is_none()) {
+            cluster.look_at_pooled(key, self.now);
         }
     }
 
@@ -257,6 +291,12 @@ impl Worker {
         }
         self.idle.retain(|_, idle| !idle.is_empty());
     }
+}
+
+/// A server connection that a connection which breaks off is done with, and its record layer.
+pub(super) struct Left {
+    generation: u64,
+    records: Option<Box<Records>>,
 }
 
 /// Whether nothing waits to be read: what a server says after its response belongs to nobody.

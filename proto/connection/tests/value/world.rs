@@ -296,7 +296,7 @@ impl<'a> World<'a> {
                 assert!(!self.legs.contains_key(&leg) || self.mirrors, "a leg's number is used twice");
                 self.dials.push(Dial { leg, pool, hint, first: tried.is_empty(), reuse });
             }
-            Effect::Release { leg, clean, records } => {
+            Effect::Release { leg, clean, records, .. } => {
                 self.dials.retain(|dial| dial.leg != leg);
                 if let Some(leg) = self.legs.get_mut(&leg) {
                     assert_eq!(records.is_some(), clean && leg.tls.is_some());

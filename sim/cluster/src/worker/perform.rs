@@ -89,7 +89,9 @@ impl Worker {
             Effect::Dial { leg, pool, hint, tried, reuse } => {
                 self.dial(now, kernel, key, (leg, pool), hint, &tried, reuse)
             }
-            Effect::Release { clean, records, .. } => self.release_server(kernel, key, clean, records),
+            Effect::Release { clean, records, breaks, .. } => {
+                self.release_server(kernel, key, clean && !breaks, records);
+            }
             Effect::ResetServer { .. } => {
                 if let Some(upstream) = self.clients.get_mut(&key).and_then(|client| client.upstream.as_mut())
                 {

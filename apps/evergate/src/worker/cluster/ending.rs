@@ -31,16 +31,22 @@ pub(super) struct Ending {
 }
 
 impl Worker {
-    /// A mirrored connection is gone from this worker: its slots go too, and the backups hear of it in time.
-    pub(in crate::worker) fn end_mirroring(&mut self, mirroring: Mirroring, connection: ConnectionId) {
+    /// A mirrored connection is gone from this worker: its slots go too, and the backups hear of it in time. Whether they were
+    /// told already.
+    pub(in crate::worker) fn end_mirroring(
+        &mut self,
+        mirroring: Mirroring,
+        connection: ConnectionId,
+    ) -> bool {
         let now = self.now;
-        let Some(cluster) = &mut self.cluster else { return };
+        let Some(cluster) = &mut self.cluster else { return false };
         cluster.forget_slot(mirroring.leg.slot.index());
         let Mirroring { bucket, leg, fold, legs, broken, .. } = mirroring;
         let end = leg.end_sequence();
         let ending = Ending { connection, bucket, slot: leg.slot, end, fold, legs, until: now + WAIT };
         if broken || ending.is_over(now) {
-            return cluster.finish_ending(ending);
+            cluster.finish_ending(ending);
+            return true;
         }
         if cluster.endings.len() >= ENDINGS_MAX
             && let Some(oldest) = cluster.endings.pop_front()
@@ -49,6 +55,7 @@ impl Worker {
             cluster.finish_ending(oldest);
         }
         cluster.endings.push_back(ending);
+        false
     }
 }
 
