@@ -163,7 +163,7 @@ pub struct Connection {
     pub(crate) response: u32,
     pub(crate) leg: Option<Box<ServerLeg>>,
     pub(crate) next_leg: u32,
-    /// Session tickets, held back to leave with the first response.
+    /// Session tickets, held back to leave with the first response; counted as sent.
     pub(crate) tickets: Vec<u8>,
     pub(crate) down: Outlet,
     pub(crate) up: Outlet,

@@ -274,9 +274,7 @@ impl Connection {
         }
         self.send_waiting(io);
         if !self.tickets.is_empty() && !io.scratch.down.is_empty() {
-            let tickets = std::mem::take(&mut self.tickets);
-            self.out_pos += tickets.len() as u64;
-            io.scratch.down.prepend(&tickets);
+            io.scratch.down.prepend(&std::mem::take(&mut self.tickets));
         }
         if let Some(remote) = &mut self.remote {
             remote.flush_run();

@@ -117,12 +117,15 @@ impl Connection {
         }
         self.tls = ClientTls::Open(Box::new(records));
         self.in_pos = consumed;
-        if tickets_wait && self.receiving == Receiving::Head && self.remote.is_none() {
+        // With backups only for a request that is here already: until the client has all of this they hold its handshake.
+        let waits = self.remote.is_none() || !leftover.is_empty();
+        if tickets_wait && waits && self.receiving == Receiving::Head {
+            self.out_pos += flight.len() as u64;
             self.tickets = flight;
         } else {
             self.send_wire(io, &flight);
-            self.note_record_end(); // once the client has this, nobody needs the handshake's bytes any more
         }
+        self.note_record_end(); // once the client has this, nobody needs the handshake's bytes any more
         if self.receiving == Receiving::Tunnel {
             self.open_tunnel(io);
         } else {
