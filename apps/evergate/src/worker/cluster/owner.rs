@@ -382,14 +382,21 @@ impl Worker {
         {
             self.tend(key, Look::AtLast);
         }
-        while let Some(cluster) = &mut self.cluster
-            && let Some((_, key)) = cluster.pooled.pop_front_if(|(due, _)| *due <= now)
-        {
-            let gated = self.upstreams.get(key).and_then(|upstream| upstream.gated.as_ref());
-            if let Some(gated) = gated.filter(|gated| gated.slot.owes_ack()) {
-                let _ = cluster.lane.emit_acks([&gated.slot]); // the peer asks again
-            }
+        self.acknowledge_pooled();
+    }
+
+    /// Pooled server connections that nothing takes an ACK along from: of several at once.
+    fn acknowledge_pooled(&mut self) {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return };
+        let waits_most = Micros::from_ms(POOLED_AFTER_MS);
+        if cluster.pooled.front().is_none_or(|(due, _)| now.since(*due) < waits_most) {
+            return;
         }
+        let count = cluster.pooled.iter().take_while(|(due, _)| *due <= now).count();
+        let due = cluster.pooled.drain(..count);
+        let slots = due.filter_map(|(_, key)| Some(&self.upstreams.get(key)?.gated.as_ref()?.slot));
+        let _ = cluster.lane.emit_acks(slots.filter(|slot| slot.owes_ack())); // who misses it asks again
     }
 
     fn tend(&mut self, key: Key, look: Look) {
