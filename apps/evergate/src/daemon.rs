@@ -86,7 +86,7 @@ impl Daemon {
         keep.share_tickets(ground.as_ref().map(Ground::ticket_secret));
         let Assembled { generation, certificates } = assemble(&config, None, &mut keep)?;
         keep.commit();
-        let _ = evergate_sys::raise_file_limit();
+        make_room_for_files(config.limits.listener.connections_max as u64);
         let count = config.node.worker_count().get();
         let is_first = inherited.is_none();
         let inherited_sessions =
@@ -371,6 +371,14 @@ impl Daemon {
         if let Some(writer) = self.writer.take() {
             writer.finish();
         }
+    }
+}
+
+/// Descriptors for so many connections, and as many to servers: as far as the process may, and a table of 2 MB.
+fn make_room_for_files(connections: u64) {
+    const ROOM_MAX: u64 = 1 << 18;
+    if let Ok(limit) = evergate_sys::raise_file_limit() {
+        let _ = evergate_sys::make_room_for_files((2 * connections + 1024).min(limit).min(ROOM_MAX));
     }
 }
 

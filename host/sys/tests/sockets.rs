@@ -78,3 +78,18 @@ fn a_waker_ends_a_wait() {
     waker.drain();
     assert_eq!(epoll.wait(0).unwrap(), 0);
 }
+
+#[test]
+fn room_for_files_is_there_before_they_are_and_leaves_none_open() {
+    let size = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap();
+        line.trim().parse::<u64>().unwrap()
+    };
+    let limit = evergate_sys::raise_file_limit().unwrap();
+    let count = limit.min(4096);
+    evergate_sys::make_room_for_files(count).unwrap();
+    assert!(size() >= count, "{} of {count}", size());
+    assert!(!std::path::Path::new(&format!("/proc/self/fd/{}", count - 1)).exists(), "left open");
+    assert!(evergate_sys::make_room_for_files(limit + 1).is_err());
+}

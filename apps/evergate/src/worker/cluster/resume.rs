@@ -297,11 +297,12 @@ impl Worker {
         let mut awake = Vec::with_capacity(takes.len());
         for take in takes {
             self.pulse.beat();
-            match wake(cluster, take, Word::Ack) {
+            match wake(cluster, take) {
                 Some(take) => awake.push(take),
                 None => resumed.lost += 1,
             }
         }
+        move_on(cluster, &awake);
         for take in awake {
             self.pulse.beat();
             match self.resume(take) {
@@ -341,7 +342,7 @@ impl Worker {
             let later = cluster.knocks.take(&flow).pieces;
             client.play(said.pieces.into_iter().chain(later).collect());
         }
-        wake(cluster, take, Word::None).is_some_and(|take| self.resume(take))
+        wake(cluster, take).is_some_and(|take| self.resume(take))
     }
 
     /// Somebody else goes on with them, or nobody: nothing of them leaves.
@@ -354,7 +355,7 @@ impl Worker {
 
     /// One connection goes on: state machine, sockets and backups are put together.
     fn resume(&mut self, take: Awake) -> bool {
-        let Awake { id, bucket, held, client, server } = take;
+        let Awake { id, bucket, held, client, server, .. } = take;
         let index = match held.state.generation() {
             Some(generation) => self.current_of(generation),
             None => Some(self.current.len() - 1),
@@ -526,6 +527,8 @@ struct Awake {
     held: Box<Held>,
     client: AwakeLeg,
     server: Option<AwakeLeg>,
+    /// How its peers are asked.
+    asked: Vec<Leg>,
 }
 
 fn gate_all(cluster: &mut Cluster, takes: &mut Vec<Take>) {
@@ -594,28 +597,22 @@ fn ask_all(cluster: &Cluster, pulse: &Pulse, takes: &mut [Take]) {
     }
 }
 
-/// What the peers of a connection hear first.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Word {
-    /// Nothing before they speak.
-    None,
-    /// An ACK of each leg, which moves its peer on, and a second probe, which makes up for what was held.
-    Ack,
+/// The peers hear of connections that go on: an ACK, which moves them on, and a second probe, which makes up for what was held.
+fn move_on(cluster: &mut Cluster, awake: &[Awake]) {
+    let now_ms = evergate_sys::wall_clock_ms();
+    let legs = awake.iter().flat_map(|take| std::iter::once(&take.client).chain(&take.server));
+    let _ = cluster.lane.emit_acks(legs.map(|leg| &leg.slot)); // what is lost the probes make up for
+    awake.iter().flat_map(|take| &take.asked).for_each(|leg| leg.ask(cluster, now_ms));
 }
 
 /// Sockets leave repair.
-fn wake(cluster: &mut Cluster, mut take: Take, word: Word) -> Option<Awake> {
-    let now_ms = evergate_sys::wall_clock_ms();
+fn wake(cluster: &mut Cluster, mut take: Take) -> Option<Awake> {
     let mut awake = Vec::new();
     for leg in &mut take.legs {
         let (Some(slot), Some(socket)) = (leg.slot.take(), leg.socket.take()) else { continue };
         match socket.finish() {
             Ok(socket) => {
                 slot.set_asleep(false);
-                if word == Word::Ack {
-                    let _ = cluster.lane.emit_acks([&slot]);
-                    leg.ask(cluster, now_ms);
-                }
                 let Leg { facts, received, ended, acked, .. } = *leg;
                 awake.push((leg.number, AwakeLeg { facts, received, ended, acked, slot, socket }));
             }
@@ -631,5 +628,6 @@ fn wake(cluster: &mut Cluster, mut take: Take, word: Word) -> Option<Awake> {
     }
     let mut legs = awake.into_iter().map(|(_, leg)| leg);
     let client = legs.next()?;
-    Some(Awake { id: take.id, bucket: take.bucket, held: take.held, client, server: legs.next() })
+    let server = legs.next();
+    Some(Awake { id: take.id, bucket: take.bucket, held: take.held, client, server, asked: take.legs })
 }
