@@ -139,6 +139,18 @@ impl Connection {
 }
 
 impl Connection {
+    /// Whether tickets wait for the first response.
+    pub fn holds_tickets(&self) -> bool {
+        !self.tickets.is_empty()
+    }
+
+    /// The first response takes long: tickets leave without it, and the backups need not keep the handshake for it.
+    pub fn handle_tickets_due(&mut self, io: &mut Io<'_>) {
+        let tickets = std::mem::take(&mut self.tickets);
+        io.scratch.down.extra().extend_from_slice(&tickets);
+        self.finish_call(io);
+    }
+
     /// What a finished handshake leaves for rules, logs and later handshakes.
     pub(crate) fn note_session(
         &mut self,

@@ -1,7 +1,7 @@
 //! Slots with generations: a token of a slot that was reused finds nothing.
 
 /// Names one occupant of a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) index: u32,
     pub(crate) generation: u32,

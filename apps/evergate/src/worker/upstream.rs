@@ -148,12 +148,14 @@ impl Worker {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         upstream.server.handle_response(now.since(upstream.used_since), true);
         let quiet = !upstream.readable || is_quiet(upstream);
-        let (Some(gated), Some(cluster), true) = (&mut upstream.gated, &mut self.cluster, quiet) else {
-            return self.drop_upstream(key);
-        };
-        cluster.rest_pooled(key, gated, now);
-        gated.settle(gated.received().1, now); // nobody needs its last response any more
-        self.keep_idle(key, bucket, left.records);
+        match (&mut upstream.gated, &mut self.cluster, quiet) {
+            (Some(gated), Some(cluster), true) => {
+                cluster.rest_pooled(key, gated, now);
+                gated.settle(gated.received().1, now); // nobody needs its last response any more
+                self.keep_idle(key, bucket, left.records);
+            }
+            _ => self.drop_upstream(key),
+        }
         self.serve_waiting(left.generation);
     }
 

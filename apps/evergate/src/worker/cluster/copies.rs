@@ -218,7 +218,6 @@ impl Cluster {
             }
         }
         self.held_turns = 0;
-        self.haste = Haste::None;
         let mut lost = Vec::new();
         for (peer, outgoing) in &mut self.outgoing {
             if let Err(error) = outgoing.flush() {
@@ -227,6 +226,9 @@ impl Cluster {
         }
         for (peer, why) in lost {
             self.lose(peer, &why);
+        }
+        if self.outgoing.values().all(|outgoing| outgoing.feed.unsent().is_empty()) {
+            self.haste = Haste::None; // else what is left goes with the next turn
         }
     }
 

@@ -4,9 +4,11 @@
 //! entry the agent hears of it. Our sockets stay, silent behind the gate, until the bucket is not ours any more.
 
 use super::super::slab::Key;
+use super::Cluster;
 use crate::cluster::{Report, gate_node, office};
 use crate::worker::Worker;
-use evergate_cluster::{Bucket, MemberSet, Role};
+use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
+use evergate_mirror::Haste;
 
 impl Worker {
     /// Notes what a role says about freezing.
@@ -19,7 +21,10 @@ impl Worker {
         let before = cluster.freezing.remove(&bucket);
         cluster.frozen.remove(&bucket);
         if let Some(wanted) = wanted {
-            cluster.freezing.insert(bucket, wanted);
+            let (freeze, office) = wanted;
+            let said = cluster.said_to(freeze.to, bucket).0;
+            cluster.haste = Haste::Full; // of what was said of it just now nothing may be missing
+            cluster.freezing.insert(bucket, (freeze, office, said));
             let table = evergate_bpf::Bucket::new(usize::from(bucket.0));
             if let (Some(table), Some(own)) = (table, gate_node(cluster.layout.node)) {
                 cluster.gate.owners().hold(table, own);
@@ -52,7 +57,11 @@ impl Worker {
             return;
         };
         let freezing = cluster.freezing.clone();
-        for (bucket, (freeze, office)) in freezing {
+        for (bucket, (freeze, office, said)) in freezing {
+            // What ends was said without waiting for an answer.
+            if self.cluster.as_ref().is_some_and(|cluster| cluster.said_to(freeze.to, bucket).1 < said) {
+                continue;
+            }
             let keys = self.keys_of(bucket);
             let to = MemberSet::of(freeze.to);
             let quiet = keys.iter().filter_map(|key| self.clients.get(*key)?.mirroring.as_ref());
@@ -66,5 +75,14 @@ impl Worker {
                 cluster.report(Report::Frozen { bucket, office, freeze });
             }
         }
+    }
+}
+
+impl Cluster {
+    /// How many frames were said to a node on the bucket's channel, and how many of them it has taken in.
+    fn said_to(&self, node: NodeId, bucket: Bucket) -> (u64, u64) {
+        let outgoing = self.outgoing.get(&(node, self.worker_of(bucket)));
+        outgoing
+            .map_or((0, 0), |outgoing| (outgoing.feed.frames(), outgoing.feed.frames() - outgoing.feed.lag()))
     }
 }

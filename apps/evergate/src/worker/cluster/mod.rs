@@ -118,8 +118,8 @@ pub(crate) struct Cluster {
     held_turns: u32,
     held_since: Micros,
     haste: Haste,
-    /// Buckets that are to become quiet, for which move, and in which office.
-    freezing: BTreeMap<Bucket, (Freeze, Office)>,
+    /// Buckets that are to become quiet, for which move, in which office, and how many frames the next owner must have taken in.
+    freezing: BTreeMap<Bucket, (Freeze, Office, u64)>,
     /// Those that are quiet, and were reported: the next owner may go on at any moment.
     frozen: BTreeSet<Bucket>,
     reports: Reporter,

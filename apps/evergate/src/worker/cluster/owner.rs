@@ -321,8 +321,10 @@ impl Worker {
         let lane = cluster.lane.id();
         // The next request of a client that did not wait for the answer waits for its acknowledgement.
         let eager = client.connection.awaits_completion().0;
-        if eager {
-            cluster.haste = Haste::Full; // or for what is on its way to the backups
+        // ... or for what is on its way to the backups.
+        let refuses = client.readable && !client.connection.wants_client();
+        if eager || (refuses && !client.connection.is_busy() && !client.connection.is_past_requests()) {
+            cluster.haste = Haste::Full;
         }
         let mut happened = mirroring.leg.watch(lane, eager, now);
         let mut due = mirroring.leg.rests_on_time(now);
@@ -394,8 +396,10 @@ impl Worker {
             return;
         }
         let count = cluster.pooled.iter().take_while(|(due, _)| *due <= now).count();
-        let due = cluster.pooled.drain(..count);
-        let slots = due.filter_map(|(_, key)| Some(&self.upstreams.get(key)?.gated.as_ref()?.slot));
+        let mut due: Vec<Key> = cluster.pooled.drain(..count).map(|(_, key)| key).collect();
+        due.sort_unstable();
+        due.dedup(); // one that was given back several times acknowledges once
+        let slots = due.iter().filter_map(|key| Some(&self.upstreams.get(*key)?.gated.as_ref()?.slot));
         let _ = cluster.lane.emit_acks(slots.filter(|slot| slot.owes_ack())); // who misses it asks again
     }
 
@@ -418,7 +422,8 @@ impl Worker {
         if overdue {
             mirroring.leg.note_silence();
         }
-        if answered && (mirroring.leg.ripen(now) || overdue) {
+        let tickets = overdue && client.connection.holds_tickets();
+        if answered && (mirroring.leg.ripen(now) || overdue) && !tickets {
             cluster.dirty.push((key, End::Client));
         }
         if answered && server.as_mut().is_some_and(|gated| gated.ripen(now) || gated.is_overdue(now)) {
@@ -427,6 +432,10 @@ impl Worker {
         let (client_partial, server_partial) = client.connection.awaits_completion();
         let client_stalled = mirroring.leg.is_stalled(client_partial, now);
         let server_stalled = server.is_some_and(|gated| gated.is_stalled(server_partial, now));
+        if tickets {
+            self.with(key, |connection, io| connection.handle_tickets_due(io)); // they take the ACK along
+            self.perform(key);
+        }
         if client_stalled {
             self.with(key, |connection, io| connection.handle_client_stall(io));
             self.perform(key);
@@ -445,6 +454,9 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.answer();
         cluster.tell_news();
+        if self.counters.queued.get() > 0 {
+            cluster.haste = Haste::Full; // requests wait for server connections that are given back
+        }
         cluster.flush(busy, self.now);
         if cluster.dirty.is_empty() {
             return;

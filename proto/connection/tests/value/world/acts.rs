@@ -54,8 +54,9 @@ impl World<'_> {
     }
 
     fn stall(&mut self) {
-        match self.rng.below(2) {
+        match self.rng.below(3) {
             0 => self.call(|conn, io| conn.handle_client_stall(io)),
+            1 => self.call(|conn, io| conn.handle_tickets_due(io)),
             _ => self.call(|conn, io| conn.handle_server_stall(io)),
         }
     }
