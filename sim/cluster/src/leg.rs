@@ -192,7 +192,7 @@ impl Leg {
         self.commit(self.target)
     }
 
-    /// Everything that was read may be acknowledged, whoever holds it: a mutation.
+    /// Everything that was read may be acknowledged, whoever holds it: nobody needs it any more. Else a mutation.
     pub(crate) fn release_early(&mut self) -> Option<u64> {
         self.commit(self.read)
     }

@@ -85,6 +85,8 @@ struct Client {
     fin_waits: bool,
     server_fin_waits: bool,
     end_told: bool,
+    /// The connection breaks off and is done with its server connection, whose record layer this is.
+    left: Option<Option<Box<Records>>>,
 }
 
 /// A connection of which only our FIN is on its way: whoever takes over says it again.
@@ -381,6 +383,7 @@ impl Client {
             upstream: None,
             fin_waits: false,
             server_fin_waits: false,
+            left: None,
             end_told: false,
         }
     }

@@ -10,7 +10,7 @@ use crate::segment::Flow;
 use crate::tcp::Tcp;
 use evergate_base::Micros;
 use evergate_connection::{Effect, Failure, Hint, Source};
-use evergate_mirror::{ConnectionId, Side};
+use evergate_mirror::{ConnectionId, Frame, Side};
 use evergate_tls::Records;
 use std::net::SocketAddr;
 
@@ -89,9 +89,12 @@ impl Worker {
             Effect::Dial { leg, pool, hint, tried, reuse } => {
                 self.dial(now, kernel, key, (leg, pool), hint, &tried, reuse)
             }
-            Effect::Release { clean, records, breaks, .. } => {
-                self.release_server(kernel, key, clean && !breaks, records);
+            Effect::Release { clean: true, records, breaks: true, .. } => {
+                if let Some(client) = self.clients.get_mut(&key) {
+                    client.left = Some(records);
+                }
             }
+            Effect::Release { clean, records, .. } => self.release_server(kernel, key, clean, records),
             Effect::ResetServer { .. } => {
                 if let Some(upstream) = self.clients.get_mut(&key).and_then(|client| client.upstream.as_mut())
                 {
@@ -284,14 +287,43 @@ impl Worker {
         }
     }
 
+    /// The connection breaks off and leaves a server connection that others can use, once the backups were told that it is
+    /// over. Whether there is one.
+    fn keep_left(&mut self, kernel: &mut Kernel, key: ConnectionId) -> bool {
+        let Some(client) = self.clients.get_mut(&key) else { return false };
+        let (Some(records), Some(mut upstream)) = (client.left.take(), client.upstream.take()) else {
+            return false;
+        };
+        let (bucket, flow) = (client.bucket, upstream.leg.flow);
+        self.say(bucket, &Frame::End { connection: key }, None);
+        self.by_flow.remove(&flow);
+        let quiet = kernel.socket(flow).is_some_and(|socket| !socket.has_input() && !socket.is_ended());
+        if !quiet || upstream.ended || upstream.connecting {
+            self.end_server(kernel, flow, false);
+            return true;
+        }
+        if let Some(ack) = upstream.leg.release_early() {
+            kernel.commit(flow, ack);
+            self.dirty.insert(flow);
+        }
+        upstream.records = records;
+        self.idle.entry((upstream.pool, upstream.server, bucket)).or_default().push(upstream);
+        true
+    }
+
     /// The client's connection is over.
     pub(super) fn forget(&mut self, kernel: &mut Kernel, key: ConnectionId, abort: bool) {
+        let told = abort && self.keep_left(kernel, key);
         self.release_server(kernel, key, false, None);
         // Nobody will say any more that its last response has arrived: what nobody uses yet is not kept.
         let left: Vec<Flow> =
             self.unsettled.iter().filter(|(_, left)| left.key == key).map(|(flow, _)| *flow).collect();
         for flow in left {
-            let ends = self.unsettled.remove(&flow).is_some_and(|unsettled| unsettled.ends);
+            let Some(Unsettled { end, ends, .. }) = self.unsettled.remove(&flow) else { continue };
+            if told && !ends {
+                kernel.commit(flow, end);
+                continue;
+            }
             let mut idle = false;
             for of in self.idle.values_mut() {
                 let before = of.len();
@@ -312,7 +344,9 @@ impl Worker {
         kernel.close(flow, abort);
         let end = if abort { 0 } else { client.leg.end() };
         let Client { bucket, fold, legs, .. } = client;
-        self.ending.insert(flow, Ending { key, bucket, end, fold, legs });
+        if !told {
+            self.ending.insert(flow, Ending { key, bucket, end, fold, legs });
+        }
     }
 
     /// Drops a connection that this node may not speak for any more: nothing of it leaves.

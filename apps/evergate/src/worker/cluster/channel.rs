@@ -3,7 +3,7 @@
 //! TLS 1.3 with the cluster's own key at both ends (see `evergate_crypto::channel`). Whatever goes wrong, the channel is
 //! closed and the other side counts as gone until a new one is made.
 
-use evergate_mirror::{Answer, Feed, Frame};
+use evergate_mirror::{Answer, Feed, FeedError, Frame};
 use evergate_sys::Transfer;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -129,6 +129,8 @@ pub(crate) struct Outgoing {
     /// By bucket: everything that this worker has to say of it was said on this channel, in order. Of the others nothing is
     /// said, because the backup would take what follows a gap for what follows the last it knows.
     pub(crate) follows: Vec<bool>,
+    /// By bucket: how many frames had been said with the newest of it.
+    said: Vec<u64>,
 }
 
 impl Outgoing {
@@ -148,6 +150,7 @@ impl Outgoing {
             connecting: true,
             announced: vec![None; usize::from(evergate_cluster::BUCKETS)],
             follows: vec![false; usize::from(evergate_cluster::BUCKETS)],
+            said: vec![0; usize::from(evergate_cluster::BUCKETS)],
         })
     }
 
@@ -161,6 +164,26 @@ impl Outgoing {
         if let Some(known) = self.follows.get_mut(usize::from(bucket.0)) {
             *known = follows;
         }
+    }
+
+    /// A frame of this bucket is said.
+    pub(crate) fn push(
+        &mut self,
+        bucket: evergate_cluster::Bucket,
+        frame: &Frame,
+        notice: Option<Notice>,
+    ) -> Result<(), FeedError> {
+        self.feed.push(frame, notice)?;
+        if let Some(said) = self.said.get_mut(usize::from(bucket.0)) {
+            *said = self.feed.frames();
+        }
+        Ok(())
+    }
+
+    /// Whether the backup has taken in all that was said of the bucket.
+    pub(crate) fn is_heard(&self, bucket: evergate_cluster::Bucket) -> bool {
+        let said = self.said.get(usize::from(bucket.0)).copied().unwrap_or(0);
+        self.feed.frames() - self.feed.lag() >= said
     }
 
     /// Sends what waits.

@@ -269,9 +269,9 @@ impl Cluster {
         let Some(announced) = outgoing.announced.get_mut(usize::from(bucket.0)) else { return };
         self.haste = self.haste.max(frame.haste());
         if announced.replace(now) != Some(now) {
-            result = outgoing.feed.push(&Frame::Office { bucket: bucket.0, office: now }, None);
+            result = outgoing.push(bucket, &Frame::Office { bucket: bucket.0, office: now }, None);
         }
-        if let Err(error) = result.and_then(|()| outgoing.feed.push(frame, notice)) {
+        if let Err(error) = result.and_then(|()| outgoing.push(bucket, frame, notice)) {
             self.lose(peer, &error.to_string());
         }
     }

@@ -7,7 +7,7 @@ use super::super::slab::Key;
 use super::Cluster;
 use crate::cluster::{Report, gate_node, office};
 use crate::worker::Worker;
-use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
+use evergate_cluster::{Bucket, MemberSet, Role};
 use evergate_mirror::Haste;
 
 impl Worker {
@@ -21,10 +21,8 @@ impl Worker {
         let before = cluster.freezing.remove(&bucket);
         cluster.frozen.remove(&bucket);
         if let Some(wanted) = wanted {
-            let (freeze, office) = wanted;
-            let said = cluster.said_to(freeze.to, bucket).0;
             cluster.haste = Haste::Full; // of what was said of it just now nothing may be missing
-            cluster.freezing.insert(bucket, (freeze, office, said));
+            cluster.freezing.insert(bucket, wanted);
             let table = evergate_bpf::Bucket::new(usize::from(bucket.0));
             if let (Some(table), Some(own)) = (table, gate_node(cluster.layout.node)) {
                 cluster.gate.owners().hold(table, own);
@@ -57,9 +55,9 @@ impl Worker {
             return;
         };
         let freezing = cluster.freezing.clone();
-        for (bucket, (freeze, office, said)) in freezing {
-            // What ends was said without waiting for an answer.
-            if self.cluster.as_ref().is_some_and(|cluster| cluster.said_to(freeze.to, bucket).1 < said) {
+        for (bucket, (freeze, office)) in freezing {
+            // Of connections that ended, and of copies that are whole, no entry speaks.
+            if self.cluster.as_ref().is_some_and(|cluster| !cluster.is_heard(bucket)) {
                 continue;
             }
             let keys = self.keys_of(bucket);
@@ -79,10 +77,9 @@ impl Worker {
 }
 
 impl Cluster {
-    /// How many frames were said to a node on the bucket's channel, and how many of them it has taken in.
-    fn said_to(&self, node: NodeId, bucket: Bucket) -> (u64, u64) {
-        let outgoing = self.outgoing.get(&(node, self.worker_of(bucket)));
-        outgoing
-            .map_or((0, 0), |outgoing| (outgoing.feed.frames(), outgoing.feed.frames() - outgoing.feed.lag()))
+    /// Whether everything that was said of a bucket has arrived: what comes after the next owner's first word is not believed.
+    fn is_heard(&self, bucket: Bucket) -> bool {
+        let mut channels = self.outgoing.values().filter(|outgoing| outgoing.follows(bucket));
+        channels.all(|outgoing| outgoing.is_heard(bucket))
     }
 }

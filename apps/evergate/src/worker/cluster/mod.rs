@@ -51,8 +51,10 @@ const TEND_EVERY: Micros = Micros::from_ms(1);
 const LOOK_EVERY: Micros = Micros::from_ms(5);
 /// ... or a peer that takes nothing.
 const LOOK_AT_LAST: Micros = Micros::from_ms(500);
-/// How long a pooled server connection may owe an ACK; far below a server's shortest retransmission time.
+/// When a pooled server connection is acknowledged that owes an ACK, and how much later so that several are at once: far
+/// below a server's shortest retransmission time.
 const POOLED_AFTER_MS: u64 = 5;
+const POOLED_TOGETHER: Micros = Micros::from_ms(2);
 
 /// Which end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,8 +120,8 @@ pub(crate) struct Cluster {
     held_turns: u32,
     held_since: Micros,
     haste: Haste,
-    /// Buckets that are to become quiet, for which move, in which office, and how many frames the next owner must have taken in.
-    freezing: BTreeMap<Bucket, (Freeze, Office, u64)>,
+    /// Buckets that are to become quiet, for which move, and in which office.
+    freezing: BTreeMap<Bucket, (Freeze, Office)>,
     /// Those that are quiet, and were reported: the next owner may go on at any moment.
     frozen: BTreeSet<Bucket>,
     reports: Reporter,

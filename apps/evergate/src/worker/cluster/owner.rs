@@ -2,7 +2,7 @@
 
 use super::channel::Notice;
 use super::leg::Look;
-use super::{Cluster, End, Gated, LOOK_AT_LAST, LOOK_EVERY, POOLED_AFTER_MS, TEND_EVERY};
+use super::{Cluster, End, Gated, LOOK_AT_LAST, LOOK_EVERY, POOLED_AFTER_MS, POOLED_TOGETHER, TEND_EVERY};
 use crate::cluster::Report;
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
@@ -391,8 +391,7 @@ impl Worker {
     fn acknowledge_pooled(&mut self) {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return };
-        let waits_most = Micros::from_ms(POOLED_AFTER_MS);
-        if cluster.pooled.front().is_none_or(|(due, _)| now.since(*due) < waits_most) {
+        if cluster.pooled.front().is_none_or(|(due, _)| now.since(*due) < POOLED_TOGETHER) {
             return;
         }
         let count = cluster.pooled.iter().take_while(|(due, _)| *due <= now).count();
