@@ -21,6 +21,7 @@ mod phases;
 mod quorum;
 mod redial;
 mod relay;
+mod resets;
 mod rolling;
 mod sessions;
 mod sockets;

@@ -1,0 +1,108 @@
+//! Clients that reset when they have what they asked for: their server connection serves others, and moves with those.
+
+use crate::matrix::carrier;
+use crate::traffic::{self, Carrier, PATIENCE, Server, Stream, content, head};
+use crate::world::{World, privileged};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// Always the same, so that all connections are in one bucket: server connections are shared within.
+const PORT: u16 = 45_000;
+const BRIEF: usize = 8;
+const LONG: usize = 4 << 20;
+const PIECE: usize = 16 << 10;
+
+fn connect(from: std::net::IpAddr, to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::from(evergate_sys::connect_from(from, PORT..=PORT, to).unwrap());
+    let until = Instant::now() + PATIENCE;
+    while stream.peer_addr().is_err() {
+        assert!(Instant::now() < until, "no connection");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn get(stream: &mut impl Stream, path: &str) {
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
+    let said = head(stream).unwrap();
+    assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+}
+
+/// A brief answer, or a long one in pieces.
+fn serve(mut stream: TcpStream) -> std::io::Result<()> {
+    loop {
+        let asked = head(&mut stream)?;
+        let length = if asked.starts_with("GET /long ") { LONG } else { 2 };
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n")?;
+        for at in (0..length).step_by(PIECE) {
+            stream.write_all(&content(at, length.min(at + PIECE)))?;
+            std::thread::sleep(Duration::from_millis(if length == LONG { 2 } else { 0 }));
+        }
+    }
+}
+
+#[test]
+fn a_server_connection_that_a_broken_off_client_left_outlives_its_node_with_the_next() {
+    if !privileged() {
+        return;
+    }
+    for wire in [Carrier::Http, Carrier::Tls13] {
+        let world = World::new(3);
+        let (mut nodes, _) = traffic::three(&world);
+        let (accepted, at) = (Arc::new(AtomicUsize::new(0)), Server::Plain.address(&world));
+        let counted = accepted.clone();
+        world.switch.run(move || {
+            let listener = TcpListener::bind(at).unwrap();
+            std::thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    stream.set_nodelay(true).unwrap();
+                    std::thread::spawn(move || serve(stream)); // ends with the connection
+                }
+            });
+        });
+        let roots = Arc::new(traffic::roots(&world));
+        let to = SocketAddr::new(world.family.address(), wire.port(Server::Plain));
+        let from = world.family.outside(254);
+        let (begin, begun) = channel();
+        let client = world.switch.spawn(move || {
+            let dress = |stream: TcpStream| -> Box<dyn Stream> {
+                match wire {
+                    Carrier::Tls13 => {
+                        Box::new(rustls::StreamOwned::new(wire.client(&roots).unwrap(), stream))
+                    }
+                    _ => Box::new(stream),
+                }
+            };
+            for _ in 0..BRIEF {
+                let socket = connect(from, to);
+                let fd = socket.as_raw_fd();
+                let mut stream = dress(socket);
+                get(&mut stream, "/brief");
+                let mut body = [0; 2];
+                stream.read_exact(&mut body).unwrap();
+                assert_eq!(body[..], content(0, 2));
+                evergate_sys::reset_on_close(fd);
+            }
+            let mut stream = dress(connect(from, to));
+            get(&mut stream, "/long");
+            let mut body = vec![0; LONG];
+            stream.read_exact(&mut body[..LONG / 8]).unwrap();
+            begin.send(()).unwrap();
+            stream.read_exact(&mut body[LONG / 8..]).unwrap();
+            assert!(body == content(0, LONG), "other bytes");
+        });
+        begun.recv_timeout(PATIENCE).expect("a download begins");
+        carrier(&mut nodes).kill();
+        client.join().unwrap();
+        let accepted = accepted.load(Ordering::Relaxed);
+        assert!(accepted <= BRIEF / 2, "{accepted} connections to the server for {} clients", BRIEF + 1);
+    }
+}
