@@ -378,7 +378,9 @@ impl Daemon {
 fn make_room_for_files(connections: u64) {
     const ROOM_MAX: u64 = 1 << 18;
     if let Ok(limit) = evergate_sys::raise_file_limit() {
-        let _ = evergate_sys::make_room_for_files((2 * connections + 1024).min(limit).min(ROOM_MAX));
+        let _ = evergate_sys::make_room_for_files(
+            connections.saturating_mul(2).saturating_add(1024).min(limit).min(ROOM_MAX),
+        );
     }
 }
 

@@ -248,6 +248,7 @@ fn body_of(bytes: &[u8]) -> Result<Option<&[u8]>, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
     #[test]
     fn only_frames_that_nobody_waits_for_wait() {
         let connection = ConnectionId(1);
