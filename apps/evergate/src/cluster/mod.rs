@@ -39,6 +39,7 @@ use evergate_cluster::{Bucket, Freeze, Incarnation, NodeId};
 use evergate_mirror::{LegFacts, Office};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -92,6 +93,13 @@ impl Layout {
     /// The address that a server leg to `server` starts from.
     pub fn source_for(&self, server: SocketAddr) -> Option<IpAddr> {
         self.sources.iter().copied().find(|source| source.is_ipv4() == server.ip().to_canonical().is_ipv4())
+    }
+
+    /// This node's share of a bucket's ports. Servers still know the pooled connections of a node that died: a new one from
+    /// the same port is refused at first, and tried again some milliseconds later.
+    pub fn share_of(&self, ports: &RangeInclusive<u16>) -> Option<RangeInclusive<u16>> {
+        let rank = self.peers.keys().filter(|id| **id < self.node).count();
+        share(ports, rank, self.peers.len() + 1)
     }
 
     /// Makes the neighbour of a mirrored leg known to this node's kernel, so that a take-over need not ask for it.
@@ -169,6 +177,13 @@ pub enum Report {
         /// For which move.
         freeze: Freeze,
     },
+}
+
+/// Part `rank` of `ports`, cut into `parts` that differ by one at most; `None` when there are fewer ports than parts.
+fn share(ports: &RangeInclusive<u16>, rank: usize, parts: usize) -> Option<RangeInclusive<u16>> {
+    let before = |rank: usize| u16::try_from(ports.len() * rank / parts).ok();
+    let (first, next) = (before(rank)?, before(rank + 1)?);
+    (first < next).then(|| ports.start() + first..=ports.start() + (next - 1))
 }
 
 /// What a take-over came to in one worker.

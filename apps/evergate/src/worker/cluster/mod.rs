@@ -206,7 +206,14 @@ impl Cluster {
         let from = self.layout.source_for(to).ok_or_else(|| missing("no server_source of this family"))?;
         let bucket =
             evergate_bpf::Bucket::new(usize::from(bucket.0)).ok_or_else(|| missing("no such bucket"))?;
-        evergate_sys::connect_from(from, self.gate.ports().of(bucket), to)
+        let ports = self.gate.ports().of(bucket);
+        if let Some(own) = self.layout.share_of(&ports) {
+            match evergate_sys::connect_from(from, own, to) {
+                Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {} // all in use: any of the bucket
+                done => return done,
+            }
+        }
+        evergate_sys::connect_from(from, ports, to)
     }
 
     /// The worker that continues connections of the bucket, on every node.
