@@ -198,3 +198,26 @@ pub struct Resumed {
     /// From the instruction to the first ACK, in microseconds.
     pub took_us: u64,
 }
+
+impl Resumed {
+    /// One more connection goes on, or does not.
+    pub fn count(&mut self, goes_on: bool) {
+        *if goes_on { &mut self.connections } else { &mut self.lost } += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn nodes_share_all_ports_of_a_bucket_and_none_twice() {
+        for parts in 1..40 {
+            let all: Vec<u16> =
+                (0..parts).filter_map(|rank| share(&(1024..=1081), rank, parts)).flatten().collect();
+            assert_eq!(all, (1024..=1081).collect::<Vec<u16>>(), "{parts} nodes");
+        }
+        assert_eq!(share(&(65_534..=65_535), 1, 2), Some(65_535..=65_535));
+        assert_eq!(share(&(7..=8), 0, 3), None);
+    }
+}

@@ -7,7 +7,8 @@
 //! - [`backup`]: entries of others come in;
 //! - [`ending`]: connections that are over, but whose clients may not know it yet;
 //! - [`freeze`]: connections that move to another node on purpose become quiet here;
-//! - [`resume`]: connections whose owner is gone, or has frozen them for us, are continued here;
+//! - [`resume`]: connections whose owner is gone, or has frozen them for us, get sockets here;
+//! - [`awake`]: ... and go on;
 //! - [`knocks`]: clients of those that speak before their turn;
 //! - [`sessions`]: TLS 1.2 sessions that clients resume by their ids;
 //! - [`told`]: what must be known elsewhere before they say anything.
@@ -15,6 +16,7 @@
 //! Which node serves which bucket is decided elsewhere (`crate::cluster`) and told as roles. Without a cluster none of
 //! this exists in a worker.
 
+mod awake;
 mod backup;
 mod channel;
 mod copies;

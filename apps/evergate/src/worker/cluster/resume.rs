@@ -5,18 +5,15 @@
 //! restored, because a socket that believes its peer has less than it has would stall for good. The first ACK then moves
 //! every peer on. Steps and reasons: the failover design, "Take-over, step by step".
 
+use super::Cluster;
+use super::awake::wake;
 use super::knocks::{Piece, in_order};
-use super::leg::{Stands, tcp_facts};
+use super::leg::tcp_facts;
 use super::told::Waiting;
-use super::{Cluster, Gated, Mirroring};
 use crate::cluster::{Resumed, Round};
-use crate::worker::slab::{Key, Source};
-use crate::worker::upstream::Upstream;
-use crate::worker::{Client, Pulse, View, Worker, canonical};
-use evergate_base::Micros;
+use crate::worker::{Pulse, Worker};
 use evergate_bpf::{Flow, Heard, Leases, Restored, Slot};
 use evergate_cluster::{Bucket, Role};
-use evergate_connection::{Accepted, Connection, Io, ResumedLeg};
 use evergate_mirror::{ConnectionId, Held, LegFacts, Phase};
 use evergate_sys::{Probe, Restore, Restoring, Stamp, TcpFacts};
 use std::time::{Duration, Instant};
@@ -36,24 +33,24 @@ const PROBE_BELOW: u32 = 256 << 10;
 const STAMP_SLACK_MS: u64 = 100;
 
 /// One leg on its way to a socket.
-struct Leg {
-    number: u32,
-    facts: LegFacts,
+pub(super) struct Leg {
+    pub(super) number: u32,
+    pub(super) facts: LegFacts,
     tcp: TcpFacts,
     /// Positions that are mirrored: output that the peer has, input that we have.
     sent: u64,
-    received: u64,
+    pub(super) received: u64,
     /// What the peer turned out to have, but for the last number: that may be the FIN of the node before us, which is no
     /// byte of the stream. Whatever it is, it is sent again, and the peer passes it over.
-    acked: u64,
+    pub(super) acked: u64,
     /// The mirrored input is the whole stream: the peer's end was read.
     whole: bool,
     /// The peer has said its FIN: it is taken as received. Acknowledging less than the node before us did would make older
     /// kernels drop what we say.
-    ended: bool,
-    slot: Option<Slot>,
+    pub(super) ended: bool,
+    pub(super) slot: Option<Slot>,
     heard: Option<Heard>,
-    socket: Option<Restoring>,
+    pub(super) socket: Option<Restoring>,
 }
 
 /// One connection on its way.
@@ -62,7 +59,7 @@ pub(super) struct Take {
     pub(super) bucket: Bucket,
     pub(super) held: Box<Held>,
     /// The client's, and the server's if there is one; of a connection that rests only when its turn comes.
-    legs: Vec<Leg>,
+    pub(super) legs: Vec<Leg>,
 }
 
 impl Leg {
@@ -97,6 +94,11 @@ impl Leg {
         WINDOW.min(65_535 << self.tcp.receive_scale())
     }
 
+    /// How much room the peer had when it was heard, in bytes.
+    pub(super) fn room(&self) -> u32 {
+        self.heard.map_or(0, |heard| heard.window << self.tcp.send_scale().min(14))
+    }
+
     fn send_sequence(&self) -> u32 {
         self.facts.sent.wrapping_add(self.acked as u32)
     }
@@ -129,7 +131,7 @@ impl Leg {
         }
     }
 
-    fn ask(&self, cluster: &Cluster, now_ms: u64) {
+    pub(super) fn ask(&self, cluster: &Cluster, now_ms: u64) {
         // It must acknowledge nothing that another backup may still need.
         let ack = match u32::try_from(self.received) {
             Ok(received) if received < PROBE_BELOW => self.facts.acknowledged,
@@ -188,8 +190,7 @@ impl Leg {
         slot.set_asleep(true);
         self.slot = Some(slot);
         // Of a peer that has not said it: sockets do not send into a window that is too small before seconds have passed.
-        let peer_window =
-            self.heard.map_or(PEER_WINDOW, |heard| heard.window << self.tcp.send_scale().min(14));
+        let peer_window = if self.heard.is_some() { self.room() } else { PEER_WINDOW };
         let restore = Restore {
             facts: self.tcp,
             send: restored.send,
@@ -283,35 +284,6 @@ impl Worker {
         before - takes.len()
     }
 
-    /// The connections of these buckets go on now: whoever must hold their state does. All peers hear of it before the
-    /// first state machine is restored.
-    pub(super) fn go_on_with(&mut self, ready: Vec<(Bucket, Vec<Take>)>, resumed: &mut Resumed) {
-        let Some(cluster) = &mut self.cluster else { return };
-        let mut takes = Vec::new();
-        for (bucket, of) in ready {
-            if let Some(bucket) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
-                cluster.gate.owners().release(bucket);
-            }
-            takes.extend(of);
-        }
-        let mut awake = Vec::with_capacity(takes.len());
-        for take in takes {
-            self.pulse.beat();
-            match wake(cluster, take) {
-                Some(take) => awake.push(take),
-                None => resumed.lost += 1,
-            }
-        }
-        move_on(cluster, &awake);
-        for take in awake {
-            self.pulse.beat();
-            match self.resume(take) {
-                true => resumed.connections += 1,
-                false => resumed.lost += 1,
-            }
-        }
-    }
-
     /// Continues one connection that rests. Its client need not be asked or told anything: nothing of it is on its way, and the
     /// client speaks first. If it has done so already, that is the first thing the connection reads.
     pub(super) fn resume_resting(&mut self, mut take: Take) -> bool {
@@ -353,146 +325,6 @@ impl Worker {
         }
     }
 
-    /// One connection goes on: state machine, sockets and backups are put together.
-    fn resume(&mut self, take: Awake) -> bool {
-        let Awake { id, bucket, held, client, server, .. } = take;
-        let index = match held.state.generation() {
-            Some(generation) => self.current_of(generation),
-            None => Some(self.current.len() - 1),
-        };
-        let Some(index) = index else {
-            self.counters.reason("resume_generation");
-            return self.drop_awake(client, server);
-        };
-        let fresh = Accepted {
-            id,
-            listener: 0,
-            client: canonical(client.facts.remote),
-            local: canonical(client.facts.local),
-            unix_s: evergate_sys::wall_clock_s(),
-            secret: evergate_crypto::random_bytes(),
-        };
-        let current = &self.current[index].generation;
-        let snapshot = current.snapshot.clone();
-        let mut view = View {
-            snapshot: &current.snapshot,
-            current,
-            draining: self.draining,
-            logs: self.lines.is_some(),
-            now: self.now,
-            sessions: &self.shared.sessions,
-            counters: &self.counters,
-        };
-        let mut io =
-            Io { now: self.now, scratch: &mut self.scratch, effects: &mut self.effects, node: &mut view };
-        let (connection, leg) = match Connection::restore(&snapshot, &held.state, &fresh, &mut io) {
-            Ok(restored) => restored,
-            Err(_) => {
-                self.counters.reason("resume_failed");
-                self.scratch.down.clear();
-                self.effects.clear();
-                return self.drop_awake(client, server);
-            }
-        };
-        // What restoring made waits for the sockets: the connection is not known to the worker yet.
-        let AwakeLeg { facts, received, ended, acked, slot, socket } = client;
-        let stands = Stands { received, ended, sent: held.state.server.output, acked };
-        let gated = Gated::resumed(slot, &facts, stands, self.now);
-        let mut mirroring = Mirroring::new(bucket, gated, held.state);
-        mirroring.legs.insert(0, facts);
-        if let (Some(server), Some(leg)) = (&server, &leg) {
-            mirroring.legs.insert(leg.route.leg, server.facts);
-        }
-        let mut entry = Client::new(socket, connection, Vec::new());
-        entry.mirroring = Some(Box::new(mirroring));
-        let key = self.clients.insert(entry);
-        self.note_bucket(key, bucket);
-        self.shared.connections.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        self.register_resumed(key);
-        self.begin_again(key);
-        if let (Some(server), Some(leg)) = (server, leg) {
-            self.attach_server(key, server, &leg);
-        }
-        self.perform(key);
-        self.with(key, |connection, io| connection.handle_client_acked(io, acked));
-        self.perform(key);
-        if ended {
-            self.with(key, |connection, io| connection.handle_client_ended_before(io));
-            self.perform(key);
-        }
-        self.pump(key);
-        true
-    }
-
-    fn register_resumed(&mut self, key: Key) {
-        self.counters.open.set(self.clients.len() as u64);
-        let Some(client) = self.clients.get_mut(key) else { return };
-        client.readable = true;
-        let fd = client.fd();
-        if let (Some(cluster), Some(mirroring)) = (&mut self.cluster, &client.mirroring) {
-            cluster.note_slot(mirroring.leg.slot.index(), key);
-        }
-        if self.epoll.add(fd, Source::Client(key).token()).is_err() {
-            self.counters.reason("epoll_failed");
-        }
-    }
-
-    /// The server leg that the connection goes on with.
-    fn attach_server(&mut self, key: Key, server: AwakeLeg, leg: &ResumedLeg) {
-        let Some(client) = self.clients.get_mut(key) else { return };
-        let generation = client.connection.snapshot().generation;
-        let runtime = self.current_of(generation).and_then(|index| {
-            let pool = self.current[index].generation.pools.get(leg.route.pool as usize)?;
-            pool.servers.get(leg.route.server as usize).cloned()
-        });
-        let Some(runtime) = runtime else {
-            self.counters.reason("resume_server");
-            return;
-        };
-        runtime.enter_resumed();
-        let number = leg.route.leg;
-        let AwakeLeg { facts, received, ended, acked, slot, socket } = server;
-        let stands = Stands { received, ended, sent: leg.output, acked };
-        let gated = Gated::resumed(slot, &facts, stands, self.now);
-        let slot = gated.slot.index();
-        let upstream = Upstream {
-            socket,
-            server: runtime,
-            index: leg.route.server,
-            owner: Some((key, number)),
-            connecting: false,
-            handed: None,
-            readable: true,
-            writable: true,
-            ended: false,
-            idle_until: Micros(0),
-            used_since: self.now,
-            records: None,
-            gated: Some(Box::new(gated)),
-            unsettled: None,
-        };
-        self.add_upstream(key, upstream);
-        if let Some(cluster) = &mut self.cluster {
-            cluster.note_slot(slot, key);
-        }
-        let index = leg.route.server;
-        self.perform(key);
-        self.with(key, |connection, io| connection.handle_leg_open(io, number, index, None));
-        self.perform(key);
-        self.with(key, |connection, io| connection.handle_server_acked(io, number, acked));
-        self.perform(key);
-    }
-
-    /// A connection that cannot go on: its peers learn it when they ask.
-    fn drop_awake(&mut self, client: AwakeLeg, server: Option<AwakeLeg>) -> bool {
-        let Some(cluster) = &mut self.cluster else { return false };
-        for leg in std::iter::once(client).chain(server) {
-            drop(leg.socket);
-            cluster.lane.finish(leg.slot, None, Leases::now_ns());
-        }
-        false
-    }
-
     fn tell_all_listed(&mut self, bucket: Bucket) {
         let Some(cluster) = &self.cluster else { return };
         let Role::Owner { syncing, .. } = cluster.role(bucket) else { return };
@@ -509,26 +341,6 @@ impl Worker {
             cluster.say_complete(bucket, node);
         }
     }
-}
-
-/// A leg with a living socket.
-struct AwakeLeg {
-    facts: LegFacts,
-    received: u64,
-    ended: bool,
-    acked: u64,
-    slot: Slot,
-    socket: std::os::fd::OwnedFd,
-}
-
-struct Awake {
-    id: ConnectionId,
-    bucket: Bucket,
-    held: Box<Held>,
-    client: AwakeLeg,
-    server: Option<AwakeLeg>,
-    /// How its peers are asked.
-    asked: Vec<Leg>,
 }
 
 fn gate_all(cluster: &mut Cluster, takes: &mut Vec<Take>) {
@@ -595,39 +407,4 @@ fn ask_all(cluster: &Cluster, pulse: &Pulse, takes: &mut [Take]) {
     for leg in takes.iter_mut().flat_map(|take| &mut take.legs) {
         leg.listen(cluster); // the newest word
     }
-}
-
-/// The peers hear of connections that go on: an ACK, which moves them on, and a second probe, which makes up for what was held.
-fn move_on(cluster: &mut Cluster, awake: &[Awake]) {
-    let now_ms = evergate_sys::wall_clock_ms();
-    let legs = awake.iter().flat_map(|take| std::iter::once(&take.client).chain(&take.server));
-    let _ = cluster.lane.emit_acks(legs.map(|leg| &leg.slot)); // what is lost the probes make up for
-    awake.iter().flat_map(|take| &take.asked).for_each(|leg| leg.ask(cluster, now_ms));
-}
-
-/// Sockets leave repair.
-fn wake(cluster: &mut Cluster, mut take: Take) -> Option<Awake> {
-    let mut awake = Vec::new();
-    for leg in &mut take.legs {
-        let (Some(slot), Some(socket)) = (leg.slot.take(), leg.socket.take()) else { continue };
-        match socket.finish() {
-            Ok(socket) => {
-                slot.set_asleep(false);
-                let Leg { facts, received, ended, acked, .. } = *leg;
-                awake.push((leg.number, AwakeLeg { facts, received, ended, acked, slot, socket }));
-            }
-            Err(_) => cluster.lane.finish(slot, None, Leases::now_ns()),
-        }
-    }
-    let wanted = take.legs.len();
-    if awake.len() < wanted {
-        for (_, leg) in awake {
-            cluster.lane.finish(leg.slot, None, Leases::now_ns());
-        }
-        return None;
-    }
-    let mut legs = awake.into_iter().map(|(_, leg)| leg);
-    let client = legs.next()?;
-    let server = legs.next();
-    Some(Awake { id: take.id, bucket: take.bucket, held: take.held, client, server, asked: take.legs })
 }

@@ -5,6 +5,7 @@
 //! is said first, and the bucket stays on hold until all who count have it. Without such backups nothing waits.
 
 use super::Cluster;
+use super::awake::Awake;
 use super::channel::Notice;
 use super::knocks::Knocks;
 use super::resume::Take;
@@ -23,10 +24,13 @@ pub(super) enum Stage {
     Resting,
 }
 
-/// How long a turn may be spent on connections that rest: little at first, while the others get going again.
-const RESTING_SPAN: Duration = Duration::from_millis(4);
-const RESTING_SPAN_FIRST: Duration = Duration::from_micros(500);
-const FIRST: Duration = Duration::from_millis(300);
+/// How long a turn may be spent on connections that rest: with nothing else to do, or a thousandth of the time since the
+/// take-over within these bounds. A request takes several turns; who speaks to a connection that rests is heard at once.
+const RESTING_SPAN_IDLE: Duration = Duration::from_millis(1);
+const RESTING_SPAN_MIN: Duration = Duration::from_micros(500);
+const RESTING_SPAN_MAX: Duration = Duration::from_millis(4);
+/// Connections that go on before it is looked at who has spoken meanwhile.
+const AT_A_TIME: usize = 16;
 
 /// A take-over that is not done.
 pub(super) struct Waiting {
@@ -34,6 +38,8 @@ pub(super) struct Waiting {
     resumed: Resumed,
     /// Connections of which others must hear first, by bucket.
     left: BTreeMap<(Stage, Bucket), Vec<Take>>,
+    /// Connections whose peers have heard of them, and whose state machines are yet to be restored.
+    awake: VecDeque<Awake>,
     /// Connections that rest, whose turn comes.
     resting: VecDeque<(Bucket, Vec<Take>)>,
 }
@@ -54,7 +60,7 @@ impl Waiting {
                 left.entry((stage, take.bucket)).or_default().push(take);
             }
         }
-        Waiting { started, resumed, left, resting: VecDeque::new() }
+        Waiting { started, resumed, left, awake: VecDeque::new(), resting: VecDeque::new() }
     }
 
     /// Connections of the bucket that rest, and whether they may go on.
@@ -66,7 +72,8 @@ impl Waiting {
     fn has(&self, bucket: Bucket) -> bool {
         let left =
             [Stage::Busy, Stage::Resting].iter().any(|stage| self.left.contains_key(&(*stage, bucket)));
-        left || self.resting.iter().any(|(of, _)| *of == bucket)
+        let awake = self.awake.iter().any(|take| take.bucket == bucket);
+        left || awake || self.resting.iter().any(|(of, _)| *of == bucket)
     }
 }
 
@@ -89,39 +96,68 @@ impl Worker {
             for stage in [Stage::Busy, Stage::Resting] {
                 let (ready, gone) = self.sort_out(stage, &mut waiting.left);
                 match stage {
-                    Stage::Busy => self.go_on_with(ready, &mut waiting.resumed),
+                    Stage::Busy => waiting.awake.extend(self.wake_all(ready, &mut waiting.resumed)),
                     Stage::Resting => waiting.resting.extend(ready),
                 }
                 self.drop_takes(gone);
             }
         }
         self.put_waiting_back(all);
+        self.resume_awake();
+    }
+
+    /// Restores the state machines of connections whose sockets live, a few at a time.
+    fn resume_awake(&mut self) {
+        while let Some(cluster) = &mut self.cluster {
+            let mut all = std::mem::take(&mut cluster.waiting);
+            let Some(waiting) = all.iter_mut().find(|waiting| !waiting.awake.is_empty()) else {
+                return self.put_waiting_back(all);
+            };
+            let some = waiting.awake.len().min(AT_A_TIME);
+            for take in waiting.awake.drain(..some) {
+                let goes_on = self.resume(take);
+                waiting.resumed.count(goes_on);
+            }
+            self.put_waiting_back(all);
+            self.hear_resting();
+        }
+    }
+
+    /// Goes on with connections that rest, whose clients have spoken by now.
+    fn hear_resting(&mut self) {
+        if !self.cluster.as_ref().is_some_and(|cluster| cluster.has_resting()) {
+            return;
+        }
+        self.lane_event();
+        let Some(cluster) = &mut self.cluster else { return };
+        let mut all = std::mem::take(&mut cluster.waiting);
+        self.answer_knocks(&mut all, Instant::now() + RESTING_SPAN_MAX);
+        self.put_waiting_back(all);
     }
 
     /// Goes on with some of the connections that rest: once a turn. `busy`: the turn had other work.
     pub(in crate::worker) fn continue_resting(&mut self, busy: bool) {
-        if !self.cluster.as_ref().is_some_and(|cluster| cluster.has_resting()) {
-            return;
-        }
-        self.lane_event(); // who has spoken by now goes first
+        self.hear_resting(); // who has spoken by now goes first
         let now = Instant::now();
         let Some(cluster) = &mut self.cluster else { return };
+        if !cluster.has_resting() {
+            return;
+        }
         let mut all = std::mem::take(&mut cluster.waiting);
-        self.answer_knocks(&mut all, now + RESTING_SPAN);
-        let now = Instant::now();
         for waiting in &mut all {
-            let first = busy && now.duration_since(waiting.started) < FIRST;
-            let until = now + if first { RESTING_SPAN_FIRST } else { RESTING_SPAN };
+            let share = now.duration_since(waiting.started) / 1000;
+            let span = if busy { RESTING_SPAN_MIN } else { RESTING_SPAN_IDLE };
+            let until = now + share.clamp(span, RESTING_SPAN_MAX);
             while let Some((bucket, takes)) = waiting.resting.front_mut()
                 && Instant::now() < until
             {
                 let bucket = *bucket;
                 let ours = self.cluster.as_ref().is_some_and(|cluster| cluster.owns(bucket));
                 match takes.pop().filter(|_| ours) {
-                    Some(take) => match self.resume_resting(take) {
-                        true => waiting.resumed.connections += 1,
-                        false => waiting.resumed.lost += 1,
-                    },
+                    Some(take) => {
+                        let goes_on = self.resume_resting(take);
+                        waiting.resumed.count(goes_on);
+                    }
                     None => {
                         waiting.resting.pop_front();
                         self.end_resting(bucket, ours);
@@ -171,10 +207,10 @@ impl Worker {
                     .map(|take| (take, &mut waiting.resumed))
             });
             match found {
-                Some((Some(take), resumed)) => match self.resume_resting(take) {
-                    true => resumed.connections += 1,
-                    false => resumed.lost += 1,
-                },
+                Some((Some(take), resumed)) => {
+                    let goes_on = self.resume_resting(take);
+                    resumed.count(goes_on);
+                }
                 Some((None, _)) if ours => too_early.push(flow),
                 _ => drop(cluster.knocks.take(&flow)),
             }
@@ -187,7 +223,9 @@ impl Worker {
     /// What is done is reported, in the order in which it began; the rest waits on.
     fn put_waiting_back(&mut self, mut all: Vec<Waiting>) {
         let Some(cluster) = &mut self.cluster else { return };
-        let is_done = |waiting: &Waiting| waiting.left.is_empty() && waiting.resting.is_empty();
+        let is_done = |waiting: &Waiting| {
+            waiting.left.is_empty() && waiting.awake.is_empty() && waiting.resting.is_empty()
+        };
         let done = all.iter().take_while(|waiting| is_done(waiting)).count();
         for mut waiting in all.drain(..done) {
             waiting.resumed.took_us = waiting.started.elapsed().as_micros() as u64;

@@ -1,0 +1,244 @@
+//! Connections that were taken over go on: their sockets leave repair, their peers hear of it, and their state machines are
+//! restored.
+//!
+//! All peers hear before the first state machine is restored; meanwhile clients that speak to connections that rest are
+//! answered too, for each of them waits since its owner died.
+
+use super::leg::Stands;
+use super::resume::{Leg, Take};
+use super::{Cluster, Gated, Mirroring};
+use crate::cluster::Resumed;
+use crate::worker::slab::{Key, Source};
+use crate::worker::upstream::Upstream;
+use crate::worker::{Client, View, Worker, canonical};
+use evergate_base::Micros;
+use evergate_bpf::{Leases, Slot};
+use evergate_cluster::Bucket;
+use evergate_connection::{Accepted, Connection, Io, ResumedLeg};
+use evergate_mirror::{ConnectionId, Held, LegFacts};
+
+/// A peer that had less room than this is asked once more: it may have made more while nobody listened, and says so only
+/// once.
+const LITTLE_ROOM: u32 = 65_536;
+
+/// A leg with a living socket.
+struct AwakeLeg {
+    facts: LegFacts,
+    received: u64,
+    ended: bool,
+    acked: u64,
+    slot: Slot,
+    socket: std::os::fd::OwnedFd,
+}
+
+/// A connection whose sockets live.
+pub(super) struct Awake {
+    id: ConnectionId,
+    pub(super) bucket: Bucket,
+    held: Box<Held>,
+    client: AwakeLeg,
+    server: Option<AwakeLeg>,
+    /// How its peers are asked.
+    asked: Vec<Leg>,
+}
+
+impl Worker {
+    /// The sockets of these connections live: whoever must hold their state does. Their peers hear of it.
+    pub(super) fn wake_all(&mut self, ready: Vec<(Bucket, Vec<Take>)>, resumed: &mut Resumed) -> Vec<Awake> {
+        let Some(cluster) = &mut self.cluster else { return Vec::new() };
+        let mut takes = Vec::new();
+        for (bucket, of) in ready {
+            if let Some(bucket) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
+                cluster.gate.owners().release(bucket);
+            }
+            takes.extend(of);
+        }
+        let mut awake = Vec::with_capacity(takes.len());
+        for take in takes {
+            self.pulse.beat();
+            match wake(cluster, take) {
+                Some(take) => awake.push(take),
+                None => resumed.lost += 1,
+            }
+        }
+        move_on(cluster, &awake);
+        awake
+    }
+
+    /// One connection goes on: state machine, sockets and backups are put together.
+    pub(super) fn resume(&mut self, take: Awake) -> bool {
+        self.pulse.beat();
+        let Awake { id, bucket, held, client, server, .. } = take;
+        let index = match held.state.generation() {
+            Some(generation) => self.current_of(generation),
+            None => Some(self.current.len() - 1),
+        };
+        let Some(index) = index else {
+            self.counters.reason("resume_generation");
+            return self.drop_awake(client, server);
+        };
+        let fresh = Accepted {
+            id,
+            listener: 0,
+            client: canonical(client.facts.remote),
+            local: canonical(client.facts.local),
+            unix_s: evergate_sys::wall_clock_s(),
+            secret: evergate_crypto::random_bytes(),
+        };
+        let current = &self.current[index].generation;
+        let snapshot = current.snapshot.clone();
+        let mut view = View {
+            snapshot: &current.snapshot,
+            current,
+            draining: self.draining,
+            logs: self.lines.is_some(),
+            now: self.now,
+            sessions: &self.shared.sessions,
+            counters: &self.counters,
+        };
+        let mut io =
+            Io { now: self.now, scratch: &mut self.scratch, effects: &mut self.effects, node: &mut view };
+        let (connection, leg) = match Connection::restore(&snapshot, &held.state, &fresh, &mut io) {
+            Ok(restored) => restored,
+            Err(_) => {
+                self.counters.reason("resume_failed");
+                self.scratch.down.clear();
+                self.effects.clear();
+                return self.drop_awake(client, server);
+            }
+        };
+        // What restoring made waits for the sockets: the connection is not known to the worker yet.
+        let AwakeLeg { facts, received, ended, acked, slot, socket } = client;
+        let stands = Stands { received, ended, sent: held.state.server.output, acked };
+        let gated = Gated::resumed(slot, &facts, stands, self.now);
+        let mut mirroring = Mirroring::new(bucket, gated, held.state);
+        mirroring.legs.insert(0, facts);
+        if let (Some(server), Some(leg)) = (&server, &leg) {
+            mirroring.legs.insert(leg.route.leg, server.facts);
+        }
+        let mut entry = Client::new(socket, connection, Vec::new());
+        entry.mirroring = Some(Box::new(mirroring));
+        let key = self.clients.insert(entry);
+        self.note_bucket(key, bucket);
+        self.shared.connections.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.register_resumed(key);
+        self.begin_again(key);
+        if let (Some(server), Some(leg)) = (server, leg) {
+            self.attach_server(key, server, &leg);
+        }
+        self.perform(key);
+        self.with(key, |connection, io| connection.handle_client_acked(io, acked));
+        self.perform(key);
+        if ended {
+            self.with(key, |connection, io| connection.handle_client_ended_before(io));
+            self.perform(key);
+        }
+        self.pump(key);
+        true
+    }
+
+    fn register_resumed(&mut self, key: Key) {
+        self.counters.open.set(self.clients.len() as u64);
+        let Some(client) = self.clients.get_mut(key) else { return };
+        client.readable = true;
+        let fd = client.fd();
+        if let (Some(cluster), Some(mirroring)) = (&mut self.cluster, &client.mirroring) {
+            cluster.note_slot(mirroring.leg.slot.index(), key);
+        }
+        if self.epoll.add(fd, Source::Client(key).token()).is_err() {
+            self.counters.reason("epoll_failed");
+        }
+    }
+
+    /// The server leg that the connection goes on with.
+    fn attach_server(&mut self, key: Key, server: AwakeLeg, leg: &ResumedLeg) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let generation = client.connection.snapshot().generation;
+        let runtime = self.current_of(generation).and_then(|index| {
+            let pool = self.current[index].generation.pools.get(leg.route.pool as usize)?;
+            pool.servers.get(leg.route.server as usize).cloned()
+        });
+        let Some(runtime) = runtime else {
+            self.counters.reason("resume_server");
+            return;
+        };
+        runtime.enter_resumed();
+        let number = leg.route.leg;
+        let AwakeLeg { facts, received, ended, acked, slot, socket } = server;
+        let stands = Stands { received, ended, sent: leg.output, acked };
+        let gated = Gated::resumed(slot, &facts, stands, self.now);
+        let slot = gated.slot.index();
+        let upstream = Upstream {
+            socket,
+            server: runtime,
+            index: leg.route.server,
+            owner: Some((key, number)),
+            connecting: false,
+            handed: None,
+            readable: true,
+            writable: true,
+            ended: false,
+            idle_until: Micros(0),
+            used_since: self.now,
+            records: None,
+            gated: Some(Box::new(gated)),
+            unsettled: None,
+        };
+        self.add_upstream(key, upstream);
+        if let Some(cluster) = &mut self.cluster {
+            cluster.note_slot(slot, key);
+        }
+        let index = leg.route.server;
+        self.perform(key);
+        self.with(key, |connection, io| connection.handle_leg_open(io, number, index, None));
+        self.perform(key);
+        self.with(key, |connection, io| connection.handle_server_acked(io, number, acked));
+        self.perform(key);
+    }
+
+    /// A connection that cannot go on: its peers learn it when they ask.
+    fn drop_awake(&mut self, client: AwakeLeg, server: Option<AwakeLeg>) -> bool {
+        let Some(cluster) = &mut self.cluster else { return false };
+        for leg in std::iter::once(client).chain(server) {
+            drop(leg.socket);
+            cluster.lane.finish(leg.slot, None, Leases::now_ns());
+        }
+        false
+    }
+}
+
+/// The peers hear of connections that go on, by an ACK, which moves them on. Those that had little room are asked again.
+fn move_on(cluster: &mut Cluster, awake: &[Awake]) {
+    let now_ms = evergate_sys::wall_clock_ms();
+    let legs = awake.iter().flat_map(|take| std::iter::once(&take.client).chain(&take.server));
+    let _ = cluster.lane.emit_acks(legs.map(|leg| &leg.slot)); // what is lost is made up for by the peers' timers
+    let asked = awake.iter().flat_map(|take| &take.asked);
+    asked.filter(|leg| leg.room() < LITTLE_ROOM).for_each(|leg| leg.ask(cluster, now_ms));
+}
+
+/// Sockets leave repair.
+pub(super) fn wake(cluster: &mut Cluster, mut take: Take) -> Option<Awake> {
+    let mut awake = Vec::new();
+    for leg in &mut take.legs {
+        let (Some(slot), Some(socket)) = (leg.slot.take(), leg.socket.take()) else { continue };
+        match socket.finish() {
+            Ok(socket) => {
+                slot.set_asleep(false);
+                let Leg { facts, received, ended, acked, .. } = *leg;
+                awake.push((leg.number, AwakeLeg { facts, received, ended, acked, slot, socket }));
+            }
+            Err(_) => cluster.lane.finish(slot, None, Leases::now_ns()),
+        }
+    }
+    let wanted = take.legs.len();
+    if awake.len() < wanted {
+        for (_, leg) in awake {
+            cluster.lane.finish(leg.slot, None, Leases::now_ns());
+        }
+        return None;
+    }
+    let mut legs = awake.into_iter().map(|(_, leg)| leg);
+    let client = legs.next()?;
+    let server = legs.next();
+    Some(Awake { id: take.id, bucket: take.bucket, held: take.held, client, server, asked: take.legs })
+}
