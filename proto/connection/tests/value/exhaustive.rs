@@ -101,6 +101,18 @@ fn tunnels_survive_at_every_step() {
 }
 
 #[test]
+fn clients_that_reset_are_over_at_every_step() {
+    for wire in WIRES {
+        for mut scenario in [requests(wire, &[(0, 300), (4, 900)]), tunnel(wire, false, None)] {
+            scenario.steps.pop();
+            scenario.steps.push(Step { act: Act::Reset, waits: true });
+            assert!(reference(&scenario, &config(Wire::Plain), &mut Scratch::new()).1.aborted);
+            everywhere(&scenario);
+        }
+    }
+}
+
+#[test]
 fn losing_patience_survives_at_every_step() {
     for wire in [Wire::Plain, Wire::Tls13] {
         let lasts = [

@@ -85,6 +85,8 @@ pub(crate) enum Act {
     Close,
     /// FIN alone.
     Cut,
+    /// RST, when everything was read.
+    Reset,
     /// These bytes on the wire.
     Raw(Vec<u8>),
     /// Nothing more, until we lose patience.
@@ -101,6 +103,7 @@ impl std::fmt::Debug for Act {
             Act::KeyUpdate(request) => write!(f, "KeyUpdate({request})"),
             Act::Close => write!(f, "Close"),
             Act::Cut => write!(f, "Cut"),
+            Act::Reset => write!(f, "Reset"),
             Act::Raw(bytes) => write!(f, "Raw({} bytes)", bytes.len()),
             Act::Silence => write!(f, "Silence"),
         }

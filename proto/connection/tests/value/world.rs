@@ -71,6 +71,7 @@ struct Client {
     next: usize,
     sent: Vec<u8>,
     fin: bool,
+    reset: bool,
     /// Acknowledged by our gate: forgotten.
     acked: u64,
     pace: Pace,
@@ -165,6 +166,7 @@ impl<'a> World<'a> {
                 next: 0,
                 sent: hello,
                 fin: false,
+                reset: false,
                 acked: 0,
                 pace: Pace::default(),
                 read: 0,

@@ -25,10 +25,19 @@ impl Worker {
             moved |= self.read_client(now, kernel, key);
             moved |= self.read_server(now, kernel, key);
             if !moved {
-                return;
+                return self.rest(now, kernel, key);
             }
         }
         self.again.insert(key);
+    }
+
+    /// Nothing moves: a connection whose client broke it meanwhile ends.
+    fn rest(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+        let Some(client) = self.clients.get(&key) else { return };
+        let broken = kernel.sockets.get(&client.leg.flow).is_some_and(Tcp::is_reset);
+        if broken && !client.connection.wants_client() {
+            self.call(now, kernel, key, |connection, io| connection.handle_abort(io, "client_reset"));
+        }
     }
 
     /// A server has answered our SYN, or refused.

@@ -80,8 +80,10 @@ impl Client {
                 return;
             }
             said.bytes.extend_from_slice(&perform(&mut self.peer, &self.scenario, &step.act));
-            self.finished |= matches!(step.act, Act::Close | Act::Cut);
-            said.end |= self.finished;
+            said.reset |= matches!(step.act, Act::Reset);
+            self.reset |= said.reset;
+            self.finished |= matches!(step.act, Act::Close | Act::Cut | Act::Reset);
+            said.end |= self.finished && !said.reset;
             self.next += 1;
         }
     }
@@ -202,7 +204,7 @@ pub(crate) fn perform(peer: &mut Peer, scenario: &Scenario, act: &Act) -> Vec<u8
         }
         (Act::Close, peer) => peer.close(),
         (Act::Raw(bytes), _) => bytes.clone(),
-        (Act::KeyUpdate(_) | Act::Cut | Act::Silence, _) => Vec::new(),
+        (Act::KeyUpdate(_) | Act::Cut | Act::Reset | Act::Silence, _) => Vec::new(),
     }
 }
 

@@ -42,6 +42,13 @@ pub(crate) fn requests(wire: Wire, kinds: &[(usize, usize)], pipelined: bool) ->
     scenario
 }
 
+/// The client breaks the connection off when it has everything, instead of ending it.
+pub(crate) fn broken_off(mut scenario: Scenario) -> Scenario {
+    scenario.steps.pop();
+    then(&mut scenario, Act::Reset, true);
+    scenario
+}
+
 /// A tunnel: raw, or after an upgrade.
 pub(crate) fn tunnel(
     wire: Wire,
@@ -78,6 +85,8 @@ pub(crate) fn fixed() -> Vec<(&'static str, Scenario)> {
         all.push(("download", requests(wire, &[(0, 40_000)], false)));
         all.push(("upload", requests(wire, &[(4, 40_000)], false)));
         all.push(("server ends", tunnel(wire, false, &[700, 20], Some(100))));
+        all.push(("broken off", broken_off(requests(wire, &[(0, 300), (4, 2_000)], false))));
+        all.push(("broken tunnel", broken_off(tunnel(wire, false, &[700, 20], None))));
         all.push(("until close", requests(wire, &[(11, 3_000)], false)));
         all.push(("no server", requests(wire, &[(12, 0)], false)));
     }
@@ -147,6 +156,12 @@ pub(crate) fn random(random: &mut Random, size_max: u64) -> Scenario {
         }
         scenario.server_ends_after = random.chance(300).then(|| random.below(total as u64 + 1) as usize);
     }
-    then(&mut scenario, if random.chance(700) { Act::Close } else { Act::Cut }, true);
+    // To a server that has ended it still says something, which a reset would cut off anywhere.
+    let last = match random.below(1000) {
+        0..600 => Act::Close,
+        850.. if scenario.server_ends_after.is_none() => Act::Reset,
+        _ => Act::Cut,
+    };
+    then(&mut scenario, last, true);
     scenario
 }

@@ -92,20 +92,28 @@ impl World<'_> {
             },
             Act::Close => self.client.peer.close(),
             Act::Raw(bytes) => bytes.clone(),
-            Act::Cut => Vec::new(),
+            Act::Cut | Act::Reset => Vec::new(),
             Act::Silence => {
                 self.silent = true;
                 Vec::new()
             }
         };
         self.client.fin |= matches!(step.act, Act::Close | Act::Cut);
+        self.client.reset |= matches!(step.act, Act::Reset);
         self.client.sent.extend_from_slice(&bytes);
         self.client.next += 1;
         true
     }
 
     fn read_client(&mut self) -> bool {
-        if self.closed.is_some() || !self.conn.wants_client() {
+        if self.closed.is_some() {
+            return false;
+        }
+        if self.client.reset && self.client.read == self.client.sent.len() as u64 {
+            self.call(|conn, io| conn.handle_abort(io, "client_reset"));
+            return true;
+        }
+        if !self.conn.wants_client() {
             return false;
         }
         let window = self.window();
