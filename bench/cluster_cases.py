@@ -37,7 +37,7 @@ Found = TypeVar("Found")
 ON, OFF = "cluster", "off"
 PAIR = Shape(nodes=2, owners=1)
 ALONE = Shape(nodes=1, clustered=False)
-STALLED = replace(PAIR, congestion_control="cubic", burst_bytes=8192)
+STALLED = replace(PAIR, burst_bytes=8192)
 LATENCY_RATE = 200.0  # requests/s over one connection: far from what either can do
 STALL_ROUNDS_MAX = 3
 STALL_RATE = 250_000  # bytes/s of each transfer

@@ -75,8 +75,9 @@ class Shape:
     clustered: bool = True
     owners: int | None = None
     """Nodes that carry connections; the others have weight 0 and only hold copies. None: all."""
-    congestion_control: str | None = None
-    """Of all hosts; the machine's when None."""
+    congestion_control: str | None = "cubic"
+    """Of all hosts; the machine's when None. As kernels come: BBR paces with timers, and what they send counts as the time of
+    whoever they interrupt."""
     burst_bytes: int | None = None
     """Most that the server's kernel hands to its card at once: where round trips are short it lets whole windows go together,
     whatever rate it paces to."""
