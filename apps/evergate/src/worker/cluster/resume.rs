@@ -250,9 +250,10 @@ impl Worker {
         let worker = cluster.worker;
         let mine = round.buckets.iter().filter(|(bucket, _)| cluster.worker_of(*bucket) == worker);
         let mine: Vec<_> = mine.copied().collect();
+        // What comes before is dropped, and said again only after the client's timer.
+        mine.iter().for_each(|(bucket, _)| cluster.set_pending(*bucket, true));
         let (mut busy, mut resting, mut lost) = (Vec::new(), Vec::new(), 0);
         for (bucket, office) in &mine {
-            cluster.set_pending(*bucket, true);
             for (id, held) in cluster.holder.take_over(bucket.0, *office) {
                 match Take::of(id, held) {
                     Some(take) if take.rests() => resting.push(take),
