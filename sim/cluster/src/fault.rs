@@ -63,4 +63,6 @@ pub enum Mutation {
     EagerTakeOver,
     /// What is said after a lost channel follows whatever the backup has.
     GapsFollow,
+    /// That a client broke its connection off is not noticed.
+    DeafToResets,
 }

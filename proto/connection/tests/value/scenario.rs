@@ -139,6 +139,12 @@ pub(crate) struct Scenario {
 }
 
 impl Scenario {
+    /// Its client breaks the connection off in the end.
+    #[allow(dead_code, reason = "not every test that shares this file asks")]
+    pub(crate) fn breaks(&self) -> bool {
+        self.steps.last().is_some_and(|step| matches!(step.act, Act::Reset))
+    }
+
     pub(crate) fn listener(&self) -> u32 {
         match (self.wire, self.http) {
             (Wire::Plain, true) if self.misdirected => setup::HTTPS,

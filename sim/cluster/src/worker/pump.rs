@@ -2,6 +2,7 @@
 
 use super::Worker;
 use crate::agenda::Time;
+use crate::fault::Mutation;
 use crate::kernel::Kernel;
 use crate::tcp::Tcp;
 use evergate_connection::{INPUT_BYTES, ReadPlan, SLOTS, Scratch, Slots};
@@ -35,7 +36,7 @@ impl Worker {
     fn rest(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
         let Some(client) = self.clients.get(&key) else { return };
         let broken = kernel.sockets.get(&client.leg.flow).is_some_and(Tcp::is_reset);
-        if broken && !client.connection.wants_client() {
+        if broken && !client.connection.wants_client() && self.mutation != Mutation::DeafToResets {
             self.call(now, kernel, key, |connection, io| connection.handle_abort(io, "client_reset"));
         }
     }
@@ -124,6 +125,9 @@ impl Worker {
         }
         let Some(socket) = kernel.sockets.get_mut(&client.leg.flow) else { return false };
         if socket.is_reset() {
+            if self.mutation == Mutation::DeafToResets {
+                return false;
+            }
             self.call(now, kernel, key, |connection, io| connection.handle_abort(io, "client_reset"));
             return true;
         }

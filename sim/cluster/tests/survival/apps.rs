@@ -28,6 +28,9 @@ pub(crate) struct Client {
     lenient: bool,
     /// Nodes fail in this run.
     faults: bool,
+    /// What it says when it breaks the connection off may be lost, and is said again only to who speaks to it.
+    unheard: bool,
+    broke: bool,
     next: usize,
     checked: usize,
     ended: bool,
@@ -55,6 +58,8 @@ impl Client {
             hello,
             lenient,
             faults: false,
+            unheard: false,
+            broke: false,
             next: 0,
             checked: 0,
             ended: false,
@@ -71,6 +76,11 @@ impl Client {
         self
     }
 
+    pub(crate) fn in_bad_weather(mut self, lossy: bool) -> Client {
+        self.unheard = lossy;
+        self
+    }
+
     /// Does what the script has next, as long as it need not wait.
     fn go_on(&mut self, said: &mut Said) {
         while let Some(step) = self.scenario.steps.get(self.next) {
@@ -81,7 +91,7 @@ impl Client {
             }
             said.bytes.extend_from_slice(&perform(&mut self.peer, &self.scenario, &step.act));
             said.reset |= matches!(step.act, Act::Reset);
-            self.reset |= said.reset;
+            self.broke |= said.reset;
             self.finished |= matches!(step.act, Act::Close | Act::Cut | Act::Reset);
             said.end |= self.finished && !said.reset;
             self.next += 1;
@@ -99,7 +109,7 @@ impl Client {
         self.checked = received.len();
         if let Some(at) = wrong {
             self.complaint = Some(format!("the client sees another byte at {at} of {}", expected.len()));
-        } else if self.reset && !self.expected.aborted && !self.lenient && !self.is_given_up() {
+        } else if self.reset && !self.may_be_reset() && !self.lenient && !self.is_given_up() {
             self.complaint =
                 Some(format!("the client is reset after {} of {} bytes", received.len(), expected.len()));
         } else if self.ended
@@ -121,13 +131,20 @@ impl Client {
         self.faults && self.reset && sealed && OURS.iter().any(|answer| missing.starts_with(answer))
     }
 
+    /// It is to be reset, or has broken the connection off itself.
+    fn may_be_reset(&self) -> bool {
+        if self.scenario.breaks() { self.broke } else { self.expected.aborted }
+    }
+
     /// Servers have all they are to have.
     fn is_served(&self) -> bool {
         let served = self.served.borrow();
         let wanted: usize = self.expected.servers.iter().map(|served| served.bytes.len()).sum();
         let ends = self.expected.servers.iter().filter(|served| served.tunnel_end == Some(true)).count();
         served.iter().map(|served| served.bytes.len()).sum::<usize>() >= wanted * self.clients
-            && served.iter().filter(|served| served.tunnel_end == Some(true)).count() >= ends * self.clients
+            && (self.unheard && self.scenario.breaks()
+                || served.iter().filter(|served| served.tunnel_end == Some(true)).count()
+                    >= ends * self.clients)
     }
 }
 
@@ -155,7 +172,7 @@ impl Application for Client {
         if (self.lenient && self.reset) || (self.is_given_up() && self.is_served()) {
             return true;
         }
-        let over = self.reset || self.ended;
+        let over = self.reset || self.ended || self.broke;
         let expected = &self.expected;
         (self.next == self.scenario.steps.len() || over)
             && self.peer.received().len() >= expected.client.len()
@@ -271,7 +288,8 @@ impl Application for Server {
         if let Some(entry) = self.entry.filter(|_| self.app.stage >= 10) {
             self.served.borrow_mut()[entry].tunnel_end.get_or_insert(false);
             // To one that has ended itself our end says nothing.
-            if ended || self.app.fin {
+            let broken = seen.reset && self.scenario.breaks();
+            if ended || broken || self.app.fin {
                 self.served.borrow_mut()[entry].tunnel_end = Some(true);
             }
         }

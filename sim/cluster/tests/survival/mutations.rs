@@ -2,7 +2,7 @@
 
 use crate::run::{PAIR, Plan, Script, Shape, TWO_BACKUPS, run, run_quietly};
 use crate::scenario::Wire;
-use crate::scripts::{requests, tunnel};
+use crate::scripts::{broken_off, requests, tunnel};
 use evergate_sim_cluster::{Fault, Mutation, Time, Whom};
 
 /// What the runs with this law broken complain about.
@@ -124,4 +124,16 @@ fn going_on_before_the_other_backup_knows_is_found() {
         complaints.first().and_then(|c| c.lines().next())
     );
     assert!(!complaints.is_empty(), "goes unnoticed");
+}
+
+#[test]
+fn a_client_whose_reset_nobody_hears_is_found() {
+    let script = Script::new(broken_off(tunnel(Wire::Tls13, false, &[700, 20], None)));
+    for faults in [Vec::new(), power(20_000)] {
+        let plan = Plan { faults, ..Plan::new(1, PAIR) };
+        run(&script, &plan);
+        let deaf = Plan { mutation: Mutation::DeafToResets, ..plan };
+        let complaint = run_quietly(&script, &deaf).err().unwrap_or_default();
+        assert!(complaint.starts_with("not done"), "{complaint}");
+    }
 }

@@ -46,13 +46,12 @@ pub(crate) fn reference(scenario: &Scenario, config: &Arc<Snapshot>) -> Expected
     expected.client = rig.peer.received().to_vec();
     expected.aborted = rig.closed == Some(true);
     expected.client_end = rig.client_fin;
-    let breaks = scenario.steps.last().is_some_and(|step| matches!(step.act, Act::Reset));
     let tunnels = |id: &u32, fin: bool| apps.get(id).filter(|app| app.stage >= 10).map(|app| fin || app.fin);
     let legs = rig.legs.iter().filter(|(_, leg)| !leg.to_server.is_empty());
     let served = legs.map(|(id, leg)| Served {
         bytes: leg.to_server.clone(),
-        // A tunnel's leg that is given up is closed: its server sees an end, unless the client broke it.
-        tunnel_end: tunnels(id, leg.fin || (leg.released.is_some() && !breaks)),
+        // A tunnel's leg that is given up is closed, or breaks with its client: its server sees an end either way.
+        tunnel_end: tunnels(id, leg.fin || leg.released.is_some()),
     });
     expected.servers = served.collect();
     expected

@@ -235,7 +235,7 @@ impl World<'_> {
         let from = self.delivered as usize;
         let answer = self.client.peer.receive(&self.wire[from..from + count]);
         self.delivered += count as u64;
-        if !self.client.fin {
+        if !self.client.fin && !self.client.reset {
             self.client.sent.extend_from_slice(&answer);
         }
     }
