@@ -140,23 +140,23 @@ impl Lane {
     /// ([`Slot::owes_ack`]). Must be called in the network namespace of the node. An ACK that cannot be sent is no error:
     /// the peer asks again.
     pub fn emit_acks<'a>(&mut self, slots: impl IntoIterator<Item = &'a Slot>) -> io::Result<()> {
-        let mut batches = [([0; BATCH], 0), ([0; BATCH], 0)];
+        let (mut batches, mut result) = ([([0; BATCH], 0), ([0; BATCH], 0)], Ok(()));
         for slot in slots {
             let v6 = slot.flow().is_ipv6();
             let (indexes, count) = &mut batches[usize::from(v6)];
             indexes[*count] = slot.index();
             *count += 1;
             if *count == BATCH {
-                self.emit(&indexes[..], v6)?;
+                result = result.and(self.emit(&indexes[..], v6));
                 *count = 0;
             }
         }
         for (v6, (indexes, count)) in batches.iter().enumerate() {
             if *count > 0 {
-                self.emit(&indexes[..*count], v6 == 1)?;
+                result = result.and(self.emit(&indexes[..*count], v6 == 1));
             }
         }
-        Ok(())
+        result
     }
 
     fn emit(&mut self, indexes: &[u32], v6: bool) -> io::Result<()> {

@@ -65,9 +65,15 @@ impl Worker {
         awake
     }
 
-    /// One connection goes on: state machine, sockets and backups are put together.
+    /// One connection goes on. False when it does not, also for a defect that it reaches: the others must not notice.
     pub(super) fn resume(&mut self, take: Awake) -> bool {
-        self.pulse.beat();
+        let mut goes_on = false;
+        self.guarded(None, |worker| goes_on = worker.put_together(take));
+        goes_on
+    }
+
+    /// State machine, sockets and backups of one connection.
+    fn put_together(&mut self, take: Awake) -> bool {
         let Awake { id, bucket, held, client, server, .. } = take;
         let index = match held.state.generation() {
             Some(generation) => self.current_of(generation),
@@ -122,19 +128,23 @@ impl Worker {
         self.note_bucket(key, bucket);
         self.shared.connections.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.register_resumed(key);
-        self.begin_again(key);
-        if let (Some(server), Some(leg)) = (server, leg) {
-            self.attach_server(key, server, &leg);
-        }
-        self.perform(key);
-        self.with(key, |connection, io| connection.handle_client_acked(io, acked));
-        self.perform(key);
-        if ended {
-            self.with(key, |connection, io| connection.handle_client_ended_before(io));
-            self.perform(key);
-        }
-        self.pump(key);
-        true
+        let mut goes_on = false;
+        self.guarded(Some(Source::Client(key)), |worker| {
+            worker.begin_again(key);
+            if let (Some(server), Some(leg)) = (server, leg) {
+                worker.attach_server(key, server, &leg);
+            }
+            worker.perform(key);
+            worker.with(key, |connection, io| connection.handle_client_acked(io, acked));
+            worker.perform(key);
+            if ended {
+                worker.with(key, |connection, io| connection.handle_client_ended_before(io));
+                worker.perform(key);
+            }
+            worker.pump(key);
+            goes_on = true;
+        });
+        goes_on
     }
 
     fn register_resumed(&mut self, key: Key) {

@@ -250,7 +250,7 @@ impl Cluster {
         let held = self.held_turns > 0;
         let now =
             !self.acknowledged.is_empty() || !self.dirty.is_empty() || (held && self.haste == Haste::Full);
-        if now || self.has_resting() {
+        if now || self.has_resting() || self.has_news() {
             0
         } else if held || !self.timed.is_empty() {
             1

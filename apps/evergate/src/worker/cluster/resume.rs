@@ -287,10 +287,15 @@ impl Worker {
 
     /// Continues one connection that rests. Its client need not be asked or told anything: nothing of it is on its way, and the
     /// client speaks first. If it has done so already, that is the first thing the connection reads.
-    pub(super) fn resume_resting(&mut self, mut take: Take) -> bool {
+    pub(super) fn resume_resting(&mut self, take: Take) -> bool {
+        let mut goes_on = false;
+        self.guarded(None, |worker| goes_on = worker.build_resting(take));
+        goes_on
+    }
+
+    fn build_resting(&mut self, mut take: Take) -> bool {
         let Some(cluster) = &mut self.cluster else { return false };
         let now_ms = evergate_sys::wall_clock_ms();
-        self.pulse.beat();
         take.find_legs();
         let Some(flow) = take.client_flow() else { return false };
         if cluster.gate.is_held(&flow) {

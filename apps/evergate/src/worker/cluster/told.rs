@@ -125,7 +125,8 @@ impl Worker {
 
     /// Goes on with connections that rest, whose clients have spoken by now.
     fn hear_resting(&mut self) {
-        if !self.cluster.as_ref().is_some_and(|cluster| cluster.has_resting()) {
+        // What came with the last one's words is heard also when none rests any more.
+        if !self.cluster.as_ref().is_some_and(|cluster| cluster.has_resting() || cluster.has_news()) {
             return;
         }
         self.lane_event();
@@ -179,7 +180,6 @@ impl Worker {
             waiting.resting.retain(|(of, _)| *of != bucket);
         }
         self.drop_takes(gone);
-        self.look_at_waiting();
     }
 
     /// No connection of the bucket rests any more.
@@ -293,6 +293,11 @@ impl Cluster {
     /// Whether connections of the bucket that were taken over do not go on yet.
     pub(super) fn is_pending(&self, bucket: Bucket) -> bool {
         self.waiting.iter().any(|waiting| waiting.has(bucket))
+    }
+
+    /// Whether the gate said something that nobody has acted on.
+    pub(super) fn has_news(&self) -> bool {
+        !self.events.woken.is_empty() || !self.events.knocks.is_empty()
     }
 
     /// Whether connections that rest wait for their turn.
