@@ -18,6 +18,7 @@ mod line;
 mod matrix;
 mod orders;
 mod phases;
+mod ports;
 mod quorum;
 mod redial;
 mod relay;

@@ -17,7 +17,7 @@ const BRIEF: usize = 8;
 const LONG: usize = 4 << 20;
 const PIECE: usize = 16 << 10;
 
-fn connect(from: std::net::IpAddr, to: SocketAddr) -> TcpStream {
+pub(crate) fn connect(from: std::net::IpAddr, to: SocketAddr) -> TcpStream {
     let stream = TcpStream::from(evergate_sys::connect_from(from, PORT..=PORT, to).unwrap());
     let until = Instant::now() + PATIENCE;
     while stream.peer_addr().is_err() {
@@ -29,7 +29,7 @@ fn connect(from: std::net::IpAddr, to: SocketAddr) -> TcpStream {
     stream
 }
 
-fn get(stream: &mut impl Stream, path: &str) {
+pub(crate) fn get(stream: &mut impl Stream, path: &str) {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
     let said = head(stream).unwrap();
     assert!(said.starts_with("HTTP/1.1 200"), "{said}");

@@ -1,0 +1,64 @@
+//! Where nodes begin server connections: a server still knows those of a node that died.
+
+use crate::matrix::carrier;
+use crate::resets::{connect, get};
+use crate::traffic::{self, Carrier, PATIENCE, Server, head};
+use crate::world::{World, privileged};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
+use std::sync::mpsc::channel;
+
+const ASKED: usize = 12;
+
+#[test]
+fn the_next_node_begins_server_connections_from_other_ports() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(3);
+    let (mut nodes, _) = traffic::three(&world);
+    let at = Server::Plain.address(&world);
+    let (seen, ports) = channel();
+    world.switch.run(move || {
+        let listener = TcpListener::bind(at).unwrap();
+        std::thread::spawn(move || {
+            // Each connection serves one request, so that each request begins one.
+            for mut stream in listener.incoming().flatten() {
+                let from = stream.peer_addr().unwrap().port();
+                if head(&mut stream).is_ok() {
+                    let said = stream
+                        .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+                    said.unwrap();
+                    seen.send(from).unwrap();
+                }
+            }
+        });
+    });
+    let to = SocketAddr::new(world.family.address(), Carrier::Http.port(Server::Plain));
+    let from = world.family.outside(254);
+    // The last connection stays open, to tell which node carries them.
+    let ask_some = || {
+        let client = world.switch.spawn(move || {
+            let mut last = None;
+            for _ in 0..ASKED {
+                drop(last.take());
+                let mut stream = connect(from, to);
+                get(&mut stream, "/brief");
+                let mut body = [0; 2];
+                stream.read_exact(&mut body).unwrap();
+                evergate_sys::reset_on_close(stream.as_raw_fd());
+                last = Some(stream);
+            }
+            last
+        });
+        let last = client.join().unwrap();
+        let ports: Vec<u16> = (0..ASKED).map(|_| ports.recv_timeout(PATIENCE).unwrap()).collect();
+        ((*ports.iter().min().unwrap(), *ports.iter().max().unwrap()), last)
+    };
+    let (first, open) = ask_some();
+    carrier(&mut nodes).kill();
+    drop(open);
+    let (second, _) = ask_some();
+    assert!(first.1 < second.0 || second.1 < first.0, "ports {first:?}, then {second:?}");
+}
