@@ -347,32 +347,35 @@ static __always_inline void wake(struct slot *s, __u32 index, __u32 ack)
 }
 
 /* A segment with data of a flow that nobody knows yet, in a bucket whose connections are being continued: whoever makes its
- * socket is told, and gets it along. Events of live flows come first: at most half of the ring is for this. */
-static __always_inline void knock(struct __sk_buff *skb, const struct packet *p, __u32 bucket)
+ * socket is told, and gets it along. Events of live flows come first: at most half of the ring is for this. False for any
+ * other segment; one for which it is true must not go on to the kernel, which may find the socket by then: it would have
+ * the same bytes twice. */
+static __always_inline bool knock(struct __sk_buff *skb, const struct packet *p, __u32 bucket)
 {
 	__u64 *lane_word = bpf_map_lookup_elem(&pending, &bucket);
 	__u32 zero = 0, len = p->tcp.doff * 4 + p->data_len;
 	if (!lane_word || !READ(*lane_word) || !p->data_len || !p->tcp.ack || p->tcp.syn || p->tcp.rst)
-		return;
+		return false;
 	__u32 lane = READ(*lane_word) - 1;
 	void *ring = bpf_map_lookup_elem(&events, &lane);
 	struct knock *k = bpf_map_lookup_elem(&knock_room, &zero);
 	if (!ring || !k || (owner_word(bucket) & 0xff) != node)
-		return;
+		return false;
 	if (len > KNOCK_MAX)
 		len = p->tcp.doff * 4;		/* too long to keep: who knocked is told, and says it again */
 	if (2 * bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) > bpf_ringbuf_query(ring, BPF_RB_RING_SIZE)) {
 		count(EVENT_LOST);
-		return;
+		return true;		/* said again before long */
 	}
 	len = ((len - 1) & (KNOCK_MAX - 1)) + 1;	/* what the verifier wants to see */
 	k->key = p->key;
 	if (bpf_skb_load_bytes(skb, p->l4, k->segment, len)
 	    || bpf_ringbuf_output(ring, k, sizeof k->key + len, 0)) {
 		count(EVENT_LOST);
-		return;
+		return true;
 	}
 	count(KNOCKED);
+	return true;
 }
 
 static __always_inline int ingress_flow(struct __sk_buff *skb, struct packet *p, struct slot *s, __u32 index)
@@ -465,12 +468,11 @@ SEC("tc") int gate_ingress(struct __sk_buff *skb)
 	if (!accept_frame(skb, &p, &stray))
 		return TC_ACT_OK;
 	bool asleep = s && READ(s->flags) & FLAG_ASLEEP;
-	if (asleep || (!s && role == ROLE_LISTENER))
-		knock(skb, &p, bucket);
+	bool knocked = (asleep || (!s && role == ROLE_LISTENER)) && knock(skb, &p, bucket);
 	int verdict = steer(skb, &p, bucket, stray);
 	if (verdict >= 0)
 		return verdict;
-	if (asleep) {
+	if (asleep || knocked) {
 		/* The kernel finds a socket in repair mode, and would put this where what came before is put now. */
 		count(HELD);
 		return TC_ACT_SHOT;
