@@ -96,7 +96,7 @@ impl Layout {
     }
 
     /// This node's share of a bucket's ports. Servers still know the pooled connections of a node that died: a new one from
-    /// the same port is refused at first, and tried again some milliseconds later.
+    /// the same port is refused at first, and tried again some milliseconds later. `None`: there are too few for all nodes.
     pub fn share_of(&self, ports: &RangeInclusive<u16>) -> Option<RangeInclusive<u16>> {
         let rank = self.peers.keys().filter(|id| **id < self.node).count();
         share(ports, rank, self.peers.len() + 1)
