@@ -1,7 +1,10 @@
 //! Asking the peer of a dead node's connection how much of the stream it has.
 //!
 //! A segment with one byte that the peer has long received makes it acknowledge at once what it has (an empty segment
-//! would be answered at most every 500 ms). Its answer is recorded by the gate, which holds the bucket meanwhile.
+//! would be answered at most every 500 ms). The byte lies before the last one that the peer is known to have: a segment
+//! that ends where the peer's data end counts as one in place, and Linux then looks at its ACK first. An ACK as old as ours
+//! is answered only once in 500 ms (RFC 5961 section 5.2). Its answer is recorded by the gate, which holds the bucket
+//! meanwhile.
 
 use crate::address::Raw;
 use crate::repair::TcpFacts;
@@ -15,7 +18,7 @@ const ACK: u8 = 0x10;
 /// One question.
 #[derive(Debug, Clone, Copy)]
 pub struct Probe {
-    /// What the peer is known to have: the probe repeats the byte before it.
+    /// What the peer is known to have: the probe repeats the last byte but one.
     pub acknowledged: u32,
     /// An ACK that tells the peer nothing new: well below what is mirrored. One at the mirrored position would spend
     /// the advance that the restored socket's first ACK must make.
@@ -88,7 +91,7 @@ fn segment(facts: &TcpFacts, probe: &Probe) -> Vec<u8> {
     let mut tcp = Vec::with_capacity(33);
     tcp.extend(facts.local.port().to_be_bytes());
     tcp.extend(facts.remote.port().to_be_bytes());
-    tcp.extend(probe.acknowledged.wrapping_sub(1).to_be_bytes());
+    tcp.extend(probe.acknowledged.wrapping_sub(2).to_be_bytes());
     tcp.extend(probe.ack.to_be_bytes());
     tcp.extend([if probe.timestamp.is_some() { 0x80 } else { 0x50 }, ACK]);
     tcp.extend(window.to_be_bytes());

@@ -351,6 +351,10 @@ pub(crate) fn take_over(
     let prober = Prober::new().unwrap();
     let mut lane = node.gate.lane(LaneId::new(0).unwrap()).unwrap();
     announcer.announce(mirror.client.tcp.local.ip()).unwrap();
+    for leg in [&mirror.client, &mirror.server] {
+        // Known since the leg was mirrored. Asking for it takes a second when the first question is lost.
+        evergate_sys::set_neighbour(node.card, leg.tcp.remote.ip(), leg.next_hop).unwrap();
+    }
     // (facts, sent, received) of both legs as mirrored: what one peer sent is what the other has.
     let legs = [(&mirror.client, mirror.down, mirror.up), (&mirror.server, mirror.up, mirror.down)];
     let slots = legs.map(|(leg, sent, received)| {

@@ -1,11 +1,12 @@
-//! Socket calls that need namespaces: port blocks, orphans, neighbours.
+//! Socket calls that need namespaces: port blocks, orphans, probes, neighbours.
 
 use crate::world::privileged;
 use evergate_bpf::netns::Namespace;
 use evergate_bpf::{Bucket, PortBlocks};
+use evergate_sys::Probe;
 use std::collections::BTreeSet;
-use std::io::Read;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 fn loopback(v6: bool) -> (Namespace, TcpListener, SocketAddr) {
@@ -121,6 +122,81 @@ fn what_came_before_the_socket_can_be_read_from_it() {
             let mut all = vec![0; 4 + 4096 + 9];
             socket.read_exact(&mut all).unwrap();
             assert!(all.starts_with(b"GET xxx") && all.ends_with(b"xxx HTTP/1.1"));
+        });
+    }
+}
+
+/// Segments that a socket has sent.
+fn sent(socket: &TcpStream) -> u32 {
+    // SAFETY: all zeros is a valid tcp_info.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&info) as u32;
+    let into = (&raw mut info).cast();
+    // SAFETY: pointer and length describe the struct.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, into, &raw mut length)
+    };
+    assert_eq!(result, 0);
+    info.tcpi_segs_out
+}
+
+/// Where a socket is in what it receives and in what it sends.
+fn sequences(socket: &TcpStream) -> [u32; 2] {
+    let option = |name, value: &mut i32, set: bool| {
+        let (fd, tcp, mut length) = (socket.as_raw_fd(), libc::IPPROTO_TCP, 4);
+        let value = (&raw mut *value).cast();
+        // SAFETY: pointer and length describe the integer.
+        let result = unsafe {
+            match set {
+                true => libc::setsockopt(fd, tcp, name, value, length),
+                false => libc::getsockopt(fd, tcp, name, value, &raw mut length),
+            }
+        };
+        assert_eq!(result, 0, "option {name}: {}", std::io::Error::last_os_error());
+    };
+    option(libc::TCP_REPAIR, &mut 1, true);
+    let sequences = [1, 2].map(|mut queue| {
+        let mut sequence = 0;
+        option(libc::TCP_REPAIR_QUEUE, &mut queue, true);
+        option(libc::TCP_QUEUE_SEQ, &mut sequence, false);
+        sequence as u32
+    });
+    option(libc::TCP_REPAIR, &mut -1, true); // off, without the probe that 0 sends
+    sequences
+}
+
+#[test]
+fn every_probe_is_answered_at_once_however_old_its_ack() {
+    if !privileged() {
+        return;
+    }
+    for (v6, ended) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (namespace, listener, to) = loopback(v6);
+        namespace.run(move || {
+            let mut peer = TcpStream::connect(to).unwrap();
+            let (mut node, _) = listener.accept().unwrap();
+            peer.write_all(&[1; 100]).unwrap();
+            node.read_exact(&mut [0; 100]).unwrap();
+            node.write_all(&[2; 50]).unwrap();
+            peer.read_exact(&mut [0; 50]).unwrap();
+            if ended {
+                peer.shutdown(Shutdown::Write).unwrap();
+                assert_eq!(node.read(&mut [0; 1]).unwrap(), 0);
+            }
+            let facts = evergate_sys::facts(node.as_raw_fd(), 0).unwrap();
+            let prober = evergate_sys::Prober::new().unwrap();
+            let [receive, send] = sequences(&node);
+            for below in [1, 90, 100, 1 << 16, 1 << 20] {
+                for _ in 0..3 {
+                    let before = sent(&peer);
+                    let timestamp = facts.stamp.map(|stamp| stamp.value);
+                    let ack = receive.wrapping_sub(below);
+                    let probe = Probe { acknowledged: send, ack, window: 65_535, timestamp };
+                    prober.ask(&facts, &probe).unwrap();
+                    // The loopback device has delivered it, and the answer, when the call returns.
+                    assert_eq!(sent(&peer), before + 1, "ended: {ended}, {below} below");
+                }
+            }
         });
     }
 }
