@@ -119,22 +119,39 @@ fn a_killed_process_with_unread_data_sends_no_rst() {
     killed(true, Counter::RstHeld);
 }
 
+/// Listeners of the server and of one node, for any number of exchanges: a process that another test starts may hold a
+/// closed one for a moment.
+struct Doors {
+    by: usize,
+    v6: bool,
+    server: TcpListener,
+    node: OwnedFd,
+}
+
+impl Doors {
+    fn open(world: &World, by: usize, v6: bool) -> Doors {
+        let (to, origin) = (SocketAddr::new(vip(v6), PORT), at(v6, 20, 9000));
+        let server = world.server.run(move || TcpListener::bind(origin).unwrap());
+        let node = world.nodes[by].namespace.run(move || evergate_sys::listen(to, 16).unwrap());
+        Doors { by, v6, server, node }
+    }
+}
+
 /// A whole exchange through a relay at one node; `first` is what happens to the relay before it runs to the end.
 fn relayed(
     world: &World,
-    by: usize,
-    v6: bool,
+    doors: &Doors,
     client_port: Option<u16>,
     first: impl FnOnce(&NodeRef, &mut Relay) + Send + 'static,
 ) {
-    let to = SocketAddr::new(vip(v6), PORT);
-    let origin = at(v6, 20, 9000);
-    let server = world.server.run(move || TcpListener::bind(origin).unwrap());
+    let v6 = doors.v6;
+    let (to, origin) = (SocketAddr::new(vip(v6), PORT), at(v6, 20, 9000));
+    let server = doors.server.try_clone().unwrap();
     let server =
         world.server.spawn(move || exchange(&server.accept().unwrap().0, (2, BYTES), (1, BYTES), false));
-    let node = NodeRef::from(&world.nodes[by]);
-    let listener = world.nodes[by].namespace.run(move || evergate_sys::listen(to, 16).unwrap());
-    let relay = world.nodes[by].namespace.spawn(move || {
+    let node = NodeRef::from(&world.nodes[doors.by]);
+    let listener = doors.node.try_clone().unwrap();
+    let relay = world.nodes[doors.by].namespace.spawn(move || {
         let mut relay = Relay::accept(&node, &listener, origin, None);
         first(&node, &mut relay);
         assert!(relay.run(u64::MAX));
@@ -173,7 +190,7 @@ fn packets_that_land_at_the_wrong_node_are_passed_on() {
         let gate = &world.nodes[0].gate;
         let flow = |port| Flow::new(to, at(v6, 10, port));
         let port = (40_000..).find(|port| gate.bucket(&flow(*port)).number() != 0).unwrap();
-        relayed(&world, 1, v6, Some(port), |_, _| ());
+        relayed(&world, &Doors::open(&world, 1, v6), Some(port), |_, _| ());
         let counters = world.nodes.each_ref().map(|node| node.gate.counters().unwrap());
         assert!(counters[0].get(Counter::Steered) > 100, "{counters:?}");
         assert_eq!(counters[1].get(Counter::Steered), 0);
@@ -186,7 +203,7 @@ fn a_silenced_node_goes_on_when_its_lease_is_renewed() {
         return;
     }
     let world = World::new(Mode::Steer);
-    relayed(&world, 0, false, None, |node, relay| {
+    relayed(&world, &Doors::open(&world, 0, false), None, |node, relay| {
         for stop in 1..15 {
             assert!(!relay.run(stop * 1_000_000));
             let fenced = || node.gate.counters().unwrap().get(Counter::Fenced);
@@ -204,8 +221,9 @@ fn an_orderly_end_gives_both_slots_back() {
         return;
     }
     let world = World::new(Mode::Steer);
+    let doors = Doors::open(&world, 0, true);
     for _ in 0..3 {
-        relayed(&world, 0, true, None, |_, _| ());
+        relayed(&world, &doors, None, |_, _| ());
         assert_eq!(world.nodes[0].gate.slots_in_use(), 0);
     }
     let counters = world.nodes[0].gate.counters().unwrap();
