@@ -16,7 +16,9 @@ pub(crate) enum Notice {
     Entry { key: ConnectionId, index: u64 },
     /// The whole state of a connection that is being taken over is held.
     Taken { key: ConnectionId },
-    /// All of a bucket is said.
+    /// All of a bucket was said; what follows from newer entries waits for this backup from now on.
+    Told { bucket: u16, office: Office },
+    /// It lacks nothing that anything followed from.
     Complete { bucket: u16, office: Office },
 }
 
@@ -32,6 +34,8 @@ pub(crate) struct Outgoing {
     pub(crate) announced: BTreeMap<u16, Office>,
     /// Buckets of which everything was said on it, since it was made or since their owner had anything to say.
     pub(crate) follows: BTreeSet<u16>,
+    /// Those of them for which the backup has heard all that was said when this began: it is waited for.
+    pub(crate) awaited: BTreeSet<u16>,
 }
 
 impl Outgoing {
@@ -48,6 +52,7 @@ impl Outgoing {
             feed,
             announced: BTreeMap::new(),
             follows: BTreeSet::new(),
+            awaited: BTreeSet::new(),
         }
     }
 }

@@ -63,6 +63,8 @@ pub enum Mutation {
     EagerTakeOver,
     /// What is said after a lost channel follows whatever the backup has.
     GapsFollow,
+    /// A backup that was told everything counts as one in sync, whatever was let go without it meanwhile.
+    HastyBackup,
     /// That a client broke its connection off is not noticed.
     DeafToResets,
 }

@@ -188,8 +188,21 @@ impl Worker {
         self.roles.get(usize::from(bucket)).copied().unwrap_or(Role::NOTHING)
     }
 
-    /// Who must hold an entry before it counts.
-    pub(crate) fn required(&self, bucket: u16) -> MemberSet {
+    /// Who must hold an entry before anything follows from it: those that the role names, and those that are about to be
+    /// named.
+    pub(crate) fn awaited(&self, bucket: u16) -> MemberSet {
+        let Role::Owner { required, syncing, .. } = self.role(bucket) else { return MemberSet::EMPTY };
+        let awaited = |node: &NodeId| {
+            let outgoing = self.outgoing.get(node);
+            outgoing.is_some_and(|outgoing| {
+                outgoing.follows.contains(&bucket) && outgoing.awaited.contains(&bucket)
+            })
+        };
+        syncing.iter().filter(awaited).fold(required, MemberSet::with)
+    }
+
+    /// The backups that the role names.
+    pub(super) fn required(&self, bucket: u16) -> MemberSet {
         match self.role(bucket) {
             Role::Owner { required, .. } => required,
             _ => MemberSet::EMPTY,

@@ -89,7 +89,7 @@ impl Worker {
             _ => {}
         }
         self.say(bucket, &Frame::Entries { connection: key, entries }, Some(Notice::Entry { key, index }));
-        if self.required(bucket).is_empty() {
+        if self.awaited(bucket).is_empty() {
             if let Some(client) = self.clients.get_mut(&key) {
                 client.connection.count_as_mirrored(); // nobody else is left
             }
@@ -109,9 +109,9 @@ impl Worker {
         if self.freezing.contains_key(&bucket) {
             return; // acted on by the next owner
         }
-        let required = self.required(bucket);
+        let awaited = self.awaited(bucket);
         let Some(client) = self.clients.get_mut(&key) else { return };
-        let held = client.held_by(required);
+        let held = client.held_by(awaited);
         let mut ends = Vec::new();
         if client.client_end.is_some_and(|index| index <= held) {
             ends.extend(client.leg.release_end().map(|ack| (client.leg.flow, ack)));
@@ -179,6 +179,7 @@ impl Worker {
                     }
                 }
                 Notice::Taken { key } => self.note_taken(key, node),
+                Notice::Told { bucket, office } => self.note_caught_up(bucket, office, node),
                 Notice::Complete { bucket, office } => {
                     self.reports.push(Report::CaughtUp { bucket: Bucket(bucket), node, office });
                 }
@@ -214,6 +215,7 @@ impl Worker {
             if !listed.contains(*node) {
                 outgoing.follows.remove(&bucket.0);
             } else if !owned {
+                outgoing.awaited.remove(&bucket.0);
                 outgoing.follows.insert(bucket.0); // nothing has been said to anybody, so nothing is missing
             }
         }
@@ -310,6 +312,7 @@ impl Worker {
     fn tell_everything(&mut self, bucket: u16, node: NodeId) {
         let Some(outgoing) = self.outgoing.get_mut(&node) else { return };
         outgoing.follows.insert(bucket);
+        outgoing.awaited.remove(&bucket);
         let mut frames = Vec::new();
         for key in self.keys_of(bucket) {
             let Some(client) = self.clients.get(&key) else { continue };
@@ -329,7 +332,24 @@ impl Worker {
     /// All of the bucket has been said to this backup.
     pub(super) fn say_complete(&mut self, bucket: u16, node: NodeId) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
-        let notice = Notice::Complete { bucket, office: office(term) };
+        let notice = Notice::Told { bucket, office: office(term) };
+        self.say_to(node, bucket, &Frame::Complete { bucket }, Some(notice));
+    }
+
+    /// A backup has taken in all that was said of a bucket so far. What was let go meanwhile without it is on its way: once it
+    /// has that too, it lacks nothing.
+    fn note_caught_up(&mut self, bucket: u16, office: Office, node: NodeId) {
+        let Role::Owner { term, syncing, .. } = self.role(bucket) else { return };
+        if office != self::office(term) || !syncing.contains(node) {
+            return; // its office is another one, in which it is told everything again
+        }
+        let outgoing = self.outgoing.get_mut(&node).filter(|outgoing| outgoing.follows.contains(&bucket));
+        let Some(outgoing) = outgoing else { return };
+        if self.mutation == Mutation::HastyBackup {
+            return self.reports.push(Report::CaughtUp { bucket: Bucket(bucket), node, office });
+        }
+        outgoing.awaited.insert(bucket);
+        let notice = Notice::Complete { bucket, office };
         self.say_to(node, bucket, &Frame::Complete { bucket }, Some(notice));
     }
 

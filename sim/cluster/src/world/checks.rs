@@ -4,7 +4,7 @@ use super::World;
 use crate::Mutation;
 use crate::segment::{FIRST, Segment};
 use evergate_base::Micros;
-use evergate_cluster::{Bucket, NodeId, Role};
+use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::Mirrored;
 
 /// Bytes that one process may keep for one connection, beside what its sockets hold.
@@ -52,7 +52,13 @@ impl World {
         let peer_end = self.by_flow.get(&segment.flow).map(|index| &self.peers[*index]);
         let ends = peer_end.is_some_and(|peer| peer.end_said && ack == FIRST + peer.said + 1);
         let position = ack.saturating_sub(origin + u64::from(ends));
-        for node in worker.required(bucket).iter().filter(|node| usize::from(node.0) != host) {
+        // The agent may know of a backup that can resume before the worker does.
+        let named = match it.node.role(Bucket(bucket)) {
+            Role::Owner { required, .. } => required,
+            _ => MemberSet::EMPTY,
+        };
+        let awaited = worker.awaited(bucket).union(named);
+        for node in awaited.iter().filter(|node| usize::from(node.0) != host) {
             let backup = &self.hosts[usize::from(node.0)];
             let Some(other) = &backup.worker else { continue };
             if matches!(backup.node.role(Bucket(bucket)), Role::Outside { .. }) {

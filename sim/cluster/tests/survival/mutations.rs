@@ -85,6 +85,26 @@ fn a_gap_in_a_copy_is_found() {
     assert_found(Mutation::GapsFollow, PAIR, channels, "");
 }
 
+/// A backup that is filled anew while something goes on: what goes on in the moment before it is waited for.
+#[test]
+fn a_backup_that_counts_too_early_is_found() {
+    let script = Script::new(requests(Wire::Tls13, &[(0, 3_000); 24], false));
+    let mut complaints = Vec::new();
+    for number in 0..600 {
+        let channels = (5_000 + number * 37, Whom::Owner, Fault::Channels);
+        for mutation in [Mutation::None, Mutation::HastyBackup] {
+            let mut plan = Plan { mutation, faults: vec![channels], ..Plan::new(number, PAIR) };
+            plan.weather.outside.latency = 4_000; // there is still traffic when it is filled, 0.1 s later
+            let outcome = run_quietly(&script, &plan);
+            assert!(mutation != Mutation::None || outcome.is_ok(), "without a mutation: {outcome:?}");
+            complaints.extend(outcome.err());
+        }
+    }
+    let seen = complaints.iter().filter(|complaint| complaint.contains("left on")).count();
+    println!("{seen} complaints, the first: {:?}", complaints.first().and_then(|c| c.lines().next()));
+    assert!(seen > 0, "goes unnoticed");
+}
+
 /// Two nodes die: the first at a moment at which it has told only one of the others, the second just after it has gone
 /// on. With two backups that is survived, unless the second speaks before the third has its state.
 #[test]

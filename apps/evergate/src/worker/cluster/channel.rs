@@ -19,6 +19,12 @@ pub(crate) enum Notice {
         key: super::Key,
         index: u64,
     },
+    /// All of a bucket was said; what follows from newer entries waits for this backup from now on.
+    Told {
+        bucket: u16,
+        office: evergate_mirror::Office,
+    },
+    /// It lacks nothing that anything followed from.
     Complete {
         bucket: u16,
         office: evergate_mirror::Office,
@@ -129,6 +135,8 @@ pub(crate) struct Outgoing {
     /// By bucket: everything that this worker has to say of it was said on this channel, in order. Of the others nothing is
     /// said, because the backup would take what follows a gap for what follows the last it knows.
     pub(crate) follows: Vec<bool>,
+    /// By bucket: it has heard all that was said when this began, and nothing is let go any more that it lacks.
+    pub(crate) awaited: Vec<bool>,
     /// By bucket: how many frames had been said with the newest of it.
     said: Vec<u64>,
 }
@@ -150,6 +158,7 @@ impl Outgoing {
             connecting: true,
             announced: vec![None; usize::from(evergate_cluster::BUCKETS)],
             follows: vec![false; usize::from(evergate_cluster::BUCKETS)],
+            awaited: vec![false; usize::from(evergate_cluster::BUCKETS)],
             said: vec![0; usize::from(evergate_cluster::BUCKETS)],
         })
     }
@@ -163,6 +172,18 @@ impl Outgoing {
     pub(crate) fn follow(&mut self, bucket: evergate_cluster::Bucket, follows: bool) {
         if let Some(known) = self.follows.get_mut(usize::from(bucket.0)) {
             *known = follows;
+        }
+        self.wait(bucket, false);
+    }
+
+    /// Whether what follows from entries waits for this backup, which is being filled.
+    pub(crate) fn is_awaited(&self, bucket: evergate_cluster::Bucket) -> bool {
+        self.awaited.get(usize::from(bucket.0)).copied().unwrap_or(false)
+    }
+
+    pub(crate) fn wait(&mut self, bucket: evergate_cluster::Bucket, awaited: bool) {
+        if let Some(known) = self.awaited.get_mut(usize::from(bucket.0)) {
+            *known = awaited;
         }
     }
 

@@ -232,11 +232,31 @@ impl Cluster {
         }
     }
 
-    pub(super) fn required(&self, bucket: Bucket) -> MemberSet {
-        match self.role(bucket) {
-            Role::Owner { required, .. } => required,
-            _ => MemberSet::EMPTY,
+    /// Who must hold an entry before anything follows from it: those that the role names, and those that are about to be
+    /// named. Were they waited for only from then on, they could be named while what they lack was let go already.
+    pub(super) fn awaited(&self, bucket: Bucket) -> MemberSet {
+        let Role::Owner { required, syncing, .. } = self.role(bucket) else { return MemberSet::EMPTY };
+        let worker = self.worker_of(bucket);
+        let awaited = |node: &NodeId| {
+            self.outgoing.get(&(*node, worker)).is_some_and(|outgoing| outgoing.is_awaited(bucket))
+        };
+        syncing.iter().filter(awaited).fold(required, MemberSet::with)
+    }
+
+    /// A backup has taken in all that was said of a bucket so far. What was let go meanwhile without it is on its way: once it
+    /// has that too, it lacks nothing.
+    pub(super) fn note_caught_up(&mut self, bucket: Bucket, office: Office, node: NodeId) {
+        let peer = (node, self.worker_of(bucket));
+        let Role::Owner { term, syncing, .. } = self.role(bucket) else { return };
+        if office != self::office(term) || !syncing.contains(node) {
+            return; // its office is another one, in which it is told everything again
         }
+        let Some(outgoing) = self.outgoing.get_mut(&peer).filter(|outgoing| outgoing.follows(bucket)) else {
+            return;
+        };
+        outgoing.wait(bucket, true);
+        let notice = Notice::Complete { bucket: bucket.0, office };
+        self.say_to(node, bucket, &Frame::Complete { bucket: bucket.0 }, Some(notice));
     }
 
     /// Says something to everybody who mirrors the bucket.
@@ -254,7 +274,7 @@ impl Cluster {
     /// All of the bucket has been said to this backup.
     pub(super) fn say_complete(&mut self, bucket: Bucket, node: NodeId) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
-        let notice = Notice::Complete { bucket: bucket.0, office: office(term) };
+        let notice = Notice::Told { bucket: bucket.0, office: office(term) };
         self.say_to(node, bucket, &Frame::Complete { bucket: bucket.0 }, Some(notice));
     }
 

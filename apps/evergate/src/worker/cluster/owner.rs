@@ -211,8 +211,7 @@ impl Worker {
             cluster.say(bucket, &Frame::Leg { connection, leg: 0, facts }, None);
         }
         cluster.say(bucket, &Frame::Entries { connection, entries }, Some(Notice::Entry { key, index }));
-        let required = cluster.required(bucket);
-        if required.is_empty() {
+        if cluster.awaited(bucket).is_empty() {
             client.connection.count_as_mirrored(); // nobody else is left
             if !mirroring.listed {
                 mirroring.listed = true;
@@ -243,7 +242,7 @@ impl Worker {
         if cluster.freezing.contains_key(&mirroring.bucket) {
             return; // acted on by the next owner
         }
-        let held = mirroring.held_by(cluster.required(mirroring.bucket));
+        let held = mirroring.held_by(cluster.awaited(mirroring.bucket));
         if mirroring.client_end.is_some_and(|index| index <= held) && mirroring.leg.release_end() {
             cluster.dirty.push((key, End::Client));
         }
@@ -510,6 +509,7 @@ impl Worker {
                     cluster.note_told(stage, Bucket(bucket), peer.0);
                     told = true;
                 }
+                Notice::Told { bucket, office } => cluster.note_caught_up(Bucket(bucket), office, peer.0),
                 Notice::Complete { bucket, office } => {
                     cluster.report(Report::CaughtUp { bucket: Bucket(bucket), node: peer.0, office });
                 }
