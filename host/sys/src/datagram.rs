@@ -1,4 +1,4 @@
-//! Datagram sockets whose packets go before others.
+//! Datagram sockets whose packets go before others, and of which only some need wake anybody.
 
 use crate::address::Raw;
 use crate::option::{check, set};
@@ -13,9 +13,38 @@ const PRIORITY: i32 = 6;
 /// Room for datagrams that come while the process is not running.
 const RECEIVE_BYTES: i32 = 1 << 20;
 
-/// A socket that does not block, bound to `address`, for few and urgent datagrams: they pass bulk traffic in the queues of
-/// this host and of networks that look at DSCP.
-pub fn urgent_datagrams(address: SocketAddr) -> io::Result<UdpSocket> {
+/// Two sockets at one address.
+#[derive(Debug)]
+pub struct Datagrams {
+    /// Gets what is to be read at once, and sends.
+    pub urgent: UdpSocket,
+    /// Gets what may wait: to be read from time to time, without waiting for it.
+    pub calm: UdpSocket,
+}
+
+impl Datagrams {
+    /// Binds both to `address`, which must be nobody else's. They do not block. A datagram whose byte at `calm_at` is not zero
+    /// goes to the calm one. What is sent passes bulk traffic in the queues of this host and of networks that look at DSCP.
+    pub fn bind(address: SocketAddr, calm_at: u32) -> io::Result<Datagrams> {
+        // The first may not share the address yet: another process that has it is an error.
+        let urgent = bound(address, false)?;
+        let shares = 1i32;
+        set(urgent.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, &shares)?;
+        let calm = bound(address, true)?;
+        select_by_byte(&urgent, calm_at)?;
+        Ok(Datagrams { urgent, calm })
+    }
+
+    /// The next datagram of either: its length and sender, or `WouldBlock`.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        match self.urgent.recv_from(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.calm.recv_from(buffer),
+            received => received,
+        }
+    }
+}
+
+fn bound(address: SocketAddr, shares: bool) -> io::Result<UdpSocket> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers are passed.
@@ -31,8 +60,72 @@ pub fn urgent_datagrams(address: SocketAddr) -> io::Result<UdpSocket> {
     }
     set(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, &PRIORITY)?;
     set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &RECEIVE_BYTES)?;
+    set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &i32::from(shares))?;
     let raw = Raw::new(address);
     // SAFETY: pointer and length describe an initialised socket address.
     check(unsafe { libc::bind(socket.as_raw_fd(), raw.pointer(), raw.length()) })?;
     Ok(UdpSocket::from(socket))
+}
+
+/// Of the sockets that share an address, the kernel takes the one whose number this filter returns, in the order in which they
+/// were bound. A datagram that is too short for the byte ends the filter with 0.
+fn select_by_byte(socket: &UdpSocket, at: u32) -> io::Result<()> {
+    let statement =
+        |code: u32, k: u32, unless: u8| libc::sock_filter { code: code as u16, jt: 0, jf: unless, k };
+    let filter = [
+        statement(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, at, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0),
+        statement(libc::BPF_RET | libc::BPF_K, 1, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+    // The kernel copies the filter, and does not write to it.
+    set(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_tells_which_socket_gets_a_datagram() {
+        for any in ["127.0.0.1:0", "[::1]:0"] {
+            let free = UdpSocket::bind(any).unwrap().local_addr().unwrap();
+            let datagrams = Datagrams::bind(free, 2).unwrap();
+            let sender = UdpSocket::bind(any).unwrap();
+            let cases: [(&[u8], bool); 6] = [
+                (&[9, 9, 0, 9], false),
+                (&[9, 9, 1, 9], true),
+                (&[9, 9, 200], true),
+                (&[9, 9, 0], false),
+                (&[9, 9], false),
+                (&[], false),
+            ];
+            for (datagram, calm) in cases {
+                sender.send_to(datagram, free).unwrap();
+                let mut buffer = [0; 16];
+                let (right, wrong) = match calm {
+                    true => (&datagrams.calm, &datagrams.urgent),
+                    false => (&datagrams.urgent, &datagrams.calm),
+                };
+                let nothing = wrong.recv_from(&mut buffer).expect_err("the other one got it");
+                assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+                assert_eq!(right.recv_from(&mut buffer).unwrap().0, datagram.len(), "{datagram:?}");
+            }
+            for datagram in [&[0, 0, 1][..], &[0, 0, 0]] {
+                sender.send_to(datagram, free).unwrap();
+            }
+            let mut buffer = [0; 16];
+            assert!((0..2).all(|_| datagrams.receive(&mut buffer).is_ok()));
+            assert!(datagrams.receive(&mut buffer).is_err());
+        }
+    }
+
+    #[test]
+    fn an_address_that_another_has_is_an_error() {
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let _first = Datagrams::bind(free, 2).unwrap();
+        let error = Datagrams::bind(free, 2).expect_err("the address is taken");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
 }

@@ -23,7 +23,7 @@ mod repair;
 mod socket;
 mod splice;
 
-pub use datagram::urgent_datagrams;
+pub use datagram::Datagrams;
 pub use descriptors::{DESCRIPTORS_MAX, receive_descriptors, send_descriptors};
 pub use epoll::{Epoll, Event, Waker};
 pub use feature::{Missing, missing_socket_features};

@@ -43,31 +43,31 @@ impl Pinger {
         Ok(Pinger { v4, v6 })
     }
 
-    /// The descriptors to wait for.
-    pub fn fds(&self) -> [RawFd; 2] {
-        [self.v4.as_raw_fd(), self.v6.as_raw_fd()]
+    /// The descriptor to wait for, of either family.
+    pub fn fd(&self, v6: bool) -> RawFd {
+        if v6 { self.v6.as_raw_fd() } else { self.v4.as_raw_fd() }
     }
 
     /// Asks. It never blocks; a full queue or an unreachable network is an error.
     pub fn ask(&self, host: IpAddr, token: u64) -> io::Result<()> {
-        let v6 = usize::from(host.is_ipv6());
-        let mut message = vec![ECHO[v6], 0, 0, 0, 0, 0, 0, 0];
+        let v6 = host.is_ipv6();
+        let mut message = vec![ECHO[usize::from(v6)], 0, 0, 0, 0, 0, 0, 0];
         message.extend(token.to_be_bytes());
-        if v6 == 0 {
+        if !v6 {
             let sum = checksum(&message); // the kernel fills in that of ICMPv6
             message[2..4].copy_from_slice(&sum.to_be_bytes());
         }
         let to = Raw::new(SocketAddr::new(host, 0));
         // SAFETY: pointers and lengths describe the message and an initialised socket address.
         let sent = unsafe {
-            libc::sendto(self.fds()[v6], message.as_ptr().cast(), message.len(), 0, to.pointer(), to.length())
+            libc::sendto(self.fd(v6), message.as_ptr().cast(), message.len(), 0, to.pointer(), to.length())
         };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// The next answer that came, to whosever question it was; `None` when none waits.
-    pub fn answer(&self) -> Option<Pong> {
-        self.fds().into_iter().zip([false, true]).find_map(|(fd, v6)| receive(fd, v6))
+    /// The next answer that came in a family, to whosever question it was; `None` when none waits.
+    pub fn answer(&self, v6: bool) -> Option<Pong> {
+        receive(self.fd(v6), v6)
     }
 }
 

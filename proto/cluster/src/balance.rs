@@ -25,6 +25,14 @@ impl Node {
         owned.fold(0, |sum, office| sum.saturating_add(office.load).saturating_add(1))
     }
 
+    /// Sums the load up, for the heartbeats: several times between two looks at it.
+    pub(crate) fn sum_load(&mut self, now: Micros) {
+        let span = Micros(self.config.timing.balance.0 / 10);
+        if self.load_at.is_none_or(|at| now.since(at) >= span) {
+            (self.load, self.load_at) = (self.own_load(), Some(now));
+        }
+    }
+
     /// Looks at backups and load from time to time; a draining node more often.
     pub(crate) fn advance_balance(&mut self, now: Micros) {
         let calm = self.established && self.pending.is_none() && self.lapsed_at.is_none();

@@ -1,5 +1,8 @@
 //! Heartbeats: what a node says about itself every few milliseconds, and what it notes of others.
 //!
+//! Most of them are calm: they say what the one before said, to a node that both networks reach. They go on one network
+//! after the other, and their receiver need not wake up for them. Anything new goes on both at once.
+//!
 //! Invariants: a grant goes only to a member of the installed view whom no pending promise replaces, and echoes the
 //! receiver's own clock; a message that does not name our present life proves nothing and is only answered.
 
@@ -8,6 +11,10 @@ use evergate_base::Micros;
 use crate::message::{Announced, Body, Header, Heartbeat, Message};
 use crate::peer::Peer;
 use crate::{Incarnation, Member, MemberSet, Node, NodeId, Path, Rejected, Standing};
+
+/// A network on which nothing was heard for so many heartbeats may carry none: every second one goes there, late by one that
+/// waits for a turn, and by one more when turns shift.
+const CALM_BEATS: u64 = 5;
 
 impl Node {
     /// Notes a heartbeat to our present life, and the grant in it.
@@ -57,17 +64,23 @@ impl Node {
         if self.is_stalled() {
             return;
         }
+        self.sum_load(now);
+        // Whose turn it is follows from the clock: lateness shifts it, but never keeps a path waiting for long.
+        let turn = now.0.checked_div(self.config.timing.heartbeat.0).unwrap_or(0) as usize % Path::ALL.len();
         let ids: Vec<NodeId> = self.peers.keys().copied().collect();
         for id in ids {
             let Some(peer) = self.peers.get(&id) else { continue };
             let (incarnation, clock_us) = (peer.incarnation, peer.clock_us());
             let heartbeat = self.heartbeat(id, clock_us);
-            if heartbeat.grants
-                && let Some(peer) = self.peers.get_mut(&id)
-            {
-                peer.note_grant(self.now);
+            let calm = self.is_calm(id, &heartbeat);
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.said = Some(heartbeat.substance());
+                if heartbeat.grants {
+                    peer.note_grant(self.now);
+                }
             }
-            self.send_to(id, incarnation, &Body::Heartbeat(heartbeat));
+            let one = Path::ALL.get(turn..=turn).filter(|_| calm);
+            self.send_on(one.unwrap_or(&Path::ALL), id, incarnation, &Body::Heartbeat(heartbeat), calm);
             if incarnation != Incarnation::UNKNOWN && !self.hears(id) {
                 // Perhaps both of us live anew, each speaking to the other's former life.
                 let hello =
@@ -96,6 +109,24 @@ impl Node {
         self.send_to(id, incarnation, &Body::Heartbeat(heartbeat));
     }
 
+    /// Whether a heartbeat says nothing new, to a member of the view that hears us and that we hear on both networks.
+    fn is_calm(&self, to: NodeId, heartbeat: &Heartbeat) -> bool {
+        let Some(peer) = self.peers.get(&to) else { return false };
+        let Some(last) = &peer.last else { return false };
+        let lately = Micros(self.config.timing.heartbeat.0.saturating_mul(CALM_BEATS));
+        let reached = Path::ALL.iter().all(|path| {
+            let heard = peer.heard_at.get(path.index()).copied().flatten();
+            heard.is_some_and(|at| self.now.since(at) < lately)
+                && last.heard.get(path.index()).is_some_and(|heard| heard.contains(self.me.id))
+        });
+        reached
+            && heartbeat.state == Announced::Active
+            && last.state == Announced::Active
+            && last.includes_you
+            && peer.view == self.view
+            && peer.said == Some(heartbeat.substance())
+    }
+
     /// What we say to a node. Grants only to a member of the installed view whom no pending promise replaces.
     fn heartbeat(&self, to: NodeId, echo_us: u64) -> Heartbeat {
         let member = self.peers.get(&to).map(Peer::member).unwrap_or_default();
@@ -118,7 +149,7 @@ impl Node {
             } else {
                 Incarnation::UNKNOWN
             },
-            load: self.own_load(),
+            load: self.load,
             weight: self.config.weight,
             draining: self.draining,
         }

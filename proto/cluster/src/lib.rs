@@ -18,7 +18,8 @@
 //! # Who calls what
 //! The shell runs one thread: read the clock, drain the sockets into [`Node::handle_datagram`], tell what mirrors hold
 //! ([`Node::handle_stored`]), call [`Node::handle_timer`] with the clock read *before* draining, then act on
-//! [`Node::poll_event`], write [`Node::leases`] to the gate, and send [`Node::poll_transmit`].
+//! [`Node::poll_event`], write [`Node::leases`] to the gate, and send [`Node::poll_transmit`]. It need not wake up for
+//! datagrams that may wait ([`is_calm`]): the next turn drains them.
 //!
 //! What it does not do: read clocks, use sockets, draw randomness, or know what a mirror contains.
 
@@ -51,7 +52,7 @@ pub use identity::{
 };
 pub use key::{KEYS_MAX, KeyError, KeyId, Keyring, TAG_BYTES};
 pub use message::{
-    Announced, Assignment, Body, Change, Claim, Commit, DATAGRAM_BYTES_MAX, DecodeError, Header, Heartbeat,
-    Held, Holds, Message, OPS_MAX, Op, Prepare, Promise, VERSION,
+    Announced, Assignment, Body, CALM_AT, Change, Claim, Commit, DATAGRAM_BYTES_MAX, DecodeError, Header,
+    Heartbeat, Held, Holds, Message, OPS_MAX, Op, Prepare, Promise, VERSION, is_calm,
 };
 pub use node::{Node, TRANSMITS_MAX};

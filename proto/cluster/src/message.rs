@@ -1,7 +1,8 @@
 //! The messages of the cluster, and their wire form.
 //!
 //! A datagram is a header, a body (both postcard: varints, no field names) and a tag over everything before it. The
-//! first two bytes are version and key id, so that a later version and an unknown key can be told apart from garbage.
+//! first two bytes are version and key id, so that a later version and an unknown key can be told apart from garbage; the
+//! third says whether it may wait ([`CALM_AT`]), so that a socket can tell before anybody is woken.
 //! [`Message::decode`] reads without looking at the tag; the node checks the tag before anything else.
 //!
 //! Invariants: a decoded message has only node ids, sets and counts within the limits; `encode` then `decode` is the
@@ -16,7 +17,10 @@ use crate::{
 };
 
 /// Version of the wire form.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
+
+/// Where in a datagram the byte is that is not zero when it may wait until its receiver's next turn: see [`Header::calm`].
+pub const CALM_AT: u32 = 2;
 
 /// The largest datagram that is sent or read, in bytes.
 pub const DATAGRAM_BYTES_MAX: usize = 60_000;
@@ -34,6 +38,8 @@ pub struct Header {
     pub version: u8,
     /// Key of the tag.
     pub key: KeyId,
+    /// A heartbeat that says what the one before said: it proves that the sender lives, and nobody need act on it at once.
+    pub calm: bool,
     /// Cluster of the sender.
     pub cluster: ClusterId,
     /// The sender.
@@ -88,7 +94,8 @@ pub enum Announced {
     Left,
 }
 
-/// Sent on every path every few milliseconds, and at once to a node that does not know us yet.
+/// Sent every few milliseconds, and at once to a node that does not know us yet: on every path, but on one path after the
+/// other while it says nothing new and both work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// The sender's clock, in microseconds.
@@ -122,6 +129,11 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
+    /// What it says apart from clocks and load: while this stays the same, nobody need act on it at once.
+    pub(crate) fn substance(self) -> Heartbeat {
+        Heartbeat { clock_us: 0, echo_us: 0, load: 0, ..self }
+    }
+
     /// Whether the sender got a heartbeat of this node lately, on either network.
     pub fn hears(&self, id: NodeId) -> bool {
         self.heard.iter().any(|heard| heard.contains(id))
@@ -270,6 +282,11 @@ pub enum DecodeError {
     /// A value out of range.
     #[error("cluster message with {0} out of range")]
     Range(&'static str),
+}
+
+/// Whether a datagram may wait until its receiver's next turn, as its sender says. What is not a message may not.
+pub fn is_calm(datagram: &[u8]) -> bool {
+    datagram.get(CALM_AT as usize).is_some_and(|calm| *calm != 0)
 }
 
 impl Message {

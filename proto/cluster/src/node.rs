@@ -88,6 +88,9 @@ pub struct Node {
     pub(crate) progress_at: Option<Micros>,
     pub(crate) draining: bool,
     pub(crate) drained_told: bool,
+    /// Load of the own buckets, and when it was summed up.
+    pub(crate) load: u64,
+    pub(crate) load_at: Option<Micros>,
     /// Buckets with outstanding operations, and those of them that have not been sent yet.
     pub(crate) busy: BTreeSet<u16>,
     pub(crate) urgent: BTreeSet<u16>,
@@ -161,6 +164,8 @@ impl Node {
             progress_at: None,
             draining: config.weight == 0,
             drained_told: false,
+            load: 0,
+            load_at: None,
             busy: BTreeSet::new(),
             urgent: BTreeSet::new(),
             ops_at: now,
@@ -301,8 +306,11 @@ impl Node {
 
     /// What somebody who has closed this node's gate for good may say in its name: the heartbeats that [`Node::leave`] would
     /// send now. The others believe them for about a second, because they echo their clocks.
-    pub fn farewell(&self, now: Micros) -> Vec<Transmit> {
+    pub fn farewell(&mut self, now: Micros) -> Vec<Transmit> {
+        // It says nothing of buckets, which are most of what there is to copy.
+        let (map, offices) = (std::mem::take(&mut self.map), std::mem::take(&mut self.offices));
         let mut gone = self.clone();
+        (self.map, self.offices) = (map, offices);
         gone.progress_at = None;
         gone.outbox.clear();
         gone.leave(now);
@@ -428,11 +436,23 @@ impl Node {
     }
 
     pub(crate) fn send_to(&mut self, to: NodeId, incarnation: Incarnation, body: &Body) {
-        for path in Path::ALL {
+        self.send_on(&Path::ALL, to, incarnation, body, false);
+    }
+
+    pub(crate) fn send_on(
+        &mut self,
+        paths: &[Path],
+        to: NodeId,
+        incarnation: Incarnation,
+        body: &Body,
+        calm: bool,
+    ) {
+        for path in paths.iter().copied() {
             let Some(peer) = self.peers.get_mut(&to) else { return };
             let header = Header {
                 version: VERSION,
                 key: self.keys.sending(),
+                calm,
                 cluster: self.config.cluster,
                 from: self.me,
                 to: Member { id: to, incarnation },

@@ -45,6 +45,8 @@ pub(crate) struct Peer {
     /// Its newest heartbeat and the view in that heartbeat's header.
     pub(crate) last: Option<Heartbeat>,
     pub(crate) view: ViewId,
+    /// What our last heartbeat to it said.
+    pub(crate) said: Option<Heartbeat>,
     /// Its newest clock, to be echoed.
     clock_us: u64,
     /// The newest of its clocks that a grant of ours carried, when, and to which life.
@@ -75,6 +77,7 @@ impl Peer {
             heard_at: [None; 2],
             last: None,
             view: ViewId::NONE,
+            said: None,
             clock_us: 0,
             granted_clock_us: 0,
             granted_at: None,
@@ -208,6 +211,7 @@ impl Peer {
     }
 
     fn forget_words(&mut self) {
+        self.said = None;
         self.heard_at = [None; 2];
         self.last = None;
         self.view = ViewId::NONE;

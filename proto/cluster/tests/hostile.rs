@@ -149,6 +149,7 @@ fn wrong_keys_wrong_clusters_and_flipped_bits_are_told_apart() {
     let header = Header {
         version: VERSION,
         key: KeyId(1),
+        calm: false,
         cluster: ClusterId(6),
         from: pair.nodes[1].me(),
         to: pair.nodes[0].me(),
@@ -246,6 +247,7 @@ fn an_authentic_message_that_makes_no_sense_is_refused() {
         let header = Header {
             version: VERSION,
             key: KeyId(1),
+            calm: false,
             cluster: ClusterId(5),
             from: them,
             to: me,
@@ -269,6 +271,7 @@ fn the_largest_map_and_promise_fit_into_a_datagram() {
     let header = Header {
         version: VERSION,
         key: KeyId(1),
+        calm: false,
         cluster: ClusterId(u64::MAX),
         from: pair_me(0),
         to: pair_me(1),
@@ -352,7 +355,8 @@ proptest! {
             let view = ViewId { epoch, proposer: NodeId(1), incarnation: Incarnation(101) };
             let heartbeat = Heartbeat { echo_us: now.saturating_sub(heartbeat.echo_us % 5_000), ..heartbeat };
             let header = Header {
-                version: VERSION, key: KeyId(1), cluster: ClusterId(5), from, to: node.me(), view, sequence,
+                version: VERSION, key: KeyId(1), calm: sequence % 2 == 0, cluster: ClusterId(5), from,
+                to: node.me(), view, sequence,
             };
             let bytes = Message { header, body: Body::Heartbeat(heartbeat) }.encode(&keys).unwrap();
             node.handle_datagram(Micros(now), Path::Inside, &bytes);

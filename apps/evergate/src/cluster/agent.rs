@@ -2,7 +2,8 @@
 //!
 //! Its loop is the one that `evergate_cluster` asks for: read the clock, drain the sockets, act on events, write leases,
 //! conclude, send. It does nothing that may wait: lines and look-ups go to the keeper, figures are published only when
-//! nobody reads them at that moment.
+//! nobody reads them at that moment. To wake up costs more than a turn: calm heartbeats and the answers to steady questions
+//! are read in the turn that sends the next heartbeats.
 //!
 //! Invariants: the gate learns of a role before the workers do, and of shorter leases before roles; leases are closed first
 //! when a view begins or all state is dropped.
@@ -24,9 +25,9 @@ use super::witness::Witnesses;
 use evergate_base::Micros;
 use evergate_bpf::{Gate, Leases, NodeId as GateNode};
 use evergate_cluster::{Bucket, Node, NodeId, Path, Rejected, Standing};
-use evergate_sys::Epoll;
+use evergate_sys::{Datagrams, Epoll};
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
@@ -39,7 +40,11 @@ const WAIT_MAX: Micros = Micros::from_ms(100);
 /// Between two publications of figures.
 const PUBLISH: Micros = Micros::from_ms(100);
 /// Between two looks at the carriers of the cards.
-const CARRIERS: Micros = Micros::from_ms(10);
+const CARRIERS: Micros = Micros::from_ms(20);
+/// What the agent waits for: datagrams and answers of witnesses, orders, reports.
+const NETWORK: u64 = 0;
+const ORDERS: u64 = 1;
+const REPORTS: u64 = 2;
 /// How soon a box is tried again that was in use.
 const AGAIN: Micros = Micros(500);
 /// The bucket whose owner speaks for the movable addresses.
@@ -73,7 +78,7 @@ pub(crate) struct Link {
     pub(crate) path: Path,
     /// Name of the interface.
     pub(crate) interface: String,
-    pub(crate) socket: UdpSocket,
+    pub(crate) datagrams: Datagrams,
     pub(crate) peers: BTreeMap<NodeId, SocketAddr>,
 }
 
@@ -118,6 +123,11 @@ impl Clock {
 
 /// What changes while the agent runs.
 struct State {
+    epoll: Epoll,
+    /// The question to the witnesses that was asked because a promise waits for it, by when it counts.
+    asked_for: Option<Micros>,
+    /// Answers of witnesses wake the agent up.
+    expects: bool,
     roles: Roles,
     leases: Leases,
     last_words: Option<LastWords>,
@@ -147,15 +157,12 @@ struct State {
 impl Agent {
     /// Runs until told to stop, or until waiting itself fails.
     pub(crate) fn run(mut self) -> std::io::Result<()> {
-        let mut epoll = Epoll::new(8)?;
+        let epoll = Epoll::new(8)?;
         for link in &self.links {
-            epoll.add_input(link.socket.as_raw_fd(), 0)?;
+            epoll.add_input(link.datagrams.urgent.as_raw_fd(), NETWORK)?;
         }
-        for fd in self.witnesses.iter().flat_map(Witnesses::fds) {
-            epoll.add_input(fd, 0)?;
-        }
-        epoll.add_input(self.orders.waker().fd(), 0)?;
-        epoll.add_input(self.reports.waker().fd(), 0)?;
+        epoll.add_input(self.orders.waker().fd(), ORDERS)?;
+        epoll.add_input(self.reports.waker().fd(), REPORTS)?;
         let leases = self.gate.leases();
         leases.revoke_all();
         let last_words = LastWords::new(&self.links, &leases);
@@ -165,6 +172,9 @@ impl Agent {
             ));
         }
         let mut state = State {
+            epoll,
+            asked_for: None,
+            expects: false,
             roles: Roles::new(self.node.me().id, self.gate.owners()),
             leases,
             last_words: last_words.ok(),
@@ -192,7 +202,14 @@ impl Agent {
                 break;
             }
             let wait = self.wait(&state, now);
-            epoll.wait_us(wait.0)?;
+            let count = state.epoll.wait_us(wait.0)?;
+            for index in 0..count {
+                match state.epoll.event(index).token {
+                    ORDERS => self.orders.waker().drain(),
+                    REPORTS => self.reports.waker().drain(),
+                    _ => {}
+                }
+            }
             let woken_at = self.clock.now();
             self.turn(&mut state);
             state.note_turn(woken_at.since(now + wait), self.clock.now().since(woken_at));
@@ -208,7 +225,7 @@ impl Agent {
     fn wait(&self, state: &State, now: Micros) -> Micros {
         let others = [
             Some(self.node.poll_timeout()),
-            self.witnesses.as_ref().map(Witnesses::next_at),
+            self.node.witness_wanted().filter(|from| state.asked_for != Some(*from)),
             self.speaker.next_at(),
             Some(state.publish_at),
             state.stop_at,
@@ -242,9 +259,7 @@ impl Agent {
         self.node.handle_timer(before);
         self.settle(state);
         let now = self.clock.now();
-        if let Some(witnesses) = &mut self.witnesses {
-            witnesses.ask(now);
-        }
+        self.ask_witnesses(state, now);
         self.speaker.tend(now, self.node.gate_open(SPEAKING, now));
         self.send(state);
         self.keeper.hand_over();
@@ -253,19 +268,39 @@ impl Agent {
         }
     }
 
+    /// The steady questions, and one that a promise waits for, whose answer is waited for.
+    fn ask_witnesses(&mut self, state: &mut State, now: Micros) {
+        let Some(witnesses) = &mut self.witnesses else { return };
+        let wanted = self.node.witness_wanted();
+        let asks = wanted.is_some_and(|from| now >= from) && state.asked_for != wanted;
+        if asks {
+            state.asked_for = wanted;
+        }
+        witnesses.ask(now, asks);
+        if state.expects != wanted.is_some() {
+            state.expects = wanted.is_some();
+            for fd in witnesses.fds() {
+                // Without it, the answer is read with the next heartbeats.
+                let _ = match state.expects {
+                    true => state.epoll.add_input(fd, NETWORK),
+                    false => state.epoll.remove(fd),
+                };
+            }
+        }
+    }
+
     /// A pulled cable is known at once, where silence would have to last.
     fn look_at_carriers(&mut self, now: Micros) {
         for link in &self.links {
             // An interface that is gone has no carrier either.
-            let up = evergate_sys::has_carrier(link.socket.as_raw_fd(), &link.interface).unwrap_or(false);
+            let up = evergate_sys::has_carrier(link.datagrams.urgent.as_raw_fd(), &link.interface)
+                .unwrap_or(false);
             self.node.set_carrier(now, link.path, up);
         }
     }
 
     /// Reports and orders. A box that another thread is at waits for the next turn.
     fn take_letters(&mut self, state: &mut State) {
-        self.reports.waker().drain();
-        self.orders.waker().drain();
         let (mut reports, mut orders) = (std::mem::take(&mut state.reports), Vec::new());
         state.again = !self.reports.try_take(&mut reports) | !self.orders.try_take(&mut orders);
         for (worker, report) in reports.drain(..) {
@@ -281,7 +316,7 @@ impl Agent {
     fn drain_link(&mut self, state: &mut State, index: usize) {
         for _ in 0..DATAGRAMS_MAX {
             let Some(link) = self.links.get(index) else { return };
-            let (length, from) = match link.socket.recv_from(&mut state.buffer) {
+            let (length, from) = match link.datagrams.receive(&mut state.buffer) {
                 Ok(received) => received,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(_) => continue, // an ICMP error of something sent before
@@ -400,7 +435,7 @@ impl Agent {
             let Some(link) = self.links.iter().find(|link| link.path == transmit.path) else { continue };
             let Some(to) = link.peers.get(&transmit.to) else { continue };
             // What cannot be sent is as if it was lost on the way.
-            match link.socket.send_to(&transmit.bytes, to) {
+            match link.datagrams.urgent.send_to(&transmit.bytes, to) {
                 Ok(_) => state.counts.datagrams_sent += 1,
                 Err(_) => state.counts.datagrams_unsent += 1,
             }

@@ -325,7 +325,7 @@ fn peers<T>(
 fn link(cluster: &Cluster, me: NodeNumber, path: Path, own: IpAddr) -> Result<Link> {
     let port = cluster.port.get();
     let at = SocketAddr::new(own, port);
-    let socket = evergate_sys::urgent_datagrams(at).with_context(|| {
+    let datagrams = evergate_sys::Datagrams::bind(at, evergate_cluster::CALM_AT).with_context(|| {
         format!(
             "cannot send heartbeats from {at}: is it an address of this machine, and is this node {}?",
             me.get()
@@ -342,7 +342,7 @@ fn link(cluster: &Cluster, me: NodeNumber, path: Path, own: IpAddr) -> Result<Li
         Path::Inside => cluster.inside_interface.clone(),
         Path::Outside => cluster.outside_interface.clone(),
     };
-    Ok(Link { path, interface, socket, peers })
+    Ok(Link { path, interface, datagrams, peers })
 }
 
 fn listen(own: IpAddr, first: u16, worker: usize) -> Result<std::os::fd::OwnedFd> {

@@ -29,7 +29,7 @@ impl LastWords {
     /// Starts the other process.
     pub(super) fn new(links: &[Link; 2], leases: &Leases) -> std::io::Result<LastWords> {
         let leases = leases.clone();
-        let sockets = [&links[0].socket, &links[1].socket];
+        let sockets = [&links[0].datagrams.urgent, &links[1].datagrams.urgent];
         let keep = sockets.map(AsRawFd::as_raw_fd);
         let survivor = Survivor::make(&keep, |word| {
             leases.revoke_all();

@@ -3,7 +3,7 @@
 //! Bound: so many questions are remembered; the oldest is forgotten, and its answer does not count.
 
 use evergate_base::Micros;
-use evergate_sys::Pinger;
+use evergate_sys::{Pinger, Pong};
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
@@ -11,8 +11,8 @@ use std::os::fd::RawFd;
 
 /// Questions remembered at most.
 const QUESTIONS_MAX: usize = 512;
-/// Questions to each witness within the span of a lease; the protocol asks for three.
-const QUESTIONS_PER_FENCE: u64 = 4;
+/// Questions to each witness within the span of a lease; the protocol asks for three, and each waits for the next turn.
+const QUESTIONS_PER_FENCE: u64 = 5;
 
 struct Question {
     token: u64,
@@ -49,17 +49,22 @@ impl Witnesses {
         })
     }
 
-    pub(crate) fn fds(&self) -> [RawFd; 2] {
-        self.pinger.fds()
+    /// Of the families that witnesses have.
+    pub(crate) fn fds(&self) -> Vec<RawFd> {
+        self.families().map(|v6| self.pinger.fd(v6)).collect()
     }
 
-    pub(crate) fn next_at(&self) -> Micros {
-        self.next_at
+    fn pong(&self) -> Option<Pong> {
+        self.families().find_map(|v6| self.pinger.answer(v6))
     }
 
-    /// Asks everybody when it is time.
-    pub(crate) fn ask(&mut self, now: Micros) {
-        if now < self.next_at {
+    fn families(&self) -> impl Iterator<Item = bool> {
+        [false, true].into_iter().filter(|v6| self.all.iter().any(|witness| witness.ip.is_ipv6() == *v6))
+    }
+
+    /// Asks everybody when it is time, or at once.
+    pub(crate) fn ask(&mut self, now: Micros, at_once: bool) {
+        if now < self.next_at && !at_once {
             return;
         }
         self.next_at = now + self.interval;
@@ -76,7 +81,7 @@ impl Witnesses {
 
     /// When the question was asked that the next answer belongs to.
     pub(crate) fn answer(&mut self, now: Micros) -> Option<Micros> {
-        while let Some(pong) = self.pinger.answer() {
+        while let Some(pong) = self.pong() {
             let right = |question: &Question| question.token == pong.token && question.to == pong.from;
             let Some(at) = self.questions.iter().position(right) else { continue };
             let Some(question) = self.questions.remove(at) else { continue };

@@ -42,7 +42,7 @@ fn only_the_host_that_was_asked_answers_with_the_token() {
             let pong = eventually("an answer", || {
                 // A first question may be lost while the address is being resolved.
                 let _ = pinger.ask(ip, token);
-                pinger.answer()
+                pinger.answer(ip.is_ipv6())
             });
             assert_eq!((pong.from, pong.token), (ip, token));
         }

@@ -12,8 +12,8 @@ use std::time::Duration;
 /// Where node 1 finds node 2, and where node 2 finds node 1, on the outside.
 pub(crate) const FOR_ONE: u8 = 201;
 pub(crate) const FOR_TWO: u8 = 202;
-/// How many datagrams later an old one is said again: beyond what a replay window remembers.
-const LATE: usize = 3000;
+/// How many datagrams are kept, to be said again: most of them later than what a replay window remembers.
+const KEPT_MAX: usize = 3000;
 
 /// The running wire.
 pub(crate) struct Relay {
@@ -85,7 +85,7 @@ fn pass(from: &UdpSocket, by: &UdpSocket, to: SocketAddr, shared: &Shared) {
                 shared.attacks.fetch_add(1, Ordering::Relaxed);
             }
         }
-        if kept.len() < LATE {
+        if kept.len() < KEPT_MAX {
             kept.push(datagram);
         }
     }
@@ -94,7 +94,7 @@ fn pass(from: &UdpSocket, by: &UdpSocket, to: SocketAddr, shared: &Shared) {
 /// The same again, something old, one bit wrong, cut, and noise.
 fn attacks(datagram: &[u8], kept: &[Vec<u8>], said: usize) -> Vec<Vec<u8>> {
     let mut all = vec![datagram.to_vec()];
-    all.extend(kept.get(said % kept.len().max(1)).cloned());
+    all.extend(kept.get(said / 8 % kept.len().max(1)).cloned());
     let mut flipped = datagram.to_vec();
     let bit = said * 7 % (flipped.len() * 8);
     flipped[bit / 8] ^= 1 << (bit % 8);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod calm;
 mod checker;
 mod model;
 mod random;

@@ -85,7 +85,8 @@ fn a_farewell_left_before_the_end_saves_the_wait_and_an_old_one_harms_nobody() {
     for seed in 0..40 {
         let mut world = settled(seed, default_timers(3, 16, 1, Mode::Witness));
         world.run_for(100_000).unwrap();
-        let farewell = world.hosts[1].node.farewell(world.hosts[1].clock(world.now));
+        let clock = world.hosts[1].clock(world.now);
+        let farewell = world.hosts[1].node.farewell(clock);
         assert_eq!(world.hosts[1].node.standing(), Standing::Active, "to prepare it changes nothing");
         world.run_for(Random::new(seed).below(100_000)).unwrap();
         let died_at = world.now;

@@ -275,8 +275,11 @@ impl World {
             Happening::Datagram { to, process, path, bytes } => {
                 let host = &mut self.hosts[to];
                 if host.up && host.process == process && host.inbox.len() < 2000 {
+                    let waits = evergate_cluster::is_calm(&bytes);
                     host.inbox.push_back((path, bytes));
-                    self.run_host(to)?;
+                    if !waits {
+                        self.run_host(to)?;
+                    }
                 }
             }
             Happening::Feed { from, to, process, feed } => {

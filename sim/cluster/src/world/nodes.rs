@@ -6,7 +6,7 @@ use crate::agent::{Instruction, Report};
 use crate::kernel::Kernel;
 use crate::worker::Worker;
 use evergate_base::Micros;
-use evergate_cluster::{Event as Told, NodeId, Path};
+use evergate_cluster::{Event as Told, NodeId, Path, is_calm};
 use evergate_mirror::Answer;
 
 /// Datagrams that a socket keeps.
@@ -26,8 +26,11 @@ impl World {
     pub(super) fn take_datagram(&mut self, to: usize, process: u64, path: Path, bytes: Vec<u8>) {
         let host = &mut self.hosts[to];
         if host.up && host.process() == process && host.inbox.len() < INBOX_MAX {
+            let waits = is_calm(&bytes);
             host.inbox.push_back((path, bytes));
-            self.run_agent(to);
+            if !waits {
+                self.run_agent(to);
+            }
         }
     }
 
