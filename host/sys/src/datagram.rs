@@ -34,14 +34,6 @@ impl Datagrams {
         select_by_byte(&urgent, calm_at)?;
         Ok(Datagrams { urgent, calm })
     }
-
-    /// The next datagram of either: its length and sender, or `WouldBlock`.
-    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        match self.urgent.recv_from(buffer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.calm.recv_from(buffer),
-            received => received,
-        }
-    }
 }
 
 fn bound(address: SocketAddr, shares: bool) -> io::Result<UdpSocket> {
@@ -112,12 +104,6 @@ mod tests {
                 assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
                 assert_eq!(right.recv_from(&mut buffer).unwrap().0, datagram.len(), "{datagram:?}");
             }
-            for datagram in [&[0, 0, 1][..], &[0, 0, 0]] {
-                sender.send_to(datagram, free).unwrap();
-            }
-            let mut buffer = [0; 16];
-            assert!((0..2).all(|_| datagrams.receive(&mut buffer).is_ok()));
-            assert!(datagrams.receive(&mut buffer).is_err());
         }
     }
 

@@ -75,6 +75,13 @@ impl Timing {
         stall_max: Micros::from_ms(1000),
         ..Timing::BARE_METAL
     };
+
+    /// Whether a lease is long enough for heartbeats without news to go on one network after the other: each then comes on a
+    /// network half as often, and one that is lost costs twice the time.
+    pub(crate) fn alternates(&self) -> bool {
+        self.fence.0 >= self.heartbeat.0.saturating_mul(12)
+            && self.suspect.0 >= self.heartbeat.0.saturating_mul(6)
+    }
 }
 
 /// How many buckets an owner works on at once, so that a join does not become a storm.

@@ -1,7 +1,7 @@
 //! Heartbeats: what a node says about itself every few milliseconds, and what it notes of others.
 //!
-//! Most of them are calm: they say what the one before said, to a node that both networks reach. They go on one network
-//! after the other, and their receiver need not wake up for them. Anything new goes on both at once.
+//! Most of them are calm: they say what the one before said, to a node that both networks reach. Their receiver need not
+//! wake up for them, and where leases are long they go on one network after the other. Anything new goes on both at once.
 //!
 //! Invariants: a grant goes only to a member of the installed view whom no pending promise replaces, and echoes the
 //! receiver's own clock; a message that does not name our present life proves nothing and is only answered.
@@ -12,9 +12,9 @@ use crate::message::{Announced, Body, Header, Heartbeat, Message};
 use crate::peer::Peer;
 use crate::{Incarnation, Member, MemberSet, Node, NodeId, Path, Rejected, Standing};
 
-/// A network on which nothing was heard for so many heartbeats may carry none: every second one goes there, late by one that
-/// waits for a turn, and by one more when turns shift.
-const CALM_BEATS: u64 = 5;
+/// A network on which nothing was heard for so many heartbeats may carry none: every second one goes there, and waits for a
+/// turn of its receiver.
+const CALM_BEATS: u64 = 4;
 
 impl Node {
     /// Notes a heartbeat to our present life, and the grant in it.
@@ -65,8 +65,9 @@ impl Node {
             return;
         }
         self.sum_load(now);
-        // Whose turn it is follows from the clock: lateness shifts it, but never keeps a path waiting for long.
-        let turn = now.0.checked_div(self.config.timing.heartbeat.0).unwrap_or(0) as usize % Path::ALL.len();
+        self.outside_next = !self.outside_next;
+        let turn = usize::from(self.outside_next);
+        let alternates = self.config.timing.alternates();
         let ids: Vec<NodeId> = self.peers.keys().copied().collect();
         for id in ids {
             let Some(peer) = self.peers.get(&id) else { continue };
@@ -79,7 +80,7 @@ impl Node {
                     peer.note_grant(self.now);
                 }
             }
-            let one = Path::ALL.get(turn..=turn).filter(|_| calm);
+            let one = Path::ALL.get(turn..=turn).filter(|_| calm && alternates);
             self.send_on(one.unwrap_or(&Path::ALL), id, incarnation, &Body::Heartbeat(heartbeat), calm);
             if incarnation != Incarnation::UNKNOWN && !self.hears(id) {
                 // Perhaps both of us live anew, each speaking to the other's former life.

@@ -59,6 +59,11 @@ impl Node {
         signs.max().map(|at| at + self.config.timing.take)
     }
 
+    /// Until when an answer of the witness counts.
+    pub fn witness_until(&self) -> Micros {
+        self.witness_until
+    }
+
     /// When to ask the witness, beside the steady questions: an answer to a question asked from then on is what a
     /// take-over waits for.
     pub fn witness_wanted(&self) -> Option<Micros> {

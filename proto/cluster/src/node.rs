@@ -98,6 +98,8 @@ pub struct Node {
     pub(crate) balance_at: Micros,
     pub(crate) replies: BTreeMap<NodeId, Vec<crate::message::Op>>,
     pub(crate) next_heartbeat: Micros,
+    /// Whether the next calm heartbeats go outside.
+    pub(crate) outside_next: bool,
     /// Something is to be concluded at once.
     pub(crate) due: bool,
 
@@ -172,6 +174,7 @@ impl Node {
             balance_at: now + config.timing.balance,
             replies: BTreeMap::new(),
             next_heartbeat: now,
+            outside_next: false,
             due: true,
             outbox: VecDeque::new(),
             transmits_dropped: 0,

@@ -313,6 +313,7 @@ impl Node {
         self.excluded = false;
         for peer in self.peers.values_mut() {
             peer.expiry = Micros(0);
+            peer.said = None; // the first grant of a view is news
             peer.commit_sent_at = None;
         }
         let was_established = self.established;

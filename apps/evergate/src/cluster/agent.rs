@@ -39,8 +39,6 @@ const DATAGRAM_BYTES: usize = evergate_cluster::DATAGRAM_BYTES_MAX + 1;
 const WAIT_MAX: Micros = Micros::from_ms(100);
 /// Between two publications of figures.
 const PUBLISH: Micros = Micros::from_ms(100);
-/// Between two looks at the carriers of the cards.
-const CARRIERS: Micros = Micros::from_ms(20);
 /// What the agent waits for: datagrams and answers of witnesses, orders, reports.
 const NETWORK: u64 = 0;
 const ORDERS: u64 = 1;
@@ -250,7 +248,8 @@ impl Agent {
             self.settle(state);
         }
         if before >= state.carriers_at {
-            state.carriers_at = before + CARRIERS;
+            // With every heartbeat: who waits longer for the other end's word takes a broken network for its own cable.
+            state.carriers_at = before + Micros(self.node.config().timing.heartbeat.0 / 2);
             self.look_at_carriers(before);
         }
         if (self.working)() {
@@ -268,17 +267,25 @@ impl Agent {
         }
     }
 
-    /// The steady questions, and one that a promise waits for, whose answer is waited for.
+    /// The steady questions; one that a promise waits for; and one with every heartbeat while less than half is left of what
+    /// the last answer is good for. Only the answers to the latter two wake the agent.
     fn ask_witnesses(&mut self, state: &mut State, now: Micros) {
         let Some(witnesses) = &mut self.witnesses else { return };
+        let timing = self.node.config().timing;
         let wanted = self.node.witness_wanted();
-        let asks = wanted.is_some_and(|from| now >= from) && state.asked_for != wanted;
-        if asks {
+        let anxious = self.node.witness_until().since(now).0 < timing.fence.0 / 2;
+        let gap = if wanted.is_some_and(|from| now >= from) && state.asked_for != wanted {
             state.asked_for = wanted;
-        }
-        witnesses.ask(now, asks);
-        if state.expects != wanted.is_some() {
-            state.expects = wanted.is_some();
+            Micros(0)
+        } else if anxious {
+            Micros(timing.heartbeat.0 / 2)
+        } else {
+            Witnesses::steady(timing.fence)
+        };
+        witnesses.ask(now, gap);
+        let expects = anxious || wanted.is_some();
+        if state.expects != expects {
+            state.expects = expects;
             for fd in witnesses.fds() {
                 // Without it, the answer is read with the next heartbeats.
                 let _ = match state.expects {
@@ -314,9 +321,15 @@ impl Agent {
     }
 
     fn drain_link(&mut self, state: &mut State, index: usize) {
+        self.drain_socket(state, index, false);
+        self.drain_socket(state, index, true);
+    }
+
+    fn drain_socket(&mut self, state: &mut State, index: usize, calm: bool) {
         for _ in 0..DATAGRAMS_MAX {
             let Some(link) = self.links.get(index) else { return };
-            let (length, from) = match link.datagrams.receive(&mut state.buffer) {
+            let socket = if calm { &link.datagrams.calm } else { &link.datagrams.urgent };
+            let (length, from) = match socket.recv_from(&mut state.buffer) {
                 Ok(received) => received,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(_) => continue, // an ICMP error of something sent before

@@ -159,8 +159,7 @@ impl Ground {
         let witnesses = match self.cluster.mode {
             ClusterMode::Majority => None,
             ClusterMode::Witness => {
-                let fence = self.node.config().timing.fence;
-                let made = Witnesses::new(&self.cluster.witness, fence, self.clock.now());
+                let made = Witnesses::new(&self.cluster.witness);
                 Some(made.context("cannot ping the witnesses: this needs CAP_NET_RAW")?)
             }
         };

@@ -32,20 +32,18 @@ pub(crate) struct Witnesses {
     pinger: Pinger,
     pub(crate) all: Vec<Witness>,
     questions: VecDeque<Question>,
-    interval: Micros,
-    next_at: Micros,
+    asked_at: Option<Micros>,
 }
 
 impl Witnesses {
     /// To be made in the agent's thread: its network namespace counts.
-    pub(crate) fn new(addresses: &[IpAddr], fence: Micros, now: Micros) -> io::Result<Witnesses> {
+    pub(crate) fn new(addresses: &[IpAddr]) -> io::Result<Witnesses> {
         let witness = |ip: &IpAddr| Witness { ip: *ip, answered_at: None, answers: 0 };
         Ok(Witnesses {
             pinger: Pinger::new()?,
             all: addresses.iter().map(witness).collect(),
             questions: VecDeque::new(),
-            interval: Micros(fence.0 / QUESTIONS_PER_FENCE),
-            next_at: now,
+            asked_at: None,
         })
     }
 
@@ -62,12 +60,17 @@ impl Witnesses {
         [false, true].into_iter().filter(|v6| self.all.iter().any(|witness| witness.ip.is_ipv6() == *v6))
     }
 
-    /// Asks everybody when it is time, or at once.
-    pub(crate) fn ask(&mut self, now: Micros, at_once: bool) {
-        if now < self.next_at && !at_once {
+    /// Between two questions while answers come, with leases that last for `fence`.
+    pub(crate) fn steady(fence: Micros) -> Micros {
+        Micros(fence.0 / QUESTIONS_PER_FENCE)
+    }
+
+    /// Asks everybody, unless they were asked less than `gap` ago.
+    pub(crate) fn ask(&mut self, now: Micros, gap: Micros) {
+        if self.asked_at.is_some_and(|at| now.since(at) < gap) {
             return;
         }
-        self.next_at = now + self.interval;
+        self.asked_at = Some(now);
         for witness in &self.all {
             let token = u64::from_le_bytes(evergate_crypto::random_bytes());
             if self.questions.len() >= QUESTIONS_MAX {

@@ -49,6 +49,7 @@ impl Worker {
         self.outgoing.clear();
         self.incoming.clear();
         self.freezing.clear();
+        self.named.clear();
         for key in self.clients.keys().copied().collect::<Vec<_>>() {
             self.abandon(kernel, key);
         }

@@ -126,6 +126,8 @@ pub(crate) struct Worker {
     again: BTreeSet<ConnectionId>,
     freezing: BTreeMap<u16, (Freeze, Office)>,
     frozen: BTreeSet<u16>,
+    /// Backups that the agent was told are complete, while our role does not say so yet.
+    named: BTreeSet<(u16, NodeId)>,
     rounds: Vec<Round>,
     /// Connections that are over but for our FIN, which their clients have not acknowledged.
     ending: BTreeMap<Flow, Ending>,
@@ -173,6 +175,7 @@ impl Worker {
             again: BTreeSet::new(),
             freezing: BTreeMap::new(),
             frozen: BTreeSet::new(),
+            named: BTreeSet::new(),
             rounds: Vec::new(),
             ending: BTreeMap::new(),
             reports: Vec::new(),
@@ -194,11 +197,18 @@ impl Worker {
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return MemberSet::EMPTY };
         let awaited = |node: &NodeId| {
             let outgoing = self.outgoing.get(node);
-            outgoing.is_some_and(|outgoing| {
-                outgoing.follows.contains(&bucket) && outgoing.awaited.contains(&bucket)
-            })
+            self.named.contains(&(bucket, *node))
+                || outgoing.is_some_and(|outgoing| {
+                    outgoing.follows.contains(&bucket) && outgoing.awaited.contains(&bucket)
+                })
         };
         syncing.iter().filter(awaited).fold(required, MemberSet::with)
+    }
+
+    /// The backups that may go on with the bucket: those that the role names, and those of which the agent was told.
+    pub(crate) fn relied_on(&self, bucket: u16) -> MemberSet {
+        let told = self.named.iter().filter(|(of, _)| *of == bucket).map(|(_, node)| *node);
+        told.fold(self.required(bucket), MemberSet::with)
     }
 
     /// The backups that the role names.

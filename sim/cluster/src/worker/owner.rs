@@ -180,9 +180,7 @@ impl Worker {
                 }
                 Notice::Taken { key } => self.note_taken(key, node),
                 Notice::Told { bucket, office } => self.note_caught_up(bucket, office, node),
-                Notice::Complete { bucket, office } => {
-                    self.reports.push(Report::CaughtUp { bucket: Bucket(bucket), node, office });
-                }
+                Notice::Complete { bucket, office } => self.note_named(bucket, office, node),
             }
         }
     }
@@ -195,6 +193,11 @@ impl Worker {
         }
         let Some(known) = self.roles.get_mut(number) else { return };
         let before = std::mem::replace(known, role);
+        let still = match (role, before) {
+            (Role::Owner { term, syncing, .. }, Role::Owner { term: was, .. }) if term == was => syncing,
+            _ => MemberSet::EMPTY,
+        };
+        self.named.retain(|(of, node)| *of != bucket.0 || still.contains(*node));
         self.change_held(bucket.0, role);
         self.change_freezing(kernel, bucket.0, role);
         let Role::Owner { term, begin, required, syncing, .. } = role else {
@@ -334,6 +337,21 @@ impl Worker {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
         let notice = Notice::Told { bucket, office: office(term) };
         self.say_to(node, bucket, &Frame::Complete { bucket }, Some(notice));
+    }
+
+    /// A backup that is waited for has that too: the agent may name it from now on. Should its channel break before this
+    /// worker hears what the agent has done, it is waited for nevertheless, until the role changes.
+    fn note_named(&mut self, bucket: u16, office: Office, node: NodeId) {
+        let Role::Owner { term, syncing, .. } = self.role(bucket) else { return };
+        let awaited = self
+            .outgoing
+            .get(&node)
+            .is_some_and(|outgoing| outgoing.follows.contains(&bucket) && outgoing.awaited.contains(&bucket));
+        if office != self::office(term) || !syncing.contains(node) || !awaited {
+            return;
+        }
+        self.named.insert((bucket, node));
+        self.reports.push(Report::CaughtUp { bucket: Bucket(bucket), node, office });
     }
 
     /// A backup has taken in all that was said of a bucket so far. What was let go meanwhile without it is on its way: once it

@@ -57,8 +57,8 @@ impl World {
             Role::Owner { required, .. } => required,
             _ => MemberSet::EMPTY,
         };
-        let awaited = worker.awaited(bucket).union(named);
-        for node in awaited.iter().filter(|node| usize::from(node.0) != host) {
+        let relied_on = worker.relied_on(bucket).union(named);
+        for node in relied_on.iter().filter(|node| usize::from(node.0) != host) {
             let backup = &self.hosts[usize::from(node.0)];
             let Some(other) = &backup.worker else { continue };
             if matches!(backup.node.role(Bucket(bucket)), Role::Outside { .. }) {

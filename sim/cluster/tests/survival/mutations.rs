@@ -105,6 +105,20 @@ fn a_backup_that_counts_too_early_is_found() {
     assert!(seen > 0, "goes unnoticed");
 }
 
+/// The channel breaks again in the moment in which the backup is named.
+#[test]
+fn a_backup_whose_channel_breaks_while_it_is_named_is_waited_for() {
+    let script = Script::new(requests(Wire::Tls13, &[(0, 3_000); 24], false));
+    for number in 0..600 {
+        let first = (5_000 + number * 11, Whom::Owner, Fault::Channels);
+        let again = (first.0 + 50_000 + number % 60 * 900, Whom::Owner, Fault::Channels);
+        let mut plan = Plan { faults: vec![first, again], ..Plan::new(number, PAIR) };
+        plan.weather.outside.latency = 4_000;
+        let outcome = run_quietly(&script, &plan);
+        assert!(outcome.is_ok(), "{outcome:?}");
+    }
+}
+
 /// Two nodes die: the first at a moment at which it has told only one of the others, the second just after it has gone
 /// on. With two backups that is survived, unless the second speaks before the third has its state.
 #[test]

@@ -130,6 +130,7 @@ impl Worker {
             cluster.forgetting.clear();
             cluster.freezing.clear();
             cluster.frozen.clear();
+            cluster.named.clear();
             cluster.roles.fill(Role::NOTHING);
             cluster.outgoing.clear();
             cluster.incoming.clear();

@@ -39,6 +39,7 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(known) = cluster.roles.get_mut(usize::from(bucket.0)) else { return };
         let before = std::mem::replace(known, role);
+        cluster.keep_named(bucket, role, before);
         cluster.change_held(bucket, role, now);
         self.change_freezing(bucket, role);
         let (Role::Owner { required, syncing, .. }, was) = (role, before) else {
@@ -238,9 +239,40 @@ impl Cluster {
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return MemberSet::EMPTY };
         let worker = self.worker_of(bucket);
         let awaited = |node: &NodeId| {
-            self.outgoing.get(&(*node, worker)).is_some_and(|outgoing| outgoing.is_awaited(bucket))
+            self.named.contains(&(bucket, *node))
+                || self.outgoing.get(&(*node, worker)).is_some_and(|outgoing| outgoing.is_awaited(bucket))
         };
         syncing.iter().filter(awaited).fold(required, MemberSet::with)
+    }
+
+    /// Those that are still being filled in the same office are waited for as before.
+    fn keep_named(&mut self, bucket: Bucket, role: Role, before: Role) {
+        let still = match (role, before) {
+            (Role::Owner { term, syncing, .. }, Role::Owner { term: was, .. }) if term == was => syncing,
+            _ => MemberSet::EMPTY,
+        };
+        let gone: Vec<NodeId> = self
+            .named
+            .range((bucket, NodeId(0))..=(bucket, NodeId(u8::MAX)))
+            .map(|(_, node)| *node)
+            .filter(|node| !still.contains(*node))
+            .collect();
+        for node in gone {
+            self.named.remove(&(bucket, node));
+        }
+    }
+
+    /// A backup that is waited for has that too: the agent may name it from now on. Should its channel break before this
+    /// worker hears what the agent has done, it is waited for nevertheless, until the role changes.
+    pub(super) fn note_named(&mut self, bucket: Bucket, office: Office, node: NodeId) {
+        let peer = (node, self.worker_of(bucket));
+        let Role::Owner { term, syncing, .. } = self.role(bucket) else { return };
+        let awaited = self.outgoing.get(&peer).is_some_and(|outgoing| outgoing.is_awaited(bucket));
+        if office != self::office(term) || !syncing.contains(node) || !awaited {
+            return;
+        }
+        self.named.insert((bucket, node));
+        self.report(Report::CaughtUp { bucket, node, office });
     }
 
     /// A backup has taken in all that was said of a bucket so far. What was let go meanwhile without it is on its way: once it

@@ -126,6 +126,8 @@ pub(crate) struct Cluster {
     freezing: BTreeMap<Bucket, (Freeze, Office)>,
     /// Those that are quiet, and were reported: the next owner may go on at any moment.
     frozen: BTreeSet<Bucket>,
+    /// Backups that the agent was told are complete, while our role does not say so yet.
+    named: BTreeSet<(Bucket, NodeId)>,
     reports: Reporter,
     prober: evergate_sys::Prober,
 }
@@ -179,6 +181,7 @@ impl Cluster {
             haste: Haste::None,
             freezing: BTreeMap::new(),
             frozen: BTreeSet::new(),
+            named: BTreeSet::new(),
             reports,
             prober: evergate_sys::Prober::new()?,
         })

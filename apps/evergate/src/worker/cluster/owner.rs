@@ -3,7 +3,6 @@
 use super::channel::Notice;
 use super::leg::Look;
 use super::{Cluster, End, Gated, LOOK_AT_LAST, LOOK_EVERY, POOLED_AFTER_MS, POOLED_TOGETHER, TEND_EVERY};
-use crate::cluster::Report;
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstream::Upstream;
@@ -510,9 +509,7 @@ impl Worker {
                     told = true;
                 }
                 Notice::Told { bucket, office } => cluster.note_caught_up(Bucket(bucket), office, peer.0),
-                Notice::Complete { bucket, office } => {
-                    cluster.report(Report::CaughtUp { bucket: Bucket(bucket), node: peer.0, office });
-                }
+                Notice::Complete { bucket, office } => cluster.note_named(Bucket(bucket), office, peer.0),
             }
         }
         if told {
