@@ -108,7 +108,19 @@ impl Remote {
 
     /// Queues a server checkpoint when the client has acknowledged further records.
     fn checkpoint_server(&mut self) {
-        let mut newest = None;
+        self.checkpoint_server_at(None);
+    }
+
+    /// A place that became known only after the client had acknowledged all that comes before it: no further record makes it
+    /// count, and the server may wait for it to say more.
+    fn checkpoint_server_late(&mut self) {
+        let known = |point: &ServerPoint| point.plain <= self.last_end.plain;
+        if self.server_points.front().is_some_and(known) {
+            self.checkpoint_server_at(Some(self.last_end));
+        }
+    }
+
+    fn checkpoint_server_at(&mut self, mut newest: Option<RecordEnd>) {
         while self.record_ends.front().is_some_and(|end| end.output <= self.client_acked) {
             newest = self.record_ends.pop_front();
         }
@@ -285,6 +297,7 @@ impl Connection {
         if self.send_held(io) {
             self.note_server_point(); // the server may be unable to say more before this is acknowledged
         } else if let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) {
+            remote.checkpoint_server_late();
             remote.stash(Side::Server(leg.id), u64::MAX);
         }
         self.finish_call(io);
@@ -439,5 +452,29 @@ mod tests {
         remote.client_acked = 142;
         remote.checkpoint_server();
         assert_eq!((remote.log.last(), remote.is_between_messages()), (2, true));
+    }
+
+    /// As after a take-over: a server whose stash is full is heard again only after the client has all that is known.
+    #[test]
+    fn a_place_that_is_known_late_makes_room_for_the_stash() {
+        let mut remote = Remote::default();
+        remote.client_acked = 10;
+        remote.retain_server(1, &vec![7; 2 << 20]);
+        remote.stash(Side::Server(1), u64::MAX);
+        let full = remote.stashed_server;
+        assert!(full.1 < 2 << 20);
+        remote.push_record_end(RecordEnd { output: 10, plain: 10, ..RecordEnd::default() });
+        remote.checkpoint_server();
+        let (request, phase) = (1, Phase::Body(vec![1]));
+        remote.push_server_point(ServerPoint { leg: 1, input: 1 << 20, rx: None, plain: 10, request, phase });
+        remote.checkpoint_server();
+        remote.stash(Side::Server(1), u64::MAX);
+        assert_eq!(remote.stashed_server, full, "no further record");
+        remote.checkpoint_server_late();
+        remote.stash(Side::Server(1), u64::MAX);
+        assert_eq!(remote.stashed_server, (1, 2 << 20));
+        let newest = remote.log.last();
+        remote.checkpoint_server_late();
+        assert_eq!(remote.log.last(), newest, "it is said once");
     }
 }

@@ -285,10 +285,12 @@ impl Connection {
         let stashed = self.leg.as_mut().map(|leg| std::mem::take(&mut leg.stashed)).unwrap_or_default();
         let timer = self.natural_timer();
         self.arm(timer, io.now);
-        match tls {
-            true => self.take_leg_stash(io, stashed),
-            false if !stashed.is_empty() => self.take_response(io, &stashed),
-            false => {}
+        if !stashed.is_empty() {
+            match tls {
+                true => self.take_leg_stash(io, stashed),
+                false => self.take_response(io, &stashed),
+            }
+            self.note_server_point();
         }
         if self.answering == Answering::Tunnel
             && self.leg.as_ref().is_some_and(|leg| leg.ends_at == Some(leg.in_pos))

@@ -156,9 +156,7 @@ impl Connection {
 
     /// What was stashed of a restored leg's input: the backups have it.
     pub(crate) fn take_leg_stash(&mut self, io: &mut Io<'_>, mut stashed: Vec<u8>) {
-        if !stashed.is_empty() {
-            self.take_leg_bytes(io, &mut stashed);
-        }
+        self.take_leg_bytes(io, &mut stashed);
     }
 
     /// Opens whole records and keeps the rest.

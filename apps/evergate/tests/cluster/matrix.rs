@@ -213,6 +213,7 @@ fates_before_tls_servers! {
 #[test]
 fn before_tls_servers_while_packets_are_lost() {
     secure(Fate::Killed, Steering::Steer, Family::V4, Weather::Lossy);
+    secure(Fate::Sequence, Steering::Steer, Family::V4, Weather::Lossy);
     if full() {
         for fate in FATES {
             secure(fate, Steering::Flood, Family::V6, Weather::Fair);
