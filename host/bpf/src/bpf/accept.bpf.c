@@ -2,8 +2,8 @@
  * node from the first packet on, and a flood of SYNs costs no memory. A tc filter behind the gate, in an object of its
  * own: bpf_sk_assign_tcp_reqsk() needs Linux 6.8.
  *
- * The sequence number of our SYN-ACK: 22 bits of a keyed hash over the addresses, the peer's sequence number, the epoch
- * and the options; 2 bits of the epoch (68.7 s, from the TAI clock); 3 bits of segment size, 4 of window scale (15: none),
+ * The sequence number of our SYN-ACK: 10 bits of a keyed hash over the addresses, the epoch and the options; 12 bits of one
+ * that covers the peer's sequence number too; 2 bits of the epoch (68.7 s, from the TAI clock); 3 bits of segment size, 4 of window scale (15: none),
  * 1 of SACK. Timestamps need no bits: whoever returns the cookie shows them. An epoch before or after ours is accepted, so
  * clocks may differ by a minute. */
 #include "offer.h"
@@ -45,16 +45,26 @@ static __noinline __u32 cookie_hash(const struct flow_key *k, __u32 theirs, __u3
 
 static __always_inline __u32 epoch_now(void) { return bpf_ktime_get_tai_ns() >> 36; }
 
-static __always_inline __u32 cookie_of(const struct flow_key *k, __u32 theirs, __u32 epoch, __u32 options)
+static __always_inline __u32 hash_of_flow(const struct flow_key *k, __u32 epoch, __u32 options)
 {
-	return cookie_hash(k, theirs, epoch, options) << 10 | (epoch & 3) << 8 | options;
+	return cookie_hash(k, 0, epoch, options) & 0x3ff;
 }
 
-static __always_inline bool cookie_valid(const struct flow_key *k, __u32 cookie, __u32 theirs)
+static __always_inline __u32 cookie_of(const struct flow_key *k, __u32 theirs, __u32 epoch, __u32 options)
+{
+	return hash_of_flow(k, epoch, options) << 22 | (cookie_hash(k, theirs, epoch, options) & 0xfff) << 10
+		| (epoch & 3) << 8 | options;
+}
+
+/* 2: the cookie of this peer's SYN. 1: one that this flow was given, but not for a SYN just before this packet. */
+static __always_inline int judge_cookie(const struct flow_key *k, __u32 cookie, __u32 theirs)
 {
 	__u32 now = epoch_now();
 	__s32 distance = ((cookie >> 8) - now + 1) & 3;	/* 0: the epoch before, 1: this one, 2: the next */
-	return distance < 3 && cookie_of(k, theirs, now + distance - 1, cookie & 0xff) == cookie;
+	__u32 epoch = now + distance - 1;
+	if (distance == 3 || hash_of_flow(k, epoch, cookie & 0xff) != cookie >> 22)
+		return 0;
+	return cookie_of(k, theirs, epoch, cookie & 0xff) == cookie ? 2 : 1;
 }
 
 static __always_inline __u16 mss_of(__u32 index)
@@ -212,8 +222,12 @@ static __always_inline int accept_ack(struct __sk_buff *skb, struct packet *p)
 		return TC_ACT_OK;
 	if (sk->state != STATE_LISTEN)
 		goto release;
-	if (!cookie_valid(&p->key, cookie, theirs)) {
+	int judged = judge_cookie(&p->key, cookie, theirs);
+	if (judged < 2) {
 		count(COOKIE_WRONG);
+		/* The first segment was lost, and so was the ACK: the peer says it again. A RST would be the end of it. */
+		if (judged == 1 && p->data_len)
+			verdict = TC_ACT_SHOT;
 		goto release;
 	}
 	struct sock *listener = (struct sock *)bpf_skc_to_tcp_sock(sk);

@@ -95,6 +95,39 @@ fn a_cookie_of_one_node_is_accepted_by_another() {
     assert_eq!(world.nodes[0].gate.slots_in_use(), 0, "answering a SYN keeps no state");
 }
 
+/// The ACK of the handshake and the first segment are lost, so a later one comes first.
+#[test]
+fn a_later_segment_that_comes_first_does_not_end_the_connection() {
+    if !privileged() {
+        return;
+    }
+    let world = with_cookies([CookieKey([5, 6]); 2]);
+    let to = SocketAddr::new(vip(false), PORT);
+    let listener = world.nodes[1].namespace.run(move || TcpListener::bind(to).unwrap());
+    let mut client = world.client.run(move || TcpStream::connect(to).unwrap());
+    client.set_nodelay(true).unwrap();
+    client.write_all(b"first").unwrap(); // to node 1, where nobody listens
+    for node_of in &world.nodes {
+        node_of.gate.set_reset_unknown(true).unwrap();
+        node_of.gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
+    }
+    let designated = Bucket::new(0).unwrap();
+    world.nodes[0].gate.owners().set(designated, Owner::new(node(1), &[]).unwrap());
+    client.write_all(b" second").unwrap();
+    eventually("node 2 has looked at it", || count(&world, 1, Counter::CookieWrong) > 0);
+    listener.set_nonblocking(true).unwrap();
+    let mut accepted = None;
+    eventually("it is accepted", || {
+        accepted = listener.accept().ok();
+        accepted.is_some()
+    });
+    let (mut socket, _) = accepted.unwrap();
+    let mut got = [0; 12];
+    socket.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"first second");
+    assert_eq!(count(&world, 1, Counter::CookieAccepted), 1);
+}
+
 #[test]
 fn a_cookie_of_another_cluster_is_worth_nothing() {
     if !privileged() {
