@@ -3,8 +3,8 @@
 //! A segment with one byte that the peer has long received makes it acknowledge at once what it has (an empty segment
 //! would be answered at most every 500 ms). The byte lies before the last one that the peer is known to have: a segment
 //! that ends where the peer's data end counts as one in place, and Linux then looks at its ACK first. An ACK as old as ours
-//! is answered only once in 500 ms (RFC 5961 section 5.2). Its answer is recorded by the gate, which holds the bucket
-//! meanwhile.
+//! is answered only once in 500 ms (RFC 5961 section 5.2). The peer's answer is recorded by the gate, which holds the
+//! bucket meanwhile.
 
 use crate::address::Raw;
 use crate::repair::TcpFacts;

@@ -225,7 +225,8 @@ static __always_inline int accept_ack(struct __sk_buff *skb, struct packet *p)
 	int judged = judge_cookie(&p->key, cookie, theirs);
 	if (judged < 2) {
 		count(COOKIE_WRONG);
-		/* The first segment was lost, and so was the ACK: the peer says it again. A RST would be the end of it. */
+		/* The first segment was lost, and so was the ACK: the peer says it again. A RST would be the end of it. Of
+		 * strangers one in a thousand looks like that, and is left to its own timers. */
 		if (judged == 1 && p->data_len)
 			verdict = TC_ACT_SHOT;
 		goto release;
