@@ -11,6 +11,7 @@
 use super::Report;
 mod conclusions;
 mod figures;
+mod senses;
 
 use super::chorus::Chorus;
 use super::instruction::{Instruction, term};
@@ -24,15 +25,13 @@ use super::status::{ClusterCounts, ClusterStatus};
 use super::witness::Witnesses;
 use evergate_base::Micros;
 use evergate_bpf::{Gate, Leases, NodeId as GateNode};
-use evergate_cluster::{Bucket, Node, NodeId, Path, Rejected, Standing};
+use evergate_cluster::{Bucket, Node, NodeId, Path, Standing};
 use evergate_sys::{Datagrams, Epoll};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
-/// Datagrams taken from a socket in one turn: more than its queue holds, so that a turn hears all that waited.
-const DATAGRAMS_MAX: usize = 4096;
 /// Larger than any message of the protocol; what is longer is cut, and refused for it.
 const DATAGRAM_BYTES: usize = evergate_cluster::DATAGRAM_BYTES_MAX + 1;
 /// Longest wait for anything.
@@ -47,13 +46,8 @@ const REPORTS: u64 = 2;
 const AGAIN: Micros = Micros(500);
 /// The bucket whose owner speaks for the movable addresses.
 pub(crate) const SPEAKING: Bucket = Bucket(0);
-/// How long a node that has no state yet does not count its witnesses after somebody at another node's address spoke under
-/// another key: it would found a second cluster beside the one that it belongs to.
-const ESTRANGED: Micros = Micros::from_ms(2000);
 /// Between two lines about mirror channels with one node: each pair of workers has its own.
 const CHANNEL_LINES: Micros = Micros::from_ms(1000);
-/// Between two lines about it.
-const ESTRANGED_LINES: Micros = Micros::from_ms(10_000);
 /// The length of a log, as the protocol compares them: workers say only that a mirror is complete. Those that are hold the
 /// same, because every commit waits for all of them.
 const COMPLETE: u64 = 1;
@@ -267,45 +261,6 @@ impl Agent {
         }
     }
 
-    /// The steady questions; one that a promise waits for; and one with every heartbeat while less than half is left of what
-    /// the last answer is good for. Only the answers to the latter two wake the agent.
-    fn ask_witnesses(&mut self, state: &mut State, now: Micros) {
-        let Some(witnesses) = &mut self.witnesses else { return };
-        let timing = self.node.config().timing;
-        let wanted = self.node.witness_wanted();
-        let anxious = self.node.witness_until().since(now).0 < timing.fence.0 / 2;
-        let gap = if wanted.is_some_and(|from| now >= from) && state.asked_for != wanted {
-            state.asked_for = wanted;
-            Micros(0)
-        } else if anxious {
-            Micros(timing.heartbeat.0 / 2)
-        } else {
-            Witnesses::steady(timing.fence)
-        };
-        witnesses.ask(now, gap);
-        let expects = anxious || wanted.is_some();
-        if state.expects != expects {
-            state.expects = expects;
-            for fd in witnesses.fds() {
-                // Without it, the answer is read with the next heartbeats.
-                let _ = match state.expects {
-                    true => state.epoll.add_input(fd, NETWORK),
-                    false => state.epoll.remove(fd),
-                };
-            }
-        }
-    }
-
-    /// A pulled cable is known at once, where silence would have to last.
-    fn look_at_carriers(&mut self, now: Micros) {
-        for link in &self.links {
-            // An interface that is gone has no carrier either.
-            let up = evergate_sys::has_carrier(link.datagrams.urgent.as_raw_fd(), &link.interface)
-                .unwrap_or(false);
-            self.node.set_carrier(now, link.path, up);
-        }
-    }
-
     /// Reports and orders. A box that another thread is at waits for the next turn.
     fn take_letters(&mut self, state: &mut State) {
         let (mut reports, mut orders) = (std::mem::take(&mut state.reports), Vec::new());
@@ -318,56 +273,6 @@ impl Agent {
             self.take_order(state, order);
         }
         self.settle(state);
-    }
-
-    fn drain_link(&mut self, state: &mut State, index: usize) {
-        self.drain_socket(state, index, false);
-        self.drain_socket(state, index, true);
-    }
-
-    fn drain_socket(&mut self, state: &mut State, index: usize, calm: bool) {
-        for _ in 0..DATAGRAMS_MAX {
-            let Some(link) = self.links.get(index) else { return };
-            let socket = if calm { &link.datagrams.calm } else { &link.datagrams.urgent };
-            let (length, from) = match socket.recv_from(&mut state.buffer) {
-                Ok(received) => received,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(_) => continue, // an ICMP error of something sent before
-            };
-            state.counts.datagrams_received += 1;
-            // Whoever floods the port from elsewhere must not cost a check of the tag each time.
-            let ip = from.ip().to_canonical();
-            let Some(sender) = link.peers.iter().find(|(_, at)| at.ip() == ip) else {
-                state.strangers += 1;
-                continue;
-            };
-            let (path, peer) = (link.path, (*sender.1 == from).then_some(*sender.0));
-            let not_understood = self.not_understood();
-            let datagram = state.buffer.get(..length).unwrap_or_default();
-            self.node.handle_datagram(self.clock.now(), path, datagram);
-            if let Some(peer) = peer.filter(|_| self.not_understood() > not_understood) {
-                self.estrange(state, peer);
-            }
-        }
-    }
-
-    /// Datagrams so far that this node could not make sense of, as those of another key, name or version.
-    fn not_understood(&self) -> u64 {
-        let reasons = [Rejected::Forged, Rejected::UnknownKey, Rejected::Version, Rejected::WrongCluster];
-        reasons.into_iter().map(|reason| self.node.rejected(reason)).sum()
-    }
-
-    /// Somebody at the very address of a node speaks, and is not understood.
-    fn estrange(&mut self, state: &mut State, peer: NodeId) {
-        let now = self.clock.now();
-        state.estranged_until = now + ESTRANGED;
-        if state.estranged_told_at.is_none_or(|at| now.since(at) >= ESTRANGED_LINES) {
-            state.estranged_told_at = Some(now);
-            let number = peer.0.saturating_add(1);
-            self.warn(format!(
-                "does not understand node {number}: are cluster.name, cluster.key_file and the version the same there?"
-            ));
-        }
     }
 
     fn take_order(&mut self, state: &mut State, order: Order) {

@@ -1,0 +1,106 @@
+//! What the agent hears: datagrams, the answers of witnesses, and whether the cards have a carrier.
+
+use super::{Agent, NETWORK, State};
+use crate::cluster::witness::Witnesses;
+use evergate_base::Micros;
+use evergate_cluster::{NodeId, Rejected};
+use std::os::fd::AsRawFd;
+
+/// Datagrams taken from a socket in one turn: more than its queue holds, so that a turn hears all that waited.
+const DATAGRAMS_MAX: usize = 4096;
+/// How long a node that has no state yet does not count its witnesses after somebody at another node's address spoke under
+/// another key: it would found a second cluster beside the one that it belongs to.
+const ESTRANGED: Micros = Micros::from_ms(2000);
+/// Between two lines about it.
+const ESTRANGED_LINES: Micros = Micros::from_ms(10_000);
+
+impl Agent {
+    /// The steady questions; one that a promise waits for; and one with every heartbeat while less than half is left of what
+    /// the last answer is good for. Only the answers to the latter two wake the agent.
+    pub(super) fn ask_witnesses(&mut self, state: &mut State, now: Micros) {
+        let Some(witnesses) = &mut self.witnesses else { return };
+        let timing = self.node.config().timing;
+        let wanted = self.node.witness_wanted();
+        let anxious = self.node.witness_until().since(now).0 < timing.fence.0 / 2;
+        let gap = if wanted.is_some_and(|from| now >= from) && state.asked_for != wanted {
+            state.asked_for = wanted;
+            Micros(0)
+        } else if anxious {
+            Micros(timing.heartbeat.0 / 2)
+        } else {
+            Witnesses::steady(timing.fence)
+        };
+        witnesses.ask(now, gap);
+        let expects = anxious || wanted.is_some();
+        if state.expects != expects {
+            state.expects = expects;
+            for fd in witnesses.fds() {
+                // Without it, the answer is read with the next heartbeats.
+                let _ = match state.expects {
+                    true => state.epoll.add_input(fd, NETWORK),
+                    false => state.epoll.remove(fd),
+                };
+            }
+        }
+    }
+
+    /// A pulled cable is known at once, where silence would have to last.
+    pub(super) fn look_at_carriers(&mut self, now: Micros) {
+        for link in &self.links {
+            // An interface that is gone has no carrier either.
+            let up = evergate_sys::has_carrier(link.datagrams.urgent.as_raw_fd(), &link.interface)
+                .unwrap_or(false);
+            self.node.set_carrier(now, link.path, up);
+        }
+    }
+
+    pub(super) fn drain_link(&mut self, state: &mut State, index: usize) {
+        self.drain_socket(state, index, false);
+        self.drain_socket(state, index, true);
+    }
+
+    fn drain_socket(&mut self, state: &mut State, index: usize, calm: bool) {
+        for _ in 0..DATAGRAMS_MAX {
+            let Some(link) = self.links.get(index) else { return };
+            let socket = if calm { &link.datagrams.calm } else { &link.datagrams.urgent };
+            let (length, from) = match socket.recv_from(&mut state.buffer) {
+                Ok(received) => received,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(_) => continue, // an ICMP error of something sent before
+            };
+            state.counts.datagrams_received += 1;
+            // Whoever floods the port from elsewhere must not cost a check of the tag each time.
+            let ip = from.ip().to_canonical();
+            let Some(sender) = link.peers.iter().find(|(_, at)| at.ip() == ip) else {
+                state.strangers += 1;
+                continue;
+            };
+            let (path, peer) = (link.path, (*sender.1 == from).then_some(*sender.0));
+            let not_understood = self.not_understood();
+            let datagram = state.buffer.get(..length).unwrap_or_default();
+            self.node.handle_datagram(self.clock.now(), path, datagram);
+            if let Some(peer) = peer.filter(|_| self.not_understood() > not_understood) {
+                self.estrange(state, peer);
+            }
+        }
+    }
+
+    /// Datagrams so far that this node could not make sense of, as those of another key, name or version.
+    fn not_understood(&self) -> u64 {
+        let reasons = [Rejected::Forged, Rejected::UnknownKey, Rejected::Version, Rejected::WrongCluster];
+        reasons.into_iter().map(|reason| self.node.rejected(reason)).sum()
+    }
+
+    /// Somebody at the very address of a node speaks, and is not understood.
+    fn estrange(&mut self, state: &mut State, peer: NodeId) {
+        let now = self.clock.now();
+        state.estranged_until = now + ESTRANGED;
+        if state.estranged_told_at.is_none_or(|at| now.since(at) >= ESTRANGED_LINES) {
+            state.estranged_told_at = Some(now);
+            let number = peer.0.saturating_add(1);
+            self.warn(format!(
+                "does not understand node {number}: are cluster.name, cluster.key_file and the version the same there?"
+            ));
+        }
+    }
+}
