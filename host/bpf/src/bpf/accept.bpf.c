@@ -246,6 +246,18 @@ release:
 	return verdict;
 }
 
+/* Whether a socket of this machine has the flow, most often in TIME_WAIT: no cookie helps then, for the ACK that returns it
+ * would go to that socket and be ignored. The kernel lets a new connection follow an old one that is over (RFC 6191), and
+ * has a client that forgot one that is not refuse it (RFC 5961, 4). */
+static __always_inline bool has_socket(struct __sk_buff *skb, const struct packet *p)
+{
+	struct bpf_sock *sk = find_socket(skb, p, skb->protocol == bpf_htons(ETH_P_IPV6));
+	bool has = sk && sk->state != STATE_LISTEN;
+	if (sk)
+		bpf_sk_release(sk);
+	return has;
+}
+
 SEC("tc") int stateless_accept(struct __sk_buff *skb)
 {
 	struct packet p;
@@ -257,6 +269,6 @@ SEC("tc") int stateless_accept(struct __sk_buff *skb)
 	if (!flags || !(*flags & LISTENER_STATELESS) || p.tcp.rst || p.tcp.fin)
 		return TC_ACT_OK;
 	if (p.tcp.syn)
-		return p.tcp.ack ? TC_ACT_OK : answer_syn(skb, &p);
+		return p.tcp.ack || has_socket(skb, &p) ? TC_ACT_OK : answer_syn(skb, &p);
 	return p.tcp.ack ? accept_ack(skb, &p) : TC_ACT_OK;
 }

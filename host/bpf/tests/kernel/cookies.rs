@@ -3,9 +3,9 @@
 use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
 use crate::world::{PORT, World, at, eventually, node, privileged, vip};
-use evergate_bpf::{Bucket, CookieKey, Counter, Mode, Owner};
+use evergate_bpf::{Bucket, CookieKey, Counter, Flow, LaneId, Leases, Mode, Owner};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 
 const BYTES: u64 = 8 << 20;
 
@@ -125,6 +125,50 @@ fn a_later_segment_that_comes_first_does_not_end_the_connection() {
     socket.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"first second");
     assert_eq!(count(&world, 1, Counter::CookieAccepted), 1);
+}
+
+/// Whoever closes first keeps the flow for a minute (TIME_WAIT). Its client may connect from the same port again.
+#[test]
+fn a_client_comes_again_from_the_port_of_a_connection_that_we_closed() {
+    if !privileged() {
+        return;
+    }
+    for (v6, timestamps) in [(false, "1"), (true, "1"), (false, "0")] {
+        let world = with_cookies([CookieKey([5, 6]); 2]);
+        world.client.sysctl("net.ipv4.tcp_timestamps", timestamps).unwrap();
+        let (to, from) = (SocketAddr::new(vip(v6), PORT), at(v6, 10, 50_000));
+        let listener = world.nodes[0].namespace.run(move || TcpListener::bind(to).unwrap());
+        listener.set_nonblocking(true).unwrap();
+        let gate = world.nodes[0].gate.clone();
+        let mut lane = world.nodes[0].namespace.run(move || gate.lane(LaneId::new(0).unwrap()).unwrap());
+        for said in [b"first", b"again"] {
+            let mut client = world.client.run(move || {
+                let socket = evergate_sys::connect_from(from.ip(), from.port()..=from.port(), to).unwrap();
+                TcpStream::from(socket)
+            });
+            client.set_nonblocking(false).unwrap();
+            client.write_all(said).unwrap();
+            let mut met = None;
+            eventually("it is accepted", || {
+                met = listener.accept().ok();
+                met.is_some()
+            });
+            let (mut accepted, peer) = met.unwrap();
+            assert_eq!(peer, from);
+            let slot = lane.slot(&Flow::new(to, from)).expect("gated before any data");
+            slot.open();
+            accepted.set_nonblocking(false).unwrap();
+            let mut got = [0; 5];
+            accepted.read_exact(&mut got).unwrap();
+            assert_eq!(&got, said);
+            accepted.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(client.read(&mut got).unwrap(), 0);
+            drop(client);
+            assert_eq!(accepted.read(&mut got).unwrap(), 0);
+            lane.finish(slot, None, Leases::now_ns());
+        }
+        assert_eq!(count(&world, 0, Counter::CookieAccepted), 1, "the second is the kernel's, IPv6 {v6}");
+    }
 }
 
 #[test]
