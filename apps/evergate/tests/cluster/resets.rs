@@ -1,9 +1,10 @@
-//! Clients that reset when they have what they asked for: their server connection serves others, and moves with those.
+//! One client port for many connections: clients that reset when they have what they asked for, whose server connection
+//! serves others and moves with those, and clients that we close, which come again at once.
 
 use crate::matrix::carrier;
 use crate::traffic::{self, Carrier, PATIENCE, Server, Stream, content, head};
 use crate::world::{World, privileged};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -18,8 +19,17 @@ const LONG: usize = 4 << 20;
 const PIECE: usize = 16 << 10;
 
 pub(crate) fn connect(from: std::net::IpAddr, to: SocketAddr) -> TcpStream {
-    let stream = TcpStream::from(evergate_sys::connect_from(from, PORT..=PORT, to).unwrap());
     let until = Instant::now() + PATIENCE;
+    let socket = loop {
+        match evergate_sys::connect_from(from, PORT..=PORT, to) {
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
+                assert!(Instant::now() < until, "the end of the connection before was never acknowledged");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            done => break done.unwrap(),
+        }
+    };
+    let stream = TcpStream::from(socket);
     while stream.peer_addr().is_err() {
         assert!(Instant::now() < until, "no connection");
         std::thread::sleep(Duration::from_millis(1));
@@ -30,7 +40,11 @@ pub(crate) fn connect(from: std::net::IpAddr, to: SocketAddr) -> TcpStream {
 }
 
 pub(crate) fn get(stream: &mut impl Stream, path: &str) {
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
+    get_with(stream, path, "");
+}
+
+fn get_with(stream: &mut impl Stream, path: &str, fields: &str) {
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: shop.test\r\n{fields}\r\n").unwrap();
     let said = head(stream).unwrap();
     assert!(said.starts_with("HTTP/1.1 200"), "{said}");
 }
@@ -48,6 +62,30 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
+/// A server; how many connections it has accepted.
+fn serve_all(world: &World) -> Arc<AtomicUsize> {
+    let (accepted, at) = (Arc::new(AtomicUsize::new(0)), Server::Plain.address(world));
+    let counted = accepted.clone();
+    world.switch.run(move || {
+        let listener = TcpListener::bind(at).unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                counted.fetch_add(1, Ordering::Relaxed);
+                stream.set_nodelay(true).unwrap();
+                std::thread::spawn(move || serve(stream)); // ends with the connection
+            }
+        });
+    });
+    accepted
+}
+
+fn dress(wire: Carrier, roots: &Arc<rustls::RootCertStore>, stream: TcpStream) -> Box<dyn Stream> {
+    match wire {
+        Carrier::Tls13 => Box::new(rustls::StreamOwned::new(wire.client(roots).unwrap(), stream)),
+        _ => Box::new(stream),
+    }
+}
+
 #[test]
 fn a_server_connection_that_a_broken_off_client_left_outlives_its_node_with_the_next() {
     if !privileged() {
@@ -56,31 +94,13 @@ fn a_server_connection_that_a_broken_off_client_left_outlives_its_node_with_the_
     for wire in [Carrier::Http, Carrier::Tls13] {
         let world = World::new(3);
         let (mut nodes, _) = traffic::three(&world);
-        let (accepted, at) = (Arc::new(AtomicUsize::new(0)), Server::Plain.address(&world));
-        let counted = accepted.clone();
-        world.switch.run(move || {
-            let listener = TcpListener::bind(at).unwrap();
-            std::thread::spawn(move || {
-                for stream in listener.incoming().flatten() {
-                    counted.fetch_add(1, Ordering::Relaxed);
-                    stream.set_nodelay(true).unwrap();
-                    std::thread::spawn(move || serve(stream)); // ends with the connection
-                }
-            });
-        });
+        let accepted = serve_all(&world);
         let roots = Arc::new(traffic::roots(&world));
         let to = SocketAddr::new(world.family.address(), wire.port(Server::Plain));
         let from = world.family.outside(254);
         let (begin, begun) = channel();
         let client = world.switch.spawn(move || {
-            let dress = |stream: TcpStream| -> Box<dyn Stream> {
-                match wire {
-                    Carrier::Tls13 => {
-                        Box::new(rustls::StreamOwned::new(wire.client(&roots).unwrap(), stream))
-                    }
-                    _ => Box::new(stream),
-                }
-            };
+            let dress = |stream| dress(wire, &roots, stream);
             for _ in 0..BRIEF {
                 let socket = connect(from, to);
                 let fd = socket.as_raw_fd();
@@ -104,5 +124,49 @@ fn a_server_connection_that_a_broken_off_client_left_outlives_its_node_with_the_
         client.join().unwrap();
         let accepted = accepted.load(Ordering::Relaxed);
         assert!(accepted <= BRIEF / 2, "{accepted} connections to the server for {} clients", BRIEF + 1);
+    }
+}
+
+/// Whoever closes first keeps the flow for a minute, and its backup the ended connection for a moment. Neither keeps the next
+/// connection from the same port from being accepted, or from going on at another node.
+#[test]
+fn a_client_that_was_closed_comes_again_from_the_same_port_and_outlives_two_nodes() {
+    if !privileged() {
+        return;
+    }
+    for wire in [Carrier::Http, Carrier::Tls13] {
+        let world = World::new(3);
+        let (mut nodes, _) = traffic::three(&world);
+        serve_all(&world);
+        let roots = Arc::new(traffic::roots(&world));
+        let to = SocketAddr::new(world.family.address(), wire.port(Server::Plain));
+        let from = world.family.outside(254);
+        let (begin, begun) = channel();
+        let client = world.switch.spawn(move || {
+            let ask = |path, length: usize, midway: &dyn Fn()| {
+                let mut socket = connect(from, to);
+                let mut stream = dress(wire, &roots, socket.try_clone().unwrap());
+                get_with(&mut stream, path, "Connection: close\r\n");
+                let mut body = vec![0; length];
+                stream.read_exact(&mut body[..length / 8]).unwrap();
+                midway();
+                stream.read_exact(&mut body[length / 8..]).unwrap();
+                assert!(body == content(0, length), "other bytes");
+                assert_eq!(stream.read(&mut [0]).unwrap(), 0, "{wire:?}: it ends in order");
+                assert_eq!(socket.read(&mut [0]).unwrap(), 0, "{wire:?}: we are the first to close");
+            };
+            for _ in 0..3 {
+                for _ in 0..BRIEF {
+                    ask("/brief", 2, &|| {});
+                }
+                ask("/long", LONG, &|| begin.send(()).unwrap());
+            }
+        });
+        for _ in 0..2 {
+            begun.recv_timeout(PATIENCE).expect("a download begins");
+            carrier(&mut nodes).kill();
+        }
+        begun.recv_timeout(PATIENCE).expect("the last download begins");
+        client.join().unwrap();
     }
 }

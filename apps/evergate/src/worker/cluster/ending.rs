@@ -25,6 +25,8 @@ pub(super) struct Ending {
     slot: Slot,
     /// Sequence number after our FIN.
     end: u32,
+    /// The client's end is to be acknowledged, which is the last that is said to it.
+    answers: bool,
     fold: Box<Mirrored>,
     legs: BTreeMap<u32, LegFacts>,
     until: Micros,
@@ -41,12 +43,16 @@ impl Worker {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return false };
         cluster.forget_slot(mirroring.leg.slot.index());
-        let Mirroring { bucket, leg, fold, legs, broken, .. } = mirroring;
-        let end = leg.end_sequence();
-        let ending = Ending { connection, bucket, slot: leg.slot, end, fold, legs, until: now + WAIT };
+        let Mirroring { bucket, mut leg, fold, legs, broken, .. } = mirroring;
+        let (end, answers) = (leg.end_sequence(), !broken && leg.finish_end());
+        let slot = leg.slot;
+        let mut ending = Ending { connection, bucket, slot, end, answers, fold, legs, until: now + WAIT };
         if broken || ending.is_over(now) {
             cluster.finish_ending(ending);
             return true;
+        }
+        if std::mem::take(&mut ending.answers) {
+            let _ = cluster.lane.emit_acks([&ending.slot]); // both ends crossed; who misses it asks again
         }
         if cluster.endings.len() >= ENDINGS_MAX
             && let Some(oldest) = cluster.endings.pop_front()
@@ -77,9 +83,22 @@ impl Cluster {
     }
 
     fn finish_ending(&mut self, ending: Ending) {
-        let Ending { connection, bucket, slot, end, .. } = ending;
+        let Ending { connection, bucket, slot, end, answers, .. } = ending;
         self.say(bucket, &Frame::End { connection }, None);
-        self.lane.finish(slot, Some(end), Leases::now_ns());
+        match answers {
+            true => self.last_words.push((slot, end)),
+            false => self.lane.finish(slot, Some(end), Leases::now_ns()),
+        }
+    }
+
+    /// The last ACKs of connections that are over leave. True when they did, or there were none.
+    pub(super) fn say_last_words(&mut self) -> bool {
+        let slots = self.last_words.iter().map(|(slot, _)| slot);
+        let done = self.lane.emit_acks(slots.filter(|slot| slot.owes_ack())).is_ok();
+        for (slot, end) in self.last_words.drain(..) {
+            self.lane.finish(slot, Some(end), Leases::now_ns());
+        }
+        done
     }
 
     /// The bucket, or all of them, are not ours any more: nothing of it leaves.

@@ -351,6 +351,17 @@ impl Gated {
         true
     }
 
+    /// The connection is over. True when the peer waits for the acknowledgement of its end: it came after ours, so nothing
+    /// that our kernel says will take it along, and what its kernel said was withheld.
+    pub(super) fn finish_end(&mut self) -> bool {
+        let waits = self.end == End::Read;
+        if waits {
+            self.end = End::Committed;
+            self.slot.set_committed(self.origin.received.wrapping_add(self.read as u32).wrapping_add(1));
+        }
+        waits && self.slot.owes_ack()
+    }
+
     fn commit(&mut self, position: u64, now: Micros) -> bool {
         if position <= self.committed {
             return false;

@@ -38,7 +38,7 @@ use crate::cluster::{Layout, Report, Reporter};
 use backup::Incoming;
 use channel::Outgoing;
 use evergate_base::Micros;
-use evergate_bpf::{Events, Flow, Gate, Lane, LaneId};
+use evergate_bpf::{Events, Flow, Gate, Lane, LaneId, Slot};
 use evergate_cluster::{Bucket, Freeze, MemberSet, NodeId, Role};
 use evergate_mirror::{Haste, Holder, Office};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -103,6 +103,8 @@ pub(crate) struct Cluster {
     by_slot: Vec<Option<Key>>,
     /// Connections that are over here, oldest first.
     endings: VecDeque<ending::Ending>,
+    /// Slots of connections that are over, whose clients wait for the ACK of their end, and what each has our end at.
+    last_words: Vec<(Slot, u32)>,
     /// Legs of which more may be acknowledged.
     dirty: Vec<(Key, End)>,
     /// Server connections that went to the pool: when each is looked at, for the next request may have taken along the ACK
@@ -167,6 +169,7 @@ impl Cluster {
             by_bucket: vec![Vec::new(); usize::from(evergate_cluster::BUCKETS)],
             by_slot: Vec::new(),
             endings: VecDeque::new(),
+            last_words: Vec::new(),
             dirty: Vec::new(),
             pooled: VecDeque::new(),
             acknowledged: Vec::new(),
@@ -251,8 +254,8 @@ impl Cluster {
     /// Milliseconds that the loop may sleep.
     pub(crate) fn wait_ms(&self) -> i32 {
         let held = self.held_turns > 0;
-        let now =
-            !self.acknowledged.is_empty() || !self.dirty.is_empty() || (held && self.haste == Haste::Full);
+        let says = !self.dirty.is_empty() || !self.last_words.is_empty();
+        let now = says || !self.acknowledged.is_empty() || (held && self.haste == Haste::Full);
         if now || self.has_resting() || self.has_news() {
             0
         } else if held || !self.timed.is_empty() {

@@ -16,6 +16,7 @@ use evergate_bpf::{Flow, Heard, Leases, Restored, Slot};
 use evergate_cluster::{Bucket, Role};
 use evergate_mirror::{ConnectionId, Held, LegFacts, Phase};
 use evergate_sys::{Probe, Restore, Restoring, Stamp, TcpFacts};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// Receive window of a restored socket, before scaling.
@@ -262,6 +263,7 @@ impl Worker {
                 }
             }
         }
+        give_way(&mut busy, &resting);
         gate_all(cluster, &mut busy);
         ask_all(cluster, &self.pulse, &mut busy);
         lost += self.build_all(&mut busy);
@@ -349,6 +351,20 @@ impl Worker {
     }
 }
 
+/// A client that was closed may have come again from the same port before the backups heard that it has the end: what it
+/// says now belongs to the connection that is not over.
+fn give_way(busy: &mut Vec<Take>, resting: &[Take]) {
+    let is_over = |take: &Take| take.held.state.closed.is_some();
+    let mut over: HashSet<_> =
+        busy.iter().filter(|take| is_over(take)).filter_map(Take::client_flow).collect();
+    if over.is_empty() {
+        return;
+    }
+    let others = busy.iter().filter(|take| !is_over(take)).chain(resting);
+    let anew: HashSet<_> = others.filter_map(Take::client_flow).filter(|flow| over.remove(flow)).collect();
+    busy.retain(|take| !is_over(take) || take.client_flow().is_none_or(|flow| !anew.contains(&flow)));
+}
+
 fn gate_all(cluster: &mut Cluster, takes: &mut Vec<Take>) {
     let now_ms = evergate_sys::wall_clock_ms();
     takes.retain_mut(|take| gate(cluster, take, now_ms));
@@ -412,5 +428,37 @@ fn ask_all(cluster: &Cluster, pulse: &Pulse, takes: &mut [Take]) {
     }
     for leg in takes.iter_mut().flat_map(|take| &mut take.legs) {
         leg.listen(cluster); // the newest word
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evergate_mirror::{Mirrored, Office};
+
+    fn take(id: u64, port: u16, closed: bool) -> Take {
+        let facts = LegFacts {
+            local: ([10, 0, 0, 1], 443).into(),
+            remote: ([10, 0, 0, 2], port).into(),
+            sent: 1,
+            received: 1,
+            acknowledged: 1,
+            mss: 1460,
+            window_scales: None,
+            sack: false,
+            timestamp: None,
+            interface: 0,
+            next_hop: [0; 6],
+        };
+        let state = Mirrored { closed: closed.then_some((0, false)), ..Mirrored::default() };
+        let held = Held { bucket: 1, office: Office::default(), state, legs: [(0, facts)].into() };
+        Take::of(ConnectionId(id), Box::new(held)).unwrap()
+    }
+
+    #[test]
+    fn what_is_over_gives_way_to_its_client_coming_again_and_to_nobody_else() {
+        let mut busy = vec![take(1, 50, true), take(2, 51, true), take(3, 52, true), take(4, 51, false)];
+        give_way(&mut busy, &[take(5, 50, false), take(6, 53, false)]);
+        assert_eq!(busy.iter().map(|take| take.id.0).collect::<Vec<_>>(), [3, 4]);
     }
 }
