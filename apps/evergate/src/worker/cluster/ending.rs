@@ -4,8 +4,8 @@
 //! a backup that still holds the connection can. So the backups hear of the end when the client has acknowledged it.
 //! A connection that breaks, here or at its client, is over at once: a RST is said once, by whoever breaks it.
 
-use super::Cluster;
 use super::owner::Mirroring;
+use super::{Cluster, POOLED_AFTER_MS};
 use crate::worker::Worker;
 use evergate_base::Micros;
 use evergate_bpf::{Leases, Slot};
@@ -48,7 +48,7 @@ impl Worker {
         let slot = leg.slot;
         let mut ending = Ending { connection, bucket, slot, end, answers, fold, legs, until: now + WAIT };
         if broken || ending.is_over(now) {
-            cluster.finish_ending(ending);
+            cluster.finish_ending(ending, now);
             return true;
         }
         if std::mem::take(&mut ending.answers) {
@@ -58,7 +58,7 @@ impl Worker {
             && let Some(oldest) = cluster.endings.pop_front()
         {
             self.counters.reason("endings_max");
-            cluster.finish_ending(oldest);
+            cluster.finish_ending(oldest, now);
         }
         cluster.endings.push_back(ending);
         false
@@ -78,24 +78,28 @@ impl Cluster {
         let freezing = &self.freezing;
         let over = |ending: &mut Ending| ending.is_over(now) && !freezing.contains_key(&ending.bucket);
         for ending in extract(&mut self.endings, over) {
-            self.finish_ending(ending);
+            self.finish_ending(ending, now);
         }
     }
 
-    fn finish_ending(&mut self, ending: Ending) {
+    fn finish_ending(&mut self, ending: Ending, now: Micros) {
         let Ending { connection, bucket, slot, end, answers, .. } = ending;
         self.say(bucket, &Frame::End { connection }, None);
         match answers {
-            true => self.last_words.push((slot, end)),
+            true => self.last_words.push((now + Micros::from_ms(POOLED_AFTER_MS), slot, end)),
             false => self.lane.finish(slot, Some(end), Leases::now_ns()),
         }
     }
 
-    /// The last ACKs of connections that are over leave. True when they did, or there were none.
-    pub(super) fn say_last_words(&mut self) -> bool {
-        let slots = self.last_words.iter().map(|(slot, _)| slot);
+    /// The last ACKs of connections that are over leave, several at once. False when they could not.
+    pub(super) fn say_last_words(&mut self, now: Micros) -> bool {
+        let due = self.last_words.first().is_some_and(|(due, ..)| *due <= now);
+        if !due && self.last_words.len() < evergate_bpf::BATCH {
+            return true;
+        }
+        let slots = self.last_words.iter().map(|(_, slot, _)| slot);
         let done = self.lane.emit_acks(slots.filter(|slot| slot.owes_ack())).is_ok();
-        for (slot, end) in self.last_words.drain(..) {
+        for (_, slot, end) in self.last_words.drain(..) {
             self.lane.finish(slot, Some(end), Leases::now_ns());
         }
         done

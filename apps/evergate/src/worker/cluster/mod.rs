@@ -103,8 +103,9 @@ pub(crate) struct Cluster {
     by_slot: Vec<Option<Key>>,
     /// Connections that are over here, oldest first.
     endings: VecDeque<ending::Ending>,
-    /// Slots of connections that are over, whose clients wait for the ACK of their end, and what each has our end at.
-    last_words: Vec<(Slot, u32)>,
+    /// Slots of connections that are over, whose clients wait for the ACK of their end: when it leaves at the latest, and the
+    /// sequence number after our own end.
+    last_words: Vec<(Micros, Slot, u32)>,
     /// Legs of which more may be acknowledged.
     dirty: Vec<(Key, End)>,
     /// Server connections that went to the pool: when each is looked at, for the next request may have taken along the ACK
@@ -254,13 +255,13 @@ impl Cluster {
     /// Milliseconds that the loop may sleep.
     pub(crate) fn wait_ms(&self) -> i32 {
         let held = self.held_turns > 0;
-        let says = !self.dirty.is_empty() || !self.last_words.is_empty();
-        let now = says || !self.acknowledged.is_empty() || (held && self.haste == Haste::Full);
+        let now =
+            !self.acknowledged.is_empty() || !self.dirty.is_empty() || (held && self.haste == Haste::Full);
         if now || self.has_resting() || self.has_news() {
             0
         } else if held || !self.timed.is_empty() {
             1
-        } else if !self.pooled.is_empty() || !self.timed_later.is_empty() {
+        } else if !(self.pooled.is_empty() && self.timed_later.is_empty() && self.last_words.is_empty()) {
             POOLED_AFTER_MS as i32
         } else {
             50

@@ -455,7 +455,7 @@ impl Worker {
             cluster.haste = Haste::Full; // requests wait for server connections that are given back
         }
         cluster.flush(busy, self.now);
-        if !cluster.last_words.is_empty() && !cluster.say_last_words() {
+        if !cluster.say_last_words(self.now) {
             self.counters.reason("emit_failed");
         }
         if cluster.dirty.is_empty() {
