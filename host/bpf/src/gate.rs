@@ -479,8 +479,12 @@ impl Maps {
     /// Gives a slot back. The flow's entry goes too, unless a newer connection of the same ends has taken it over.
     pub(crate) fn free(&self, slots: &Table<types::slot>, index: u32, key: &types::flow_key) {
         let mut found = [0; 4];
-        if let Ok(true) = self.flows.lookup_into_and_delete(bytes(key), &mut found)
-            && u32::from_ne_bytes(found) != index
+        let is_ours = |found: [u8; 4]| u32::from_ne_bytes(found) == index;
+        // Looked at first: a newer connection must not be without its entry, not even for a moment.
+        if let Ok(true) = self.flows.lookup_into(bytes(key), &mut found, MapFlags::ANY)
+            && is_ours(found)
+            && let Ok(true) = self.flows.lookup_into_and_delete(bytes(key), &mut found)
+            && !is_ours(found)
         {
             // Refused only when an even newer connection has registered meanwhile.
             let _ = self.flows.update(bytes(key), &found, MapFlags::NO_EXIST);

@@ -20,6 +20,11 @@ const SETTINGS: &[(&str, &str, &str)] = &[
         "a flood of connection requests must not use up the packet filter's table",
     ),
     ("net/ipv4/tcp_fastopen", "0", "data must not come before the packet filter knows a connection"),
+    (
+        "net/ipv4/tcp_rfc1337",
+        "0",
+        "a client that comes again from the same port must be able to refuse what is left of before",
+    ),
 ];
 const PORT_RANGE: &str = "net/ipv4/ip_local_port_range";
 

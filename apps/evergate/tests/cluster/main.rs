@@ -12,6 +12,7 @@ mod clocks;
 mod crossing;
 mod demo;
 mod foreign;
+mod fresh;
 mod host;
 mod hostile;
 mod line;

@@ -43,7 +43,7 @@ pub(crate) fn get(stream: &mut impl Stream, path: &str) {
     get_with(stream, path, "");
 }
 
-fn get_with(stream: &mut impl Stream, path: &str, fields: &str) {
+pub(crate) fn get_with(stream: &mut impl Stream, path: &str, fields: &str) {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: shop.test\r\n{fields}\r\n").unwrap();
     let said = head(stream).unwrap();
     assert!(said.starts_with("HTTP/1.1 200"), "{said}");
@@ -63,7 +63,7 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 /// A server; how many connections it has accepted.
-fn serve_all(world: &World) -> Arc<AtomicUsize> {
+pub(crate) fn serve_all(world: &World) -> Arc<AtomicUsize> {
     let (accepted, at) = (Arc::new(AtomicUsize::new(0)), Server::Plain.address(world));
     let counted = accepted.clone();
     world.switch.run(move || {
@@ -79,7 +79,7 @@ fn serve_all(world: &World) -> Arc<AtomicUsize> {
     accepted
 }
 
-fn dress(wire: Carrier, roots: &Arc<rustls::RootCertStore>, stream: TcpStream) -> Box<dyn Stream> {
+pub(crate) fn dress(wire: Carrier, roots: &Arc<rustls::RootCertStore>, stream: TcpStream) -> Box<dyn Stream> {
     match wire {
         Carrier::Tls13 => Box::new(rustls::StreamOwned::new(wire.client(roots).unwrap(), stream)),
         _ => Box::new(stream),

@@ -44,15 +44,14 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return false };
         cluster.forget_slot(mirroring.leg.slot.index());
         let Mirroring { bucket, mut leg, fold, legs, broken, .. } = mirroring;
-        let (end, answers) = (leg.end_sequence(), !broken && leg.finish_end());
+        let end = leg.end_sequence();
+        // As long as the client may lack our end it is told nothing that backups may not hold.
+        let answers = !broken && leg.slot.is_over(end) && leg.finish_end();
         let slot = leg.slot;
-        let mut ending = Ending { connection, bucket, slot, end, answers, fold, legs, until: now + WAIT };
+        let ending = Ending { connection, bucket, slot, end, answers, fold, legs, until: now + WAIT };
         if broken || ending.is_over(now) {
             cluster.finish_ending(ending, now);
             return true;
-        }
-        if std::mem::take(&mut ending.answers) {
-            let _ = cluster.lane.emit_acks([&ending.slot]); // both ends crossed; who misses it asks again
         }
         if cluster.endings.len() >= ENDINGS_MAX
             && let Some(oldest) = cluster.endings.pop_front()

@@ -352,7 +352,7 @@ impl Gated {
     }
 
     /// The connection is over. True when the peer waits for the acknowledgement of its end: it came after ours, so nothing
-    /// that our kernel says will take it along, and what its kernel said was withheld.
+    /// that our kernel says will take it along, and what our kernel said was withheld.
     pub(super) fn finish_end(&mut self) -> bool {
         let waits = self.end == End::Read;
         if waits {

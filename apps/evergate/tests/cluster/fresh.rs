@@ -1,0 +1,66 @@
+//! Clients that make a connection for each request, as fast as they can, while nodes die one after the other: at any moment
+//! some are in every phase of their short lives.
+
+use crate::matrix::carrier;
+use crate::resets::{dress, get_with, serve_all};
+use crate::traffic::{self, Carrier, PATIENCE, Server, content};
+use crate::world::{World, privileged};
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const CLIENTS: usize = 12;
+/// Connections between two deaths.
+const BETWEEN: usize = 400;
+
+#[test]
+fn connections_that_last_for_one_request_outlive_nodes() {
+    if !privileged() {
+        return;
+    }
+    for wire in [Carrier::Tls13, Carrier::Http] {
+        let world = World::new(3);
+        let (mut nodes, _) = traffic::three(&world);
+        serve_all(&world);
+        let roots = Arc::new(traffic::roots(&world));
+        let to = SocketAddr::new(world.family.address(), wire.port(Server::Plain));
+        let (made, over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let (roots, made, over) = (roots.clone(), made.clone(), over.clone());
+                world.switch.spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        let stream = TcpStream::connect_timeout(&to, PATIENCE).expect("a connection");
+                        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                        let mut stream = dress(wire, &roots, stream);
+                        get_with(&mut stream, "/brief", "Connection: close\r\n");
+                        let mut body = Vec::new();
+                        stream.read_to_end(&mut body).expect("a response to its end");
+                        assert_eq!(body, content(0, 2));
+                        made.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..2 {
+            await_more(&made);
+            carrier(&mut nodes).kill();
+        }
+        await_more(&made);
+        over.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().unwrap();
+        }
+    }
+}
+
+/// Waits until clients have been served again so many times.
+fn await_more(made: &AtomicUsize) {
+    let (from, until) = (made.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+    while made.load(Ordering::Relaxed) < from + BETWEEN {
+        assert!(Instant::now() < until, "{} connections only", made.load(Ordering::Relaxed) - from);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
