@@ -16,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// What becomes of packets that belong to other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +117,7 @@ pub struct Gate {
     pub(crate) folder: PathBuf,
     pub(crate) node: NodeId,
     clock: Option<Table<u64>>,
+    in_use: AtomicUsize,
 }
 
 impl Gate {
@@ -200,6 +201,7 @@ impl Gate {
             folder,
             node: options.node,
             clock,
+            in_use: AtomicUsize::new(0),
         };
         Bucket::all().for_each(|bucket| gate.set_pending(bucket, None)); // what a process before was about
         if !options.keep {
@@ -406,9 +408,10 @@ impl Gate {
         let _ = self.maps.heard.delete(bytes(&flow.key()));
     }
 
-    /// Frees slots of connections that never came to be: older than `age_ns` and taken by no program. Returns how many.
+    /// Frees slots of connections that never came to be: older than `age_ns` and taken by no program. Returns how many. Looks
+    /// through the whole table, and counts what it finds, see [`Gate::slots_counted`].
     pub fn reclaim(&self, now_ns: u64, age_ns: u64) -> usize {
-        let mut freed = 0;
+        let (mut freed, mut in_use) = (0, 0);
         for index in 0..self.slots.entries() {
             let pointer = self.slots.pointer(index);
             // SAFETY: aligned fields of an entry of the table.
@@ -419,6 +422,7 @@ impl Gate {
                 )
             };
             let born_ns = born.load(Ordering::Acquire);
+            in_use += usize::from(born_ns != 0);
             if born_ns == 0 || now_ns.saturating_sub(born_ns) < age_ns {
                 continue;
             }
@@ -430,7 +434,13 @@ impl Gate {
                 freed += 1;
             }
         }
+        self.in_use.store(in_use - freed, Ordering::Relaxed);
         freed
+    }
+
+    /// How many slots were in use when [`Gate::reclaim`] looked last, and how many there are.
+    pub fn slots_counted(&self) -> (usize, usize) {
+        (self.in_use.load(Ordering::Relaxed), self.slots.entries())
     }
 
     /// Slots of flows that live, start or end.

@@ -26,6 +26,10 @@ const UNFINISHED_NS: u64 = 130_000_000_000;
 /// Between two looks at those.
 const RECLAIM: Duration = Duration::from_secs(10);
 
+/// From this share of the gate's slots on the operator hears of it, in percent; and again once it was below the second.
+const FULL: usize = 90;
+const NOT_FULL: usize = 80;
+
 /// A line for the operator.
 pub(crate) enum Line {
     Info(String),
@@ -55,7 +59,7 @@ impl Keeper {
         let mut epoll = Epoll::new(1)?;
         epoll.add_input(mailbox.waker().fd(), 0)?;
         let read = mailbox.clone();
-        let work = move || Work { gate, places, known: BTreeMap::new() }.run(&mut epoll, &read);
+        let work = move || Work { gate, places, known: BTreeMap::new(), full: false }.run(&mut epoll, &read);
         let thread = std::thread::Builder::new().name("cluster-keeper".to_owned()).spawn(work)?;
         Ok(Keeper { mailbox, unsaid: Vec::new(), lost: 0, thread: Some(thread) })
     }
@@ -94,6 +98,8 @@ struct Work {
     gate: Arc<Gate>,
     places: Vec<Neighbourhood>,
     known: BTreeMap<(u32, NodeId), [u8; 6]>,
+    /// The operator knows that the gate is nearly full.
+    full: bool,
 }
 
 impl Work {
@@ -118,6 +124,8 @@ impl Work {
             if now >= reclaim_at {
                 reclaim_at = now + RECLAIM;
                 self.gate.reclaim(Leases::now_ns(), UNFINISHED_NS);
+                let (in_use, max) = self.gate.slots_counted();
+                tell_room(&mut self.full, in_use, max).into_iter().for_each(warning);
             }
         }
     }
@@ -140,5 +148,30 @@ impl Work {
             }
         }
         all
+    }
+}
+
+/// What the operator should hear: without a slot a connection does not start, and nobody is told.
+fn tell_room(told: &mut bool, in_use: usize, max: usize) -> Option<String> {
+    let bound = if *told { NOT_FULL } else { FULL };
+    let full = in_use * 100 >= max * bound;
+    let known = std::mem::replace(told, full);
+    (full && !known).then(|| {
+        format!(
+            "cluster: {in_use} of {max} TCP connections that the packet filter can carry are in use; beyond that new ones \
+             get no answer: raise cluster.flows_max (a restart), or find out who holds them"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gate_that_fills_is_told_of_once_each_time() {
+        let mut full = false;
+        let told = [89, 90, 95, 85, 99, 79, 90].map(|in_use| tell_room(&mut full, in_use, 100).is_some());
+        assert_eq!(told, [false, true, false, false, false, false, true]);
     }
 }

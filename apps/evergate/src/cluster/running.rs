@@ -53,6 +53,8 @@ impl Handle {
             owner.is_held() && owner.node().is_some_and(|node| node.number() == status.node)
         };
         status.buckets.held = Bucket::all().filter(held).count() as u64;
+        let (flows, flows_max) = self.gate.slots_counted();
+        (status.flows, status.flows_max) = (flows as u64, flows_max as u64);
         if let Ok(counters) = self.gate.counters() {
             status.gate = Counter::ALL.iter().map(|of| (name_of(*of), counters.get(*of))).collect();
         }

@@ -39,6 +39,12 @@ pub struct ClusterStatus {
     pub rejected: BTreeMap<String, u64>,
     /// What happened to packets at the gate.
     pub gate: BTreeMap<String, u64>,
+    /// TCP connections of clients and to servers that the gate carries, counted every 10 s.
+    #[serde(default)]
+    pub flows: u64,
+    /// How many it can carry.
+    #[serde(default)]
+    pub flows_max: u64,
 }
 
 /// A view.

@@ -48,6 +48,9 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
     for (reason, count) in &status.rejected {
         rejected.sample(&[("reason", reason)], count);
     }
+    out.gauge("evergate_gate_flows", "TCP connections that the gate carries, counted every 10 s.")
+        .sample(&[], status.flows);
+    out.gauge("evergate_gate_flows_max", "How many it can carry.").sample(&[], status.flows_max);
     let mut gate = out.counter("evergate_gate_total", "What happened to packets at the gate.");
     for (event, count) in &status.gate {
         gate.sample(&[("event", event)], count);

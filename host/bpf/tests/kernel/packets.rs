@@ -220,7 +220,10 @@ fn what_cannot_be_registered_does_not_start_and_what_is_unknown_stays_silent() {
         assert_eq!(gate.counters().unwrap().get(Counter::NoSlot), 1);
         // Connections that never came to be give their slots back.
         gate.set_test_clock_ns(100_000_000_000);
+        assert_eq!(gate.reclaim(1, 75_000_000_000), 0);
+        assert_eq!(gate.slots_counted(), (256, 256));
         assert_eq!(gate.reclaim(100_000_000_000, 75_000_000_000), 256);
+        assert_eq!(gate.slots_counted(), (0, 256));
         assert!(leave(gate, &syn(257)).is_ok());
         // Other ports, other addresses: not ours to touch.
         let ssh = Segment::new(at(false, 1, 22), client(false));
