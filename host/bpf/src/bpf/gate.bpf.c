@@ -6,6 +6,7 @@
  * allowed to start. Everything else on the interface passes untouched.
  *
  * Packets are dropped with TC_ACT_STOLEN, not TC_ACT_SHOT: TCP takes SHOT for a local failure and parks the data. */
+#include "error.h"
 #include "neighbour.h"
 #include "offer.h"
 #include "socket.h"
@@ -443,8 +444,11 @@ static __always_inline int ingress_other(struct __sk_buff *skb, struct packet *p
 		count(UNSTEERABLE);
 		return TC_ACT_SHOT;
 	}
-	accept_frame(skb, p, &stray);
-	return TC_ACT_OK;
+	__u32 bucket = 0;
+	if (!accept_frame(skb, p, &stray) || !error_about(skb, p, &bucket))
+		return TC_ACT_OK;
+	int verdict = steer(skb, p, bucket, stray);
+	return verdict >= 0 ? verdict : TC_ACT_OK;
 }
 
 SEC("tc") int gate_ingress(struct __sk_buff *skb)

@@ -33,7 +33,7 @@ enum { BPF_F_CURRENT_NETNS = -1, BPF_F_PSEUDO_HDR = 16 };
 enum { TC_ACT_UNSPEC = -1, TC_ACT_OK = 0, TC_ACT_SHOT = 2, TC_ACT_STOLEN = 4 };
 enum { PACKET_HOST = 0 };
 enum { ETH_P_IP = 0x0800, ETH_P_ARP = 0x0806, ETH_P_IPV6 = 0x86dd };
-enum { IPPROTO_TCP = 6, IPPROTO_ICMPV6 = 58 };
+enum { IPPROTO_ICMP = 1, IPPROTO_TCP = 6, IPPROTO_ICMPV6 = 58 };
 
 struct ethhdr {
 	__u8 h_dest[6];

@@ -18,7 +18,7 @@ fn with_cookies(key: [CookieKey; 2]) -> World {
     world
 }
 
-fn count(world: &World, node: usize, counter: Counter) -> u64 {
+pub(crate) fn count(world: &World, node: usize, counter: Counter) -> u64 {
     world.nodes[node].gate.counters().unwrap().get(counter)
 }
 
@@ -63,12 +63,12 @@ fn a_connection_is_accepted_from_a_cookie_and_gated_from_its_first_byte() {
 }
 
 /// A handshake whose SYN was answered by node 1, where nobody listens, and whose owner then is node 2.
-fn moved(keys: [CookieKey; 2]) -> (World, TcpListener, TcpStream) {
+pub(crate) fn moved(keys: [CookieKey; 2], v6: bool) -> (World, TcpListener, TcpStream) {
     let world = with_cookies(keys);
-    let to = SocketAddr::new(vip(false), PORT);
+    let to = SocketAddr::new(vip(v6), PORT);
     let listener = world.nodes[1].namespace.run(move || TcpListener::bind(to).unwrap());
     let mut client = world.client.run(move || TcpStream::connect(to).unwrap());
-    assert_eq!(count(&world, 0, Counter::CookieSent), 1);
+    assert!(count(&world, 0, Counter::CookieSent) > 0); // neighbours may have to be found first
     for node_of in &world.nodes {
         node_of.gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
     }
@@ -84,7 +84,7 @@ fn a_cookie_of_one_node_is_accepted_by_another() {
     if !privileged() {
         return;
     }
-    let (world, listener, _client) = moved([CookieKey([5, 6]); 2]);
+    let (world, listener, _client) = moved([CookieKey([5, 6]); 2], false);
     let (mut socket, _) = listener.accept().unwrap();
     let mut got = [0; 5];
     socket.read_exact(&mut got).unwrap();
@@ -176,7 +176,7 @@ fn a_cookie_of_another_cluster_is_worth_nothing() {
     if !privileged() {
         return;
     }
-    let (world, listener, _client) = moved([CookieKey([5, 6]), CookieKey([5, 7])]);
+    let (world, listener, _client) = moved([CookieKey([5, 6]), CookieKey([5, 7])], false);
     eventually("node 2 has looked at it", || count(&world, 1, Counter::CookieWrong) > 0);
     listener.set_nonblocking(true).unwrap();
     assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);

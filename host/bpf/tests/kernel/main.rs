@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 mod cookies;
+mod errors;
 mod frame;
 mod live;
 mod neighbours;
