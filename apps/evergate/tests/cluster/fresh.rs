@@ -4,12 +4,11 @@
 use crate::matrix::carrier;
 use crate::resets::{dress, get_with, serve_all};
 use crate::traffic::{self, Carrier, PATIENCE, Server, content};
-use crate::world::{World, privileged};
+use crate::world::{World, eventually, privileged};
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 const CLIENTS: usize = 12;
 /// Connections between two deaths.
@@ -58,9 +57,6 @@ fn connections_that_last_for_one_request_outlive_nodes() {
 
 /// Waits until clients have been served again so many times.
 fn await_more(made: &AtomicUsize) {
-    let (from, until) = (made.load(Ordering::Relaxed), Instant::now() + PATIENCE);
-    while made.load(Ordering::Relaxed) < from + BETWEEN {
-        assert!(Instant::now() < until, "{} connections only", made.load(Ordering::Relaxed) - from);
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let wanted = made.load(Ordering::Relaxed) + BETWEEN;
+    eventually("clients are served", || (made.load(Ordering::Relaxed) >= wanted).then_some(()));
 }

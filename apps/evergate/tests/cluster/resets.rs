@@ -3,7 +3,7 @@
 
 use crate::matrix::carrier;
 use crate::traffic::{self, Carrier, PATIENCE, Server, Stream, content, head};
-use crate::world::{World, privileged};
+use crate::world::{World, eventually, privileged};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -19,17 +19,14 @@ const LONG: usize = 4 << 20;
 const PIECE: usize = 16 << 10;
 
 pub(crate) fn connect(from: std::net::IpAddr, to: SocketAddr) -> TcpStream {
-    let until = Instant::now() + PATIENCE;
-    let socket = loop {
+    let socket = eventually("the end of the connection before is acknowledged", || {
         match evergate_sys::connect_from(from, PORT..=PORT, to) {
-            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
-                assert!(Instant::now() < until, "the end of the connection before was never acknowledged");
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            done => break done.unwrap(),
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => None,
+            done => Some(done.unwrap()),
         }
-    };
+    });
     let stream = TcpStream::from(socket);
+    let until = Instant::now() + PATIENCE;
     while stream.peer_addr().is_err() {
         assert!(Instant::now() < until, "no connection");
         std::thread::sleep(Duration::from_millis(1));
@@ -127,6 +124,15 @@ fn a_server_connection_that_a_broken_off_client_left_outlives_its_node_with_the_
     }
 }
 
+/// How many TCP segments this thread's network namespace has retransmitted.
+fn segments_said_again() -> usize {
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let at = names.split(' ').position(|name| name == "RetransSegs").unwrap();
+    values.split(' ').nth(at).unwrap().parse().unwrap()
+}
+
 /// Whoever closes first keeps the flow for a minute, and its backup the ended connection for a moment. Neither keeps the next
 /// connection from the same port from being accepted, or from going on at another node.
 #[test]
@@ -155,9 +161,14 @@ fn a_client_that_was_closed_comes_again_from_the_same_port_and_outlives_two_node
                 assert_eq!(stream.read(&mut [0]).unwrap(), 0, "{wire:?}: it ends in order");
                 assert_eq!(socket.read(&mut [0]).unwrap(), 0, "{wire:?}: we are the first to close");
             };
-            for _ in 0..3 {
+            let before = segments_said_again();
+            for deaths in 0..3 {
                 for _ in 0..BRIEF {
                     ask("/brief", 2, &|| {});
+                }
+                if deaths == 0 {
+                    let again = segments_said_again() - before;
+                    assert!(again < BRIEF / 2, "{wire:?}: {again} segments again, such as clients' ends");
                 }
                 ask("/long", LONG, &|| begin.send(()).unwrap());
             }

@@ -251,11 +251,8 @@ release:
  * has a client that forgot one that is not refuse it (RFC 5961, 4). */
 static __always_inline bool has_socket(struct __sk_buff *skb, const struct packet *p)
 {
-	struct bpf_sock *sk = find_socket(skb, p, skb->protocol == bpf_htons(ETH_P_IPV6));
-	bool has = sk && sk->state != STATE_LISTEN;
-	if (sk)
-		bpf_sk_release(sk);
-	return has;
+	int state = socket_state(skb, p);
+	return state && state != STATE_LISTEN;
 }
 
 SEC("tc") int stateless_accept(struct __sk_buff *skb)

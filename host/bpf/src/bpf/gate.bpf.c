@@ -222,11 +222,7 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct packet *p, 
 /* Whether somebody listens where the packet comes from: a process that is dead has left its lease, but no listener. */
 static __always_inline bool is_listened(struct __sk_buff *skb, const struct packet *p)
 {
-	struct bpf_sock *sk = find_socket(skb, p, skb->protocol == bpf_htons(ETH_P_IPV6));
-	bool listens = sk && sk->state == STATE_LISTEN;
-	if (sk)
-		bpf_sk_release(sk);
-	return listens;
+	return socket_state(skb, p) == STATE_LISTEN;
 }
 
 static __always_inline int egress_unregistered(struct __sk_buff *skb, struct packet *p)

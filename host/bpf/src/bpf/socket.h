@@ -22,3 +22,12 @@ static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const
 	return bpf_skc_lookup_tcp(skb, &t, sizeof t.ipv4, BPF_F_CURRENT_NETNS, 0);
 }
 
+/* That socket's state, 0 when there is none. */
+static __always_inline int socket_state(struct __sk_buff *skb, const struct packet *p)
+{
+	struct bpf_sock *sk = find_socket(skb, p, skb->protocol == bpf_htons(ETH_P_IPV6));
+	int state = sk ? sk->state : 0;
+	if (sk)
+		bpf_sk_release(sk);
+	return state;
+}

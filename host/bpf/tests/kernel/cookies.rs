@@ -95,6 +95,16 @@ fn a_cookie_of_one_node_is_accepted_by_another() {
     assert_eq!(world.nodes[0].gate.slots_in_use(), 0, "answering a SYN keeps no state");
 }
 
+/// From a listener that does not block, so that a connection that never comes ends the test.
+fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    let mut accepted = None;
+    eventually("it is accepted", || {
+        accepted = listener.accept().ok();
+        accepted.is_some()
+    });
+    accepted.unwrap()
+}
+
 /// The ACK of the handshake and the first segment are lost, so a later one comes first.
 #[test]
 fn a_later_segment_that_comes_first_does_not_end_the_connection() {
@@ -115,12 +125,7 @@ fn a_later_segment_that_comes_first_does_not_end_the_connection() {
     world.nodes[0].gate.owners().set(designated, Owner::new(node(1), &[]).unwrap());
     client.write_all(b" second").unwrap();
     listener.set_nonblocking(true).unwrap();
-    let mut accepted = None;
-    eventually("it is accepted", || {
-        accepted = listener.accept().ok();
-        accepted.is_some()
-    });
-    let (mut socket, _) = accepted.unwrap();
+    let (mut socket, _) = accept(&listener);
     let mut got = [0; 12];
     socket.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"first second");
@@ -148,12 +153,7 @@ fn a_client_comes_again_from_the_port_of_a_connection_that_we_closed() {
             });
             client.set_nonblocking(false).unwrap();
             client.write_all(said).unwrap();
-            let mut met = None;
-            eventually("it is accepted", || {
-                met = listener.accept().ok();
-                met.is_some()
-            });
-            let (mut accepted, peer) = met.unwrap();
+            let (mut accepted, peer) = accept(&listener);
             assert_eq!(peer, from);
             let slot = lane.slot(&Flow::new(to, from)).expect("gated before any data");
             slot.open();

@@ -5,7 +5,7 @@ use crate::frame::{fold, sum};
 use crate::world::{eventually, privileged};
 use evergate_bpf::{CookieKey, Counter, Flow, LaneId};
 use std::io::Read;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const NARROW: u16 = 1300;
@@ -41,45 +41,8 @@ fn send(packet: &[u8], to: IpAddr) {
     };
     // SAFETY: no pointers; the descriptor is new.
     let socket = unsafe { OwnedFd::from_raw_fd(libc::socket(family, libc::SOCK_RAW, protocol)) };
-    let sent = match to {
-        IpAddr::V4(ip) => {
-            // SAFETY: plain integers.
-            let mut at: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-            at.sin_family = family as u16;
-            at.sin_addr.s_addr = u32::from_ne_bytes(ip.octets());
-            let length = size_of_val(&at) as u32;
-            // SAFETY: pointers and lengths describe the packet and the address.
-            unsafe {
-                libc::sendto(
-                    socket.as_raw_fd(),
-                    packet.as_ptr().cast(),
-                    packet.len(),
-                    0,
-                    (&raw const at).cast(),
-                    length,
-                )
-            }
-        }
-        IpAddr::V6(ip) => {
-            // SAFETY: plain integers.
-            let mut at: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
-            at.sin6_family = family as u16;
-            at.sin6_addr.s6_addr = ip.octets();
-            let length = size_of_val(&at) as u32;
-            // SAFETY: as above.
-            unsafe {
-                libc::sendto(
-                    socket.as_raw_fd(),
-                    packet.as_ptr().cast(),
-                    packet.len(),
-                    0,
-                    (&raw const at).cast(),
-                    length,
-                )
-            }
-        }
-    };
-    assert_eq!(sent, packet.len() as isize, "{}", std::io::Error::last_os_error());
+    let sent = UdpSocket::from(socket).send_to(packet, (to, 0)).unwrap(); // which is `sendto` for any kind
+    assert_eq!(sent, packet.len());
 }
 
 fn segment_bytes(fd: i32) -> i32 {

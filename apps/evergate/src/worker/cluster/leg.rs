@@ -342,7 +342,11 @@ impl Gated {
 
     /// The peer's end may be acknowledged: the backups know of it. True when it was waiting.
     pub(crate) fn release_end(&mut self) -> bool {
-        if self.end != End::Read || self.target < self.read {
+        self.target >= self.read && self.commit_end()
+    }
+
+    fn commit_end(&mut self) -> bool {
+        if self.end != End::Read {
             return false;
         }
         self.end = End::Committed;
@@ -354,12 +358,7 @@ impl Gated {
     /// The connection is over. True when the peer waits for the acknowledgement of its end: it came after ours, so nothing
     /// that our kernel says will take it along, and what our kernel said was withheld.
     pub(super) fn finish_end(&mut self) -> bool {
-        let waits = self.end == End::Read;
-        if waits {
-            self.end = End::Committed;
-            self.slot.set_committed(self.origin.received.wrapping_add(self.read as u32).wrapping_add(1));
-        }
-        waits && self.slot.owes_ack()
+        self.commit_end() && self.slot.owes_ack()
     }
 
     fn commit(&mut self, position: u64, now: Micros) -> bool {
