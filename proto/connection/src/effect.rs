@@ -75,8 +75,10 @@ pub enum Effect {
         /// The leg.
         leg: u32,
     },
-    /// The tunnel broke: the leg, which is released next, is to end with RST, or its server would take what it has for all
-    /// there is. Nothing waits for it: whoever takes over finds a peer gone, and breaks the other leg too.
+    /// The tunnel broke, or something of what was to be said to this server is not said any more: the leg, which is released
+    /// next, is to end with RST. With a FIN its server would take what it has for all there is, and another node that
+    /// knows what was to be said would say it after the FIN. Nothing waits for it: whoever takes over finds a peer gone, and
+    /// breaks the other leg of a tunnel too.
     ResetServer {
         /// The leg.
         leg: u32,

@@ -396,6 +396,9 @@ impl Connection {
             io.effects.up.clear(); // what has not left for this server must not reach another
             self.up.clear();
         }
+        if leg.is_open() && !(sent && leg.has_repeated()) {
+            io.effects.push(Effect::ResetServer { leg: leg.id });
+        }
         match &mut self.remote {
             Some(remote) => remote.part(&leg, clean, records, uplink, plain),
             None => io.effects.push(Effect::Release { leg: leg.id, clean, records, breaks: false }),

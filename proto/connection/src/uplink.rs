@@ -113,6 +113,11 @@ impl ServerLeg {
         self.records.as_ref().is_none_or(|records| records.is_between_messages()) && !owes
     }
 
+    /// Whether all records that were decided before a take-over are made again.
+    pub(crate) fn has_repeated(&self) -> bool {
+        self.replay.as_ref().is_none_or(|replay| replay.forced.is_empty())
+    }
+
     /// Where sealing stands.
     pub(crate) fn uplink(&self) -> Uplink {
         let tx = self.records.as_ref().map(|records| position(records.tx())).unwrap_or_default();

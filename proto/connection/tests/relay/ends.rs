@@ -215,3 +215,29 @@ fn the_last_request_allowed_says_so() {
     }
     assert!(rig.client_fin);
 }
+
+#[test]
+fn a_server_that_does_not_get_all_that_was_to_be_said_gets_an_rst() {
+    let upload = |room: usize, test: &dyn Fn(&mut Rig)| {
+        on_each(|mut rig, _| {
+            rig.server_room = room;
+            rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 3000\r\n\r\n");
+            rig.send(&noise(2000));
+            test(&mut rig);
+        });
+    };
+    let end = |rig: &mut Rig| {
+        rig.call(|conn, io| conn.handle_abort(io, "client_reset"));
+        let leg = &rig.legs[&1];
+        assert_eq!(leg.released, Some(false));
+        leg.reset
+    };
+    upload(1000, &|rig| assert!(end(rig), "part of it waits"));
+    upload(usize::MAX, &|rig| assert!(!end(rig), "it has all there was"));
+    upload(1000, &|rig| {
+        // It answers before it has everything.
+        rig.serve(1, b"HTTP/1.1 413 Too Much\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        assert!(text(&rig.received()).starts_with("HTTP/1.1 413 "));
+        assert_eq!((rig.legs[&1].released, rig.legs[&1].reset), (Some(false), true));
+    });
+}
