@@ -225,6 +225,12 @@ impl Node {
         }
     }
 
+    /// For how long this node may not join yet: it has lost its place lately, and waits longer each time that this happens
+    /// again soon.
+    pub fn held_down(&self, now: Micros) -> Option<Micros> {
+        (self.standing() == Standing::Listening && now < self.held_until).then(|| self.held_until.since(now))
+    }
+
     /// How many datagrams were dropped for this reason.
     pub fn rejected(&self, reason: Rejected) -> u64 {
         let at = Rejected::ALL.iter().position(|known| *known == reason);

@@ -122,12 +122,8 @@ impl Holder {
                     }
                     return Ok(());
                 }
-                self.remove(connection);
-                self.forgotten.remove(&connection);
                 let state = state.map(|state| *state).unwrap_or_default();
-                let held = Held { bucket, office, state, legs };
-                self.held.insert(connection, Box::new(held));
-                self.buckets.entry(bucket).or_default().insert(connection);
+                self.insert(connection, Held { bucket, office, state, legs });
             }
             Frame::Leg { connection, leg, facts } => {
                 let Some(held) = self.known(announced, connection)? else { return Ok(()) };
@@ -149,22 +145,24 @@ impl Holder {
                     self.remove(connection);
                 }
             }
-            Frame::Complete { bucket } => {
-                let office = self.office(announced, bucket)?;
-                if !self.counts(bucket, office) {
-                    return Ok(());
-                }
-                let since = self.known.get(&bucket).map(|known| known.since);
-                let all = self.buckets.get(&bucket).cloned().unwrap_or_default();
-                for connection in all {
-                    // What the process itself said in an earlier office stands.
-                    if self.held.get(&connection).is_some_and(|held| Some(held.office) < since) {
-                        self.remove(connection);
-                    }
-                }
-            }
+            Frame::Complete { bucket } => drop(self.office(announced, bucket)?),
         }
         Ok(())
+    }
+
+    /// Every worker of the bucket's owner has said [`Frame::Complete`] in this office: what it did not speak of is over, or was
+    /// said by an earlier owner to this node alone, and never went into effect.
+    pub fn complete(&mut self, bucket: u16, office: Office) {
+        let known = self.known.get(&bucket).filter(|known| known.speaker.is_some() && known.since <= office);
+        let Some(since) = known.map(|known| known.since).filter(|_| self.counts(bucket, office)) else {
+            return;
+        };
+        for connection in self.buckets.get(&bucket).cloned().unwrap_or_default() {
+            // What the process itself said in an earlier office stands.
+            if self.held.get(&connection).is_some_and(|held| held.office < since) {
+                self.remove(connection);
+            }
+        }
     }
 
     fn office(&self, announced: &Announced, bucket: u16) -> Result<Office, HolderError> {
@@ -196,6 +194,13 @@ impl Holder {
         Ok(self.held.get_mut(&connection).filter(|_| counts).map(Box::as_mut))
     }
 
+    fn insert(&mut self, connection: ConnectionId, held: Held) {
+        self.remove(connection);
+        self.forgotten.remove(&connection);
+        self.buckets.entry(held.bucket).or_default().insert(connection);
+        self.held.insert(connection, Box::new(held));
+    }
+
     fn remove(&mut self, connection: ConnectionId) {
         let Some(held) = self.held.remove(&connection) else { return };
         if let Some(all) = self.buckets.get_mut(&held.bucket) {
@@ -213,6 +218,16 @@ impl Holder {
         self.forgotten.retain(|_, of| *of != bucket);
         let all = self.buckets.remove(&bucket).unwrap_or_default();
         all.into_iter().filter_map(|id| self.held.remove(&id).map(|held| (id, held))).collect()
+    }
+
+    /// Keeps a connection ([`Frame::Begin`]) that this node itself carried in this office and has just let go: it counts as a
+    /// backup from now on, and the next owner may never say its first word.
+    pub fn keep(&mut self, office: Office, frame: Frame) {
+        let Frame::Begin { connection, bucket, state, legs } = frame else { return };
+        if self.counts(bucket, office) {
+            let state = state.map(|state| *state).unwrap_or_default();
+            self.insert(connection, Held { bucket, office, state, legs });
+        }
     }
 
     /// Gives up what was said of a bucket in offices before this one, and what will be.
@@ -290,6 +305,12 @@ mod tests {
         Frame::Begin { connection: ConnectionId(id), bucket, state: None, legs: BTreeMap::new() }
     }
 
+    /// The owner has one worker.
+    fn complete(holder: &mut Holder, channel: &mut Announced) {
+        holder.handle(channel, Frame::Complete { bucket: 7 }).unwrap();
+        holder.complete(7, channel.of(7).unwrap());
+    }
+
     fn later(moves: u32) -> Office {
         Office { moves, ..OFFICE }
     }
@@ -321,7 +342,7 @@ mod tests {
         let mut next = speaker(2);
         holder.handle(&mut next, Frame::Office { bucket: 7, office: later(1) }).unwrap();
         holder.handle(&mut next, begin(2, 7)).unwrap();
-        holder.handle(&mut next, Frame::Complete { bucket: 7 }).unwrap();
+        complete(&mut holder, &mut next);
         holder.check_invariants();
         assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [2]);
     }
@@ -333,8 +354,28 @@ mod tests {
         holder.handle(&mut channel, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
         holder.handle(&mut channel, begin(1, 7)).unwrap();
         holder.handle(&mut channel, Frame::Office { bucket: 7, office: later(1) }).unwrap();
-        holder.handle(&mut channel, Frame::Complete { bucket: 7 }).unwrap();
+        complete(&mut holder, &mut channel);
         assert_eq!(holder.len(), 1);
+    }
+
+    #[test]
+    fn what_was_handed_over_is_kept_until_the_next_owner_speaks() {
+        let mut holder = Holder::default();
+        holder.take_over(7, OFFICE);
+        for id in 1..=2 {
+            holder.keep(OFFICE, begin(id, 7));
+        }
+        holder.check_invariants();
+        let mut silent = holder.clone();
+        assert_eq!(silent.take_over(7, later(2)).len(), 2, "nobody spoke");
+        let mut next = speaker(2);
+        holder.handle(&mut next, Frame::Office { bucket: 7, office: later(1) }).unwrap();
+        holder.handle(&mut next, begin(1, 7)).unwrap();
+        complete(&mut holder, &mut next);
+        assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [1]);
+        holder.forget(7, later(2));
+        holder.keep(OFFICE, begin(3, 7));
+        assert!(holder.is_empty(), "it was given up meanwhile");
     }
 
     fn speaker(node: u8) -> Announced {
@@ -352,7 +393,7 @@ mod tests {
         holder.handle(&mut first, Frame::Office { bucket: 7, office: later(1) }).unwrap();
         let entries = vec![Entry::Close { plain: 5, abort: true }];
         holder.handle(&mut second, Frame::Entries { connection: ConnectionId(2), entries }).unwrap();
-        holder.handle(&mut first, Frame::Complete { bucket: 7 }).unwrap();
+        complete(&mut holder, &mut first);
         assert_eq!(holder.len(), 2, "what the other worker said stands");
         holder.handle(&mut second, Frame::Office { bucket: 7, office: later(1) }).unwrap();
         // Another node speaks: the first one's words count no more, in no office.
@@ -365,7 +406,7 @@ mod tests {
         // It is the owner again: its old words still count for nothing.
         holder.handle(&mut first, Frame::Office { bucket: 7, office: later(3) }).unwrap();
         assert!(holder.handle(&mut second, begin(3, 7)).is_err());
-        holder.handle(&mut first, Frame::Complete { bucket: 7 }).unwrap();
+        complete(&mut holder, &mut first);
         assert!(holder.is_empty());
     }
 
@@ -405,7 +446,7 @@ mod tests {
         holder.forget(7, later(1));
         holder.handle(&mut channel, begin(3, 7)).unwrap();
         holder.handle(&mut channel, entries(1)).unwrap();
-        holder.handle(&mut channel, Frame::Complete { bucket: 7 }).unwrap();
+        complete(&mut holder, &mut channel);
         holder.forget_for_good(7);
         holder.check_invariants();
         assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [1, 3], "2 is over");
@@ -443,7 +484,7 @@ mod tests {
         for frame in [Frame::Office { bucket: 7, office: later(1) }, begin(2, 7), begin(4, 7)] {
             holder.handle(&mut second, frame).unwrap();
         }
-        holder.handle(&mut first, Frame::Complete { bucket: 7 }).unwrap();
+        complete(&mut holder, &mut first);
         holder.check_invariants();
         assert_eq!(holder.len(), 3);
     }

@@ -26,6 +26,8 @@ pub(crate) enum Notice {
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) number: u64,
+    /// The process at the other end, from the first piece on.
+    pub(crate) leads_to: Option<u64>,
     pub(crate) ready_at: Time,
     /// Pieces that were sent.
     pub(crate) sent: u64,
@@ -47,6 +49,7 @@ impl Outgoing {
         let _ = feed.push(&hello, None);
         Outgoing {
             number,
+            leads_to: None,
             ready_at: now + CONNECT,
             sent: 0,
             feed,

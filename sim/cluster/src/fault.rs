@@ -11,6 +11,8 @@ pub enum Whom {
     Taking,
     /// One of the others, counted from the owner on.
     Other(u8),
+    /// This one, whatever it is at that moment.
+    Node(u8),
 }
 
 /// Something that happens to a node or a link.
@@ -33,7 +35,7 @@ pub enum Fault {
     Mute(Time),
     /// The node's mirror channels to others break, and what is on its way in them is lost.
     Channels,
-    /// A new process starts where none runs.
+    /// A new process starts on this node, or wherever none runs when the node is named by what it is.
     Restart,
     /// The node gives all its buckets away, or takes some again.
     Drain(bool),

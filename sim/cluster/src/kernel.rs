@@ -141,6 +141,17 @@ impl Kernel {
         }
     }
 
+    /// A socket that begins in the middle, in place of an orphan of an earlier life, if there is one.
+    pub(crate) fn restore(&mut self, flow: Flow, socket: Tcp) {
+        self.orphans.remove(&flow);
+        self.sockets.insert(flow, socket);
+    }
+
+    /// Whether a process has a descriptor of the flow, or is to be given one.
+    pub(crate) fn is_open(&self, flow: Flow) -> bool {
+        self.sockets.contains_key(&flow) && !self.orphans.contains(&flow)
+    }
+
     /// The program closes its descriptor: an end in order, or by RST when something was not read.
     pub(crate) fn close(&mut self, flow: Flow, abort: bool) {
         let Some(socket) = self.sockets.get_mut(&flow) else { return };

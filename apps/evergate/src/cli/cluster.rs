@@ -15,6 +15,9 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
         if status.draining {
             text += if status.drained { ", drained" } else { ", draining" };
         }
+        if let Some(wait) = status.held_down_ms {
+            text += &format!(", waits {:.1} s before it joins again", wait as f64 / 1000.0);
+        }
         text += "\n";
         if let Some(view) = &status.view {
             let members: Vec<String> = view.members.iter().map(u8::to_string).collect();

@@ -17,6 +17,9 @@ pub struct ClusterStatus {
     pub node: u8,
     /// `listening`, `active`, `fenced` or `left`.
     pub standing: String,
+    /// How long it waits before it joins again, because it lost its place lately; the longer the more often.
+    #[serde(default)]
+    pub held_down_ms: Option<u64>,
     /// Whether this node gives its buckets away.
     pub draining: bool,
     /// Whether it has none left.

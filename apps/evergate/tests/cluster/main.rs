@@ -11,6 +11,7 @@ mod chance;
 mod clocks;
 mod crossing;
 mod demo;
+mod endurance;
 mod foreign;
 mod fresh;
 mod host;

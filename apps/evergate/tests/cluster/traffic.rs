@@ -127,6 +127,8 @@ pub(crate) enum Doing {
     Upload,
     WebSocket,
     Requests,
+    /// A connection for each request.
+    Fresh,
 }
 
 /// What is under way in tests of the matrix.
@@ -141,6 +143,24 @@ pub(crate) const PLAIN: [Transfer; 10] = [
     (Carrier::Tls13, Doing::WebSocket, Server::Plain),
     (Carrier::Http, Doing::WebSocket, Server::Plain),
     (Carrier::Tls13, Doing::Requests, Server::Plain),
+];
+
+/// Some of everything, with connections that come and go.
+pub(crate) const MIXED: [Transfer; 14] = [
+    (Carrier::Tcp, Doing::Download, Server::Plain),
+    (Carrier::Tcp, Doing::Upload, Server::Tls13),
+    (Carrier::Http, Doing::Download, Server::Tls12),
+    (Carrier::Http, Doing::Upload, Server::Plain),
+    (Carrier::Tls12, Doing::Download, Server::Plain),
+    (Carrier::Tls12, Doing::Upload, Server::Tls12),
+    (Carrier::Tls13, Doing::Download, Server::Tls13),
+    (Carrier::Tls13, Doing::Upload, Server::Plain),
+    (Carrier::Tls13, Doing::WebSocket, Server::Tls13),
+    (Carrier::Tls12, Doing::WebSocket, Server::Plain),
+    (Carrier::Tls13, Doing::Requests, Server::Plain),
+    (Carrier::Tls12, Doing::Requests, Server::Tls13),
+    (Carrier::Tls13, Doing::Fresh, Server::Plain),
+    (Carrier::Http, Doing::Fresh, Server::Tls13),
 ];
 
 /// The same before servers that speak TLS.
@@ -444,17 +464,18 @@ fn transfer(
             }
             Ok(())
         }
-        Doing::Requests => {
+        Doing::Requests | Doing::Fresh => {
+            let fresh = doing == Doing::Fresh;
             for request in 0u64.. {
                 if !board.goes_on() {
                     break;
                 }
-                write!(stream, "GET /n/{request} HTTP/1.1\r\nHost: shop.test\r\n\r\n")?;
-                expect(&mut stream, "HTTP/1.1 200")?;
-                let mut said = vec![0; request.to_string().len()];
-                stream.read_exact(&mut said)?;
-                if said != request.to_string().as_bytes() {
-                    return Err(std::io::Error::other(format!("request {request} got another answer")));
+                ask(&mut stream, request, if fresh { "Connection: close\r\n" } else { "" })?;
+                if fresh {
+                    if stream.read(&mut [0])? != 0 {
+                        return Err(std::io::Error::other(format!("more comes after answer {request}")));
+                    }
+                    stream = connect(carrier, to, &board.roots)?;
                 }
                 board.moved(number);
                 std::thread::sleep(PAUSE);
@@ -462,6 +483,18 @@ fn transfer(
             Ok(())
         }
     }
+}
+
+/// A request with these fields, and the answer that belongs to it.
+fn ask(stream: &mut impl Stream, request: u64, fields: &str) -> std::io::Result<()> {
+    write!(stream, "GET /n/{request} HTTP/1.1\r\nHost: shop.test\r\n{fields}\r\n")?;
+    expect(stream, "HTTP/1.1 200")?;
+    let mut said = vec![0; request.to_string().len()];
+    stream.read_exact(&mut said)?;
+    if said == request.to_string().as_bytes() {
+        return Ok(());
+    }
+    Err(std::io::Error::other(format!("request {request} got another answer")))
 }
 
 fn expect(stream: &mut impl Read, start: &str) -> std::io::Result<()> {

@@ -278,6 +278,7 @@ impl Drop for Node {
             let status = self.cli(&["status", "--json"]).out;
             let status: serde_json::Value = serde_json::from_str(&status).unwrap_or_default();
             eprintln!("and counted {}", status["reasons"]);
+            eprintln!("{}", self.cli(&["cluster", "status"]).out);
         }
     }
 }

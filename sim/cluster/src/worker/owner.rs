@@ -410,14 +410,34 @@ impl Worker {
 
     fn change_freezing(&mut self, kernel: &mut Kernel, bucket: u16, role: Role) {
         let before = self.freezing.remove(&bucket);
-        self.frozen.remove(&bucket);
-        if let Role::Owner { term, freeze_for: Some(freeze), .. } = role {
-            self.freezing.insert(bucket, (freeze, office(term)));
-            kernel.held.insert(bucket);
-        } else if before.is_some() && matches!(role, Role::Owner { .. }) {
-            // The move was called off: what waited goes on.
-            kernel.held.remove(&bucket);
-            self.again.extend(self.keys_of(bucket));
+        let frozen = self.frozen.remove(&bucket);
+        match (role, before) {
+            (Role::Owner { term, freeze_for: Some(freeze), .. }, _) => {
+                self.freezing.insert(bucket, (freeze, office(term)));
+                kernel.held.insert(bucket);
+            }
+            (Role::Owner { .. }, Some(_)) => {
+                // The move was called off: what waited goes on.
+                kernel.held.remove(&bucket);
+                self.again.extend(self.keys_of(bucket));
+            }
+            (Role::Backup { in_sync: true, .. }, Some((_, office))) if frozen => {
+                self.keep_frozen(bucket, office)
+            }
+            _ => {}
+        }
+    }
+
+    /// The bucket is handed over, but its new owner may die before it has said anything: until it speaks this node counts as
+    /// one that has everything.
+    fn keep_frozen(&mut self, bucket: u16, office: Office) {
+        let mine = self.clients.iter().filter(|(_, client)| client.bucket == bucket);
+        let mut frames: Vec<Frame> =
+            mine.map(|(key, client)| whole(*key, bucket, &client.fold, &client.legs)).collect();
+        let over = self.ending.values().filter(|ending| ending.bucket == bucket);
+        frames.extend(over.map(|ending| whole(ending.key, bucket, &ending.fold, &ending.legs)));
+        for frame in frames {
+            self.holder.keep(office, frame);
         }
     }
 

@@ -106,7 +106,7 @@ impl TakenLeg {
         self.gate(kernel);
         let edge = self.edge.max(self.send() + 1);
         let socket = Tcp::restored(self.flow, BUFFERS * kernel.buffer, self.send(), self.receive(), edge);
-        kernel.sockets.insert(self.flow, socket);
+        kernel.restore(self.flow, socket);
         if let Some(slot) = kernel.slots.get(&self.flow) {
             let segment = slot.template(self.flow);
             kernel.say(segment);
@@ -164,8 +164,8 @@ impl Worker {
         }
         let buckets: Vec<u16> = buckets.into_iter().map(|(bucket, _)| bucket.0).collect();
         for bucket in &buckets {
-            let Role::Owner { syncing, .. } = self.role(*bucket) else { continue };
-            syncing.iter().for_each(|node| self.say_complete(*bucket, node));
+            let Role::Owner { required, syncing, .. } = self.role(*bucket) else { continue };
+            required.union(syncing).iter().for_each(|node| self.say_complete(*bucket, node));
         }
         self.rounds.push(Round { buckets, takes, asked: 0, asked_at: 0, next_at: now });
         self.go_on(now, kernel);

@@ -135,7 +135,10 @@ impl World {
 
 /// What a backup lacks to go on after an ACK of `position`.
 fn lacks(held: Option<&Mirrored>, leg: u32, position: u64) -> Option<String> {
-    let Some(state) = held else { return Some("knows nothing of it".to_owned()) };
+    let Some(state) = held else {
+        // What was acknowledged of a server connection before this client came is nobody's concern any more.
+        return (position > 0).then(|| "knows nothing of it".to_owned());
+    };
     let frontier = if leg == 0 { state.client_frontier() } else { state.server_frontier(leg) };
     let over = state.closed.is_some_and(|(end, _)| state.server.plain >= end);
     let needed = leg == 0 || (!over && state.routes.values().any(|route| route.leg == leg));

@@ -14,6 +14,7 @@ impl World {
         let owner = owners.max_by_key(|id| (self.may_speak(*id, bucket), self.hosts[*id].runs()));
         match whom {
             Whom::Owner => owner,
+            Whom::Node(id) => Some(usize::from(id)),
             Whom::Other(step) => Some((owner.unwrap_or(0) + 1 + usize::from(step)) % nodes),
             Whom::Taking => (0..nodes).find(|id| {
                 self.hosts[*id].up
@@ -51,7 +52,8 @@ impl World {
             Fault::Mute(span) => self.hosts[id].cuts.mute = now + span,
             Fault::Channels if self.hosts[id].up => self.break_channels(id),
             Fault::Restart => {
-                let dead = (0..self.hosts.len()).filter(|id| self.hosts[*id].worker.is_none());
+                let meant = |host: &usize| !matches!(whom, Whom::Node(_)) || *host == id;
+                let dead = (0..self.hosts.len()).filter(meant).filter(|id| self.hosts[*id].worker.is_none());
                 for id in dead.collect::<Vec<_>>() {
                     self.hosts[id].up = true;
                     self.restart(id);
@@ -105,7 +107,9 @@ impl World {
             let it = &mut self.hosts[host];
             it.paused = false;
             (it.timer_at, it.work_at) = (Time::MAX, Time::MAX);
-            for flow in self.hosts[host].kernel.sockets.keys().copied().collect::<Vec<_>>() {
+            let kernel = &self.hosts[host].kernel;
+            let open = kernel.sockets.keys().filter(|flow| kernel.is_open(**flow));
+            for flow in open.copied().collect::<Vec<_>>() {
                 let known = self.hosts[host].worker.as_ref().is_some_and(|worker| worker.knows(flow));
                 match known || flow.ours.port() != PORT {
                     true => self.turn(host, |worker, now, kernel| worker.news(now, kernel, flow)),

@@ -219,6 +219,7 @@ impl World {
 
     fn send_frames(&mut self, id: usize, left_at: &mut Time) {
         let now = self.now;
+        let processes: Vec<u64> = self.hosts.iter().map(|host| host.process()).collect();
         let Some(worker) = &mut self.hosts[id].worker else { return };
         let mut frames = Vec::new();
         for (node, outgoing) in &mut worker.outgoing {
@@ -226,13 +227,15 @@ impl World {
             if outgoing.ready_at <= now && !bytes.is_empty() {
                 outgoing.feed.advance(bytes.len());
                 outgoing.sent += 1;
-                frames.push((usize::from(node.0), outgoing.number, outgoing.sent, bytes));
+                let to = usize::from(node.0);
+                let Some(process) = processes.get(to) else { continue };
+                let process = *outgoing.leads_to.get_or_insert(*process);
+                frames.push((to, process, outgoing.number, outgoing.sent, bytes));
             }
         }
-        for (to, channel, number, bytes) in frames {
+        for (to, process, channel, number, bytes) in frames {
             *left_at += 1;
             self.mark(*left_at);
-            let Some(process) = self.hosts.get(to).map(|host| host.process()) else { continue };
             let stamp = self.hosts[id].stamp(*left_at);
             let delay = self.weather.inside.delay(&mut self.random) + (*left_at - self.now);
             let delay = self.in_order(id, to, channel << 1, delay);

@@ -112,7 +112,13 @@ impl Agent {
     fn stands(&mut self, state: &mut State, standing: Standing) {
         state.publish_at = Micros(0);
         match standing {
-            Standing::Listening => self.info("listens for the others"),
+            Standing::Listening => match self.node.held_down(self.clock.now()) {
+                None => self.info("listens for the others"),
+                Some(wait) => self.info(format!(
+                    "listens for the others, and joins them in {:.0} s: nodes that come and go wait the longer the more often they do",
+                    wait.as_ms() as f64 / 1e3
+                )),
+            },
             Standing::Active => {
                 self.info("is active");
                 self.answer_unknown(!state.rounds.is_running());

@@ -18,6 +18,7 @@ impl Agent {
             Standing::Left => "left",
         }
         .to_owned();
+        status.held_down_ms = node.held_down(now).map(Micros::as_ms);
         (status.draining, status.drained) = (state.draining, state.drained);
         status.view = node.view().map(|view| ViewStatus {
             epoch: view.epoch,

@@ -225,6 +225,7 @@ impl Cluster {
         workers.insert(worker);
         if workers.len() >= self.layout.workers {
             self.complete.remove(&bucket);
+            self.holder.complete(bucket.0, office);
             self.report(Report::Complete { bucket, office });
         }
     }

@@ -8,7 +8,7 @@ use super::Cluster;
 use crate::cluster::{Report, gate_node, office};
 use crate::worker::Worker;
 use evergate_cluster::{Bucket, MemberSet, Role};
-use evergate_mirror::Haste;
+use evergate_mirror::{Frame, Haste, Office};
 
 impl Worker {
     /// Notes what a role says about freezing.
@@ -19,7 +19,7 @@ impl Worker {
             _ => None,
         };
         let before = cluster.freezing.remove(&bucket);
-        cluster.frozen.remove(&bucket);
+        let frozen = cluster.frozen.remove(&bucket);
         if let Some(wanted) = wanted {
             cluster.haste = Haste::Full; // of what was said of it just now nothing may be missing
             cluster.freezing.insert(bucket, wanted);
@@ -29,14 +29,35 @@ impl Worker {
             }
             return;
         }
-        // The move was called off: what waited goes on.
-        if before.is_some() && matches!(role, Role::Owner { .. }) {
-            if let Some(table) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
-                cluster.gate.owners().release(table);
+        match (role, before) {
+            (Role::Owner { .. }, Some(_)) => {
+                // The move was called off: what waited goes on.
+                if let Some(table) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
+                    cluster.gate.owners().release(table);
+                }
+                for key in self.keys_of(bucket) {
+                    self.put_again(key);
+                }
             }
-            for key in self.keys_of(bucket) {
-                self.put_again(key);
+            (Role::Backup { in_sync: true, .. }, Some((_, office))) if frozen => {
+                self.keep_frozen(bucket, office)
             }
+            _ => {}
+        }
+    }
+
+    /// The bucket is handed over, but its new owner may die before it has said anything: until it speaks this node counts as
+    /// one that has everything.
+    fn keep_frozen(&mut self, bucket: Bucket, office: Office) {
+        let keys = self.keys_of(bucket);
+        let Some(cluster) = &mut self.cluster else { return };
+        let mine = keys.into_iter().filter_map(|key| self.clients.get(key)).filter_map(|client| {
+            let mirroring = client.mirroring.as_ref()?;
+            Some(mirroring.whole(client.connection.id()))
+        });
+        let frames: Vec<Frame> = mine.chain(cluster.ending_frames(bucket)).collect();
+        for frame in frames {
+            cluster.holder.keep(office, frame);
         }
     }
 

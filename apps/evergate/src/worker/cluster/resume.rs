@@ -13,7 +13,7 @@ use super::told::Waiting;
 use crate::cluster::{Resumed, Round};
 use crate::worker::{Pulse, Worker};
 use evergate_bpf::{Flow, Heard, Leases, Restored, Slot};
-use evergate_cluster::{Bucket, Role};
+use evergate_cluster::{Bucket, MemberSet, Role};
 use evergate_mirror::{ConnectionId, Held, LegFacts, Phase};
 use evergate_sys::{Probe, Restore, Restoring, Stamp, TcpFacts};
 use std::collections::HashSet;
@@ -335,17 +335,25 @@ impl Worker {
 
     fn tell_all_listed(&mut self, bucket: Bucket) {
         let Some(cluster) = &self.cluster else { return };
-        let Role::Owner { syncing, .. } = cluster.role(bucket) else { return };
+        let Role::Owner { required, syncing, .. } = cluster.role(bucket) else { return };
         for node in syncing.iter() {
             self.tell_everything(bucket, node);
         }
+        self.end_telling(bucket, required);
     }
 
     /// Everything that was taken over has been said to the backups that are to hold it now.
     pub(super) fn tell_listed(&mut self, bucket: Bucket) {
+        let Some(cluster) = &self.cluster else { return };
+        let Role::Owner { required, syncing, .. } = cluster.role(bucket) else { return };
+        self.end_telling(bucket, required.union(syncing));
+    }
+
+    /// Also those that lack nothing hear where it ends: they may hold what the owner before said to them alone, or still says
+    /// because it does not know that it is not the owner any more.
+    fn end_telling(&mut self, bucket: Bucket, to: MemberSet) {
         let Some(cluster) = &mut self.cluster else { return };
-        let Role::Owner { syncing, .. } = cluster.role(bucket) else { return };
-        for node in syncing.iter() {
+        for node in to.iter() {
             cluster.say_complete(bucket, node);
         }
     }
