@@ -34,6 +34,8 @@ pub(crate) struct RecordEnd {
     pub(crate) plain: u64,
     /// The client's key generation that is answered up to here.
     pub(crate) answered: u32,
+    /// It is the last of a tunnel's direction: nothing may follow it, so it counts only together with a place that says so.
+    pub(crate) last: bool,
 }
 
 impl Remote {
@@ -106,6 +108,12 @@ impl Remote {
         self.record_ends.push_back(end);
     }
 
+    /// Whether the newest place in the server's stream is behind its end.
+    fn has_place_at_end(&self) -> bool {
+        let newest = self.server_points.back().or(self.last_point.as_ref());
+        newest.is_some_and(|point| point.phase == Phase::Ended)
+    }
+
     /// Queues a server checkpoint when the client has acknowledged further records.
     fn checkpoint_server(&mut self) {
         self.checkpoint_server_at(None);
@@ -121,7 +129,10 @@ impl Remote {
     }
 
     fn checkpoint_server_at(&mut self, mut newest: Option<RecordEnd>) {
-        while self.record_ends.front().is_some_and(|end| end.output <= self.client_acked) {
+        let reached = |remote: &Remote, end: &RecordEnd| {
+            end.output <= remote.client_acked && (!end.last || remote.has_place_at_end())
+        };
+        while self.record_ends.front().is_some_and(|end| reached(self, end)) {
             newest = self.record_ends.pop_front();
         }
         if newest.is_none() && self.leg_waits(self.last_end.plain) {
@@ -349,8 +360,9 @@ impl Connection {
             _ => RecordPosition::default(),
         };
         let (output, plain, answered) = (self.out_pos, self.plain_pos, self.answered);
+        let last = self.answering == Answering::Ended;
         if let Some(remote) = &mut self.remote {
-            remote.push_record_end(RecordEnd { output, tx, plain, answered });
+            remote.push_record_end(RecordEnd { output, tx, plain, answered, last });
         }
     }
 
@@ -444,8 +456,8 @@ mod tests {
         // The last record of a response was followed by a KeyUpdate, which has no plaintext.
         let mut remote = Remote::default();
         (remote.message_end, remote.response_from) = (Some(100), at(1, 0));
-        remote.push_record_end(RecordEnd { output: 120, tx: at(0, 5), plain: 100, answered: 0 });
-        remote.push_record_end(RecordEnd { output: 142, tx: at(1, 0), plain: 100, answered: 0 });
+        remote.push_record_end(RecordEnd { output: 120, tx: at(0, 5), plain: 100, ..RecordEnd::default() });
+        remote.push_record_end(RecordEnd { output: 142, tx: at(1, 0), plain: 100, ..RecordEnd::default() });
         remote.client_acked = 120;
         remote.checkpoint_server();
         assert_eq!((remote.log.last(), remote.is_between_messages()), (1, false));

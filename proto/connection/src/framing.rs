@@ -244,9 +244,12 @@ impl Connection {
     fn repeat_alert(&mut self, io: &mut Io<'_>, description: u8) {
         let closed = self.remote.as_ref().is_some_and(|remote| remote.closed);
         let tunnel = matches!(self.answering, Answering::Tunnel | Answering::Ended);
-        self.repeat(|connection| connection.send_alert(io, description));
-        if description == alert::CLOSE_NOTIFY && tunnel && !closed {
+        let half = description == alert::CLOSE_NOTIFY && tunnel && !closed;
+        if half {
             self.answering = Answering::Ended;
+        }
+        self.repeat(|connection| connection.send_alert(io, description));
+        if half {
             if let Some(remote) = &mut self.remote {
                 remote.skip = 0; // what the client has is all it gets
             }

@@ -209,6 +209,7 @@ impl Remote {
                 tx: server.tx,
                 plain: server.plain,
                 answered: server.answered,
+                last: false,
             },
             response_from: state.response_from.unwrap_or(server.tx),
             reserved: state.reserved.filter(|(request, _)| *request == server.request).unwrap_or_default().1,

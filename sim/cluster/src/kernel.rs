@@ -179,6 +179,13 @@ impl Kernel {
         self.said.retain(|segment| segment.flow != flow);
     }
 
+    /// A new process begins: what the one before left is cleared away.
+    pub(crate) fn destroy_orphans(&mut self) {
+        for flow in std::mem::take(&mut self.orphans) {
+            self.silence(flow);
+        }
+    }
+
     /// The process is gone, and all its descriptors with it.
     pub(crate) fn orphan_all(&mut self) {
         let flows: Vec<Flow> = self.sockets.keys().copied().collect();

@@ -78,3 +78,14 @@ pub(crate) fn add_addresses(addresses: impl Iterator<Item = IpAddr>) -> Result<(
     }
     Ok(())
 }
+
+/// Clears away what a process before this one left at the cluster's addresses: clients whose connections nobody else knows would
+/// be heard by sockets that nobody reads.
+pub(crate) fn destroy_orphans(addresses: &[IpAddr]) -> Result<()> {
+    let count = evergate_sys::destroy_orphans(addresses)
+        .context("cannot clear away sockets that a process before this one left: this needs CAP_NET_ADMIN")?;
+    if count > 0 {
+        info(format_args!("{count} sockets that a process before this one had left are gone"));
+    }
+    Ok(())
+}

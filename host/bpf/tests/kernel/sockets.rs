@@ -66,6 +66,33 @@ fn a_destroyed_socket_is_gone_and_its_name_is_free() {
 }
 
 #[test]
+fn orphans_are_destroyed_and_nothing_else() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        let (namespace, listener, to) = loopback(v6);
+        namespace.run(move || {
+            let pair = || (TcpStream::connect(to).unwrap(), listener.accept().unwrap().0);
+            let (mut full, mut deaf) = pair();
+            let (mut client, mut server) = pair();
+            full.set_nonblocking(true).unwrap();
+            while full.write(&[7; 65_536]).is_ok() {}
+            drop(full); // its FIN waits behind what the other end does not read
+            let elsewhere: [std::net::IpAddr; 2] =
+                ["10.99.99.99".parse().unwrap(), "fd99::1".parse().unwrap()];
+            assert_eq!(evergate_sys::destroy_orphans(&elsewhere).unwrap(), 0);
+            assert_eq!(evergate_sys::destroy_orphans(&[to.ip()]).unwrap(), 1);
+            assert_eq!(evergate_sys::destroy_orphans(&[to.ip()]).unwrap(), 0);
+            client.write_all(b"a").unwrap();
+            server.read_exact(&mut [0]).expect("a living connection goes on");
+            deaf.read_to_end(&mut Vec::new()).expect_err("nothing stopped the orphan's RST here");
+            TcpStream::connect(to).expect("the listener listens");
+        });
+    }
+}
+
+#[test]
 fn a_restored_socket_may_not_take_the_name_of_a_living_one() {
     if !privileged() {
         return;

@@ -10,6 +10,9 @@ use evergate_mirror::Frame;
 impl Worker {
     /// Bytes of an owner's channel.
     pub(crate) fn hear_frames(&mut self, from: NodeId, channel: u64, number: u64, bytes: Vec<u8>) {
+        if self.closed.contains(&(from, channel)) {
+            return self.reports.push(Report::Refused { node: from, channel });
+        }
         let incoming = self.incoming.entry((from, channel)).or_default();
         incoming.receive(number, bytes);
         let knew = incoming.announced.speaker();
@@ -47,7 +50,7 @@ impl Worker {
         self.holder.clear();
         self.roles.fill(Role::NOTHING);
         self.outgoing.clear();
-        self.incoming.clear();
+        self.closed.extend(std::mem::take(&mut self.incoming).into_keys());
         self.freezing.clear();
         self.named.clear();
         for key in self.clients.keys().copied().collect::<Vec<_>>() {

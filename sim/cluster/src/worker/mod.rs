@@ -120,6 +120,8 @@ pub(crate) struct Worker {
     broken: BTreeMap<NodeId, Time>,
     channels_at: Time,
     pub(crate) incoming: BTreeMap<(NodeId, u64), Incoming>,
+    /// Channels of others that were closed here: what still comes on them is answered by a reset.
+    closed: BTreeSet<(NodeId, u64)>,
     pub(crate) holder: Holder,
     acknowledged: BTreeSet<ConnectionId>,
     dirty: BTreeSet<Flow>,
@@ -169,6 +171,7 @@ impl Worker {
             broken: BTreeMap::new(),
             channels_at: 0,
             incoming: BTreeMap::new(),
+            closed: BTreeSet::new(),
             holder: Holder::default(),
             acknowledged: BTreeSet::new(),
             dirty: BTreeSet::new(),

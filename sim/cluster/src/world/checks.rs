@@ -61,8 +61,16 @@ impl World {
         for node in relied_on.iter().filter(|node| usize::from(node.0) != host) {
             let backup = &self.hosts[usize::from(node.0)];
             let Some(other) = &backup.worker else { continue };
-            if matches!(backup.node.role(Bucket(bucket)), Role::Outside { .. }) {
-                continue; // it was told to let go, and the owner is about to hear that it has
+            match (backup.node.role(Bucket(bucket)), it.node.role(Bucket(bucket))) {
+                // It was told to let go, and the owner is about to hear that it has.
+                (Role::Outside { .. }, _) => continue,
+                // So it was by a view that the owner does not know yet, and in which others are relied on.
+                (Role::Backup { term, in_sync: false, .. }, Role::Owner { term: known, .. })
+                    if term.view > known.view =>
+                {
+                    continue;
+                }
+                _ => {}
             }
             let held = other.holder.iter().find(|(id, _)| **id == key).map(|(_, held)| &held.state);
             if let Some(lacks) = lacks(held, leg, position) {
