@@ -11,8 +11,9 @@ use evergate_sim_cluster::{Fault, Random, Time, Weather, Whom};
 /// Three nodes by majority, connections in two buckets.
 const MAJORITY: Shape = (3, 1, 2, Mode::Majority);
 
-/// Four nodes, each a backup of all others.
-const ALL_BACK_UP: Shape = (4, 3, 2, Mode::Witness);
+/// Several nodes, each a backup of all others.
+const ALL_BACK_UP: [Shape; 4] =
+    [(4, 3, 2, Mode::Witness), (4, 3, 2, Mode::Witness), (3, 2, 1, Mode::Witness), (5, 4, 3, Mode::Witness)];
 
 /// The script and the plan of a seed: faults that the promise covers.
 fn drawn(seed: u64) -> (Script, Plan) {
@@ -63,24 +64,26 @@ fn seed(seed: u64) -> Ran {
     run(&script, &plan)
 }
 
-/// Four nodes of which each holds everything. One stays; each of the others may fail in several ways, come back, and fail
+/// Three to five nodes of which each holds everything. One stays; each of the others may fail in several ways, come back, and fail
 /// again, whatever becomes of the others meanwhile.
 fn subset(seed: u64) -> Ran {
     let (script, mut plan) = drawn(seed);
     let mut random = Random::new(seed.rotate_left(32));
-    (plan.shape, plan.faults) = (ALL_BACK_UP, Vec::new());
-    let stays = random.below(4) as u8;
-    for node in (0..4).filter(|node| *node != stays) {
+    (plan.shape, plan.faults) = (random.pick(&ALL_BACK_UP), Vec::new());
+    let nodes = plan.shape.0;
+    let stays = random.below(nodes.into()) as u8;
+    for node in (0..nodes).filter(|node| *node != stays) {
         let begin = random.pick(&[10_000, 40_000, 150_000]);
         let mut at = 5_000 + random.below(begin);
         for _ in 0..random.below(4) {
             let span = 1_000 + random.below(200_000);
-            let (fault, back) = match random.below(8) {
+            let (fault, back) = match random.below(9) {
                 0..2 => (Fault::Power { lossy: random.chance(500) }, Some(Fault::Restart)),
                 2..4 => (Fault::Process, Some(Fault::Restart)),
                 4 => (Fault::Pause(span), None),
                 5 => (Fault::CutInside(span), None),
                 6 => (Fault::CutOutside(span), None),
+                7 => (Fault::Mute(span), None),
                 _ => (Fault::Drain(true), Some(Fault::Drain(false))),
             };
             plan.faults.push((at, Whom::Node(node), fault));
