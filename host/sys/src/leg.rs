@@ -11,7 +11,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
 pub(crate) const IP_LOCAL_PORT_RANGE: i32 = 51;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
+/// What `inet_diag_msg` says of a listener, and where it has the socket's cookie.
+const LISTEN: u8 = 10;
+const COOKIE: std::ops::Range<usize> = 44..52;
 
 /// Starts connecting from `local` and a free port of `ports`; the socket becomes writable when connected, see
 /// [`connect_error`](crate::connect_error). A port is free when no connection to the same `remote` uses it.
@@ -81,9 +85,25 @@ pub fn destroy(local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
     request.extend(address(remote.ip()));
     request.extend(0u32.to_ne_bytes()); // on any interface
     request.extend([0xff; 8]); // with any cookie
+    // By its ends alone the kernel would find a listener where the socket is gone, and close that.
+    let found = match netlink::ask(libc::NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, &request) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
+        found => found?,
+    };
+    let (Some(state), Some(cookie)) = (found.get(1), found.get(COOKIE)) else {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the kernel describes a socket in too few bytes",
+        ));
+    };
+    if *state == LISTEN {
+        return Ok(false);
+    }
+    request.truncate(request.len() - cookie.len());
+    request.extend(cookie);
     match netlink::request(libc::NETLINK_SOCK_DIAG, SOCK_DESTROY, 0, &request) {
         Ok(()) => Ok(true),
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE)) => Ok(false),
         Err(error) => Err(error),
     }
 }

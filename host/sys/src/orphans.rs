@@ -11,7 +11,12 @@ const STATES: [&str; 4] = ["04", "05", "09", "0B"];
 /// Destroys every orphan of this network namespace that begins at one of these addresses; how many there were. Their peers would
 /// talk to them, not to what listens there now, for as long as the kernel repeats a FIN that the gate stops. Needs
 /// `CAP_NET_ADMIN`; their RSTs must be withheld by the gate.
+///
+/// Nothing is done before Linux 6.11: there a destroyed orphan would stay for ever instead of for a minute or two.
 pub fn destroy_orphans(of: &[IpAddr]) -> io::Result<usize> {
+    if !ends_orphans(&std::fs::read_to_string("/proc/sys/kernel/osrelease")?) {
+        return Ok(0);
+    }
     let mut destroyed = 0;
     for file in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {
         let text = match std::fs::read_to_string(file) {
@@ -25,6 +30,12 @@ pub fn destroy_orphans(of: &[IpAddr]) -> io::Result<usize> {
         }
     }
     Ok(destroyed)
+}
+
+/// Whether a kernel of this release ends an orphan that is destroyed ("tcp: fix forever orphan socket caused by tcp_abort").
+fn ends_orphans(release: &str) -> bool {
+    let mut numbers = release.trim().split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 11)
 }
 
 /// The ends of a line's socket, if it is an orphan.
@@ -66,6 +77,11 @@ mod tests {
         assert_eq!(orphan(&line("04", "77")), None, "somebody has it");
         for state in ["01", "03", "06", "0A"] {
             assert_eq!(orphan(&line(state, "0")), None, "{state}");
+        }
+        for (release, ends) in
+            [("6.11.0", true), ("6.18-1", true), ("7.0.1", true), ("6.8.0-45", false), ("", false)]
+        {
+            assert_eq!(ends_orphans(release), ends, "{release}");
         }
         assert_eq!(orphan("  sl  local_address rem_address   st"), None);
         assert_eq!(

@@ -56,6 +56,8 @@ type Speaker = Option<(u8, u64)>;
 #[derive(Clone, Debug, Default)]
 pub struct Announced {
     speaker: Speaker,
+    /// Which of the owner's workers speaks on it, and how many there are.
+    worker: (u16, u16),
     offices: BTreeMap<u16, Office>,
 }
 
@@ -72,12 +74,14 @@ impl Announced {
 }
 
 /// Who speaks for a bucket.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Known {
     speaker: Speaker,
     /// Its first office in a row, and its newest one.
     since: Office,
     newest: Office,
+    /// Its workers that have said everything since then.
+    complete: BTreeSet<u16>,
 }
 
 /// The connections that a worker holds for other nodes.
@@ -96,19 +100,22 @@ impl Holder {
     /// Takes a frame of a channel in; `announced` belongs to that channel.
     pub fn handle(&mut self, announced: &mut Announced, frame: Frame) -> Result<(), HolderError> {
         match frame {
-            Frame::Hello { node, incarnation, .. } => announced.speaker = Some((node, incarnation)),
+            Frame::Hello { node, incarnation, worker, workers, .. } => {
+                announced.speaker = Some((node, incarnation));
+                announced.worker = (worker, workers);
+            }
             Frame::Office { bucket, office } => {
                 let speaker = announced.speaker;
                 let next = match self.known.get(&bucket) {
                     // Another worker of the process may have been told of a newer one already.
                     Some(known) if known.speaker == speaker && known.since <= office => {
-                        Known { newest: known.newest.max(office), ..*known }
+                        Known { newest: known.newest.max(office), ..known.clone() }
                     }
                     Some(known) if known.speaker == speaker || known.newest > office => {
                         let known = Some(known.newest);
                         return Err(HolderError::Office { bucket, said: Some(office), known });
                     }
-                    _ => Known { speaker, since: office, newest: office },
+                    _ => Known { speaker, since: office, newest: office, complete: BTreeSet::new() },
                 };
                 self.known.insert(bucket, next);
                 announced.offices.insert(bucket, office);
@@ -145,18 +152,24 @@ impl Holder {
                     self.remove(connection);
                 }
             }
-            Frame::Complete { bucket } => drop(self.office(announced, bucket)?),
+            Frame::Complete { bucket } => {
+                let office = self.office(announced, bucket)?;
+                let (worker, workers) = announced.worker;
+                if let Some(known) = self.known.get_mut(&bucket) {
+                    known.complete.insert(worker);
+                    let (all, since) = (known.complete.len() >= usize::from(workers), known.since);
+                    if all && self.counts(bucket, office) {
+                        self.drop_older(bucket, since);
+                    }
+                }
+            }
         }
         Ok(())
     }
 
-    /// Every worker of the bucket's owner has said [`Frame::Complete`] in this office: what it did not speak of is over, or was
-    /// said by an earlier owner to this node alone, and never went into effect.
-    pub fn complete(&mut self, bucket: u16, office: Office) {
-        let known = self.known.get(&bucket).filter(|known| known.speaker.is_some() && known.since <= office);
-        let Some(since) = known.map(|known| known.since).filter(|_| self.counts(bucket, office)) else {
-            return;
-        };
+    /// Every worker of the bucket's owner has said all it has: what none of them spoke of is over, or was said by an earlier owner
+    /// to this node alone, and never went into effect.
+    fn drop_older(&mut self, bucket: u16, since: Office) {
         for connection in self.buckets.get(&bucket).cloned().unwrap_or_default() {
             // What the process itself said in an earlier office stands.
             if self.held.get(&connection).is_some_and(|held| held.office < since) {
@@ -214,7 +227,10 @@ impl Holder {
     /// Takes everything of a bucket out: its owner is gone, and this node goes on. Frames of the old office are refused
     /// from now on.
     pub fn take_over(&mut self, bucket: u16, office: Office) -> Vec<(ConnectionId, Box<Held>)> {
-        self.known.insert(bucket, Known { speaker: None, since: office, newest: office });
+        self.known.insert(
+            bucket,
+            Known { speaker: None, since: office, newest: office, complete: BTreeSet::new() },
+        );
         self.forgotten.retain(|_, of| *of != bucket);
         let all = self.buckets.remove(&bucket).unwrap_or_default();
         all.into_iter().filter_map(|id| self.held.remove(&id).map(|held| (id, held))).collect()
@@ -305,10 +321,26 @@ mod tests {
         Frame::Begin { connection: ConnectionId(id), bucket, state: None, legs: BTreeMap::new() }
     }
 
-    /// The owner has one worker.
     fn complete(holder: &mut Holder, channel: &mut Announced) {
         holder.handle(channel, Frame::Complete { bucket: 7 }).unwrap();
-        holder.complete(7, channel.of(7).unwrap());
+    }
+
+    /// The copy of connection 1 is an earlier owner's; the next owner has two workers, who speak in offices of their own.
+    #[test]
+    fn copies_of_before_go_when_every_worker_of_the_owner_has_said_all() {
+        let mut holder = Holder::default();
+        let mut before = speaker(1);
+        holder.handle(&mut before, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
+        holder.handle(&mut before, begin(1, 7)).unwrap();
+        for number in 0..2 {
+            let mut channel = Announced { worker: (number, 2), ..speaker(2) };
+            let office = later(1 + u32::from(number));
+            holder.handle(&mut channel, Frame::Office { bucket: 7, office }).unwrap();
+            holder.handle(&mut channel, begin(2 + u64::from(number), 7)).unwrap();
+            assert_eq!(holder.len(), 2 + usize::from(number), "what was said before stands");
+            complete(&mut holder, &mut channel);
+        }
+        assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [2, 3]);
     }
 
     fn later(moves: u32) -> Office {

@@ -14,7 +14,7 @@ mod figures;
 mod senses;
 
 use super::chorus::Chorus;
-use super::instruction::{Instruction, term};
+use super::instruction::{Instruction, Kept, term};
 use super::keeper::{Keeper, Line};
 use super::last::LastWords;
 use super::mailbox::Mailbox;
@@ -310,7 +310,12 @@ impl Agent {
                 }
             }
             Report::Complete { bucket, office } => self.node.handle_stored(bucket, term(office), COMPLETE),
-            Report::Frozen { bucket, office, freeze } => {
+            Report::Frozen { bucket, office, freeze, mine } => {
+                if !mine.is_empty() {
+                    // Before the role that may follow: letters to a worker stay in order.
+                    let kept = Kept { bucket, freeze, frames: mine };
+                    (self.tell)(usize::from(bucket.0) % self.workers, Instruction::Keep(Arc::new(kept)));
+                }
                 if state.chorus.frozen(worker, bucket, office, freeze) {
                     self.node.handle_frozen(now, bucket, term(office), freeze, COMPLETE);
                 }

@@ -3,7 +3,7 @@
 //! Nothing is put back when the process ends: another process may have come to rely on it, and an address that goes away
 //! would make the kernel answer for connections that another node carries on.
 
-use crate::control::message::info;
+use crate::control::message::{info, warning};
 use anyhow::{Context, Result};
 use evergate_bpf::PortBlocks;
 use std::net::IpAddr;
@@ -81,11 +81,13 @@ pub(crate) fn add_addresses(addresses: impl Iterator<Item = IpAddr>) -> Result<(
 
 /// Clears away what a process before this one left at the cluster's addresses: clients whose connections nobody else knows would
 /// be heard by sockets that nobody reads.
-pub(crate) fn destroy_orphans(addresses: &[IpAddr]) -> Result<()> {
-    let count = evergate_sys::destroy_orphans(addresses)
-        .context("cannot clear away sockets that a process before this one left: this needs CAP_NET_ADMIN")?;
-    if count > 0 {
-        info(format_args!("{count} sockets that a process before this one had left are gone"));
+pub(crate) fn destroy_orphans(addresses: &[IpAddr]) {
+    match evergate_sys::destroy_orphans(addresses) {
+        Ok(0) => {}
+        Ok(count) => info(format_args!("{count} sockets that a process before this one had left are gone")),
+        Err(error) => warning(format_args!(
+            "sockets that a process before this one left cannot be cleared away ({error}; this needs CAP_NET_ADMIN): clients \
+             whose connections began just before it ended may wait for a minute or two"
+        )),
     }
-    Ok(())
 }

@@ -29,7 +29,7 @@ impl Idle {
                 }
             }
             Instruction::TakeOver(round) => reporter.send(Report::Resumed(self.resume(worker, round))),
-            Instruction::Void => {}
+            Instruction::Void | Instruction::Keep(_) => {}
         }
     }
 
@@ -58,7 +58,7 @@ fn play(reporter: &Reporter, bucket: Bucket, role: Role, holds: bool) {
                 reporter.send(Report::CaughtUp { bucket, node, office });
             }
             if let Some(freeze) = freeze_for {
-                reporter.send(Report::Frozen { bucket, office, freeze });
+                reporter.send(Report::Frozen { bucket, office, freeze, mine: Vec::new() });
             }
         }
         Role::Backup { term, .. } if holds => {

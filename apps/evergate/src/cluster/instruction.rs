@@ -1,7 +1,7 @@
 //! What the agent tells a worker.
 
-use evergate_cluster::{Bucket, Incarnation, NodeId, Role, Term, ViewId};
-use evergate_mirror::Office;
+use evergate_cluster::{Bucket, Freeze, Incarnation, NodeId, Role, Term, ViewId};
+use evergate_mirror::{Frame, Office};
 use std::sync::Arc;
 
 /// What the agent tells a worker.
@@ -11,8 +11,21 @@ pub enum Instruction {
     Roles(Vec<(Bucket, Role)>),
     /// The buckets are ours and on hold: continue their connections.
     TakeOver(Arc<Round>),
+    /// Connections of a frozen bucket that another worker carries: they are kept here should the bucket be handed over.
+    Keep(Arc<Kept>),
     /// Drop everything that is held or mirrored: this node has lost its place in the cluster.
     Void,
+}
+
+/// What a worker had of a bucket when it became quiet.
+#[derive(Debug)]
+pub struct Kept {
+    /// The bucket.
+    pub bucket: Bucket,
+    /// For which move.
+    pub freeze: Freeze,
+    /// Its connections, whole.
+    pub frames: Vec<Frame>,
 }
 
 /// Buckets that came to this node together.

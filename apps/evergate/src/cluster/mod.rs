@@ -28,7 +28,7 @@ mod witness;
 pub use agent::Order;
 pub use ground::Ground;
 pub(crate) use instruction::office;
-pub use instruction::{Instruction, Round};
+pub use instruction::{Instruction, Kept, Round};
 pub(crate) use roles::gate_node;
 pub use running::{Handle, Running};
 pub use secrets::fresh_key;
@@ -36,7 +36,7 @@ pub use secrets::fresh_key;
 use mailbox::Mailbox;
 
 use evergate_cluster::{Bucket, Freeze, Incarnation, NodeId};
-use evergate_mirror::{LegFacts, Office};
+use evergate_mirror::{Frame, LegFacts, Office};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -176,6 +176,8 @@ pub enum Report {
         office: Office,
         /// For which move.
         freeze: Freeze,
+        /// Its connections here, as they are, for the worker that holds copies of the bucket.
+        mine: Vec<Frame>,
     },
 }
 

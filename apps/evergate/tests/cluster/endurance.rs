@@ -93,7 +93,8 @@ impl Cluster<'_> {
             (Failure::Paused, _) => node.as_ref().unwrap().process.signal(if over { "CONT" } else { "STOP" }),
             (Failure::Stopped, false) => node.as_ref().unwrap().process.signal("TERM"),
             (Failure::Stopped, true) => {
-                node.take().unwrap().process.wait();
+                let status = node.take().unwrap().process.wait();
+                assert!(status.success(), "node {number}: {status}");
             }
             _ => {}
         }

@@ -96,7 +96,6 @@ fn take_in(
     if let Some(bucket) = completes
         && let Some(office) = incoming.announced.of(bucket)
     {
-        holder.complete(bucket, office);
         reports.push(Report::Complete { bucket: Bucket(bucket), office });
     }
     Ok(())

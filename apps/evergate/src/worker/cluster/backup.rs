@@ -117,6 +117,11 @@ impl Worker {
                 self.look_at_waiting();
             }
             Instruction::TakeOver(round) => self.take_over(&round),
+            Instruction::Keep(kept) => {
+                if let Some(cluster) = &mut self.cluster {
+                    cluster.kept.entry(kept.bucket).or_default().push(kept);
+                }
+            }
             Instruction::Void => self.void(),
         }
     }
@@ -130,6 +135,7 @@ impl Worker {
             cluster.forgetting.clear();
             cluster.freezing.clear();
             cluster.frozen.clear();
+            cluster.kept.clear();
             cluster.named.clear();
             cluster.roles.fill(Role::NOTHING);
             cluster.outgoing.clear();
@@ -225,7 +231,6 @@ impl Cluster {
         workers.insert(worker);
         if workers.len() >= self.layout.workers {
             self.complete.remove(&bucket);
-            self.holder.complete(bucket.0, office);
             self.report(Report::Complete { bucket, office });
         }
     }

@@ -5,10 +5,11 @@
 
 use super::super::slab::Key;
 use super::Cluster;
-use crate::cluster::{Report, gate_node, office};
+use crate::cluster::{Kept, Report, gate_node, office};
 use crate::worker::Worker;
 use evergate_cluster::{Bucket, MemberSet, Role};
 use evergate_mirror::{Frame, Haste, Office};
+use std::sync::Arc;
 
 impl Worker {
     /// Notes what a role says about freezing.
@@ -29,6 +30,7 @@ impl Worker {
             }
             return;
         }
+        let kept = cluster.kept.remove(&bucket).unwrap_or_default();
         match (role, before) {
             (Role::Owner { .. }, Some(_)) => {
                 // The move was called off: what waited goes on.
@@ -39,26 +41,39 @@ impl Worker {
                     self.put_again(key);
                 }
             }
-            (Role::Backup { in_sync: true, .. }, Some((_, office))) if frozen => {
-                self.keep_frozen(bucket, office)
+            (Role::Backup { in_sync: true, .. }, Some((freeze, office)))
+                if frozen && cluster.holds_copies_of(bucket) =>
+            {
+                self.keep_frozen(bucket, office, kept.iter().filter(|kept| kept.freeze == freeze))
             }
             _ => {}
         }
     }
 
     /// The bucket is handed over, but its new owner may die before it has said anything: until it speaks this node counts as
-    /// one that has everything.
-    fn keep_frozen(&mut self, bucket: Bucket, office: Office) {
-        let keys = self.keys_of(bucket);
+    /// one that has everything. Copies of a bucket are one worker's, whoever carried its connections.
+    fn keep_frozen<'a>(
+        &mut self,
+        bucket: Bucket,
+        office: Office,
+        others: impl Iterator<Item = &'a Arc<Kept>>,
+    ) {
+        let mine = self.whole_of(bucket);
         let Some(cluster) = &mut self.cluster else { return };
+        for frame in others.flat_map(|kept| kept.frames.iter().cloned()).chain(mine) {
+            cluster.holder.keep(office, frame);
+        }
+    }
+
+    /// The connections of a bucket that this worker carries, or ends, as a backup would hold them.
+    fn whole_of(&mut self, bucket: Bucket) -> Vec<Frame> {
+        let keys = self.keys_of(bucket);
         let mine = keys.into_iter().filter_map(|key| self.clients.get(key)).filter_map(|client| {
             let mirroring = client.mirroring.as_ref()?;
             Some(mirroring.whole(client.connection.id()))
         });
-        let frames: Vec<Frame> = mine.chain(cluster.ending_frames(bucket)).collect();
-        for frame in frames {
-            cluster.holder.keep(office, frame);
-        }
+        let ending = self.cluster.iter().flat_map(|cluster| cluster.ending_frames(bucket));
+        mine.chain(ending).collect()
     }
 
     /// Whether the connection must not be touched.
@@ -88,16 +103,25 @@ impl Worker {
             if !held || self.cluster.as_ref().is_some_and(|cluster| cluster.is_pending(bucket)) {
                 continue;
             }
-            if let Some(cluster) = &mut self.cluster
-                && cluster.frozen.insert(bucket)
-            {
-                cluster.report(Report::Frozen { bucket, office, freeze });
+            let Some(cluster) = &mut self.cluster else { return };
+            if !cluster.frozen.insert(bucket) {
+                continue;
+            }
+            let elsewhere = !cluster.holds_copies_of(bucket);
+            let mine = if elsewhere { self.whole_of(bucket) } else { Vec::new() };
+            if let Some(cluster) = &self.cluster {
+                cluster.report(Report::Frozen { bucket, office, freeze, mine });
             }
         }
     }
 }
 
 impl Cluster {
+    /// Whether copies of the bucket would be this worker's.
+    fn holds_copies_of(&self, bucket: Bucket) -> bool {
+        self.worker_of(bucket) == self.worker
+    }
+
     /// Whether everything that was said of a bucket has arrived: what comes after the next owner's first word is not believed.
     fn is_heard(&self, bucket: Bucket) -> bool {
         let mut channels = self.outgoing.values().filter(|outgoing| outgoing.follows(bucket));

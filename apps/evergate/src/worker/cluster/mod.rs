@@ -34,7 +34,7 @@ pub(crate) use owner::Mirroring;
 
 use super::Worker;
 use super::slab::{Key, Source};
-use crate::cluster::{Layout, Report, Reporter};
+use crate::cluster::{Kept, Layout, Report, Reporter};
 use backup::Incoming;
 use channel::Outgoing;
 use evergate_base::Micros;
@@ -129,6 +129,8 @@ pub(crate) struct Cluster {
     freezing: BTreeMap<Bucket, (Freeze, Office)>,
     /// Those that are quiet, and were reported: the next owner may go on at any moment.
     frozen: BTreeSet<Bucket>,
+    /// What other workers had of them when they became quiet, where this one holds their copies.
+    kept: BTreeMap<Bucket, Vec<Arc<Kept>>>,
     /// Backups that the agent was told are complete, while our role does not say so yet.
     named: BTreeSet<(Bucket, NodeId)>,
     reports: Reporter,
@@ -185,6 +187,7 @@ impl Cluster {
             haste: Haste::None,
             freezing: BTreeMap::new(),
             frozen: BTreeSet::new(),
+            kept: BTreeMap::new(),
             named: BTreeSet::new(),
             reports,
             prober: evergate_sys::Prober::new()?,

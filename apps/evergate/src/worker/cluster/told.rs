@@ -14,7 +14,7 @@ use crate::worker::Worker;
 use evergate_bpf::Flow;
 use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::Frame;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Connections go on in this order: those with something on its way, and those that rest.
@@ -248,12 +248,21 @@ impl Worker {
     ) -> (Vec<(Bucket, Vec<Take>)>, Vec<Take>) {
         let (mut ready, mut gone) = (Vec::new(), Vec::new());
         let Some(cluster) = &self.cluster else { return (ready, gone) };
+        // That a bucket is done is said after its resting connections: all others of it must have been said before.
+        let busy: BTreeSet<Bucket> = match stage {
+            Stage::Busy => BTreeSet::new(),
+            Stage::Resting => {
+                left.keys().filter(|(of, _)| *of == Stage::Busy).map(|(_, bucket)| *bucket).collect()
+            }
+        };
         for ((of, bucket), takes) in std::mem::take(left) {
             match cluster.role(bucket) {
                 _ if of != stage => {
                     left.insert((of, bucket), takes);
                 }
-                Role::Owner { .. } if cluster.untold(stage, bucket).is_empty() => ready.push((bucket, takes)),
+                Role::Owner { .. } if !busy.contains(&bucket) && cluster.untold(stage, bucket).is_empty() => {
+                    ready.push((bucket, takes))
+                }
                 Role::Owner { .. } => {
                     left.insert((of, bucket), takes);
                 }
