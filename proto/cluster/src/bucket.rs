@@ -54,6 +54,8 @@ pub(crate) struct Office {
     handing: Option<Handing>,
     /// As the new owner: members that have not heard of the move.
     unaware: MemberSet,
+    /// What was fed in a term of a view that is not installed here yet: mirror channels may be faster than its commit.
+    early: Option<Stored>,
     /// Load, as the shell told.
     pub(crate) load: u64,
     /// As the owner: mirrored to one more backup only to move there.
@@ -128,9 +130,14 @@ impl Office {
             generation: to.generation,
             begin: owner.then_some(begin),
             in_sync,
-            stored: if keeps { self.stored } else { Stored::default() },
+            stored: match self.early.filter(|early| early.term.view == view) {
+                Some(early) => early,
+                None if keeps => self.stored,
+                None => Stored::default(),
+            },
             backups: if owner { to.in_sync } else { MemberSet::EMPTY },
             listed: if owner { to.listed } else { MemberSet::EMPTY },
+            early: self.early.filter(|early| early.term.view > view),
             load: self.load,
             ..Office::default()
         };
@@ -225,8 +232,11 @@ impl Node {
     /// A snapshot counts when it is complete; until then the former mirror is kept.
     pub fn handle_stored(&mut self, bucket: Bucket, term: Term, index: u64) {
         let Some(office) = self.offices.get_mut(usize::from(bucket.0)) else { return };
-        if !self.established
-            || term.view != self.view
+        if !self.established || term.view > self.view {
+            office.early = office.early.filter(|early| early.term > term).or(Some(Stored { term, index }));
+            return;
+        }
+        if term.view != self.view
             || term < office.stored.term
             || (office.dropped && office.moves == term.moves)
         {
@@ -537,6 +547,30 @@ impl Office {
         if let Some(Handing { to, index, in_sync, listed }) = self.handing {
             let change = Change::Move { generation, index, in_sync, listed };
             queue.push((to, Op { bucket, moves: moves + 1, change }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_fed_before_its_view_is_installed_counts_in_it() {
+        let [owner, me] = [NodeId(0), NodeId(1)];
+        let view = |epoch| ViewId { epoch, ..ViewId::default() };
+        let stored = |epoch| Stored { term: Term { view: view(epoch), moves: 0 }, index: 1 };
+        let to = Assignment {
+            owner,
+            in_sync: MemberSet::EMPTY,
+            listed: MemberSet::of(me),
+            generation: Generation(view(1)),
+        };
+        for (early, counts) in [(stored(2), true), (stored(3), false)] {
+            let mut office = Office { early: Some(early), ..Office::default() };
+            office.assign(&to, me, view(2), true, false);
+            assert_eq!(office.stored == early, counts);
+            assert_eq!(office.early, Some(early).filter(|_| !counts));
         }
     }
 }
