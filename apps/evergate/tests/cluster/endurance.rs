@@ -1,6 +1,6 @@
 //! Any proper subset of the nodes fails, at moments and in ways that chance chooses, again and again: nothing breaks.
 //!
-//! `make test` runs a few rounds; `EVERGATE_ROUNDS=n` runs as many, with a seed of its own each.
+//! `make test` runs a few rounds; `EVERGATE_ROUNDS=n` runs as many.
 
 use crate::traffic::{self, Traffic};
 use crate::world::{Family, Node, World, eventually, privileged, settled};
