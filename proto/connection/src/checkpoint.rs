@@ -466,6 +466,20 @@ mod tests {
         assert_eq!((remote.log.last(), remote.is_between_messages()), (2, true));
     }
 
+    #[test]
+    fn the_last_record_of_a_direction_counts_only_with_a_place_behind_the_servers_end() {
+        let mut remote = Remote::default();
+        remote.push_record_end(RecordEnd { output: 10, plain: 10, ..RecordEnd::default() });
+        remote.push_record_end(RecordEnd { output: 34, plain: 10, last: true, ..RecordEnd::default() });
+        remote.client_acked = 34;
+        remote.checkpoint_server();
+        assert_eq!(remote.last_end.output, 10, "whoever goes on from there says the end again");
+        let phase = Phase::Ended;
+        remote.push_server_point(ServerPoint { leg: 1, input: 9, rx: None, plain: 10, request: 1, phase });
+        remote.checkpoint_server();
+        assert_eq!(remote.last_end.output, 34);
+    }
+
     /// As after a take-over: a server whose stash is full is heard again only after the client has all that is known.
     #[test]
     fn a_place_that_is_known_late_makes_room_for_the_stash() {
