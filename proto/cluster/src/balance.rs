@@ -132,7 +132,10 @@ impl Node {
         }
         let total: u128 = loads.iter().map(|(_, load, _)| u128::from(*load)).sum();
         let weight: u128 = loads.iter().map(|(_, _, weight)| u128::from(*weight)).sum();
-        let share = |own: u64| (total * u128::from(own)).checked_div(weight).map_or(0, |s| s as u64);
+        // Rounded down, nothing swings back; a draining node takes nothing back, and shares that are rounded up have room for
+        // all it has.
+        let up = if self.draining { weight.saturating_sub(1) } else { 0 };
+        let share = |own: u64| (total * u128::from(own) + up).checked_div(weight).map_or(0, |s| s as u64);
         let Some(mut mine) = loads.iter().find(|(id, ..)| *id == me).map(|(_, load, _)| *load) else {
             return;
         };
