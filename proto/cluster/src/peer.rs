@@ -207,6 +207,8 @@ impl Peer {
         self.hello = None;
         self.clock_us = 0;
         self.expiry = Micros(0);
+        // It forgot what it held and begins anew. How soon it may do that after dying often is its own affair.
+        (self.shunned_until, self.shunned_for) = (Micros(0), Micros(0));
         self.forget_words();
     }
 

@@ -352,15 +352,22 @@ fn a_backup_that_fails_again_and_again_is_tried_less_and_less() {
     let owner = (0..2).find(|id| world.hosts[*id].node.gate_listed(Bucket(0)).is_some()).unwrap();
     let listed =
         |world: &World| world.hosts[owner].node.gate_listed(Bucket(0)).is_some_and(|all| !all.is_empty());
-    let mut waits = Vec::new();
-    for _ in 0..5 {
+    let wait = |world: &mut World| {
         world.drop_backup(owner, 1 - owner);
         assert_eq!(world.run_until(1_000_000, |world| !listed(world)), Ok(true), "{}", world.describe());
         let from = world.now;
         assert_eq!(world.run_until(1_000_000, listed), Ok(true), "{}", world.describe());
-        waits.push(world.now - from);
-    }
+        world.now - from
+    };
+    let waits: Vec<u64> = (0..5).map(|_| wait(&mut world)).collect();
     assert!(waits[4] > 2 * waits[0] && waits[4] < 400_000, "{waits:?}");
+    // Who died and comes anew fails for the first time.
+    world.crash(1 - owner);
+    world.run_for(50_000).unwrap();
+    world.restart(1 - owner);
+    assert_eq!(world.run_until(3_000_000, World::is_settled), Ok(true), "{}", world.describe());
+    let anew = wait(&mut world);
+    assert!(anew < 2 * waits[0], "{anew} after {waits:?}");
 }
 
 #[test]

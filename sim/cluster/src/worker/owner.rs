@@ -393,14 +393,14 @@ impl Worker {
         }
     }
 
-    /// The channel to a backup has broken: it is given up, and the cluster decides what follows.
+    /// The channel to a backup has broken: copies that are waited for are given up, and the cluster decides what follows.
     pub(crate) fn lose_outgoing(&mut self, node: NodeId, channel: u64) {
         if self.outgoing.get(&node).is_some_and(|outgoing| outgoing.number == channel) {
             self.outgoing.remove(&node);
             if self.mutation == Mutation::GapsFollow {
                 return;
             }
-            for (bucket, _, _, office) in self.gaps().into_iter().filter(|gap| gap.1 == node) {
+            for (bucket, _, _, office) in self.gaps().into_iter().filter(|gap| gap.1 == node && !gap.2) {
                 self.reports.push(Report::Incomplete { bucket: Bucket(bucket), node, office });
             }
         }

@@ -324,18 +324,28 @@ impl Cluster {
             result = outgoing.push(bucket, &Frame::Office { bucket: bucket.0, office: now }, None);
         }
         if let Err(error) = result.and_then(|()| outgoing.push(bucket, frame, notice)) {
-            self.lose(peer, &error.to_string());
+            self.give_up(peer, &error.to_string());
         }
     }
 
-    /// A backup cannot be reached, or is too slow: it is given up, and the cluster decides what follows.
+    /// A backup cannot be reached: those of its copies that are waited for are given up, and the cluster decides what follows;
+    /// those that are only being filled are filled anew ([`Worker::tend_channels`]).
     pub(super) fn lose(&mut self, peer: (NodeId, usize), why: &str) {
+        self.end_channel(peer, why, |gap| !gap.syncing);
+    }
+
+    /// A backup is too slow: it would be with the same again.
+    pub(super) fn give_up(&mut self, peer: (NodeId, usize), why: &str) {
+        self.end_channel(peer, why, |_| true);
+    }
+
+    fn end_channel(&mut self, peer: (NodeId, usize), why: &str, is_lost: impl Fn(&Gap) -> bool) {
         if self.outgoing.remove(&peer).is_none() {
             return;
         }
         self.note_missed_sessions(peer.0);
         self.report(Report::ChannelLost { node: peer.0, why: why.to_owned() });
-        let buckets = self.gaps().into_iter().filter(|gap| gap.node == peer.0);
+        let buckets = self.gaps().into_iter().filter(|gap| gap.node == peer.0 && is_lost(gap));
         let buckets: Vec<_> = buckets.map(|gap| (gap.bucket, gap.office)).collect();
         if !buckets.is_empty() {
             self.report(Report::Incomplete { node: peer.0, buckets });

@@ -114,7 +114,7 @@ impl Cluster {
         }
         let peer = *peer;
         if let Err(error) = outgoing.feed.push(&Frame::Sessions(news), None) {
-            self.lose(peer, &error.to_string());
+            self.give_up(peer, &error.to_string());
         }
     }
 }
