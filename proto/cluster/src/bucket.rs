@@ -48,6 +48,8 @@ pub(crate) struct Office {
     pub(crate) gone: MemberSet,
     /// As the owner: to be handed to, since when.
     pub(crate) freezing: Option<(Freeze, Micros)>,
+    /// As the owner: quiet for that move, with everything up to this entry.
+    quiet: Option<u64>,
     /// As the owner: attempts to hand it on, in this view.
     freezes: u32,
     /// As the last owner: handed on, with the sets of the new owner, until it says that it has it.
@@ -265,27 +267,37 @@ impl Node {
     }
 
     /// As the owner: the bucket is quiet for this move, nothing was emitted beyond `index`, and the node that it is frozen for
-    /// has acknowledged everything up to there. From this call on it is not ours. What is said of a move that was called off
-    /// counts for no other one.
+    /// has acknowledged everything up to there. From this call on it may not be ours. What is said of a move that was called
+    /// off counts for no other one.
     pub fn handle_frozen(&mut self, now: Micros, bucket: Bucket, term: Term, freeze: Freeze, index: u64) {
         self.note_now(now);
-        let (me, view, pending) = (self.me.id, self.view, self.pending.is_some());
+        let (me, view) = (self.me.id, self.view);
         let Some(office) = self.offices.get_mut(usize::from(bucket.0)) else { return };
         let Some((asked, _)) = office.freezing else { return };
         let stale = asked != freeze || term != (Term { view, moves: office.moves });
-        if pending || stale || office.owner != Some(me) {
+        if stale || office.owner != Some(me) {
             return;
         }
-        let to = asked.to;
-        let in_sync = office.required();
-        let (in_sync, listed) = (in_sync.with(me), office.listed.with(me));
-        office.stored = Stored { term, index };
+        office.quiet = Some(index);
+        self.hand_over(bucket);
+    }
+
+    /// Gives a bucket away that is quiet. Not while a backup is being added: it may or may not know that it is in sync, so it
+    /// could neither be named to the next owner nor be left out.
+    fn hand_over(&mut self, bucket: Bucket) {
+        let (me, view, pending) = (self.me.id, self.view, self.pending.is_some());
+        let Some(office) = self.offices.get_mut(usize::from(bucket.0)) else { return };
+        let (Some((Freeze { to, .. }, _)), Some(index)) = (office.freezing, office.quiet) else { return };
+        if pending || office.owner != Some(me) || !office.adding.is_empty() || !office.backups.contains(to) {
+            return;
+        }
+        let (in_sync, listed) = (office.backups.with(me), office.listed.with(me));
+        office.stored = Stored { term: Term { view, moves: office.moves }, index };
         office.handing = Some(Handing { to, index, in_sync, listed });
         office.freezing = None;
         office.owner = Some(to);
         office.in_sync = true;
         office.begin = None;
-        office.adding.clear();
         office.dropping = MemberSet::EMPTY;
         office.destined = None;
         self.touch(bucket);
@@ -327,6 +339,7 @@ impl Node {
         if can {
             office.freezes = office.freezes.wrapping_add(1);
             office.freezing = Some((Freeze { to, number: office.freezes }, now));
+            office.quiet = None;
             self.touch(bucket);
         }
         can
@@ -458,6 +471,7 @@ impl Node {
                 if office.owner == Some(me) && known == op.moves {
                     office.handle_answer(from, op.change);
                     self.note_change(op.bucket);
+                    self.hand_over(op.bucket);
                 }
                 Ok(None)
             }

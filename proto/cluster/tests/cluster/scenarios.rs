@@ -1,6 +1,8 @@
 //! Single stories with the default timers: how long a take-over takes, leaving, draining, joining, coming back.
 
-use evergate_cluster::{Bucket, Config, DATAGRAM_BYTES_MAX, Event, Mode, Path, Role, Standing, Timing};
+use evergate_cluster::{
+    Bucket, Config, DATAGRAM_BYTES_MAX, Event, Mode, NodeId, Path, Role, Standing, Timing,
+};
 
 use evergate_base::Micros;
 
@@ -376,7 +378,7 @@ fn a_report_of_a_move_that_was_called_off_does_not_count_for_the_next() {
     let mut world = settled(5, Config { timing, ..config(2, 1, 1, Mode::Witness) });
     world.run_for(100_000).unwrap();
     let owner = (0..2).find(|id| world.hosts[*id].node.gate_listed(Bucket(0)).is_some()).unwrap();
-    let to = evergate_cluster::NodeId(1 - owner as u8);
+    let to = NodeId(1 - owner as u8);
     let clock = world.hosts[owner].clock(world.now);
     let node = &mut world.hosts[owner].node;
     let asked = |node: &evergate_cluster::Node| match node.role(Bucket(0)) {
@@ -396,6 +398,33 @@ fn a_report_of_a_move_that_was_called_off_does_not_count_for_the_next() {
     assert!(node.gate_listed(Bucket(0)).is_some(), "given away on the word about another move");
     node.handle_frozen(later, Bucket(0), term, second, 1);
     assert!(node.gate_listed(Bucket(0)).is_none());
+}
+
+/// Were it handed on before, the next owner would count a backup that may not know that it is one, and could give the bucket
+/// to it, who would not take it.
+#[test]
+fn a_bucket_is_not_handed_on_while_a_backup_is_being_added() {
+    for seed in 0..5 {
+        let mut world = settled(seed, config(3, 1, 2, Mode::Witness));
+        let owner = (0..3).find(|id| world.hosts[*id].node.gate_listed(Bucket(0)).is_some()).unwrap();
+        let [to, other] = [(owner + 1) % 3, (owner + 2) % 3];
+        world.drop_backup(owner, other);
+        let is_filled = |world: &World| {
+            let role = world.hosts[owner].node.role(Bucket(0));
+            matches!(role, Role::Owner { syncing, .. } if syncing.contains(NodeId(other as u8)))
+        };
+        assert_eq!(world.run_until(1_000_000, is_filled), Ok(true), "{}", world.describe());
+        let clock = world.hosts[owner].clock(world.now);
+        let node = &mut world.hosts[owner].node;
+        node.move_bucket(clock, Bucket(0), NodeId(to as u8));
+        let Role::Owner { term, freeze_for: Some(freeze), .. } = node.role(Bucket(0)) else { panic!() };
+        node.handle_caught_up(clock, Bucket(0), term, NodeId(other as u8), 0);
+        node.handle_frozen(clock, Bucket(0), term, freeze, 0);
+        assert!(node.gate_listed(Bucket(0)).is_some(), "handed on");
+        let is_moved =
+            |world: &World| world.is_settled() && world.hosts[to].node.gate_listed(Bucket(0)).is_some();
+        assert_eq!(world.run_until(1_000_000, is_moved), Ok(true), "seed {seed}\n{}", world.describe());
+    }
 }
 
 /// Everything between these hosts and the others is lost on one path.
