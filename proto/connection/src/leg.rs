@@ -285,12 +285,9 @@ impl Connection {
         let stashed = self.leg.as_mut().map(|leg| std::mem::take(&mut leg.stashed)).unwrap_or_default();
         let timer = self.natural_timer();
         self.arm(timer, io.now);
-        if !stashed.is_empty() {
-            match tls {
-                true => self.take_leg_stash(io, stashed),
-                false => self.take_response(io, &stashed),
-            }
-            self.note_server_point();
+        match tls {
+            true => self.take_leg_stash(io, stashed),
+            false => self.take_stash(io, &stashed),
         }
         if self.answering == Answering::Tunnel
             && self.leg.as_ref().is_some_and(|leg| leg.ends_at == Some(leg.in_pos))

@@ -306,6 +306,19 @@ impl Connection {
         }
     }
 
+    /// What was stashed of a restored leg's input. It comes at once, and the last of it may wait for more before the client gets
+    /// it: places in between let it be forgotten nevertheless, which makes room for what comes.
+    pub(crate) fn take_stash(&mut self, io: &mut Io<'_>, stashed: &[u8]) {
+        let id = self.leg_id();
+        for piece in stashed.chunks(PAYLOAD_MAX) {
+            if self.leg_id() != id {
+                return; // what is left is nobody's
+            }
+            self.take_response(io, piece);
+            self.note_server_point();
+        }
+    }
+
     /// A server's bytes by copying: a TLS server, an interim response, or a restored connection.
     pub(crate) fn take_response(&mut self, io: &mut Io<'_>, data: &[u8]) {
         let mut joined = Vec::new();

@@ -159,9 +159,23 @@ impl Connection {
         io.scratch.input = input;
     }
 
-    /// What was stashed of a restored leg's input: the backups have it.
+    /// What was stashed of a restored leg's input: the backups have it. Places are noted on the way, as in
+    /// [`Connection::take_stash`].
     pub(crate) fn take_leg_stash(&mut self, io: &mut Io<'_>, mut stashed: Vec<u8>) {
-        self.take_leg_bytes(io, &mut stashed);
+        let id = self.leg_id();
+        for piece in stashed.chunks_mut(PAYLOAD_MAX) {
+            if self.leg_id() != id {
+                return;
+            }
+            let mut raw = self.leg.as_mut().map(|leg| std::mem::take(&mut leg.raw)).unwrap_or_default();
+            if raw.is_empty() {
+                self.take_leg_bytes(io, piece);
+            } else {
+                raw.extend_from_slice(piece);
+                self.take_leg_bytes(io, &mut raw);
+            }
+            self.note_server_point();
+        }
     }
 
     /// Opens whole records and keeps the rest.

@@ -151,6 +151,10 @@ fn restore(state: &Mirrored, config: &Arc<Snapshot>) -> Result<(Pair, Option<Res
 
 /// A tunnel inside TLS whose server has said `said`, in records that the client has not acknowledged.
 fn tunnel(config: &Arc<Snapshot>, said: &[u8]) -> Mirrored {
+    tunnel_in_pieces(config, &[said])
+}
+
+fn tunnel_in_pieces(config: &Arc<Snapshot>, said: &[&[u8]]) -> Mirrored {
     let (mut peer, hello) = Peer::ours(&rustls::version::TLS13, 1);
     let mut pair = Pair::new(config, setup::TLS);
     pair.client_says(&hello);
@@ -160,7 +164,7 @@ fn tunnel(config: &Arc<Snapshot>, said: &[u8]) -> Mirrored {
     let output = pair.conn.output_position();
     pair.call(|conn, io| conn.handle_client_acked(io, output));
     pair.open();
-    pair.server_says(said);
+    said.iter().for_each(|piece| pair.server_says(piece));
     assert!(!pair.mirrored.boundaries.is_empty(), "records are decided");
     pair.mirrored
 }
@@ -237,6 +241,30 @@ fn runs_that_are_mirrored_can_be_read_and_repeated_whatever_the_amount() {
     fresh.boundaries.clear();
     let next = Pair::restore(&fresh, &config).mirrored;
     assert_eq!(Mirrored::decode(&next.encode().unwrap()), Ok(next));
+}
+
+/// A server whose packets were lost says one segment at a time, and the next one only when that is acknowledged.
+#[test]
+fn a_stash_that_is_full_and_ends_inside_a_run_makes_room_as_the_client_acknowledges() {
+    let config = config(Wire::Plain);
+    let said = noise(6 * RUN_BYTES_MAX, 4);
+    let decided = tunnel_in_pieces(&config, &[&said[..5000], &said[5000..]]);
+    let mut state = decided.clone();
+    let leg = state.routes.values().next().unwrap().leg;
+    let bytes = said[..1 << 20].to_vec(); // as much as is stashed of one direction
+    state.server_stash.insert(leg, evergate_mirror::Stash { position: 0, bytes });
+    let mut pair = Pair::restore(&state, &config);
+    for segment in said[1 << 20..].chunks(1428) {
+        let output = pair.conn.output_position();
+        pair.call(|conn, io| conn.handle_client_acked(io, output));
+        let before = pair.mirrored.server_frontier(leg);
+        pair.server_says(segment);
+        pair.call(|conn, io| conn.handle_server_stall(io));
+        assert_eq!(pair.mirrored.server_frontier(leg), before + segment.len() as u64, "acknowledged");
+    }
+    let mut expected = Pair::restore(&decided, &config);
+    expected.server_says(&said);
+    assert!(pair.to_client == expected.to_client, "the same records");
 }
 
 #[test]
