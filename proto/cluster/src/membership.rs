@@ -166,8 +166,9 @@ impl Node {
         if let Some(proposal) = &self.proposal {
             self.wanted_since = None;
             let (members, asked_at) = (proposal.members.clone(), proposal.asked_at);
+            let outbid = self.is_outbid(proposal, now);
             match self.target(now) {
-                Some(target) if target != members => self.propose(target),
+                Some(target) if target != members || outbid => self.propose(target),
                 _ if now.since(asked_at) >= self.config.timing.heartbeat => self.ask_again(now),
                 _ => {}
             }
@@ -194,6 +195,19 @@ impl Node {
         if now.since(since) >= self.stagger(target.set()) {
             self.propose(target);
         }
+    }
+
+    /// Whether a member has promised a later view than the one that is proposed, and nothing has come of that: it will never
+    /// promise this one.
+    fn is_outbid(&self, proposal: &Proposal, now: Micros) -> bool {
+        let waits =
+            self.pending.as_ref().is_none_or(|pending| now.since(pending.accepted_at) < self.patience());
+        let later = |peer: &crate::peer::Peer| {
+            proposal.members.contains(peer.member())
+                && self.hears(peer.member().id)
+                && peer.last.is_some_and(|last| last.promised > proposal.view)
+        };
+        !waits && self.peers.values().any(later)
     }
 
     /// Established nodes propose first, by id.

@@ -241,3 +241,22 @@ fn four_nodes_with_two_backups_never_both_serve_and_always_recover() {
     println!("{totals:?}");
     assert!(totals.takeovers > 100 && totals.handovers > 100, "{totals:?}");
 }
+
+/// Each of these failed once.
+#[test]
+fn seeds_that_found_something() {
+    let all = [
+        (12, 3, 1, Mode::Witness),    // handed on while a backup was being added
+        (12, 3, 1, Mode::Majority),   // the same
+        (988, 3, 1, Mode::Witness),   // the same
+        (2484, 3, 1, Mode::Majority), // the same
+        (128, 4, 2, Mode::Witness),   // the same
+        (3170, 4, 2, Mode::Witness),  // the same
+        (10093, 3, 1, Mode::Witness), // a proposer that was outbid waited for ever, and so did who outbid it
+    ];
+    for (seed, nodes, backups, mode) in all {
+        if let Err(failure) = storm(seed, nodes, backups, mode) {
+            panic!("seed {seed}, {nodes} nodes, {mode:?}: {}\n{}", failure.1, failure.0.describe());
+        }
+    }
+}
