@@ -8,6 +8,7 @@ mod support;
 
 mod breaks;
 mod chance;
+mod channels;
 mod clocks;
 mod crossing;
 mod demo;

@@ -77,8 +77,11 @@ impl Worker {
         let result = result.and_then(|()| Ok(ended?));
         let (speaker, worker) = (incoming.announced.speaker(), incoming.worker);
         if knew.is_none() && incoming.from.is_some() {
-            // What an earlier channel of the same worker still brings is older than what this one begins with.
-            let same = |other: &Incoming| other.announced.speaker() == speaker && other.worker == worker;
+            // What an earlier channel of the same worker still brings is older than what this one begins with. Of an earlier
+            // life of that node nothing more comes, and its end need not have been heard.
+            let node = |announced: &Announced| announced.speaker().map(|(node, _)| node);
+            let from = speaker.map(|(node, _)| node);
+            let same = |other: &Incoming| node(&other.announced) == from && other.worker == worker;
             for (_, slot) in cluster.incoming.iter_mut().enumerate().filter(|(other, _)| *other != index) {
                 slot.take_if(|other| same(other));
             }

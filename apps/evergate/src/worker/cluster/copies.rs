@@ -153,6 +153,7 @@ impl Worker {
         cluster.lane.sweep(Leases::now_ns());
         cluster.tend_endings(now);
         cluster.forget_late(now);
+        cluster.lose_mute(now);
         let mut broken: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
         for gap in cluster.gaps() {
             match gap.syncing {
@@ -325,6 +326,15 @@ impl Cluster {
         }
         if let Err(error) = result.and_then(|()| outgoing.push(bucket, frame, notice)) {
             self.give_up(peer, &error.to_string());
+        }
+    }
+
+    /// Gives up channels on which nobody answers.
+    fn lose_mute(&mut self, now: Micros) {
+        let channels = self.outgoing.iter_mut();
+        let mute: Vec<_> = channels.filter_map(|(peer, out)| out.is_mute(now).then_some(*peer)).collect();
+        for peer in mute {
+            self.lose(peer, "it does not answer");
         }
     }
 
