@@ -2,7 +2,7 @@
 //!
 //! An owner speaks through several channels, one for each of its workers, and they do not learn of a new office at the same
 //! moment. So a frame counts when the bucket's newest office was announced by the same process, on whichever channel, and
-//! its own channel's office is not older than that process's first one in a row.
+//! its own channel's office is not older than what another process announced before.
 //!
 //! A copy that was given up may be filled again in a later office, and the frames of either may come before this node has
 //! heard of it: [`Holder::forget`] names the first office that counts. What is said in an older one is passed over, and its
@@ -77,11 +77,20 @@ impl Announced {
 #[derive(Clone, Debug)]
 struct Known {
     speaker: Speaker,
-    /// Its first office in a row, and its newest one.
+    /// What another one had announced before it: its own offices are newer.
+    floor: Office,
+    /// Its oldest office in a row, and its newest one.
     since: Office,
     newest: Office,
     /// Its workers that have said everything since then.
     complete: BTreeSet<u16>,
+}
+
+impl Known {
+    fn begin(speaker: Speaker, office: Office) -> Known {
+        let complete = BTreeSet::new();
+        Known { speaker, floor: Office::default(), since: office, newest: office, complete }
+    }
 }
 
 /// The connections that a worker holds for other nodes.
@@ -108,14 +117,19 @@ impl Holder {
                 let speaker = announced.speaker;
                 let next = match self.known.get(&bucket) {
                     // Another worker of the process may have been told of a newer one already.
-                    Some(known) if known.speaker == speaker && known.since <= office => {
-                        Known { newest: known.newest.max(office), ..known.clone() }
-                    }
+                    Some(known) if known.speaker == speaker && known.floor <= office => Known {
+                        since: known.since.min(office),
+                        newest: known.newest.max(office),
+                        ..known.clone()
+                    },
                     Some(known) if known.speaker == speaker || known.newest > office => {
                         let known = Some(known.newest);
                         return Err(HolderError::Office { bucket, said: Some(office), known });
                     }
-                    _ => Known { speaker, since: office, newest: office, complete: BTreeSet::new() },
+                    before => Known {
+                        floor: before.map(|before| before.newest).unwrap_or_default(),
+                        ..Known::begin(speaker, office)
+                    },
                 };
                 self.known.insert(bucket, next);
                 announced.offices.insert(bucket, office);
@@ -227,10 +241,7 @@ impl Holder {
     /// Takes everything of a bucket out: its owner is gone, and this node goes on. Frames of the old office are refused
     /// from now on.
     pub fn take_over(&mut self, bucket: u16, office: Office) -> Vec<(ConnectionId, Box<Held>)> {
-        self.known.insert(
-            bucket,
-            Known { speaker: None, since: office, newest: office, complete: BTreeSet::new() },
-        );
+        self.known.insert(bucket, Known::begin(None, office));
         self.forgotten.retain(|_, of| *of != bucket);
         let all = self.buckets.remove(&bucket).unwrap_or_default();
         all.into_iter().filter_map(|id| self.held.remove(&id).map(|held| (id, held))).collect()
@@ -240,7 +251,8 @@ impl Holder {
     /// backup from now on, and the next owner may never say its first word.
     pub fn keep(&mut self, office: Office, frame: Frame) {
         let Frame::Begin { connection, bucket, state, legs } = frame else { return };
-        if self.counts(bucket, office) {
+        let is_newer = self.held.get(&connection).is_some_and(|held| held.office > office);
+        if self.counts(bucket, office) && !is_newer {
             let state = state.map(|state| *state).unwrap_or_default();
             self.insert(connection, Held { bucket, office, state, legs });
         }
@@ -440,6 +452,23 @@ mod tests {
         assert!(holder.handle(&mut second, begin(3, 7)).is_err());
         complete(&mut holder, &mut first);
         assert!(holder.is_empty());
+    }
+
+    #[test]
+    fn a_worker_that_is_late_with_the_first_office_of_its_owner_is_believed() {
+        let mut holder = Holder::default();
+        let mut before = speaker(1);
+        holder.handle(&mut before, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
+        let [mut fast, mut late] = [0, 1].map(|number| Announced { worker: (number, 2), ..speaker(2) });
+        holder.handle(&mut fast, Frame::Office { bucket: 7, office: later(2) }).unwrap();
+        holder.handle(&mut late, Frame::Office { bucket: 7, office: later(1) }).unwrap();
+        holder.handle(&mut late, begin(1, 7)).unwrap();
+        complete(&mut holder, &mut fast);
+        complete(&mut holder, &mut late);
+        assert_eq!(holder.len(), 1, "what it said stands");
+        assert!(holder.handle(&mut before, begin(2, 7)).is_err());
+        let mut older = speaker(2);
+        assert!(holder.handle(&mut older, Frame::Office { bucket: 7, office: Office::default() }).is_err());
     }
 
     #[test]
