@@ -85,6 +85,13 @@ impl Node {
             if office.owner != Some(me) || office.freezing.is_some() {
                 continue;
             }
+            // To whom nothing may be given in this term, it may be in the next one.
+            let barred = !office.gone.intersection(others).minus(shunned).is_empty();
+            let settled = office.destined.is_none() && !self.changed.contains(&bucket);
+            if self.draining && barred && settled && office.renew(self.view, self.members.set().without(me)) {
+                self.touch(Bucket(bucket));
+                continue;
+            }
             let destined = office.destined.map_or(MemberSet::EMPTY, MemberSet::of);
             let usable = office.listed.intersection(others).minus(office.dropping).minus(destined);
             if usable.len() < wanted && room.mirrors > 0 {

@@ -463,7 +463,9 @@ impl Node {
                 office.moves = op.moves;
                 office.in_sync = false;
                 office.dropped = true;
-                office.stored = Stored::default();
+                if office.stored.term <= term {
+                    office.stored = Stored::default(); // what was fed since is of the next term
+                }
                 self.touch(op.bucket);
                 Ok(Some(Change::Dropped))
             }
@@ -506,6 +508,9 @@ impl Node {
         }
         for bucket in thawed {
             self.touch(bucket);
+        }
+        for bucket in buckets {
+            self.hand_over(Bucket(bucket)); // a promise may have kept it
         }
         for (to, op) in queued {
             self.replies.entry(to).or_default().push(op);

@@ -8,6 +8,9 @@
 //! heard of it: [`Holder::forget`] names the first office that counts. What is said in an older one is passed over, and its
 //! channel believed, because its owner may not have heard of it either.
 //!
+//! An owner that said only part of what there is to say of a bucket, because a channel broke, says all of it anew and announces
+//! its office once more: what it does not mention then is over.
+//!
 //! Invariants: frames of a process count only until another one announces an office of the bucket; a connection is held
 //! under one bucket, and in no office that was given up; what a take-over gets is the fold of a prefix of what the owner
 //! queued.
@@ -29,6 +32,8 @@ pub struct Held {
     pub state: Mirrored,
     /// Its legs that may still be needed, by number; 0 is the client's.
     pub legs: BTreeMap<u32, LegFacts>,
+    /// Which of the owner's workers began it, in which telling.
+    pub by: (u16, u64),
 }
 
 /// What an owner says must not be believed.
@@ -58,7 +63,8 @@ pub struct Announced {
     speaker: Speaker,
     /// Which of the owner's workers speaks on it, and how many there are.
     worker: (u16, u16),
-    offices: BTreeMap<u16, Office>,
+    /// By bucket the newest office, and the telling in which its connections are begun.
+    offices: BTreeMap<u16, (Office, u64)>,
 }
 
 impl Announced {
@@ -69,7 +75,11 @@ impl Announced {
 
     /// The office last announced for a bucket.
     pub fn of(&self, bucket: u16) -> Option<Office> {
-        self.offices.get(&bucket).copied()
+        self.offices.get(&bucket).map(|(office, _)| *office)
+    }
+
+    fn by(&self, bucket: u16) -> (u16, u64) {
+        (self.worker.0, self.offices.get(&bucket).map_or(0, |(_, telling)| *telling))
     }
 }
 
@@ -103,6 +113,8 @@ pub struct Holder {
     since: BTreeMap<u16, Office>,
     /// Connections of what was given up, with their bucket: their owner may not have heard of it yet.
     forgotten: BTreeMap<ConnectionId, u16>,
+    /// Tellings so far.
+    tellings: u64,
 }
 
 impl Holder {
@@ -132,7 +144,15 @@ impl Holder {
                     },
                 };
                 self.known.insert(bucket, next);
-                announced.offices.insert(bucket, office);
+                let telling = match announced.offices.get(&bucket) {
+                    // Who stays in office need not repeat itself.
+                    Some((before, telling)) if *before != office => *telling,
+                    _ => {
+                        self.tellings += 1;
+                        self.tellings
+                    }
+                };
+                announced.offices.insert(bucket, (office, telling));
             }
             Frame::Sessions(_) => {} // of no connection: the channel's owner takes them before
             Frame::Begin { connection, bucket, state, legs } => {
@@ -144,7 +164,7 @@ impl Holder {
                     return Ok(());
                 }
                 let state = state.map(|state| *state).unwrap_or_default();
-                self.insert(connection, Held { bucket, office, state, legs });
+                self.insert(connection, Held { bucket, office, state, legs, by: announced.by(bucket) });
             }
             Frame::Leg { connection, leg, facts } => {
                 let Some(held) = self.known(announced, connection)? else { return Ok(()) };
@@ -169,6 +189,7 @@ impl Holder {
             Frame::Complete { bucket } => {
                 let office = self.office(announced, bucket)?;
                 let (worker, workers) = announced.worker;
+                self.drop_unmentioned(bucket, announced.by(bucket));
                 if let Some(known) = self.known.get_mut(&bucket) {
                     known.complete.insert(worker);
                     let (all, since) = (known.complete.len() >= usize::from(workers), known.since);
@@ -187,6 +208,18 @@ impl Holder {
         for connection in self.buckets.get(&bucket).cloned().unwrap_or_default() {
             // What the process itself said in an earlier office stands.
             if self.held.get(&connection).is_some_and(|held| held.office < since) {
+                self.remove(connection);
+            }
+        }
+    }
+
+    /// A worker of the bucket's owner has said all it has: what it began in an earlier telling, and not again, is over.
+    fn drop_unmentioned(&mut self, bucket: u16, (worker, telling): (u16, u64)) {
+        let Some(since) = self.known.get(&bucket).map(|known| known.since) else { return };
+        // Of this process, that is.
+        let is_over = |held: &Held| held.office >= since && held.by.0 == worker && held.by.1 < telling;
+        for connection in self.buckets.get(&bucket).cloned().unwrap_or_default() {
+            if self.held.get(&connection).is_some_and(|held| is_over(held)) {
                 self.remove(connection);
             }
         }
@@ -254,7 +287,7 @@ impl Holder {
         let is_newer = self.held.get(&connection).is_some_and(|held| held.office > office);
         if self.counts(bucket, office) && !is_newer {
             let state = state.map(|state| *state).unwrap_or_default();
-            self.insert(connection, Held { bucket, office, state, legs });
+            self.insert(connection, Held { bucket, office, state, legs, by: (0, 0) });
         }
     }
 
@@ -429,7 +462,7 @@ mod tests {
     #[test]
     fn workers_of_one_owner_may_learn_of_an_office_one_after_the_other() {
         let mut holder = Holder::default();
-        let (mut first, mut second) = (speaker(1), speaker(1));
+        let (mut first, mut second) = (speaker(1), Announced { worker: (1, 0), ..speaker(1) });
         for (channel, id) in [(&mut first, 1), (&mut second, 2)] {
             holder.handle(channel, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
             holder.handle(channel, begin(id, 7)).unwrap();
@@ -452,6 +485,36 @@ mod tests {
         assert!(holder.handle(&mut second, begin(3, 7)).is_err());
         complete(&mut holder, &mut first);
         assert!(holder.is_empty());
+    }
+
+    /// A connection may end while a channel is broken, and nobody hears of it.
+    #[test]
+    fn what_a_worker_does_not_mention_when_it_says_all_anew_is_over() {
+        let mut holder = Holder::default();
+        let channels = || [0, 1].map(|number| Announced { worker: (number, 2), ..speaker(1) });
+        let [mut first, mut second] = channels();
+        for (channel, ids) in [(&mut first, [1, 2]), (&mut second, [3, 4])] {
+            holder.handle(channel, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
+            ids.into_iter().for_each(|id| holder.handle(channel, begin(id, 7)).unwrap());
+            complete(&mut holder, channel);
+        }
+        assert_eq!(holder.len(), 4);
+        // A new channel of the first worker.
+        let [mut first, _] = channels();
+        holder.handle(&mut first, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
+        holder.handle(&mut first, begin(2, 7)).unwrap();
+        assert_eq!(holder.len(), 4, "what was said stands until it has said all");
+        complete(&mut holder, &mut first);
+        assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [2, 3, 4]);
+        // The second one's channel is the same, and it stays in another office.
+        for office in [OFFICE, later(1)] {
+            holder.handle(&mut second, Frame::Office { bucket: 7, office }).unwrap();
+        }
+        holder.handle(&mut second, begin(4, 7)).unwrap();
+        complete(&mut holder, &mut second);
+        complete(&mut holder, &mut first);
+        holder.check_invariants();
+        assert_eq!(holder.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [2, 4]);
     }
 
     #[test]
@@ -519,7 +582,7 @@ mod tests {
     #[test]
     fn what_another_worker_still_says_in_an_office_that_was_given_up_changes_nothing() {
         let mut holder = Holder::default();
-        let (mut first, mut second) = (speaker(1), speaker(1));
+        let (mut first, mut second) = (speaker(1), Announced { worker: (1, 0), ..speaker(1) });
         for channel in [&mut first, &mut second] {
             holder.handle(channel, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
         }

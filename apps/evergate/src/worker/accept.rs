@@ -79,6 +79,8 @@ impl Worker {
                 self.counters.reason(reason);
                 self.counters.refused.add(1);
                 self.give_back(&held);
+                // A FIN would be repeated, and leave when the bucket is ours again.
+                evergate_sys::reset_on_close(socket.as_raw_fd());
                 return;
             }
         };

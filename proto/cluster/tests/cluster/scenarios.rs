@@ -133,6 +133,21 @@ fn a_drained_node_ends_with_nothing_and_no_bucket_stalls() {
 }
 
 #[test]
+fn a_node_that_dropped_a_backup_can_be_drained_in_the_same_view() {
+    for seed in 0..10 {
+        let mut world = settled(seed, config(3, 16, 1, Mode::Witness));
+        let view = world.hosts[0].node.view();
+        world.drop_backup(0, 1);
+        world.run_for(500_000).unwrap();
+        let clock = world.hosts[0].clock(world.now);
+        world.hosts[0].node.set_draining(clock, true);
+        let empty = |world: &World| (0..16).all(|b| world.hosts[0].node.gate_listed(Bucket(b)).is_none());
+        assert_eq!(world.run_until(4_000_000, empty), Ok(true), "seed {seed}\n{}", world.describe());
+        assert_eq!(world.hosts[0].node.view(), view, "seed {seed}");
+    }
+}
+
+#[test]
 fn a_node_that_joins_gets_its_share_and_load_is_evened() {
     for seed in 0..10 {
         let mut world = World::new(seed, 3, config(3, 30, 1, Mode::Witness));

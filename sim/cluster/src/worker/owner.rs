@@ -316,6 +316,7 @@ impl Worker {
         let Some(outgoing) = self.outgoing.get_mut(&node) else { return };
         outgoing.follows.insert(bucket);
         outgoing.awaited.remove(&bucket);
+        outgoing.announced.remove(&bucket); // everything is said anew
         let mut frames = Vec::new();
         for key in self.keys_of(bucket) {
             let Some(client) = self.clients.get(&key) else { continue };
@@ -400,8 +401,12 @@ impl Worker {
             if self.mutation == Mutation::GapsFollow {
                 return;
             }
-            for (bucket, _, _, office) in self.gaps().into_iter().filter(|gap| gap.1 == node && !gap.2) {
-                self.reports.push(Report::Incomplete { bucket: Bucket(bucket), node, office });
+            for (bucket, _, syncing, office) in self.gaps().into_iter().filter(|gap| gap.1 == node) {
+                if syncing && !self.named.contains(&(bucket, node)) {
+                    self.acknowledged.extend(self.keys_of(bucket)); // it is not waited for any more
+                } else {
+                    self.reports.push(Report::Incomplete { bucket: Bucket(bucket), node, office });
+                }
             }
         }
     }
@@ -413,8 +418,12 @@ impl Worker {
         let frozen = self.frozen.remove(&bucket);
         match (role, before) {
             (Role::Owner { term, freeze_for: Some(freeze), .. }, _) => {
-                self.freezing.insert(bucket, (freeze, office(term)));
+                let wanted = (freeze, office(term));
+                self.freezing.insert(bucket, wanted);
                 kernel.held.insert(bucket);
+                if frozen && before == Some(wanted) {
+                    self.frozen.insert(bucket); // it was reported
+                }
             }
             (Role::Owner { .. }, Some(_)) => {
                 // The move was called off: what waited goes on.

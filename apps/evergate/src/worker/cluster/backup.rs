@@ -132,6 +132,11 @@ impl Worker {
     /// This node has lost its place: what it held or served is continued elsewhere, or lost.
     fn void(&mut self) {
         if let Some(cluster) = &mut self.cluster {
+            for bucket in
+                (0..evergate_cluster::BUCKETS).map(Bucket).filter(|bucket| cluster.is_pending(*bucket))
+            {
+                cluster.set_pending(bucket, false);
+            }
             cluster.holder.clear();
             cluster.complete.clear();
             cluster.untold.clear();

@@ -37,6 +37,7 @@ pub(crate) enum Notice {
     Taken {
         bucket: u16,
         stage: super::told::Stage,
+        round: u64,
     },
 }
 
@@ -183,6 +184,13 @@ impl Outgoing {
             *known = follows;
         }
         self.wait(bucket, false);
+    }
+
+    /// The office is announced once more, by which the backup knows that everything is said anew.
+    pub(crate) fn begin_anew(&mut self, bucket: evergate_cluster::Bucket) {
+        if let Some(announced) = self.announced.get_mut(usize::from(bucket.0)) {
+            *announced = None;
+        }
     }
 
     /// Whether what follows from entries waits for this backup, which is being filled.

@@ -67,7 +67,11 @@ impl Worker {
         for node in syncing.minus(told).iter().filter(|_| !comes) {
             self.tell_everything(bucket, node);
         }
-        // Fewer backups may be left to wait for.
+        self.list_all(bucket); // fewer backups may be left to wait for
+    }
+
+    /// Looks at all connections of a bucket as if something of them had been acknowledged.
+    pub(super) fn list_all(&mut self, bucket: Bucket) {
         for key in self.keys_of(bucket) {
             if let (Some(cluster), Some(client)) = (&mut self.cluster, self.clients.get_mut(key))
                 && let Some(mirroring) = client.mirroring.as_mut()
@@ -176,6 +180,7 @@ impl Worker {
         let peer = (node, cluster.worker_of(bucket));
         let Some(outgoing) = cluster.outgoing.get_mut(&peer) else { return };
         outgoing.follow(bucket, true);
+        outgoing.begin_anew(bucket);
         let mut frames = Vec::new();
         for key in self.keys_of(bucket) {
             let Some(client) = self.clients.get(key) else { continue };
@@ -341,22 +346,26 @@ impl Cluster {
     /// A backup cannot be reached: those of its copies that are waited for are given up, and the cluster decides what follows;
     /// those that are only being filled are filled anew ([`Worker::tend_channels`]).
     pub(super) fn lose(&mut self, peer: (NodeId, usize), why: &str) {
-        self.end_channel(peer, why, |gap| !gap.syncing);
+        self.end_channel(peer, why, false);
     }
 
     /// A backup is too slow: it would be with the same again.
     pub(super) fn give_up(&mut self, peer: (NodeId, usize), why: &str) {
-        self.end_channel(peer, why, |_| true);
+        self.end_channel(peer, why, true);
     }
 
-    fn end_channel(&mut self, peer: (NodeId, usize), why: &str, is_lost: impl Fn(&Gap) -> bool) {
+    fn end_channel(&mut self, peer: (NodeId, usize), why: &str, slow: bool) {
         if self.outgoing.remove(&peer).is_none() {
             return;
         }
         self.note_missed_sessions(peer.0);
         self.report(Report::ChannelLost { node: peer.0, why: why.to_owned() });
-        let buckets = self.gaps().into_iter().filter(|gap| gap.node == peer.0 && is_lost(gap));
-        let buckets: Vec<_> = buckets.map(|gap| (gap.bucket, gap.office)).collect();
+        // The agent may have heard already that what is waited for may be named.
+        let is_lost = |gap: &Gap| slow || !gap.syncing || self.named.contains(&(gap.bucket, gap.node));
+        let gaps = self.gaps().into_iter().filter(|gap| gap.node == peer.0);
+        let (lost, filled): (Vec<Gap>, Vec<Gap>) = gaps.partition(is_lost);
+        self.unawaited.extend(filled.iter().map(|gap| gap.bucket));
+        let buckets: Vec<_> = lost.iter().map(|gap| (gap.bucket, gap.office)).collect();
         if !buckets.is_empty() {
             self.report(Report::Incomplete { node: peer.0, buckets });
         }

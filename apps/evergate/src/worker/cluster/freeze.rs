@@ -24,6 +24,9 @@ impl Worker {
         if let Some(wanted) = wanted {
             cluster.haste = Haste::Full; // of what was said of it just now nothing may be missing
             cluster.freezing.insert(bucket, wanted);
+            if frozen && before == Some(wanted) {
+                cluster.frozen.insert(bucket); // it was reported, and the next owner may go on at any moment
+            }
             let table = evergate_bpf::Bucket::new(usize::from(bucket.0));
             if let (Some(table), Some(own)) = (table, gate_node(cluster.layout.node)) {
                 cluster.gate.owners().hold(table, own);
@@ -124,7 +127,10 @@ impl Cluster {
 
     /// Whether everything that was said of a bucket has arrived: what comes after the next owner's first word is not believed.
     fn is_heard(&self, bucket: Bucket) -> bool {
+        let Role::Owner { required, .. } = self.role(bucket) else { return false };
+        let channel = |node| self.outgoing.get(&(node, self.worker_of(bucket)));
         let mut channels = self.outgoing.values().filter(|outgoing| outgoing.follows(bucket));
-        channels.all(|outgoing| outgoing.is_heard(bucket))
+        required.iter().all(|node| channel(node).is_some_and(|outgoing| outgoing.follows(bucket)))
+            && channels.all(|outgoing| outgoing.is_heard(bucket))
     }
 }

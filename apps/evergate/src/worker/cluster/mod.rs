@@ -92,7 +92,9 @@ pub(crate) struct Cluster {
     holder: Holder,
     /// Take-overs that are not done, and nodes that must get the state of their buckets first.
     waiting: Vec<told::Waiting>,
-    untold: BTreeMap<(told::Stage, Bucket), MemberSet>,
+    untold: BTreeMap<(told::Stage, Bucket), (u64, MemberSet)>,
+    /// Take-overs that have begun.
+    rounds: u64,
     /// Copies of which some workers of the owner have said everything.
     complete: BTreeMap<Bucket, (Office, BTreeSet<u16>)>,
     /// Buckets of which something was given up, and when nothing of that can come any more.
@@ -113,6 +115,8 @@ pub(crate) struct Cluster {
     pooled: VecDeque<(Micros, Key)>,
     /// Connections whose entries were acknowledged.
     acknowledged: Vec<Key>,
+    /// Buckets that a backup is not waited for any more: what waited for it goes on.
+    unawaited: BTreeSet<Bucket>,
     /// Connections of which something is due in a moment, in a while, or at last, and when each is looked at.
     timed: VecDeque<(Micros, Key)>,
     timed_later: VecDeque<(Micros, Key)>,
@@ -167,6 +171,7 @@ impl Cluster {
             holder: Holder::default(),
             waiting: Vec::new(),
             untold: BTreeMap::new(),
+            rounds: 0,
             complete: BTreeMap::new(),
             forgetting: BTreeMap::new(),
             by_bucket: vec![Vec::new(); usize::from(evergate_cluster::BUCKETS)],
@@ -176,6 +181,7 @@ impl Cluster {
             dirty: Vec::new(),
             pooled: VecDeque::new(),
             acknowledged: Vec::new(),
+            unawaited: BTreeSet::new(),
             timed: VecDeque::new(),
             timed_later: VecDeque::new(),
             timed_at_last: VecDeque::new(),
@@ -260,7 +266,7 @@ impl Cluster {
         let held = self.held_turns > 0;
         let now =
             !self.acknowledged.is_empty() || !self.dirty.is_empty() || (held && self.haste == Haste::Full);
-        if now || self.has_resting() || self.has_news() {
+        if now || !self.unawaited.is_empty() || self.has_resting() || self.has_news() {
             0
         } else if held || !self.timed.is_empty() {
             1

@@ -121,6 +121,10 @@ impl Worker {
         if !cluster.owns(bucket) {
             return Err("bucket_not_ours");
         }
+        if cluster.frozen.contains(&bucket) {
+            // The next owner may have all there is to say of the bucket, and accepts the client when it speaks.
+            return Err("bucket_moves");
+        }
         let slot = cluster.lane.slot(&Flow::new(local, remote)).ok_or("flow_not_gated")?;
         match evergate_sys::facts(fd, evergate_sys::wall_clock_ms()) {
             Ok(facts) => {
@@ -221,6 +225,10 @@ impl Worker {
 
     /// Delivers what the backups have acknowledged, until nothing follows from it.
     pub(in crate::worker) fn deliver_acknowledged(&mut self) {
+        let unawaited = self.cluster.as_mut().map(|cluster| std::mem::take(&mut cluster.unawaited));
+        for bucket in unawaited.into_iter().flatten() {
+            self.list_all(bucket);
+        }
         loop {
             let Some(cluster) = &mut self.cluster else { return };
             let keys = std::mem::take(&mut cluster.acknowledged);
@@ -507,8 +515,8 @@ impl Worker {
                         }
                     }
                 }
-                Notice::Taken { bucket, stage } => {
-                    cluster.note_told(stage, Bucket(bucket), peer.0);
+                Notice::Taken { bucket, stage, round } => {
+                    cluster.note_told(stage, Bucket(bucket), peer.0, round);
                     told = true;
                 }
                 Notice::Told { bucket, office } => cluster.note_caught_up(Bucket(bucket), office, peer.0),

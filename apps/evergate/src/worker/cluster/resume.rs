@@ -459,7 +459,8 @@ mod tests {
             next_hop: [0; 6],
         };
         let state = Mirrored { closed: closed.then_some((0, false)), ..Mirrored::default() };
-        let held = Held { bucket: 1, office: Office::default(), state, legs: [(0, facts)].into() };
+        let held =
+            Held { bucket: 1, office: Office::default(), state, legs: [(0, facts)].into(), by: (0, 0) };
         Take::of(ConnectionId(id), Box::new(held)).unwrap()
     }
 

@@ -81,8 +81,10 @@ impl Worker {
     /// Says the state of these connections to who must hold it, and goes on with those that nobody need hear of.
     pub(super) fn begin_waiting(&mut self, waiting: Waiting) {
         let Some(cluster) = &mut self.cluster else { return };
+        cluster.rounds += 1;
+        let round = cluster.rounds;
         for ((stage, bucket), takes) in &waiting.left {
-            cluster.tell_taken(*stage, *bucket, takes);
+            cluster.tell_taken(*stage, *bucket, takes, round);
         }
         cluster.waiting.push(waiting);
         self.look_at_waiting();
@@ -315,22 +317,21 @@ impl Cluster {
     }
 
     /// Says where connections go on to those whose copies count already.
-    fn tell_taken(&mut self, stage: Stage, bucket: Bucket, takes: &[Take]) {
+    fn tell_taken(&mut self, stage: Stage, bucket: Bucket, takes: &[Take], round: u64) {
+        // What was left of an earlier take-over is not waited for: whoever was told of that may never answer.
+        self.untold.remove(&(stage, bucket));
         let Role::Owner { required, .. } = self.role(bucket) else { return };
-        for node in required.iter() {
-            if takes.is_empty() {
-                continue;
-            }
+        for node in required.iter().filter(|_| !takes.is_empty()) {
             // Without a channel it hears nothing, and the bucket stays on hold until the cluster has dropped it.
             for (number, take) in (1..).zip(takes) {
                 let (connection, last) = (take.id, number == takes.len());
                 let state = Some(Box::new(take.held.state.clone()));
                 let legs = take.held.legs.clone();
                 let begin = Frame::Begin { connection, bucket: bucket.0, state, legs };
-                let notice = last.then_some(Notice::Taken { bucket: bucket.0, stage });
+                let notice = last.then_some(Notice::Taken { bucket: bucket.0, stage, round });
                 self.say_to(node, bucket, &begin, notice);
             }
-            let nodes = self.untold.entry((stage, bucket)).or_insert(MemberSet::EMPTY);
+            let (_, nodes) = self.untold.entry((stage, bucket)).or_insert((round, MemberSet::EMPTY));
             *nodes = nodes.with(node);
         }
     }
@@ -338,12 +339,14 @@ impl Cluster {
     /// Nodes that must still get the state of a bucket that is being taken over.
     fn untold(&self, stage: Stage, bucket: Bucket) -> MemberSet {
         let Role::Owner { required, .. } = self.role(bucket) else { return MemberSet::EMPTY };
-        self.untold.get(&(stage, bucket)).copied().unwrap_or(MemberSet::EMPTY).intersection(required)
+        self.untold.get(&(stage, bucket)).map_or(MemberSet::EMPTY, |(_, nodes)| nodes.intersection(required))
     }
 
-    /// A node has the state of a bucket.
-    pub(super) fn note_told(&mut self, stage: Stage, bucket: Bucket, node: NodeId) {
-        if let Some(nodes) = self.untold.get_mut(&(stage, bucket)) {
+    /// A node has the state of a bucket, as of this take-over.
+    pub(super) fn note_told(&mut self, stage: Stage, bucket: Bucket, node: NodeId, round: u64) {
+        if let Some((of, nodes)) = self.untold.get_mut(&(stage, bucket))
+            && *of == round
+        {
             *nodes = nodes.without(node);
             if nodes.is_empty() {
                 self.untold.remove(&(stage, bucket));
