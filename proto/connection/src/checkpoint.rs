@@ -206,7 +206,7 @@ impl Connection {
                 point.rx = position(records.rx());
                 point.used = remote.skip_input as u32; // a restored connection that waits for this record
             }
-            _ => point.input -= self.plain.len() as u64,
+            _ => point.input -= self.plain.len() as u64 + remote.unread,
         }
         point
     }
@@ -220,12 +220,10 @@ impl Connection {
     /// Notes a place from which a restored connection can receive again.
     pub(crate) fn note_client_point(&mut self) {
         let Some(remote) = self.remote.as_ref().filter(|_| !self.is_handshaking()) else { return };
-        if self.leg.as_ref().is_some_and(|leg| self.is_between_records(leg)) {
-            return;
-        }
-        let point = self.client_point(remote);
+        let between = self.leg.as_ref().is_some_and(|leg| self.is_between_records(leg));
+        let point = (!between).then(|| self.client_point(remote));
         if let Some(remote) = &mut self.remote {
-            remote.push_client_point(point);
+            point.into_iter().for_each(|point| remote.push_client_point(point));
             remote.checkpoint_client();
         }
     }

@@ -64,8 +64,8 @@ impl Connection {
             }
             let step = match &self.tls {
                 ClientTls::Plain => {
-                    let used = self.take_plaintext(io, &input[at..], Place::Input(at));
                     self.in_pos += (input.len() - at) as u64;
+                    let used = self.take_plaintext(io, &input[at..], Place::Input(at));
                     debug_assert!(used <= input.len() - at);
                     return input.len();
                 }
@@ -220,7 +220,6 @@ impl Connection {
         }
         if self.plain.is_empty() {
             let used = self.consume(io, data, place);
-            self.consumed_plain(used);
             if used < data.len() {
                 self.plain.extend_from_slice(&data[used..]);
             }
@@ -241,7 +240,6 @@ impl Connection {
     fn consume_held(&mut self, io: &mut Io<'_>) {
         let mut plain = std::mem::take(&mut self.plain);
         let used = self.consume(io, &plain, Place::Elsewhere);
-        self.consumed_plain(used);
         if used > 0 {
             plain.drain(..used);
         }
@@ -250,7 +248,7 @@ impl Connection {
         }
     }
 
-    fn consumed_plain(&mut self, bytes: usize) {
+    pub(crate) fn consumed_plain(&mut self, bytes: usize) {
         if let Some(remote) = &mut self.remote {
             remote.consumed(bytes as u64);
         }

@@ -3,6 +3,7 @@
 
 use crate::Io;
 use crate::connection::{Answering, ClientTls, Connection};
+use crate::uplink::length_of;
 use evergate_mirror::{Boundary, RUN_BYTES_MAX, RecordKind};
 use evergate_tls::{ContentType, PAYLOAD_MAX, alert};
 use std::ops::Range;
@@ -191,10 +192,7 @@ impl Connection {
                         continue;
                     };
                     // With a digest the whole run is checked before any of it leaves.
-                    let lengths = boundary.lengths.iter();
-                    let whole = lengths.map(|(n, count)| usize::from(*n).saturating_mul(*count as usize));
-                    let whole = whole.fold(0, usize::saturating_add);
-                    let needed = if boundary.digest == 0 { usize::from(length) } else { whole };
+                    let needed = if boundary.digest == 0 { usize::from(length) } else { length_of(boundary) };
                     if remote.hold.len() < needed {
                         return;
                     }

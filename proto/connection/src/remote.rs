@@ -175,6 +175,8 @@ pub(crate) struct Remote {
     pub(crate) digest: u64,
     /// Plaintext that waits until it fills a decided run, or a record. Bound: one run.
     pub(crate) hold: Vec<u8>,
+    /// Of what is just being taken in from a client without TLS, so much is yet to be.
+    pub(crate) unread: u64,
     /// The response under way is planned: see `plan`.
     pub(crate) planned: bool,
     /// Where records stood when it began, at the latest; up to where those of it may leave as planned; and what is asked for.

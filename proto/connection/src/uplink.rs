@@ -38,10 +38,23 @@ pub(crate) struct Uplink {
     pub(crate) ended: bool,
 }
 
+/// Content of a run of records, in bytes.
+pub(crate) fn length_of(run: &Boundary) -> usize {
+    let lengths = run.lengths.iter();
+    let lengths = lengths.map(|(length, count)| usize::from(*length).saturating_mul(*count as usize));
+    lengths.fold(0, usize::saturating_add)
+}
+
 impl Replay {
     /// Whether content was taken in that no record has yet.
     pub(crate) fn holds(&self) -> bool {
         !self.hold.is_empty()
+    }
+
+    /// How much content makes the next run whole.
+    pub(crate) fn lacks(&self) -> Option<usize> {
+        let run = self.forced.front().filter(|boundary| boundary.kind == RecordKind::Data)?;
+        Some(length_of(run).saturating_sub(self.hold.len()))
     }
 }
 
@@ -379,9 +392,7 @@ impl Connection {
         while let Some(replay) = self.leg.as_mut().and_then(|leg| leg.replay.as_mut()) {
             let Some(boundary) = replay.forced.front() else { return self.after_replay_up(io) };
             if boundary.kind == RecordKind::Data {
-                let lengths = boundary.lengths.iter();
-                let whole = lengths.map(|(n, count)| usize::from(*n).saturating_mul(*count as usize));
-                let whole = whole.fold(0, usize::saturating_add);
+                let whole = length_of(boundary);
                 if whole > RUN_BYTES_MAX {
                     return self.end_abruptly(io, "replay_too_long"); // no node makes such a run
                 }

@@ -10,7 +10,7 @@ impl Connection {
     pub(crate) fn consume(&mut self, io: &mut Io<'_>, data: &[u8], place: Place) -> usize {
         let mut at = 0;
         while at < data.len() {
-            let rest = &data[at..];
+            let rest = &data[at..at + self.step_up(data.len() - at)];
             let place = match place {
                 Place::Input(offset) => Place::Input(offset + at),
                 Place::Elsewhere => Place::Elsewhere,
@@ -26,8 +26,33 @@ impl Connection {
                 break;
             }
             at += used;
+            self.consumed_plain(used);
+            self.note_run_end(data.len() - at);
         }
         at
+    }
+
+    /// How much of so many bytes is taken at once: while records of before are repeated, as much as makes a run whole.
+    fn step_up(&self, left: usize) -> usize {
+        let streams = matches!(self.receiving, Receiving::Body(_) | Receiving::Tunnel);
+        let replay = self.leg.as_ref().and_then(|leg| leg.replay.as_ref()).filter(|_| streams);
+        replay.and_then(|replay| replay.lacks()).map_or(left, |lacks| lacks.clamp(1, left))
+    }
+
+    /// A run that is repeated is whole: a place from which a restored connection can receive again, with so many bytes left of
+    /// what was received. Were there none before all is repeated, a client that says little at a time, because its packets
+    /// were lost, might wait for ever: what is stashed of its stream is bounded.
+    fn note_run_end(&mut self, left: usize) {
+        let replay = self.leg.as_ref().and_then(|leg| leg.replay.as_ref());
+        if self.closed || self.remote.is_none() || !replay.is_some_and(|replay| !replay.holds()) {
+            return;
+        }
+        let set = |connection: &mut Connection, left: usize| {
+            connection.remote.iter_mut().for_each(|remote| remote.unread = left as u64);
+        };
+        set(self, left);
+        self.note_client_point();
+        set(self, 0);
     }
 
     fn take_body(&mut self, io: &mut Io<'_>, data: &[u8], place: Place, mut body: Body) -> usize {

@@ -344,6 +344,10 @@ fn a_route_without_the_handshake_that_it_needs_is_refused() {
 
 /// A client in clear has said `said` to a server behind TLS, which has acknowledged nothing but its handshake.
 fn upload(config: &Arc<Snapshot>, said: &[u8]) -> (Mirrored, Vec<u8>) {
+    upload_in_pieces(config, &mut [said].into_iter())
+}
+
+fn upload_in_pieces(config: &Arc<Snapshot>, said: &mut dyn Iterator<Item = &[u8]>) -> (Mirrored, Vec<u8>) {
     let mut server = ServerTls::new(16_384, false, 1);
     let mut pair = Pair::new(config, setup::TCP);
     pair.open();
@@ -353,7 +357,7 @@ fn upload(config: &Arc<Snapshot>, said: &[u8]) -> (Mirrored, Vec<u8>) {
         pair.server_says(&answer);
     }
     pair.to_server.clear();
-    pair.client_says(said);
+    said.for_each(|piece| pair.client_says(piece));
     let tls = pair.mirrored.leg_tls(1).expect("secrets are mirrored").clone();
     assert!(!pair.mirrored.leg_boundaries.is_empty(), "records are decided");
     (pair.mirrored, [tls.flight, pair.to_server].concat())
@@ -381,6 +385,26 @@ fn a_client_that_says_something_else_the_second_time_gets_no_nonce_used_twice() 
         pair.call(|conn, io| conn.handle_client_end(io));
         assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["replay_differs"][..]));
         assert_eq!(pair.to_server.len(), flight, "no alert in place of a decided record");
+    }
+}
+
+/// The same as for a server that says little at a time, towards a server behind TLS.
+#[test]
+fn a_clients_stash_that_is_full_and_ends_inside_a_run_makes_room_as_the_server_acknowledges() {
+    for behind in [Wire::Tls12, Wire::Tls13] {
+        let (config, said) = (config(behind), noise(6 * RUN_BYTES_MAX, 4));
+        let mut pieces = [&said[..5000]].into_iter().chain(said[5000..].chunks(50_000));
+        let (mut state, sent) = upload_in_pieces(&config, &mut pieces);
+        state.client_stash = evergate_mirror::Stash { position: 0, bytes: said[..1 << 20].to_vec() };
+        let mut pair = Pair::restore(&state, &config);
+        for segment in said[1 << 20..].chunks(1428) {
+            pair.call(|conn, io| conn.handle_server_acked(io, 1, u64::MAX));
+            let before = pair.mirrored.client_frontier();
+            pair.client_says(segment);
+            pair.call(|conn, io| conn.handle_client_stall(io));
+            assert_eq!(pair.mirrored.client_frontier(), before + segment.len() as u64, "acknowledged");
+        }
+        assert!(pair.to_server == sent, "the same records");
     }
 }
 
