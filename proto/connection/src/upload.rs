@@ -44,7 +44,7 @@ impl Connection {
     /// were lost, might wait for ever: what is stashed of its stream is bounded.
     fn note_run_end(&mut self, left: usize) {
         let replay = self.leg.as_ref().and_then(|leg| leg.replay.as_ref());
-        if self.closed || self.remote.is_none() || !replay.is_some_and(|replay| !replay.holds()) {
+        if self.closed || self.remote.is_none() || replay.is_none_or(|replay| replay.holds()) {
             return;
         }
         let set = |connection: &mut Connection, left: usize| {

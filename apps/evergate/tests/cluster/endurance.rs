@@ -153,7 +153,7 @@ fn endure(family: Family, mode: &str, lossy: bool) {
             std::thread::sleep((began + turn.at).saturating_duration_since(Instant::now()));
             cluster.carry_out(turn);
         }
-        traffic.goes_on("after a round");
+        traffic.goes_on_or("after a round", || println!("{}", world.sockets()));
         cluster.settle();
         let longest = traffic.silences().into_iter().max().unwrap();
         println!("round {round}: {:.1} s, longest silence {longest:?}", began.elapsed().as_secs_f64());

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// A transfer that hangs is broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// ... and one that is silent for so long is looked at.
+const LOOKED_AT: Duration = Duration::from_secs(10);
 const PIECE: usize = 16 << 10;
 /// Between two pieces: what is tested is what happens, not how fast.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -253,6 +255,12 @@ impl Traffic {
 
     /// Waits until every transfer has moved on from here.
     pub(crate) fn goes_on(&self, when: &str) {
+        self.goes_on_or(when, || {});
+    }
+
+    /// The same; `look` is called once when a transfer is silent for long.
+    pub(crate) fn goes_on_or(&self, when: &str, look: impl FnOnce()) {
+        let (mut look, look_at) = (Some(look), Instant::now() + LOOKED_AT);
         let since: Vec<u64> = self.board.moved.iter().map(|moved| moved.load(Ordering::Relaxed)).collect();
         let until = Instant::now() + PATIENCE;
         while !self.board.all_moved(&since) {
@@ -260,6 +268,10 @@ impl Traffic {
                 .filter(|number| self.board.moved[*number].load(Ordering::Relaxed) <= since[*number] + 3)
                 .map(|number| self.transfers[number])
                 .collect();
+            if let Some(look) = look.take_if(|_| Instant::now() >= look_at) {
+                println!("{when}: these are silent: {still:?}");
+                look();
+            }
             assert!(Instant::now() < until, "{when}: these hang: {still:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
