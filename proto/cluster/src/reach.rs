@@ -4,6 +4,9 @@
 //! neither servers nor backups, without the outside no clients. Those who share both networks can go on with its
 //! connections, so it gives its life up, says so on the network that is left, and stays away until it is back on both.
 //!
+//! A node that owns something of which nobody else has a copy gives its life up only when that lasts: nobody could go on with it, and a
+//! neighbour that has just come back may not find it on one network for a second.
+//!
 //! Invariant: a network that is gone for everybody makes nobody leave. The node needs the word of another that hears a
 //! third one there, for longer than such a word can be old; or its own card has lost the carrier and another's has not.
 //! Two nodes whose cards keep their carriers cannot know whose side is broken, and both stay.
@@ -12,6 +15,9 @@ use evergate_base::Micros;
 
 use crate::message::Heartbeat;
 use crate::{MemberSet, Node, NodeId, Path};
+
+/// How much longer a node waits that holds something alone.
+const ALONE_FACTOR: u64 = 10;
 
 impl Node {
     /// Whether the card of a network has a carrier, as the kernel says. Assumed until told otherwise.
@@ -32,11 +38,20 @@ impl Node {
             since.get(path.index()).copied().flatten().is_some_and(|at| now.since(at) >= span)
         };
         let (suspect, heartbeat) = (self.config.timing.suspect, self.config.timing.heartbeat);
+        let factor = if self.holds_alone() { ALONE_FACTOR } else { 1 };
+        let times = |span: Micros, count: u64| Micros(span.0.saturating_mul(count));
         Path::ALL.into_iter().find(|path| {
             // A cable has two ends: the other node's word that it lost its carrier too takes a moment.
-            lasts(&self.unplugged_since, *path, Micros(heartbeat.0.saturating_mul(3)))
-                || lasts(&self.deaf_since, *path, suspect)
+            lasts(&self.unplugged_since, *path, times(heartbeat, 3 * factor))
+                || lasts(&self.deaf_since, *path, times(suspect, factor))
         })
+    }
+
+    /// Whether there is a bucket of this node that nobody else could go on with.
+    fn holds_alone(&self) -> bool {
+        let bare =
+            |office: &crate::bucket::Office| office.owner == Some(self.me.id) && office.backups.is_empty();
+        self.established && self.offices.iter().any(bare)
     }
 
     /// Notes since when a network works for others only.

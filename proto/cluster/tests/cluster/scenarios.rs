@@ -454,6 +454,24 @@ fn cut(world: &mut World, hosts: &[usize], path: Path) {
 }
 
 #[test]
+fn a_node_that_holds_something_alone_does_not_give_way_at_once() {
+    let hold_down_min = Micros::from_ms(10_000);
+    let timing = Timing { hold_down_min, hold_down_max: hold_down_min, ..Timing::BARE_METAL };
+    for seed in 0..5 {
+        let mut world = settled(seed, Config { timing, ..config(3, 1, 2, Mode::Witness) });
+        let owner = (0..3).find(|id| world.hosts[*id].node.gate_listed(Bucket(0)).is_some()).unwrap();
+        let others = [(owner + 1) % 3, (owner + 2) % 3];
+        others.iter().for_each(|other| world.drop_backup(owner, *other));
+        world.run_for(30_000).unwrap();
+        cut(&mut world, &[owner], Path::Outside);
+        world.run_for(3 * timing.suspect.0).unwrap();
+        assert!(world.hosts[owner].node.gate_listed(Bucket(0)).is_some(), "seed {seed}: given up");
+        world.run_for(10 * timing.suspect.0).unwrap();
+        assert!(world.hosts[owner].node.gate_listed(Bucket(0)).is_none(), "seed {seed}: kept for ever");
+    }
+}
+
+#[test]
 fn a_node_cut_off_one_network_gives_way_and_comes_back() {
     for seed in 0..40 {
         for path in Path::ALL {
