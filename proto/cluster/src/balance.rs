@@ -33,14 +33,12 @@ impl Node {
         }
     }
 
-    /// Looks at backups and load from time to time; a draining node more often.
+    /// Looks at backups and load from time to time; more often while it is draining, or something of it has too few copies.
     pub(crate) fn advance_balance(&mut self, now: Micros) {
         let calm = self.established && self.pending.is_none() && self.lapsed_at.is_none();
         if !calm || now < self.balance_at {
             return;
         }
-        let interval = self.config.timing.balance;
-        self.balance_at = now + if self.draining { Micros(interval.0 / 10) } else { interval };
         let steady = self.steady();
         let mut room = Room::of(self);
         self.even_load(steady, &mut room);
@@ -48,6 +46,9 @@ impl Node {
             self.forget_plans(steady);
         }
         self.complete_backups(steady, &mut room);
+        let interval = self.config.timing.balance;
+        let hurries = self.draining || self.lacks_backups(steady);
+        self.balance_at = now + if hurries { Micros(interval.0 / 10) } else { interval };
         let owns = self.offices.iter().any(|office| office.owner == Some(self.me.id));
         if self.draining && !owns && self.busy.is_empty() && !self.drained_told {
             self.drained_told = true;
@@ -69,6 +70,14 @@ impl Node {
                 office.destined = None;
             }
         }
+    }
+
+    /// Whether a bucket owned here has fewer backups than it should have, those that are being filled among them.
+    fn lacks_backups(&self, steady: MemberSet) -> bool {
+        let others = steady.without(self.me.id);
+        let wanted = usize::from(self.config.backups).min(others.len());
+        let lacks = |office: &crate::bucket::Office| office.listed.minus(office.dropping).len() < wanted;
+        self.offices.iter().any(|office| office.owner == Some(self.me.id) && lacks(office))
     }
 
     /// Every owned bucket gets the backups it lacks and loses those it does not need.

@@ -323,6 +323,7 @@ impl Node {
             peer.shun(self.now, least, most);
         }
         self.begin_drop(bucket, backup);
+        self.balance_at = self.balance_at.min(self.now + Micros(self.config.timing.balance.0 / 10));
     }
 
     pub(crate) fn begin_move(&mut self, bucket: Bucket, to: NodeId) -> bool {

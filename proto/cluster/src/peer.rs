@@ -89,14 +89,15 @@ impl Peer {
         }
     }
 
-    /// It did not keep up as a backup: it is left alone for a while, twice as long each time that it fails soon after.
+    /// It did not keep up as a backup: it is left alone for a moment, then for a while, and twice as long each time that it fails
+    /// soon after.
     pub(crate) fn shun(&mut self, now: Micros, least: Micros, most: Micros) {
         if self.is_shunned(now) {
             return; // the same failure, seen by another bucket
         }
-        let again = now.since(self.shunned_until) < most;
+        let again = self.shunned_for.0 > 0 && now.since(self.shunned_until) < most;
         let doubled = Micros(self.shunned_for.0.saturating_mul(2));
-        self.shunned_for = if again { doubled.max(least).min(most) } else { least };
+        self.shunned_for = if again { doubled.max(least).min(most) } else { Micros(least.0 / 10) };
         self.shunned_until = now + self.shunned_for;
     }
 

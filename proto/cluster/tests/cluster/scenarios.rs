@@ -355,7 +355,8 @@ fn a_backup_that_was_dropped_comes_back_by_itself_in_the_same_view() {
         }
         assert_eq!(world.hosts[0].node.view(), view, "it took a new view");
         assert!(backed(&world, 0, 16) >= owned);
-        // The copy is one: whoever has it goes on.
+        // The copy is one: whoever has it goes on, as soon as it knows that it has it.
+        world.run_for(20_000).unwrap();
         let before = world.takeovers;
         world.crash(0);
         assert_eq!(world.run_until(400_000, |w| served(w, 16)), Ok(true), "{}", world.describe());
