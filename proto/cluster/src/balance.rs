@@ -41,12 +41,16 @@ impl Node {
         }
         let steady = self.steady();
         let mut room = Room::of(self);
-        self.even_load(steady, &mut room);
-        if room.moves > 0 {
-            self.forget_plans(steady);
+        let interval = self.config.timing.balance;
+        // What was given away shows in the others' loads only a while later.
+        if self.draining || now >= self.even_at {
+            self.even_at = now + interval;
+            self.even_load(steady, &mut room);
+            if room.moves > 0 {
+                self.forget_plans(steady);
+            }
         }
         self.complete_backups(steady, &mut room);
-        let interval = self.config.timing.balance;
         let hurries = self.draining || self.lacks_backups(steady);
         self.balance_at = now + if hurries { Micros(interval.0 / 10) } else { interval };
         let owns = self.offices.iter().any(|office| office.owner == Some(self.me.id));

@@ -353,7 +353,7 @@ impl Node {
             return;
         }
         // A move waits for every backup: without this one it would only end by its time limit, and nobody asks again.
-        if office.freezing.take().is_some() {
+        if office.freezing.take().is_some() || office.destined == Some(backup) {
             office.destined = None;
         }
         if office.required().contains(backup) {

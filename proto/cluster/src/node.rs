@@ -96,6 +96,8 @@ pub struct Node {
     pub(crate) urgent: BTreeSet<u16>,
     pub(crate) ops_at: Micros,
     pub(crate) balance_at: Micros,
+    /// When load is evened next; copies are looked after more often.
+    pub(crate) even_at: Micros,
     pub(crate) replies: BTreeMap<NodeId, Vec<crate::message::Op>>,
     pub(crate) next_heartbeat: Micros,
     /// Whether the next calm heartbeats go outside.
@@ -172,6 +174,7 @@ impl Node {
             urgent: BTreeSet::new(),
             ops_at: now,
             balance_at: now + config.timing.balance,
+            even_at: now + config.timing.balance,
             replies: BTreeMap::new(),
             next_heartbeat: now,
             outside_next: false,

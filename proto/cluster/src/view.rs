@@ -335,6 +335,7 @@ impl Node {
         self.members = members;
         self.map = map;
         self.balance_at = self.now + self.config.timing.balance;
+        self.even_at = self.balance_at;
         self.note_installed();
     }
 

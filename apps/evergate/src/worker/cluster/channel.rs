@@ -15,6 +15,8 @@ const READ_MAX: usize = 4 << 20;
 /// A backup answers a frame within this time, from the first one on, or its channel counts as broken. A peer that is gone need
 /// not show: the RST of its kernel may be lost, and nothing of ours be left to be repeated.
 const ANSWERS_WITHIN: Micros = Micros::from_ms(2000);
+/// ... and is looked at so often meanwhile: after a long turn answers may lie in the socket.
+const LOOKS_MIN: u32 = 8;
 
 /// What the owner waits to hear of.
 #[derive(Clone, Copy, Debug)]
@@ -147,6 +149,7 @@ pub(crate) struct Outgoing {
     /// Frames that were answered when somebody looked, and since when no more were although there are some to answer.
     answered: u64,
     silent_since: Option<Micros>,
+    looks: u32,
 }
 
 impl Outgoing {
@@ -170,6 +173,7 @@ impl Outgoing {
             said: vec![0; usize::from(evergate_cluster::BUCKETS)],
             answered: 0,
             silent_since: None,
+            looks: 0,
         })
     }
 
@@ -228,10 +232,16 @@ impl Outgoing {
     pub(crate) fn is_mute(&mut self, now: Micros) -> bool {
         let answered = self.feed.frames() - self.feed.lag();
         if self.feed.lag() == 0 || answered != self.answered {
-            (self.answered, self.silent_since) = (answered, None);
+            (self.answered, self.silent_since, self.looks) = (answered, None, 0);
         }
-        let waits = self.feed.lag() > 0;
-        waits && now.since(*self.silent_since.get_or_insert(now)) >= ANSWERS_WITHIN
+        self.looks = self.looks.saturating_add(1);
+        let waits = self.feed.lag() > 0 && self.looks >= LOOKS_MIN;
+        now.since(*self.silent_since.get_or_insert(now)) >= ANSWERS_WITHIN && waits
+    }
+
+    /// Whether the backup has answered anything.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.feed.lag() < self.feed.frames()
     }
 
     /// Sends what waits.

@@ -22,6 +22,8 @@ const LONG_SPAN: Micros = Micros::from_ms(2);
 const WAITING_BYTES_MAX: usize = 16_384;
 /// Between two attempts to make a channel.
 const RETRY: Micros = Micros::from_ms(50);
+/// A channel that breaks twice within this time is not tried a third time before the cluster has decided what follows.
+const BREAKS_AGAIN: Micros = Micros::from_ms(10_000);
 
 /// A copy that lacks something of what this worker has to say.
 struct Gap {
@@ -343,8 +345,9 @@ impl Cluster {
         }
     }
 
-    /// A backup cannot be reached: those of its copies that are waited for are given up, and the cluster decides what follows;
-    /// those that are only being filled are filled anew ([`Worker::tend_channels`]).
+    /// A channel broke: those of the backup's copies that are waited for are given up, and the cluster decides what follows;
+    /// those that are only being filled are filled anew ([`Worker::tend_channels`]), unless the backup has never answered, or its
+    /// channel breaks again: another one may do.
     pub(super) fn lose(&mut self, peer: (NodeId, usize), why: &str) {
         self.end_channel(peer, why, false);
     }
@@ -355,13 +358,14 @@ impl Cluster {
     }
 
     fn end_channel(&mut self, peer: (NodeId, usize), why: &str, slow: bool) {
-        if self.outgoing.remove(&peer).is_none() {
-            return;
-        }
+        let Some(outgoing) = self.outgoing.remove(&peer) else { return };
+        let now = self.channels_at; // as exactly as it takes
+        let again = self.broken_at.insert(peer, now).is_some_and(|at| now.since(at) < BREAKS_AGAIN);
+        let hopeless = slow || again || !outgoing.has_answered();
         self.note_missed_sessions(peer.0);
         self.report(Report::ChannelLost { node: peer.0, why: why.to_owned() });
         // The agent may have heard already that what is waited for may be named.
-        let is_lost = |gap: &Gap| slow || !gap.syncing || self.named.contains(&(gap.bucket, gap.node));
+        let is_lost = |gap: &Gap| hopeless || !gap.syncing || self.named.contains(&(gap.bucket, gap.node));
         let gaps = self.gaps().into_iter().filter(|gap| gap.node == peer.0);
         let (lost, filled): (Vec<Gap>, Vec<Gap>) = gaps.partition(is_lost);
         self.unawaited.extend(filled.iter().map(|gap| gap.bucket));

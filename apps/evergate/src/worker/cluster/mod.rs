@@ -87,6 +87,8 @@ pub(crate) struct Cluster {
     outgoing: BTreeMap<(NodeId, usize), Outgoing>,
     /// Channels that broke: when to try again.
     broken: BTreeMap<(NodeId, usize), Micros>,
+    /// ... and when they did.
+    broken_at: BTreeMap<(NodeId, usize), Micros>,
     channels_at: Micros,
     incoming: Vec<Option<Incoming>>,
     holder: Holder,
@@ -166,6 +168,7 @@ impl Cluster {
             roles: vec![Role::NOTHING; usize::from(evergate_cluster::BUCKETS)],
             outgoing: BTreeMap::new(),
             broken: BTreeMap::new(),
+            broken_at: BTreeMap::new(),
             channels_at: Micros(0),
             incoming: Vec::new(),
             holder: Holder::default(),
