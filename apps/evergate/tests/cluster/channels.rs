@@ -1,11 +1,7 @@
 //! Mirror channels whose other end is gone without a word.
 
-use crate::world::{World, privileged, settled};
+use crate::world::{World, eventually, privileged, settled};
 use std::process::Command;
-use std::time::Duration;
-
-/// Long enough for the kernel of the dead process to forget its sockets, which would answer otherwise.
-const ORPHANS_LAST: Duration = Duration::from_secs(4);
 
 /// The dead node's kernel has acknowledged everything, so nothing of ours is repeated, and its RST is lost.
 #[test]
@@ -27,7 +23,12 @@ fn a_channel_on_which_nobody_answers_is_made_anew() {
     first.eventually("copies", |status| status.buckets.syncing > 0);
     second.kill();
     first.eventually("is alone again", |status| status.buckets.syncing == 0);
-    std::thread::sleep(ORPHANS_LAST);
+    // The kernel would answer for the dead process as long as it remembers its sockets.
+    eventually("nothing is left of the dead process", || {
+        let left =
+            world.host(2).run(|| Command::new("ss").args(["-tanH", "sport >= :7401"]).output().unwrap());
+        (left.status.success() && !String::from_utf8_lossy(&left.stdout).contains(":740")).then_some(())
+    });
     world.switch.run(|| assert!(Command::new("nft").args(["flush", "ruleset"]).status().unwrap().success()));
     let second = world.start(2, &config);
     settled(&[first, second]);
