@@ -16,6 +16,7 @@ mod client;
 mod derive;
 mod ecdsa;
 mod error;
+mod hkdf;
 mod kx;
 mod pem;
 mod provider;

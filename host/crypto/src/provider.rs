@@ -1,22 +1,38 @@
 //! The two providers: the deterministic one for servers, the ordinary one for upstream connections.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use evergate_base::seed::{Seed, scoped};
 use rustls::crypto::aws_lc_rs::{cipher_suite as suite, default_provider};
 use rustls::crypto::{CryptoProvider, KeyProvider, SupportedKxGroup};
 use rustls::sign::SigningKey;
-use rustls::{Error, SupportedCipherSuite};
+use rustls::{CipherSuiteCommon, Error, SupportedCipherSuite, Tls13CipherSuite};
 use rustls_pki_types::PrivateKeyDer;
 
+use crate::hkdf::HkdfSha256;
 use crate::kx::{P256, X25519, X25519MlKem768};
 use crate::random::{SeedRandom, random_bytes};
 
+/// The suites of TLS 1.3 that have our key schedule. `None` never happens: that both are of TLS 1.3 is in their names.
+static SHA256_SUITES: LazyLock<Option<[Tls13CipherSuite; 2]>> = LazyLock::new(|| {
+    let ours = |suite: SupportedCipherSuite| {
+        let Tls13CipherSuite { common, aead_alg, .. } = suite.tls13()?;
+        let CipherSuiteCommon { suite, hash_provider, confidentiality_limit } = *common;
+        let common = CipherSuiteCommon { suite, hash_provider, confidentiality_limit };
+        Some(Tls13CipherSuite { common, hkdf_provider: &HkdfSha256, aead_alg: *aead_alg, quic: None })
+    };
+    Some([ours(suite::TLS13_AES_128_GCM_SHA256)?, ours(suite::TLS13_CHACHA20_POLY1305_SHA256)?])
+});
+
 /// AES-128 first: its margin is ample and it is the fastest with AES instructions.
-const SUITES: [SupportedCipherSuite; 9] = [
-    suite::TLS13_AES_128_GCM_SHA256,
-    suite::TLS13_AES_256_GCM_SHA384,
-    suite::TLS13_CHACHA20_POLY1305_SHA256,
+fn suites() -> Vec<SupportedCipherSuite> {
+    let ours = SHA256_SUITES.as_ref().map(|[aes, chacha]| [aes, chacha].map(SupportedCipherSuite::Tls13));
+    let [aes, chacha] =
+        ours.unwrap_or([suite::TLS13_AES_128_GCM_SHA256, suite::TLS13_CHACHA20_POLY1305_SHA256]);
+    [&[aes, suite::TLS13_AES_256_GCM_SHA384, chacha], &TLS12_SUITES[..]].concat()
+}
+
+const TLS12_SUITES: [SupportedCipherSuite; 6] = [
     suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
     suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
     suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
@@ -38,7 +54,7 @@ impl KeyProvider for Keys {
 /// The server's provider: all randomness comes from the installed seed, and none is had without one.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
-        cipher_suites: SUITES.to_vec(),
+        cipher_suites: suites(),
         kx_groups: vec![&X25519MlKem768, &X25519, &P256],
         secure_random: &SeedRandom,
         key_provider: &Keys,

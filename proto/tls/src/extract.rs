@@ -12,7 +12,7 @@ use rustls::{
 use crate::error::HandshakeError;
 use crate::keys::{Base, Direction, Role, Suite, Version};
 use crate::records::Records;
-use crate::schedule::{Secret, traffic_iv, traffic_key};
+use crate::schedule::{Secret, traffic_keys};
 
 /// What a finished handshake leaves behind.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ fn direction(
     let iv: [u8; 12] =
         iv.as_ref().try_into().map_err(|_| HandshakeError::Internal("cipher iv of a strange length"))?;
     let base = match version {
-        Version::Tls12 => Base::Tls12 { key, iv },
+        Version::Tls12 => Base::Tls12 { key: key.clone(), iv },
         Version::Tls13 => {
             let found = captured.iter().find(|captured| captured.kind == kind);
             let found =
@@ -141,13 +141,14 @@ fn direction(
             let secret = Secret::new(&found.secret).filter(|s| s.as_slice().len() == suite.secret_len());
             let secret = secret.ok_or(HandshakeError::Internal("traffic secret of a strange length"))?;
             // A wrong secret would be found only at the first KeyUpdate or take-over, as lost connections.
-            if traffic_key(suite, &secret) != key || traffic_iv(suite, &secret) != iv {
+            let (derived_key, derived_iv) = traffic_keys(suite, &secret);
+            if (&derived_key, derived_iv) != (&key, iv) {
                 return Err(HandshakeError::Internal("traffic keys do not follow from the captured secret"));
             }
             Base::Tls13(secret)
         }
     };
-    let direction = Direction::new(suite, base, *sequence).map_err(HandshakeError::Record)?;
+    let direction = Direction::with_keys(suite, base, *sequence, &key, iv).map_err(HandshakeError::Record)?;
     Ok((suite, direction))
 }
 

@@ -8,7 +8,7 @@ use aws_lc_rs::aead::{self, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroize;
 
 use crate::error::RecordError;
-use crate::schedule::{Secret, next_secret, traffic_iv, traffic_key};
+use crate::schedule::{Secret, next_secret, traffic_keys};
 
 /// Key generations of one connection. Bounds what a peer can make a take-over compute (1,024 HMACs); at one KeyUpdate
 /// per 2^23 full records it is 140 TB of data.
@@ -127,10 +127,21 @@ impl Direction {
     /// The direction at generation 0 and the given sequence number.
     pub(crate) fn new(suite: Suite, base: Base, sequence: u64) -> Result<Direction, RecordError> {
         let (key, iv) = match &base {
-            Base::Tls13(secret) => (traffic_key(suite, secret), traffic_iv(suite, secret)),
+            Base::Tls13(secret) => traffic_keys(suite, secret),
             Base::Tls12 { key, iv } => (key.clone(), *iv),
         };
-        let cipher = suite.cipher(&key)?;
+        Direction::with_keys(suite, base, sequence, &key, iv)
+    }
+
+    /// The same when key and IV of generation 0 are known already.
+    pub(crate) fn with_keys(
+        suite: Suite,
+        base: Base,
+        sequence: u64,
+        key: &Secret,
+        iv: [u8; 12],
+    ) -> Result<Direction, RecordError> {
+        let cipher = suite.cipher(key)?;
         Ok(Direction { cipher, iv, position: Position { generation: 0, sequence }, secret: None, base })
     }
 
@@ -179,8 +190,9 @@ impl Direction {
             for _ in from..to.generation {
                 secret = next_secret(suite, &secret);
             }
-            self.cipher = suite.cipher(&traffic_key(suite, &secret))?;
-            self.iv = traffic_iv(suite, &secret);
+            let (key, iv) = traffic_keys(suite, &secret);
+            self.cipher = suite.cipher(&key)?;
+            self.iv = iv;
             self.secret = (to.generation > 0).then(|| Box::new(secret));
         }
         self.position = to;

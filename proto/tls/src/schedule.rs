@@ -1,6 +1,7 @@
 //! The part of the TLS 1.3 key schedule that is needed after the handshake (RFC 8446 sections 7.1 to 7.3).
 
-use aws_lc_rs::hmac;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Sha256, Sha384};
 use zeroize::Zeroize;
 
 use crate::keys::Suite;
@@ -40,42 +41,62 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// HKDF-Expand-Label with an empty context. `len` is at most the hash's length, so one block is enough.
-fn expand_label(suite: Suite, secret: &Secret, label: &[u8], len: usize) -> Secret {
-    let algorithm = match suite {
-        Suite::Aes256Gcm => hmac::HMAC_SHA384,
-        Suite::Aes128Gcm | Suite::Chacha20Poly1305 => hmac::HMAC_SHA256,
-    };
-    let mut context = hmac::Context::with_key(&hmac::Key::new(algorithm, secret.as_slice()));
-    // struct HkdfLabel { uint16 length; opaque label<7..255> = "tls13 " + Label; opaque context<0..255>; }
-    context.update(&[0, len as u8, (6 + label.len()) as u8]);
-    context.update(b"tls13 ");
-    context.update(label);
-    context.update(&[0, 1]); // empty context; HKDF's block counter
-    let block = context.sign();
+/// A secret with both halves of its HMAC begun: what is expanded from it takes two blocks of hashing each.
+enum Prepared {
+    Sha256(Hmac<Sha256>),
+    Sha384(Hmac<Sha384>),
+}
+
+#[allow(clippy::expect_used)]
+fn keyed<M: KeyInit>(secret: &Secret) -> M {
+    M::new_from_slice(secret.as_slice()).expect("HMAC takes keys of every length")
+}
+
+impl Prepared {
+    fn new(suite: Suite, secret: &Secret) -> Prepared {
+        match suite {
+            Suite::Aes256Gcm => Prepared::Sha384(keyed(secret)),
+            Suite::Aes128Gcm | Suite::Chacha20Poly1305 => Prepared::Sha256(keyed(secret)),
+        }
+    }
+
+    /// HKDF-Expand-Label with an empty context. `len` is at most the hash's length, so one block is enough.
+    fn expand_label(&self, label: &[u8], len: usize) -> Secret {
+        // struct HkdfLabel { uint16 length; opaque label<7..255> = "tls13 " + Label; opaque context<0..255>; }
+        let head = [0, len as u8, (6 + label.len()) as u8];
+        let tail = [0, 1]; // empty context; HKDF's block counter
+        let info: [&[u8]; 4] = [&head, b"tls13 ", label, &tail];
+        match self {
+            Prepared::Sha256(mac) => block(mac, &info, len),
+            Prepared::Sha384(mac) => block(mac, &info, len),
+        }
+    }
+}
+
+fn block<M: Mac + Clone>(mac: &M, info: &[&[u8]], len: usize) -> Secret {
+    let mut mac = mac.clone();
+    info.iter().for_each(|part| mac.update(part));
+    let mut block = mac.finalize().into_bytes();
     let mut out = Secret { len: len as u8, bytes: [0; SECRET_MAX] };
-    for (to, from) in out.bytes.iter_mut().zip(block.as_ref()).take(len) {
+    for (to, from) in out.bytes.iter_mut().zip(block.iter()).take(len) {
         *to = *from;
     }
+    block.as_mut_slice().zeroize();
     out
 }
 
-/// `[sender]_write_key` of a traffic secret.
-pub(crate) fn traffic_key(suite: Suite, secret: &Secret) -> Secret {
-    expand_label(suite, secret, b"key", suite.key_len())
-}
-
-/// `[sender]_write_iv` of a traffic secret.
-pub(crate) fn traffic_iv(suite: Suite, secret: &Secret) -> [u8; 12] {
-    let iv = expand_label(suite, secret, b"iv", 12);
-    let mut out = [0; 12];
-    out.copy_from_slice(&iv.bytes[..12]);
-    out
+/// `[sender]_write_key` and `[sender]_write_iv` of a traffic secret.
+pub(crate) fn traffic_keys(suite: Suite, secret: &Secret) -> (Secret, [u8; 12]) {
+    let prepared = Prepared::new(suite, secret);
+    let expanded = prepared.expand_label(b"iv", 12);
+    let mut iv = [0; 12];
+    iv.copy_from_slice(&expanded.bytes[..12]);
+    (prepared.expand_label(b"key", suite.key_len()), iv)
 }
 
 /// `application_traffic_secret_N+1` (section 7.2).
 pub(crate) fn next_secret(suite: Suite, secret: &Secret) -> Secret {
-    expand_label(suite, secret, b"traffic upd", suite.secret_len())
+    Prepared::new(suite, secret).expand_label(b"traffic upd", suite.secret_len())
 }
 
 #[cfg(test)]
@@ -103,8 +124,8 @@ mod tests {
             ),
         ] {
             let secret = Secret::new(&hex(secret)).unwrap();
-            assert_eq!(traffic_key(Suite::Aes128Gcm, &secret).as_slice(), hex(key));
-            assert_eq!(traffic_iv(Suite::Aes128Gcm, &secret).as_slice(), hex(iv));
+            let found = traffic_keys(Suite::Aes128Gcm, &secret);
+            assert_eq!((found.0.as_slice(), &found.1[..]), (&hex(key)[..], &hex(iv)[..]));
         }
     }
 }
