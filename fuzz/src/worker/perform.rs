@@ -165,6 +165,9 @@ impl World {
     fn send_fins(&mut self) {
         if self.client.fin_waits && self.connection.down().is_empty() {
             (self.client.fin_waits, self.client.fin) = (false, true);
+            if self.connection.parts_at_once() {
+                self.closed = Some(false); // as a worker does whose client has nothing more to say
+            }
         }
         let all_sent = self.connection.up().is_empty();
         if let Some(upstream) =

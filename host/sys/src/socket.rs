@@ -185,6 +185,26 @@ pub fn acknowledge_now(fd: RawFd) {
     let _ = set(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1);
 }
 
+/// Whether no byte waits to be read, and all that were written have left. Closing a socket with input sends RST, and drops
+/// what still waits to leave.
+pub fn is_drained(fd: RawFd) -> bool {
+    /// `<linux/sockios.h>`: bytes that were never sent.
+    const SIOCOUTQNSD: libc::Ioctl = 0x894B;
+    let waiting = |request: libc::Ioctl| {
+        let mut count = 0i32;
+        // SAFETY: the kernel writes one int into `count`.
+        let result = unsafe { libc::ioctl(fd, request, &raw mut count) };
+        if result < 0 { i32::MAX } else { count }
+    };
+    waiting(libc::FIONREAD) == 0 && waiting(SIOCOUTQNSD) == 0
+}
+
+/// Has the kernel hand out connections when their first bytes are here, or 1 s after they were made: for protocols
+/// whose clients speak first.
+pub fn set_accept_with_data(fd: RawFd, wanted: bool) -> io::Result<()> {
+    set(fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, i32::from(wanted))
+}
+
 /// Sends FIN after what is queued.
 pub fn shutdown_write(fd: RawFd) {
     // SAFETY: no pointers are passed. An error means that the connection is gone already.

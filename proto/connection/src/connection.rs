@@ -178,6 +178,9 @@ pub struct Connection {
     pub(crate) client_ended: bool,
     /// The response under way is the connection's last.
     pub(crate) last_response: bool,
+    /// The client asked for the end after this response, and has said nothing behind its request. Parcels are without it:
+    /// who does not know waits for the client's end.
+    pub(crate) says_no_more: bool,
     /// We have sent our end; input is dropped.
     pub(crate) closing: bool,
     /// The client's records make no sense any more: its bytes are dropped unread.
@@ -233,6 +236,7 @@ impl Connection {
             answered: 0,
             client_ended: false,
             last_response: false,
+            says_no_more: false,
             closing: false,
             deaf: false,
             down_ended: false,

@@ -163,12 +163,21 @@ impl Connection {
         self.mirror_close(false);
         self.log_request(io, reason);
         self.release_leg(io, false);
+        let waiting = !self.plain.is_empty() || !self.raw.is_empty();
+        self.says_no_more &= self.receiving == Receiving::Head && !waiting && !self.deaf;
         self.closing = true;
         self.receiving = Receiving::Ended;
         self.answering = Answering::Ended;
         self.forget_plain();
         self.shutdown_client(io);
         self.arm(Timer::Linger, io.now);
+    }
+
+    /// Whether the client's end need not be waited for once all is written and has left: it has asked for the end itself, and
+    /// all that is expected of it is its own end. That is answered with a reset when it is a TLS alert, and comes from a client
+    /// that has read everything. A connection that backups know waits.
+    pub fn parts_at_once(&self) -> bool {
+        self.closing && self.says_no_more && self.remote.is_none()
     }
 
     fn forget_plain(&mut self) {

@@ -229,6 +229,7 @@ impl Connection {
         let stickiness = sticky.unwrap_or(snapshot.pools[pool as usize].stickiness);
         let (hint, set_cookie) =
             routing::hint(&snapshot.pools[pool as usize], stickiness, head, self.client.ip());
+        self.says_no_more = !head.keep_alive;
         let requests_max = self.listener().limits.requests_max;
         let spent = (requests_max > 0 && self.request + 1 >= requests_max) || self.next_leg >= NUMBER_MAX;
         let flags = RouteFlags {

@@ -216,6 +216,9 @@ impl Worker {
             if let Some(mirroring) = &client.mirroring {
                 mirroring.leg.slot.allow_fin();
             }
+            if client.connection.parts_at_once() && !self.draining && evergate_sys::is_drained(client.fd()) {
+                return self.forget(key); // closing sends the FIN, and the kernel sees to the rest
+            }
             evergate_sys::shutdown_write(client.fd());
         }
         if client.server_fin_waits && client.connection.up().is_empty() {

@@ -19,6 +19,26 @@ fn exchange<S: Read + Write>(wire: &mut Wire<S>) {
     assert_eq!(wire.get("/x").unwrap().text(), "one");
 }
 
+/// A reset would destroy what it has not read yet.
+#[test]
+fn what_a_client_says_behind_its_last_request_costs_it_no_byte_of_the_response() {
+    let backend = Backend::new("one");
+    let node = Node::start(&super::node::plain(&[backend.address()], "", ""));
+    for (before, read_first) in [(true, 0), (false, 0), (false, 1_000_000), (false, LARGE - 500_000)] {
+        let mut wire = connect(node.address("in"));
+        wire.send(format!("GET /bytes/{LARGE} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")).unwrap();
+        if before {
+            wire.send("more").unwrap();
+        }
+        let head = wire.read_head().unwrap().unwrap();
+        assert_eq!(head.field("content-length").unwrap(), LARGE.to_string());
+        let mut body = wire.exactly(read_first).unwrap();
+        wire.send("still more").unwrap();
+        body.extend(wire.exactly(LARGE - read_first).unwrap());
+        assert!(body == pattern(LARGE));
+    }
+}
+
 #[test]
 fn ten_megabytes_pass_unchanged_over_tls_and_plain() {
     let folder = Folder::new();

@@ -68,6 +68,35 @@ fn what_clients_send_after_our_end_is_dropped() {
     }
 }
 
+/// Nothing that it may still say could have us reset what it has not read.
+#[test]
+fn only_a_client_that_asked_for_the_end_and_says_no_more_is_left_at_once() {
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let ends = |start: &str, more: &str, close: bool| {
+        on_each(|mut rig, _| {
+            rig.send(format!("{start}\r\n{more}").as_bytes());
+            assert!(!rig.conn.parts_at_once());
+            rig.serve(1, answer);
+            same(&rig.received()[..15], &answer[..15]);
+            assert_eq!((rig.client_fin, rig.closed), (true, None), "{start:?} {more:?}");
+            assert_eq!(rig.conn.parts_at_once(), close, "{start:?} {more:?}");
+        });
+    };
+    ends("GET /a HTTP/1.0\r\n", "", true);
+    ends(&format!("{GET}Connection: close\r\n"), "", true);
+    ends(&format!("{GET}Connection: close\r\n"), GET, false);
+    ends("PUT /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n", "up", true);
+    ends("PUT /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 9\r\n", "up", false);
+    on_each(|mut rig, _| {
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nok");
+        rig.end_server(1);
+        assert!(!rig.conn.parts_at_once(), "whose client did not ask for the end");
+        rig.wait(80_000);
+        assert!(!rig.conn.parts_at_once());
+    });
+}
+
 #[test]
 fn every_timer_ends_what_it_bounds() {
     // Handshake.
