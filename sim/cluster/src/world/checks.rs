@@ -64,9 +64,9 @@ impl World {
             match (backup.node.role(Bucket(bucket)), it.node.role(Bucket(bucket))) {
                 // It was told to let go, and the owner is about to hear that it has.
                 (Role::Outside { .. }, _) => continue,
-                // So it was by a view that the owner does not know yet, and in which others are relied on.
+                // So it was by a view that the owner does not know yet, or its worker: in it others are relied on.
                 (Role::Backup { term, in_sync: false, .. }, Role::Owner { term: known, .. })
-                    if term.view > known.view =>
+                    if term.view > known.view || (term.view == known.view && !named.contains(node)) =>
                 {
                     continue;
                 }

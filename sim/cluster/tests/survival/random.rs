@@ -172,6 +172,8 @@ fn seeds_that_found_something() {
     }
     // A node that had dropped its backups gave way although nobody else had its connections.
     subset(248_191);
+    // A view made a backup begin anew, and the owner's worker, which had not heard of it, acknowledged something: it may.
+    subset(428_542);
 }
 
 #[test]
