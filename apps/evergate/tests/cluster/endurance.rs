@@ -166,8 +166,8 @@ fn any_proper_subset_of_the_nodes_may_fail_again_and_again() {
     endure(Family::V4, "", false);
 }
 
-/// Where rounds are asked for, one packet in a hundred is lost too: see "Not there yet" in docs/cluster.md.
+/// One packet in a hundred is lost too.
 #[test]
 fn any_proper_subset_may_fail_with_ipv6_on_a_network_that_floods() {
-    endure(Family::V6, "steering = \"flood\"", std::env::var_os("EVERGATE_ROUNDS").is_some());
+    endure(Family::V6, "steering = \"flood\"", true);
 }
