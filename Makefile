@@ -28,6 +28,7 @@ lint:
 
 unit:
 	$(CARGO) test --workspace --locked
+	python3 -B -m unittest discover -q bench
 
 matrix: setup ## all fates of nodes in all network modes, with and without loss (root; about five minutes)
 	EVERGATE_MATRIX=full $(CARGO) test --workspace --locked --test cluster matrix -- --nocapture

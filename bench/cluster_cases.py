@@ -46,7 +46,6 @@ ANSWER_S = 120.0
 OPENING_S = 300.0
 ATTEMPTS = 2
 NEXT_SHOWN = 20
-SIZES_OF_CLUSTERS = (2, 3, 4, 5, 6, 7)
 
 
 @dataclass(frozen=True)
@@ -97,17 +96,6 @@ LATENCY = "cluster_latency_us"
 SHARE = "cluster_mirror_share_of_bulk"
 STALL_P99, STALL_MAX, NEXT = "cluster_stall_p99_ms", "cluster_stall_max_ms", "cluster_next_request_ms"
 IDLE_BYTES = "cluster_bytes_per_idle_connection"
-GROWTH = "cluster_cpu_per_handshake_7_vs_2"
-
-
-@dataclass(frozen=True)
-class Group:
-    """Rows that come out of the same measurement."""
-
-    title: str
-    rows: tuple[str, ...]
-    run: Callable[[Stack, Record, set[str]], list[str]]
-    """Takes the rows that are wanted and returns what failed."""
 
 
 @dataclass
@@ -462,94 +450,3 @@ def joining_bytes(stack: Stack, connections: int) -> int:
         if alive["broken_count"]:
             raise BenchError(f"{alive['broken_count']} idle connections broke: {alive['broken'][0]}")
         return moved
-
-
-def run_growth(stack: Stack, record: Record, _wanted: set[str]) -> list[str]:
-    """Handshakes spread over clusters of all sizes: the CPU time of all nodes, divided by all handshakes."""
-    samples: dict[str, list[dict[str, object]]] = {}
-    net: dict[int, list[float]] = {size: [] for size in SIZES_OF_CLUSTERS}
-    rounds = min(stack.options.rounds, STALL_ROUNDS_MAX)
-    for number in range(rounds):
-        for size in SIZES_OF_CLUSTERS:
-            with make_world(stack, Shape(nodes=size)) as world:
-                world.rest = world.core
-                world.start()
-                world.rest = stack.options.load_core
-                tools = Tools(stack.children, stack.folder, stack.options.load_core, world.within("client"))
-                children = [node.child for node in world.nodes]
-                tools.fresh(target_of("/1k"), HANDSHAKE_CLIENTS, WARM_UP_S)
-                idle = idle_cores(children)
-                handshakes, cpu_ns, seconds = undisturbed(world, lambda: all_nodes(stack, tools, children))
-            whole = cpu_ns / 1e3 / handshakes
-            own = (cpu_ns - idle * seconds * 1e9) / 1e3 / handshakes
-            net[size].append(own)
-            sample = {"cpu_us": whole, "cpu_us_without_idle": own, "idle_cores": idle}
-            samples.setdefault(f"{size}_nodes", []).append(sample | {"per_s": handshakes / seconds})
-            say(
-                f"  round {number + 1}/{rounds}  {size} nodes {own:8.1f} CPU us/handshake ({whole:.1f} with the"
-                f" {idle:.1%} of a core that they use idle) {handshakes / seconds:8,.0f} handshakes/s"
-            )
-    record.samples[GROWTH] = samples
-    medians = {size: median(values) for size, values in net.items()}
-    record.figures["cluster_handshakes"] = plot(medians)
-    first, last = SIZES_OF_CLUSTERS[0], SIZES_OF_CLUSTERS[-1]
-    record.rows.append(Row(GROWTH, "CPU us/handshake", medians[last], f"{first} nodes", medians[first]))
-    return []
-
-
-def all_nodes(stack: Stack, tools: Tools, children: list[Child]) -> tuple[int, int, float]:
-    before = [child.cpu_ns() for child in children]
-    done = tools.fresh(target_of("/1k"), HANDSHAKE_CLIENTS, stack.options.seconds)
-    spent = sum(child.cpu_ns() - cpu for child, cpu in zip(children, before, strict=True))
-    return done.operations, spent, done.seconds
-
-
-def idle_cores(children: list[Child], seconds: float = 2.0) -> float:
-    """Cores that all nodes together use for heartbeats and the like."""
-    before, started = sum(child.cpu_ns() for child in children), time.monotonic()
-    time.sleep(seconds)
-    return (sum(child.cpu_ns() for child in children) - before) / 1e9 / (time.monotonic() - started)
-
-
-def plot(values: dict[int, float], width: int = 480, height: int = 300) -> str:
-    """An SVG: CPU time of a handshake over the number of nodes, with the line on which it would not grow."""
-    left, bottom, top = 60, 40, 20
-    highest = 1.25 * max(values.values())
-    sizes = sorted(values)
-
-    def x(size: int) -> float:
-        return left + (size - sizes[0]) * (width - left - 20) / max(1, sizes[-1] - sizes[0])
-
-    def y(value: float) -> float:
-        return height - bottom - value / highest * (height - bottom - top)
-
-    points = " ".join(f"{x(size):.1f},{y(values[size]):.1f}" for size in sizes)
-    flat = y(values[sizes[0]])
-    marks = "".join(
-        f'<circle cx="{x(size):.1f}" cy="{y(values[size]):.1f}" r="3"/>'
-        f'<text x="{x(size):.1f}" y="{y(values[size]) - 8:.1f}" text-anchor="middle">{values[size]:.0f}</text>'
-        f'<text x="{x(size):.1f}" y="{height - bottom + 16}" text-anchor="middle">{size}</text>'
-        for size in sizes
-    )
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">
-<rect width="100%" height="100%" fill="white"/>
-<path d="M{left},{top} V{height - bottom} H{width - 20}" fill="none" stroke="black"/>
-<path d="M{x(sizes[0]):.1f},{flat:.1f} H{x(sizes[-1]):.1f}" stroke="gray" stroke-dasharray="4"/>
-<polyline points="{points}" fill="none" stroke="black"/>
-{marks}
-<text x="{(left + width) / 2:.0f}" y="{height - 6}" text-anchor="middle">nodes</text>
-<text x="6" y="14">CPU us per handshake, all nodes together</text>
-</svg>
-"""
-
-
-GROUPS = (
-    Group(
-        "CPU of the owner with one backup, against off",
-        (*(case.name for case in COST_CASES), LATENCY, SHARE),
-        run_costs,
-    ),
-    Group("what clients see when a node dies", (STALL_P99, STALL_MAX, NEXT), run_stall),
-    Group("mirrored state of idle connections", (IDLE_BYTES,), run_idle_bytes),
-    Group("CPU per handshake in clusters of 2 to 7 nodes", (GROWTH,), run_growth),
-)

@@ -31,6 +31,7 @@ SOURCE = "10.71.0.100"
 SERVER = "10.71.0.250"
 CLIENT = "10.72.0.250"
 SWITCH = ("10.71.0.254", "10.72.0.254")
+FILTERS_OF_BRIDGES = tuple(f"bridge-nf-call-{of}tables" for of in ("arp", "ip", "ip6"))
 HTTPS_PORT, STREAM_PORT = 9443, 9444
 BACKEND_PORT, MARKED_PORT, SOURCE_PORT = 8000, 8001, 8002
 CLUSTER_PORT = 7400
@@ -259,6 +260,10 @@ class World:
             ip("netns", "add", name)
             self._namespaces.append(name)
             self._ip(host, "link set lo up")
+        # A switch has no packet filter, and whoever sends would be charged for what it does.
+        for name in FILTERS_OF_BRIDGES:
+            with suppress(BenchError):  # kernels without them have nothing to turn off
+                self._sysctl("switch", f"net.bridge.{name}", "0")
         for bridge, address in (("in", SWITCH[0]), ("out", SWITCH[1])):
             self._ip("switch", f"link add {bridge} type bridge")
             self._ip("switch", f"addr add {address}/24 dev {bridge}")

@@ -6,6 +6,7 @@ status or a short body fails the measurement: a proxy that answers with errors i
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -18,6 +19,8 @@ from pathlib import Path
 from children import BenchError, Children, pinned
 
 GRACE_S = 20.0
+PACE_KEPT = 0.9  # the last operation ends after the load's time
+LATE_MAX_S = 1.0
 
 # What every client offers, so that all proxies do the same work. OpenSSL applies it to every tool linked with it.
 OPENSSL_CLIENT = """
@@ -123,6 +126,17 @@ class Tools:
         outputs, elapsed = self._run([command] * clients, whole)
         connections = sum(parse_s_time(output, target.body_bytes) for output in outputs)
         return Done(connections, connections * target.body_bytes, elapsed)
+
+    def paced(self, target: Target, per_s: float, processes: int, seconds: float) -> Done:
+        """Full handshakes at a rate, each with one request; less than that rate fails the measurement."""
+        command = ["python3", "-B", str(Path(__file__).with_name("paced.py")), target.host, str(target.port)]
+        output, _ = self._run([[*command, f"{per_s:g}", f"{seconds:g}", str(processes)]], seconds)
+        found = json.loads(output[0])
+        done, took = int(found["done"]), float(found["seconds"])
+        if done < PACE_KEPT * per_s * took or found["late_s"] > LATE_MAX_S:
+            late = f"the latest began {found['late_s'] * 1e3:.0f} ms late"
+            raise BenchError(f"{done / took:,.0f} of {per_s:,.0f} handshakes/s were reached; {late}")
+        return Done(done, done * target.body_bytes, took)
 
     def _run(self, commands: list[list[str]], seconds: float) -> tuple[list[str], float]:
         started = time.monotonic()

@@ -93,7 +93,7 @@ def verdict(aim: Aim, rows: list[Row]) -> tuple[bool, str]:
 
 def table(rows: list[Row]) -> str:
     """One line per row name."""
-    header = f"{'row':<33} {'unit':<15} {'ours':>10}   {'peers (ratio)':<44} {'aim':<18} result"
+    header = f"{'row':<40} {'unit':<15} {'ours':>10}   {'peers (ratio)':<44} {'aim':<18} result"
     out = [header, "-" * len(header)]
     for name in dict.fromkeys(row.name for row in rows):
         same = [row for row in rows if row.name == name]
@@ -107,7 +107,7 @@ def table(rows: list[Row]) -> str:
             met, aim = verdict(AIMS[name], same)
             result = "met" if met else "MISSED"
         out.append(
-            f"{name:<33} {same[0].unit:<15} {number(same[0].ours):>10}   {peers:<44} {aim:<18} {result}".rstrip()
+            f"{name:<40} {same[0].unit:<15} {number(same[0].ours):>10}   {peers:<44} {aim:<18} {result}".rstrip()
         )
     return "\n".join(out)
 

@@ -15,7 +15,7 @@ from types import FrameType
 
 from cases import CLUSTER_NAMES, IDLE_CASE, NAMES, RELAY_CASES, RULES_CASE
 from children import BenchError, Children
-from cluster_cases import GROUPS
+from cluster_groups import GROUPS
 from cluster_net import obstacle_here
 from configs import CONNECTIONS_MAX
 from report import environment, save, table

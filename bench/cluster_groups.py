@@ -1,0 +1,44 @@
+"""The cluster rows by the measurement that they come out of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cluster_cases import (
+    COST_CASES,
+    IDLE_BYTES,
+    LATENCY,
+    NEXT,
+    SHARE,
+    STALL_MAX,
+    STALL_P99,
+    run_costs,
+    run_idle_bytes,
+    run_stall,
+)
+from cluster_growth import GROWTH, SHARED, run_growth
+from runners import Record
+from stack import Stack
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that come out of the same measurement."""
+
+    title: str
+    rows: tuple[str, ...]
+    run: Callable[[Stack, Record, set[str]], list[str]]
+    """Takes the rows that are wanted and returns what failed."""
+
+
+GROUPS = (
+    Group(
+        "CPU of the owner with one backup, against off",
+        (*(case.name for case in COST_CASES), LATENCY, SHARE),
+        run_costs,
+    ),
+    Group("what clients see when a node dies", (STALL_P99, STALL_MAX, NEXT), run_stall),
+    Group("mirrored state of idle connections", (IDLE_BYTES,), run_idle_bytes),
+    Group("CPU per handshake in clusters of 2 to 7 nodes", (GROWTH, SHARED), run_growth),
+)
