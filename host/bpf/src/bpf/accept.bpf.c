@@ -161,6 +161,10 @@ static __always_inline bool register_accepted(struct __sk_buff *skb, struct pack
 	__u32 index;
 	struct slot *s = slot_of(&p->key, &index);
 	bool fresh = !s || READ(s->flags) & FLAG_TAKEN;
+	__u32 seq = bpf_ntohl(p->tcp.seq), ack = bpf_ntohl(p->tcp.ack_seq);
+	/* Two segments of one handshake on two processors: the second leaves alone what a worker may have taken since. */
+	if (!fresh && s->committed == seq && s->snd_una == ack && s->established)
+		return true;
 	if (fresh) {
 		if (bpf_map_pop_elem(&free_slots, &index)) {
 			count(NO_SLOT);
@@ -171,7 +175,6 @@ static __always_inline bool register_accepted(struct __sk_buff *skb, struct pack
 			return false;
 	}
 	__u16 generation = s->generation + 1;
-	__u32 seq = bpf_ntohl(p->tcp.seq), ack = bpf_ntohl(p->tcp.ack_seq);
 	__builtin_memset(s, 0, sizeof *s);
 	s->committed = s->k_ack = s->sent_ack = seq;
 	s->k_edge = s->sent_edge = seq + 65535;

@@ -18,6 +18,7 @@ fn with_cookies(key: [CookieKey; 2]) -> World {
     world
 }
 
+/// A handshake may count twice as accepted from its cookie: its ACK and its data, on two processors at once.
 pub(crate) fn count(world: &World, node: usize, counter: Counter) -> u64 {
     world.nodes[node].gate.counters().unwrap().get(counter)
 }
@@ -56,7 +57,7 @@ fn a_connection_is_accepted_from_a_cookie_and_gated_from_its_first_byte() {
         let facts = relay.join().unwrap();
         let agreed = (facts.stamp.is_some(), facts.window_scales.is_some(), facts.sack);
         assert_eq!(agreed, (timestamps == "1", scaling == "1", sack == "1"), "IPv6 {v6}");
-        assert_eq!(count(&world, 0, Counter::CookieAccepted), 1);
+        assert!(count(&world, 0, Counter::CookieAccepted) > 0);
         assert!(count(&world, 0, Counter::CookieSent) > 0);
         assert!(count(&world, 0, Counter::Clamped) > 0, "not gated");
     }
@@ -89,7 +90,7 @@ fn a_cookie_of_one_node_is_accepted_by_another() {
     let mut got = [0; 5];
     socket.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"hello");
-    assert_eq!(count(&world, 1, Counter::CookieAccepted), 1);
+    assert!(count(&world, 1, Counter::CookieAccepted) > 0);
     assert_eq!(count(&world, 0, Counter::CookieAccepted), 0);
     assert_eq!(world.nodes[1].gate.slots_in_use(), 1);
     assert_eq!(world.nodes[0].gate.slots_in_use(), 0, "answering a SYN keeps no state");
@@ -129,7 +130,7 @@ fn a_later_segment_that_comes_first_does_not_end_the_connection() {
     let mut got = [0; 12];
     socket.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"first second");
-    assert_eq!(count(&world, 1, Counter::CookieAccepted), 1);
+    assert!(count(&world, 1, Counter::CookieAccepted) > 0);
 }
 
 /// Whoever closes first keeps the flow for a minute (TIME_WAIT). Its client may connect from the same port again.
@@ -146,6 +147,7 @@ fn a_client_comes_again_from_the_port_of_a_connection_that_we_closed() {
         listener.set_nonblocking(true).unwrap();
         let gate = world.nodes[0].gate.clone();
         let mut lane = world.nodes[0].namespace.run(move || gate.lane(LaneId::new(0).unwrap()).unwrap());
+        let mut from_cookies = Vec::new();
         for said in [b"first", b"again"] {
             let mut client = world.client.run(move || {
                 let socket = evergate_sys::connect_from(from.ip(), from.port()..=from.port(), to).unwrap();
@@ -166,8 +168,10 @@ fn a_client_comes_again_from_the_port_of_a_connection_that_we_closed() {
             drop(client);
             assert_eq!(accepted.read(&mut got).unwrap(), 0);
             lane.finish(slot, None, Leases::now_ns());
+            from_cookies.push(count(&world, 0, Counter::CookieAccepted));
         }
-        assert_eq!(count(&world, 0, Counter::CookieAccepted), 1, "the second is the kernel's, IPv6 {v6}");
+        assert!(from_cookies[0] > 0, "the first is from a cookie, IPv6 {v6}");
+        assert_eq!(from_cookies[1], from_cookies[0], "the second is the kernel's, IPv6 {v6}");
     }
 }
 
