@@ -3,7 +3,7 @@
 use crate::assemble::{Assembled, Keepsakes, assemble};
 use crate::cluster::{self, Ground};
 use crate::config::Config;
-use crate::config::model::{AccessLog, Listener, Protocol};
+use crate::config::model::{AccessLog, Listener};
 use crate::handover::{Inheritance, Offer, Offered, OfferedServer, Progress};
 use crate::log::{Target, Writer};
 use crate::runtime::Generation;
@@ -141,7 +141,6 @@ impl Daemon {
         }
         let cluster = ground.map(|ground| start_agent(ground, &workers)).transpose()?;
         let leaving = AtomicBool::new(false);
-        choose_acceptance(&sockets, &config);
         Ok(Daemon {
             sockets: Mutex::new(sockets),
             config,
@@ -261,7 +260,6 @@ impl Daemon {
             cluster.change_listeners(&self.config, &config)?;
         }
         let copies = self.keep_sockets(sockets, &gone)?;
-        choose_acceptance(&self.sockets(), &config);
         self.keep.commit();
         self.shared.sessions.set_bytes_max(config.limits.session_cache_bytes_max);
         let settings = settings(&config, self.workers.len());
@@ -412,20 +410,6 @@ fn copies(sockets: &[Vec<ListenerSocket>]) -> Result<Vec<Vec<ListenerSocket>>> {
     };
     let all: std::io::Result<_> = sockets.iter().map(|of| of.iter().map(copy).collect()).collect();
     all.context("cannot copy the listening sockets: is the limit of open files reached?")
-}
-
-/// Where the client speaks first its connection is taken with its first bytes: one waking less for each, and who says
-/// nothing takes no place of ours for a second. Clusters take every connection as soon as the kernel has it: what the
-/// kernel alone knows would not outlive the node.
-fn choose_acceptance(sockets: &[Vec<ListenerSocket>], config: &Config) {
-    let with_data = |name: &str| {
-        let listener = config.listeners.iter().find(|listener| listener.name == name);
-        config.cluster.is_none() && listener.is_some_and(|listener| listener.protocol != Protocol::Tcp)
-    };
-    for ListenerSocket { name, socket, .. } in sockets.iter().flatten() {
-        // Without it everything works too, a little slower.
-        let _ = evergate_sys::set_accept_with_data(std::os::fd::AsRawFd::as_raw_fd(socket), with_data(name));
-    }
 }
 
 /// Binds all listeners, once per worker.

@@ -41,6 +41,6 @@ pub use process::{
 pub use repair::{Restore, RestoreError, Restoring, Stamp, TcpFacts, facts};
 pub use socket::{
     Transfer, accept, acknowledge_now, connect, connect_error, is_drained, listen, local_address, read,
-    read_scattered, reset_on_close, set_accept_with_data, shutdown_write, write, write_gathered,
+    read_scattered, reset_on_close, shutdown_write, write, write_gathered,
 };
 pub use splice::Pipe;

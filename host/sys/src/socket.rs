@@ -199,12 +199,6 @@ pub fn is_drained(fd: RawFd) -> bool {
     waiting(libc::FIONREAD) == 0 && waiting(SIOCOUTQNSD) == 0
 }
 
-/// Has the kernel hand out connections when their first bytes are here, or 1 s after they were made: for protocols
-/// whose clients speak first.
-pub fn set_accept_with_data(fd: RawFd, wanted: bool) -> io::Result<()> {
-    set(fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, i32::from(wanted))
-}
-
 /// Sends FIN after what is queued.
 pub fn shutdown_write(fd: RawFd) {
     // SAFETY: no pointers are passed. An error means that the connection is gone already.

@@ -1,7 +1,6 @@
 //! Sockets against the real kernel, on loopback.
 
 use evergate_sys::{Epoll, Pipe, Transfer, Waker, accept, connect, connect_error, listen, local_address};
-use std::net::TcpStream;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 fn pair() -> (OwnedFd, OwnedFd) {
@@ -53,22 +52,6 @@ fn a_pipe_moves_bytes_between_sockets() {
     let mut got = [0; 16];
     assert!(matches!(evergate_sys::read(server.as_raw_fd(), &mut got), Transfer::Moved(7)));
     assert_eq!(&got[..7], b"spliced");
-}
-
-#[test]
-fn a_connection_is_taken_with_its_first_bytes_where_that_is_wanted() {
-    let listener = listen("127.0.0.1:0".parse().unwrap(), 16).unwrap();
-    let address = local_address(listener.as_raw_fd()).unwrap();
-    evergate_sys::set_accept_with_data(listener.as_raw_fd(), true).unwrap();
-    let silent = TcpStream::connect(address).unwrap();
-    assert!(accept(listener.as_raw_fd()).unwrap().is_none());
-    evergate_sys::write(silent.as_raw_fd(), b"first");
-    wait_readable(&listener);
-    let (server, _) = accept(listener.as_raw_fd()).unwrap().unwrap();
-    assert!(matches!(evergate_sys::read(server.as_raw_fd(), &mut [0; 16]), Transfer::Moved(5)));
-    let _mute = TcpStream::connect(address).unwrap();
-    wait_readable(&listener); // after a second
-    assert!(accept(listener.as_raw_fd()).unwrap().is_some());
 }
 
 #[test]

@@ -16,8 +16,7 @@ const BATCH: usize = 64;
 const QUEUE_BATCHES: usize = 64;
 
 impl Worker {
-    /// Listens on more sockets, and no longer on the listeners named. What waits in a socket's queue is still served;
-    /// clients that have said nothing yet are not in it where connections are taken with their first bytes.
+    /// Listens on more sockets, and no longer on the listeners named. What waits in a socket's queue is still served.
     pub(super) fn change_listeners(&mut self, add: Vec<ListenerSocket>, remove: &[String]) {
         for index in 0..self.listeners.len() {
             if self.listeners[index].as_ref().is_some_and(|listener| remove.contains(&listener.name)) {
