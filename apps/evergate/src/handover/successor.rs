@@ -75,7 +75,15 @@ impl Successor {
             .spawn()
             .map_err(|error| unable("cannot start", error))?;
         let mut new = Successor { child, link: Link::new(ours), version: String::new(), released: false };
-        match new.prepare(&offer, descriptors) {
+        let prepared = match new.prepare(&offer, descriptors) {
+            // It may have said why it ends while something was on its way to it.
+            Err(Stop::Broke(error)) if error.kind() != io::ErrorKind::TimedOut => match new.hear() {
+                Err(Stop::Said(why)) => Err(Stop::Said(why)),
+                _ => Err(Stop::Broke(error)),
+            },
+            prepared => prepared,
+        };
+        match prepared {
             Ok(()) => Ok(new),
             Err(Stop::Said(error)) => Err(Failure { error, remedy: "correct it and try again".to_owned() }),
             Err(Stop::Stranger(hello)) => Err(stranger(&binary, &hello)),

@@ -67,6 +67,21 @@ fn a_program_that_takes_connections_in_another_form_is_refused() {
     scene.expect_refusal(&["--binary", &other], "is evergate 9.9.9 and takes connections in form 99.1");
 }
 
+/// It does not read what it is offered, and has ended before all of that is sent.
+#[test]
+fn a_program_that_says_why_before_it_hears_anything_is_heard() {
+    let mut scene = scene();
+    let hello = format!(
+        r#"{{"Hello":{{"version":"9","handover":{},"parcel":{}}}}}"#,
+        evergate::handover::HANDOVER_VERSION,
+        evergate_connection::PARCEL_VERSION,
+    );
+    let says = scene.script("says", &format!("{}\n{}", said(&hello), said(r#"{"Failed":"no such luck"}"#)));
+    for _ in 0..5 {
+        scene.expect_refusal(&["--binary", &says], "no such luck");
+    }
+}
+
 #[test]
 fn a_configuration_that_is_broken_or_another_one_is_refused_in_the_new_process_words() {
     let mut scene = scene();
