@@ -13,7 +13,9 @@ const PACKET_MR_UNICAST: u16 = 3;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
-const NUD_PERMANENT: u16 = 0x80;
+const NUD_STALE: u16 = 0x04;
+/// Said by an operator, who knows better: permanent, or nothing to resolve.
+const NUD_SAID: u16 = 0x80 | 0x40;
 /// Incomplete, failed, or without an address to know.
 const NUD_UNKNOWN: u16 = 0x01 | 0x20 | 0x40;
 const IFA_F_NODAD: u8 = 0x02;
@@ -64,13 +66,19 @@ fn interface_request(interface: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// Makes the neighbour `ip` on an interface known for good, so that a take-over need not ask for it. Only for peers on
-/// the same link; the gateway is known from daily traffic. Needs `CAP_NET_ADMIN`.
+/// Makes the neighbour `ip` on an interface known, so that a take-over need not ask for it. The kernel uses it at once and
+/// verifies it afterwards; what an operator set stays. Only for peers on the same link; the gateway is known from daily
+/// traffic. Needs `CAP_NET_ADMIN`.
 pub fn set_neighbour(interface: u32, ip: IpAddr, mac: [u8; 6]) -> io::Result<()> {
+    if neighbour_state(interface, ip)?
+        .is_some_and(|(state, known)| state & NUD_SAID != 0 || known == Some(mac))
+    {
+        return Ok(());
+    }
     let family = if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mut body = vec![family as u8, 0, 0, 0]; // ndmsg
     body.extend(interface.to_ne_bytes());
-    body.extend(NUD_PERMANENT.to_ne_bytes());
+    body.extend(NUD_STALE.to_ne_bytes());
     body.extend([0, 0]);
     attribute_ip(&mut body, 1, ip);
     netlink::attribute(&mut body, 2, &mac);
@@ -80,6 +88,11 @@ pub fn set_neighbour(interface: u32, ip: IpAddr, mac: [u8; 6]) -> io::Result<()>
 
 /// The Ethernet address of the neighbour `ip`, if this host's kernel knows it.
 pub fn neighbour(interface: u32, ip: IpAddr) -> io::Result<Option<[u8; 6]>> {
+    Ok(neighbour_state(interface, ip)?.and_then(|(_, mac)| mac))
+}
+
+/// What the kernel has of a neighbour: its state, and the address if that is known.
+fn neighbour_state(interface: u32, ip: IpAddr) -> io::Result<Option<(u16, Option<[u8; 6]>)>> {
     let family = if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mut body = vec![family as u8, 0, 0, 0]; // ndmsg
     body.extend(interface.to_ne_bytes());
@@ -91,7 +104,8 @@ pub fn neighbour(interface: u32, ip: IpAddr) -> io::Result<Option<[u8; 6]>> {
     };
     let state = answer.get(8..10).and_then(|bytes| bytes.try_into().ok()).map_or(0, u16::from_ne_bytes);
     let mac = answer.get(12..).and_then(|attributes| netlink::find(attributes, 2));
-    Ok(mac.filter(|_| state & NUD_UNKNOWN == 0).and_then(|mac| mac.try_into().ok()))
+    let mac = mac.filter(|_| state & NUD_UNKNOWN == 0).and_then(|mac| mac.try_into().ok());
+    Ok(Some((state, mac)))
 }
 
 /// Gives an interface the address `ip`, with no network around it. False when it has it already. Needs `CAP_NET_ADMIN`.

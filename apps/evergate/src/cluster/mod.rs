@@ -37,7 +37,7 @@ use mailbox::Mailbox;
 
 use evergate_cluster::{Bucket, Freeze, Incarnation, NodeId};
 use evergate_mirror::{Frame, LegFacts, Office};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
@@ -79,8 +79,8 @@ pub struct Layout {
     pub server_tls: Arc<rustls::ServerConfig>,
     /// The same from the other end.
     pub client_tls: Arc<rustls::ClientConfig>,
-    /// Neighbours that were made known.
-    pub neighbours: Mutex<BTreeSet<IpAddr>>,
+    /// Neighbours that were made known, with their Ethernet addresses.
+    pub neighbours: Mutex<HashMap<IpAddr, [u8; 6]>>,
 }
 
 impl Layout {
@@ -109,7 +109,7 @@ impl Layout {
         }
         let mut known = self.neighbours.lock().unwrap_or_else(PoisonError::into_inner);
         let ip = facts.remote.ip();
-        if known.len() >= NEIGHBOURS_MAX || !known.insert(ip) {
+        if known.len() >= NEIGHBOURS_MAX || known.insert(ip, facts.next_hop) == Some(facts.next_hop) {
             return;
         }
         if let Some(interface) = self.interfaces.get(usize::from(facts.interface)) {

@@ -229,7 +229,7 @@ fn every_probe_is_answered_at_once_however_old_its_ack() {
 }
 
 #[test]
-fn permanent_neighbours_are_known_before_anybody_asks() {
+fn neighbours_are_known_before_anybody_asks_and_may_change_later() {
     if !privileged() {
         return;
     }
@@ -243,7 +243,13 @@ fn permanent_neighbours_are_known_before_anybody_asks() {
             }
             let output = std::process::Command::new("ip").args(["neigh", "show", ip]).output().unwrap();
             let text = String::from_utf8(output.stdout).unwrap();
-            assert!(text.contains("02:00:00:00:00:09") && text.contains("PERMANENT"), "{text}");
+            assert!(text.contains("02:00:00:00:00:09") && text.contains("STALE"), "{text}");
+            let said =
+                ["neigh", "replace", ip, "lladdr", "02:00:00:00:00:07", "dev", "eth0", "nud", "permanent"];
+            assert!(std::process::Command::new("ip").args(said).status().unwrap().success());
+            evergate_sys::set_neighbour(card, ip.parse().unwrap(), [2, 0, 0, 0, 0, 9]).unwrap();
+            let known = evergate_sys::neighbour(card, ip.parse().unwrap()).unwrap();
+            assert_eq!(known, Some([2, 0, 0, 0, 0, 7]), "an operator's word stands");
         }
         assert!(evergate_sys::set_neighbour(9999, "10.77.0.9".parse().unwrap(), [0; 6]).is_err());
     });
