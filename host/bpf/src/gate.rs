@@ -411,6 +411,18 @@ impl Gate {
     /// Frees slots of connections that never came to be: older than `age_ns` and taken by no program. Returns how many. Looks
     /// through the whole table, and counts what it finds, see [`Gate::slots_counted`].
     pub fn reclaim(&self, now_ns: u64, age_ns: u64) -> usize {
+        self.sweep(now_ns, age_ns, |_| true)
+    }
+
+    /// Like [`Gate::reclaim`], but only those whose peers have not answered our SYN-ACK: in a flood nobody ever will.
+    pub fn reclaim_unanswered(&self, now_ns: u64, age_ns: u64) -> usize {
+        self.sweep(now_ns, age_ns, |slot| {
+            // SAFETY: an aligned field of an entry of the table, which outlives the call.
+            unsafe { AtomicU32::from_ptr(&raw mut (*slot).established) }.load(Ordering::Acquire) == 0
+        })
+    }
+
+    fn sweep(&self, now_ns: u64, age_ns: u64, wanted: impl Fn(*mut types::slot) -> bool) -> usize {
         let (mut freed, mut in_use) = (0, 0);
         for index in 0..self.slots.entries() {
             let pointer = self.slots.pointer(index);
@@ -423,7 +435,7 @@ impl Gate {
             };
             let born_ns = born.load(Ordering::Acquire);
             in_use += usize::from(born_ns != 0);
-            if born_ns == 0 || now_ns.saturating_sub(born_ns) < age_ns {
+            if born_ns == 0 || now_ns.saturating_sub(born_ns) < age_ns || !wanted(pointer) {
                 continue;
             }
             let take = |free| flags.compare_exchange(free, FLAG_TAKEN, Ordering::AcqRel, Ordering::Acquire);

@@ -23,8 +23,12 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A connection request that has come to nothing for so long gives its place in the gate back: longer than the kernel
 /// repeats a SYN-ACK.
 const UNFINISHED_NS: u64 = 130_000_000_000;
-/// Between two looks at those.
+/// The same while there are many of them: who has not answered by then never will, as in a flood of SYNs.
+const UNANSWERED_NS: u64 = 3_000_000_000;
+/// Between two looks at those, and while more than this share of the slots is in use, in percent.
 const RECLAIM: Duration = Duration::from_secs(10);
+const RECLAIM_SOON: Duration = Duration::from_secs(1);
+const MANY: usize = 25;
 
 /// From this share of the gate's slots on the operator hears of it, in percent; and again once it was below the second.
 const FULL: usize = 90;
@@ -122,8 +126,13 @@ impl Work {
                 look_at = now + if self.look() { LOOK } else { LOOK_SOON };
             }
             if now >= reclaim_at {
-                reclaim_at = now + RECLAIM;
                 self.gate.reclaim(Leases::now_ns(), UNFINISHED_NS);
+                let many = |(in_use, max): (usize, usize)| in_use * 100 >= max * MANY;
+                let hurry = many(self.gate.slots_counted());
+                if hurry {
+                    self.gate.reclaim_unanswered(Leases::now_ns(), UNANSWERED_NS);
+                }
+                reclaim_at = now + if hurry { RECLAIM_SOON } else { RECLAIM };
                 let (in_use, max) = self.gate.slots_counted();
                 tell_room(&mut self.full, in_use, max).into_iter().for_each(warning);
             }

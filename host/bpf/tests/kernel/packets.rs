@@ -225,6 +225,13 @@ fn what_cannot_be_registered_does_not_start_and_what_is_unknown_stays_silent() {
         assert_eq!(gate.reclaim(100_000_000_000, 75_000_000_000), 256);
         assert_eq!(gate.slots_counted(), (0, 256));
         assert!(leave(gate, &syn(257)).is_ok());
+        // In a flood who never answers is given up early; who has answered is waited for.
+        assert!(leave(gate, &syn(1)).is_ok());
+        let from = SocketAddr::new(client(false).ip(), 1);
+        assert!(enter(gate, &Segment { ack: 1, ..Segment::new(from, listener(false)) }).is_ok());
+        assert_eq!(gate.reclaim_unanswered(102_000_000_000, 3_000_000_000), 0);
+        assert_eq!(gate.reclaim_unanswered(103_000_000_000, 3_000_000_000), 1);
+        assert_eq!(gate.slots_counted(), (1, 256));
         // Other ports, other addresses: not ours to touch.
         let ssh = Segment::new(at(false, 1, 22), client(false));
         for flags in [RST, FIN | ACK, SYN | ACK, ACK] {
