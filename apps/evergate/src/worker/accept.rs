@@ -20,9 +20,7 @@ impl Worker {
     pub(super) fn change_listeners(&mut self, add: Vec<ListenerSocket>, remove: &[String]) {
         for index in 0..self.listeners.len() {
             if self.listeners[index].as_ref().is_some_and(|listener| remove.contains(&listener.name)) {
-                for _ in 0..QUEUE_BATCHES {
-                    self.accept_from(index);
-                }
+                self.empty_queue(index);
                 self.listeners[index] = None;
             }
         }
@@ -44,35 +42,54 @@ impl Worker {
         }
     }
 
-    pub(super) fn accept_from(&mut self, index: usize) {
+    /// Takes what waits in the queues of all listeners.
+    pub(super) fn empty_queues(&mut self) {
+        (0..self.listeners.len()).for_each(|index| self.empty_queue(index));
+    }
+
+    fn empty_queue(&mut self, index: usize) {
+        for _ in 0..QUEUE_BATCHES {
+            if !self.accept_from(index) {
+                return;
+            }
+        }
+    }
+
+    /// Takes some of what waits in a listener's queue. False when there was no more, or no more can be taken.
+    pub(super) fn accept_from(&mut self, index: usize) -> bool {
         for _ in 0..BATCH {
-            let Some(Some(listener)) = self.listeners.get(index) else { return };
+            let Some(Some(listener)) = self.listeners.get(index) else { return false };
             match evergate_sys::accept(listener.socket.as_raw_fd()) {
                 Ok(Some((socket, address))) => self.accept(index, socket, address),
-                Ok(None) => return,
+                Ok(None) => return false,
                 Err(_) => {
                     self.counters.reason("accept_failed"); // out of descriptors, most likely
-                    return;
+                    return false;
                 }
             }
         }
+        true
     }
 
     fn accept(&mut self, index: usize, socket: OwnedFd, address: SocketAddr) {
         let address = canonical(address);
         let Some(Some(listener)) = self.listeners.get(index) else { return };
+        let local = listener
+            .local
+            .unwrap_or_else(|| evergate_sys::local_address(socket.as_raw_fd()).map_or(address, canonical));
+        if self.cluster.as_ref().is_some_and(|cluster| cluster.is_strange(local, address)) {
+            self.obey(); // perhaps the bucket is ours since just now
+        }
+        let Some(Some(listener)) = self.listeners.get(index) else { return };
         let snapshot = &self.current[self.current.len() - 1].generation.snapshot;
         let Some(position) = snapshot.listener_index(&listener.name) else { return };
         let name = listener.name.clone();
-        let known = listener.local;
         let Some(held) = self.admit(&name, address.ip()) else {
             self.counters.refused.add(1);
             evergate_sys::reset_on_close(socket.as_raw_fd());
             return;
         };
         self.counters.accepted.add(1);
-        let local = known
-            .unwrap_or_else(|| evergate_sys::local_address(socket.as_raw_fd()).map_or(address, canonical));
         let mirroring = match self.gate_client(socket.as_raw_fd(), local, address) {
             Ok(mirroring) => mirroring,
             Err(reason) => {

@@ -439,7 +439,9 @@ impl Worker {
     fn dispatch(&mut self, event: evergate_sys::Event) {
         match Source::of(event.token) {
             Some(Source::Waker) => self.take_commands(),
-            Some(Source::Listener(index)) => self.accept_from(index as usize),
+            Some(Source::Listener(index)) => {
+                self.accept_from(index as usize);
+            }
             Some(Source::Client(key)) => {
                 let Some(client) = self.clients.get_mut(key) else { return };
                 client.readable |= event.readable;

@@ -4,15 +4,17 @@
 use crate::matrix::carrier;
 use crate::resets::{dress, get_with, serve_all};
 use crate::traffic::{self, Carrier, PATIENCE, Server, content};
-use crate::world::{World, eventually, privileged};
-use std::io::Read;
-use std::net::{SocketAddr, TcpStream};
+use crate::world::{World, eventually, privileged, settled};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const CLIENTS: usize = 12;
 /// Connections between two deaths.
 const BETWEEN: usize = 400;
+/// Drains, one node after the other.
+const MOVES: usize = 6;
 
 #[test]
 fn connections_that_last_for_one_request_outlive_nodes() {
@@ -52,6 +54,56 @@ fn connections_that_last_for_one_request_outlive_nodes() {
         for client in clients {
             client.join().unwrap();
         }
+    }
+}
+
+/// Clients of a server that speaks first say nothing that a node could be asked again for: one that is forgotten while its
+/// bucket moves would wait for ever.
+#[test]
+fn clients_that_wait_for_a_greeting_get_it_while_their_buckets_move() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(3);
+    let config = world.config(&World::entries(3), "").replace("flows_max = 1024", "flows_max = 16384");
+    let nodes: Vec<_> = (1..=3).map(|number| world.start(number, &config)).collect();
+    let at = SocketAddr::new(world.family.inside(254), 9);
+    world.switch.run(move || {
+        let listener = TcpListener::bind(at).unwrap();
+        std::thread::spawn(move || {
+            listener.incoming().flatten().for_each(|mut stream| drop(stream.write_all(b"welcome")));
+        });
+    });
+    settled(&nodes);
+    let to = SocketAddr::new(world.family.address(), 8080);
+    let (made, over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let (made, over) = (made.clone(), over.clone());
+            world.switch.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let mut stream = TcpStream::connect_timeout(&to, PATIENCE).expect("a connection");
+                    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                    let mut greeting = String::new();
+                    stream.read_to_string(&mut greeting).expect("a greeting");
+                    assert_eq!(greeting, "welcome");
+                    made.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let moves = std::env::var("EVERGATE_ROUNDS").map_or(MOVES, |text| text.parse().expect("a number"));
+    for node in nodes.iter().cycle().take(moves) {
+        await_more(&made);
+        assert_eq!(node.cli(&["node", "drain"]).code, Some(0));
+        node.eventually("is drained", |status| status.drained);
+        await_more(&made);
+        assert_eq!(node.cli(&["node", "undrain"]).code, Some(0));
+        settled(&nodes);
+    }
+    over.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.join().unwrap();
     }
 }
 

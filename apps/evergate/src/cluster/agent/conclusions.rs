@@ -71,6 +71,9 @@ impl Agent {
         });
         for worker in 0..self.workers {
             (self.tell)(worker, Instruction::Roles(changed.clone()));
+        }
+        // Behind all roles: the first worker that is done lets clients in, which another one may have to accept.
+        for worker in 0..self.workers {
             if let Some(round) = &round {
                 (self.tell)(worker, Instruction::TakeOver(round.clone()));
             }

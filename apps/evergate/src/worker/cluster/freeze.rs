@@ -24,6 +24,7 @@ impl Worker {
         if let Some(wanted) = wanted {
             cluster.haste = Haste::Full; // of what was said of it just now nothing may be missing
             cluster.freezing.insert(bucket, wanted);
+            cluster.unaccepted = true;
             if frozen && before == Some(wanted) {
                 cluster.frozen.insert(bucket); // it was reported, and the next owner may go on at any moment
             }
@@ -90,6 +91,10 @@ impl Worker {
 
     /// Reports buckets of which the next owner has everything.
     pub(in crate::worker) fn report_frozen(&mut self) {
+        if self.cluster.as_mut().is_some_and(|cluster| std::mem::take(&mut cluster.unaccepted)) {
+            // On hold nothing more comes, and the next owner would know nothing of these.
+            self.empty_queues();
+        }
         let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.freezing.is_empty()) else {
             return;
         };

@@ -135,6 +135,8 @@ pub(crate) struct Cluster {
     freezing: BTreeMap<Bucket, (Freeze, Office)>,
     /// Those that are quiet, and were reported: the next owner may go on at any moment.
     frozen: BTreeSet<Bucket>,
+    /// Some froze just now: what the kernel has accepted of them is still in its queues.
+    unaccepted: bool,
     /// What other workers had of them when they became quiet, where this one holds their copies.
     kept: BTreeMap<Bucket, Vec<Arc<Kept>>>,
     /// Backups that the agent was told are complete, while our role does not say so yet.
@@ -196,6 +198,7 @@ impl Cluster {
             haste: Haste::None,
             freezing: BTreeMap::new(),
             frozen: BTreeSet::new(),
+            unaccepted: false,
             kept: BTreeMap::new(),
             named: BTreeSet::new(),
             reports,
@@ -206,6 +209,11 @@ impl Cluster {
     /// Whether connections to this address move between nodes.
     pub(crate) fn is_movable(&self, local: SocketAddr) -> bool {
         self.layout.addresses.contains(&local.ip())
+    }
+
+    /// Whether a client is of a bucket that this node does not serve.
+    pub(crate) fn is_strange(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        self.is_movable(local) && !self.owns(self.bucket(local, remote))
     }
 
     pub(crate) fn bucket(&self, local: SocketAddr, remote: SocketAddr) -> Bucket {
