@@ -155,6 +155,7 @@ impl Worker {
                 self.abandon(key);
             }
         }
+        self.abandon_pool(None);
         self.look_at_waiting(); // nothing of it is ours any more
         self.counters.open.set(self.clients.len() as u64);
     }

@@ -110,6 +110,7 @@ impl Worker {
         for key in self.keys_of(bucket) {
             self.abandon(key);
         }
+        self.abandon_pool(Some(bucket));
         self.stop_taking(bucket);
         if let Some(cluster) = &mut self.cluster {
             cluster.drop_endings(Some(bucket));

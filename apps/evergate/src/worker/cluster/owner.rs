@@ -560,6 +560,28 @@ impl Worker {
             cluster.lane.finish(slot, None, Leases::now_ns());
         }
     }
+
+    /// Drops pooled server connections of a bucket that this node may not speak for any more, or of all buckets. What their
+    /// servers say goes elsewhere, so that they only look as if they were open.
+    pub(super) fn abandon_pool(&mut self, bucket: Option<Bucket>) {
+        let mut gone = Vec::new();
+        self.idle.retain(|(_, of), keys| {
+            let stays = of.is_none() || bucket.is_some_and(|bucket| *of != Some(bucket.0));
+            if !stays {
+                gone.append(keys);
+            }
+            stays
+        });
+        for key in gone {
+            let Some(mut upstream) = self.upstreams.remove(key) else { continue };
+            let gated = upstream.gated.take();
+            drop(upstream); // its socket closes while the gate still stops what it says
+            if let (Some(gated), Some(cluster)) = (gated, &mut self.cluster) {
+                cluster.forget_slot(gated.slot.index());
+                cluster.lane.finish(gated.slot, None, Leases::now_ns());
+            }
+        }
+    }
 }
 
 impl Cluster {
