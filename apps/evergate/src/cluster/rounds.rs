@@ -9,7 +9,7 @@ use super::status::{ClusterCounts, TAKE_OVERS_MAX, TakeOverStatus};
 use evergate_base::Micros;
 use std::collections::VecDeque;
 
-/// Take-overs that may be under way; the oldest beyond them is taken for done.
+/// Take-overs that are told apart while they are under way; what begins beyond them counts with the newest.
 const RUNNING_MAX: usize = 64;
 
 /// One under way.
@@ -36,16 +36,20 @@ impl Rounds {
         taken_over: usize,
         workers: usize,
     ) {
+        let handed_over = round.buckets.len().saturating_sub(taken_over) as u64;
         if self.running.len() >= RUNNING_MAX
-            && let Some(oldest) = self.running.pop_front()
+            && let Some(newest) = self.running.back_mut()
         {
-            self.keep(oldest.status);
+            newest.missing += workers;
+            newest.status.taken_over += taken_over as u64;
+            newest.status.handed_over += handed_over;
+            return;
         }
         let status = TakeOverStatus {
             began_unix_s: unix_s,
             running: true,
             taken_over: taken_over as u64,
-            handed_over: round.buckets.len().saturating_sub(taken_over) as u64,
+            handed_over,
             ..TakeOverStatus::default()
         };
         self.running.push_back(Running { began_at: now, missing: workers, status });
