@@ -67,6 +67,42 @@ fn strangers_are_counted_without_a_look_at_what_they_say() {
 }
 
 #[test]
+fn strangers_on_the_mirror_ports_keep_nobody_out() {
+    if !privileged() {
+        return;
+    }
+    const MORE_THAN_CHANNELS: usize = 1100;
+    let world = World::new(2);
+    let config = world.config(&World::entries(2), "");
+    let mut nodes: Vec<_> = (1..=2).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    let strangers = world.switch.run(|| {
+        let ports = [PORT + 1, PORT + 2]; // one for each worker
+        let to = ports.into_iter().flat_map(|port| std::iter::repeat_n(port, MORE_THAN_CHANNELS));
+        let connect = |port| std::net::TcpStream::connect((inside(2), port)).unwrap();
+        to.map(connect).collect::<Vec<_>>()
+    });
+    nodes.remove(0).kill();
+    nodes[0].eventually("is alone", |status| status.nodes.iter().filter(|node| node.member).count() == 1);
+    nodes.insert(0, world.start(1, &config));
+    settled(&nodes); // with copies of everything at both
+    drop(strangers);
+}
+
+#[test]
+fn a_node_of_another_shape_is_told_of() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let config = world.config(&World::entries(2), "");
+    let one = world.start(1, &config);
+    let other = world.start(2, &config.replace("workers = 2", "workers = 3"));
+    one.process.line_after(0, "node 2 runs 3 workers, this one 2");
+    drop(other);
+}
+
+#[test]
 fn a_node_with_another_key_never_joins_and_never_founds_a_second_cluster() {
     if !privileged() {
         return;

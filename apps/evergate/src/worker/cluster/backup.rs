@@ -14,6 +14,8 @@ use std::os::fd::AsRawFd;
 
 /// Channels from other nodes at a time.
 const INCOMING_MAX: usize = 1024;
+/// Between two words about channels of nodes that this one cannot work with.
+const REFUSALS_EVERY: Micros = Micros::from_ms(10_000);
 
 /// The owner of a bucket that was given up here may speak of it for so long. Starved machines are late with such news.
 const FORGET_AFTER: Micros = Micros::from_ms(10_000);
@@ -23,11 +25,25 @@ pub(crate) struct Incoming {
     channel: Channel,
     announced: Announced,
     from: Option<NodeId>,
+    since: Micros,
     /// Which worker of that node.
     worker: u16,
     frames: u64,
     answered: u64,
     unsent: Vec<u8>,
+}
+
+/// Where another channel has its place: a free one, or that of whoever has waited longest without saying who it is.
+fn room(all: &[Option<Incoming>]) -> Option<usize> {
+    let free = all.iter().position(Option::is_none).unwrap_or(all.len());
+    if free < INCOMING_MAX {
+        return Some(free);
+    }
+    let nameless = all.iter().enumerate().filter_map(|(index, of)| Some((index, of.as_ref()?)));
+    nameless
+        .filter(|(_, incoming)| incoming.from.is_none())
+        .min_by_key(|(_, incoming)| incoming.since)
+        .map(|(index, _)| index)
 }
 
 impl Worker {
@@ -38,12 +54,10 @@ impl Worker {
             let Some(listener) = &cluster.layout.mirror_listeners.get(cluster.worker) else { return };
             let Ok(Some((socket, _))) = evergate_sys::accept(listener.as_raw_fd()) else { return };
             let Ok(tls) = rustls::ServerConnection::new(cluster.layout.server_tls.clone()) else { return };
-            let free = cluster.incoming.iter().position(Option::is_none);
-            let index = free.unwrap_or(cluster.incoming.len());
-            if index >= INCOMING_MAX {
+            let Some(index) = room(&cluster.incoming) else {
                 self.counters.reason("mirror_channels_max");
                 continue;
-            }
+            };
             let channel = Channel::new(socket, tls);
             if self.epoll.add(channel.fd(), Source::Incoming(index as u32).token()).is_err() {
                 continue;
@@ -52,13 +66,14 @@ impl Worker {
                 channel,
                 announced: Announced::default(),
                 from: None,
+                since: self.now,
                 worker: 0,
                 frames: 0,
                 answered: 0,
                 unsent: Vec::new(),
             };
-            match free {
-                Some(index) => cluster.incoming[index] = Some(incoming),
+            match cluster.incoming.get_mut(index) {
+                Some(place) => *place = Some(incoming), // whoever had it and did not say who it is gives way
                 None => cluster.incoming.push(Some(incoming)),
             }
         }
@@ -96,11 +111,17 @@ impl Worker {
             // What was said on it stands. Its owner notices, and drops this backup or says everything anew.
             let known = incoming.from.is_some();
             let ended = error.downcast_ref::<std::io::Error>().is_some();
-            if let (Some(node), false) = (incoming.from, ended) {
-                let number = node.0.saturating_add(1);
-                message::warning(format_args!(
+            match incoming.from.map(|node| node.0.saturating_add(1)) {
+                _ if ended => {}
+                Some(number) => message::warning(format_args!(
                     "does not believe a mirror channel of node {number}: {error:#}"
-                ));
+                )),
+                // It has the cluster's key, and tries again and again.
+                None if cluster.refused_at.is_none_or(|at| self.now.since(at) > REFUSALS_EVERY) => {
+                    cluster.refused_at = Some(self.now);
+                    message::warning(format_args!("refuses a mirror channel: {error:#}"));
+                }
+                None => {}
             }
             cluster.incoming[index] = None;
             self.counters.reason(match (known, ended) {
@@ -177,7 +198,8 @@ impl Incoming {
                 (Frame::Hello { version: FRAME_VERSION, node, worker, workers, .. }, None) => {
                     anyhow::ensure!(
                         usize::from(*workers) == layout.workers,
-                        "node {node} runs {workers} workers, this one {}: all nodes of a cluster need the same number",
+                        "node {} runs {workers} workers, this one {}: all nodes of a cluster need the same number",
+                        node.saturating_add(1),
                         layout.workers
                     );
                     self.from = Some(NodeId(*node));

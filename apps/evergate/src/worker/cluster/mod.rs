@@ -135,6 +135,8 @@ pub(crate) struct Cluster {
     freezing: BTreeMap<Bucket, (Freeze, Office)>,
     /// Those that are quiet, and were reported: the next owner may go on at any moment.
     frozen: BTreeSet<Bucket>,
+    /// When the log last told of a channel that was refused.
+    refused_at: Option<Micros>,
     /// Some froze just now: what the kernel has accepted of them is still in its queues.
     unaccepted: bool,
     /// What other workers had of them when they became quiet, where this one holds their copies.
@@ -198,6 +200,7 @@ impl Cluster {
             haste: Haste::None,
             freezing: BTreeMap::new(),
             frozen: BTreeSet::new(),
+            refused_at: None,
             unaccepted: false,
             kept: BTreeMap::new(),
             named: BTreeSet::new(),
