@@ -345,17 +345,21 @@ impl Gate {
         Lane::new(id, self.maps.clone(), self.programs.clone(), self.slots.clone(), self.batches.clone())
     }
 
-    /// Whether a program of this node holds the flow's slot: there is a connection of these ends already.
-    pub fn is_held(&self, flow: &Flow) -> bool {
+    /// Whether a program of this node holds a slot of the flow that is no older than `since_ns`: there is a connection of these
+    /// ends already, and not one that is left from when the bucket was here before.
+    pub fn is_held(&self, flow: &Flow, since_ns: u64) -> bool {
         let mut index = [0; 4];
         let found = self.maps.flows.lookup_into(bytes(&flow.key()), &mut index, MapFlags::ANY);
         let slot = u32::from_ne_bytes(index) as usize;
         if !matches!(found, Ok(true)) || slot >= self.slots.entries() {
             return false;
         }
-        // SAFETY: an aligned field of an entry of the table.
-        let flags = unsafe { AtomicU32::from_ptr(&raw mut (*self.slots.pointer(slot)).flags) };
-        flags.load(Ordering::Acquire) & FLAG_TAKEN != 0
+        let pointer = self.slots.pointer(slot);
+        // SAFETY: aligned fields of an entry of the table.
+        let (flags, born) = unsafe {
+            (AtomicU32::from_ptr(&raw mut (*pointer).flags), AtomicU64::from_ptr(&raw mut (*pointer).born_ns))
+        };
+        flags.load(Ordering::Acquire) & FLAG_TAKEN != 0 && born.load(Ordering::Acquire) >= since_ns
     }
 
     /// Gates a flow that lived elsewhere, before its socket exists. Its bucket must be on hold.

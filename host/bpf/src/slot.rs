@@ -1,6 +1,7 @@
 //! One gated flow: what user space says to the gate, and what the gate knows of both peers.
 
 use crate::Flow;
+use crate::Leases;
 use crate::lane::LaneId;
 use crate::skeleton::types;
 use crate::table::{Table, atomic};
@@ -116,7 +117,7 @@ impl Slot {
             tsval: tsval.to_be(),
             tsecr: tsecr.to_be(),
             established: 1,
-            born_ns: 1,
+            born_ns: Leases::now_ns(),
             key: from.flow.key(),
             eth,
             wscale: from.window_scale & 15,

@@ -2,7 +2,9 @@
 
 use crate::frame::{ACK, FIN, RST, SYN, Segment};
 use crate::world::{PORT, VIRTUAL_MAC, at, bench, node, privileged, vip};
-use evergate_bpf::{Counter, Events, Flow, Gate, GateError, Hook, Lane, LaneId, Mode, Owner, Restored, Slot};
+use evergate_bpf::{
+    Counter, Events, Flow, Gate, GateError, Hook, Lane, LaneId, Leases, Mode, Owner, Restored, Slot,
+};
 use std::net::{SocketAddr, TcpListener};
 
 pub(crate) const PASS: u32 = 0;
@@ -365,9 +367,11 @@ fn nothing_reaches_a_socket_that_is_being_made() {
                 lane.events(&mut events).unwrap();
                 events.knocks.len()
             };
-            assert!(!gate.is_held(&from.flow));
+            let since_ns = Leases::now_ns();
+            assert!(!gate.is_held(&from.flow, since_ns));
             let slot = gate.restore(&from).unwrap();
-            assert!(gate.is_held(&from.flow));
+            assert!(gate.is_held(&from.flow, since_ns));
+            assert!(!gate.is_held(&from.flow, Leases::now_ns() + 1), "what was here before does not count");
             slot.set_asleep(true);
             assert_eq!((enter(gate, &said), knocks()), (Err(DROP), 0), "the bucket is not pending");
             gate.set_pending(gate.bucket(&from.flow), Some(LaneId::new(0).unwrap()));

@@ -288,19 +288,20 @@ impl Worker {
     }
 
     /// Continues one connection that rests. Its client need not be asked or told anything: nothing of it is on its way, and the
-    /// client speaks first. If it has done so already, that is the first thing the connection reads.
-    pub(super) fn resume_resting(&mut self, take: Take) -> bool {
+    /// client speaks first. If it has done so already, that is the first thing the connection reads. `since_ns`: when the
+    /// take-over began; connections of the same ends that are younger stay.
+    pub(super) fn resume_resting(&mut self, take: Take, since_ns: u64) -> bool {
         let mut goes_on = false;
-        self.guarded(None, |worker| goes_on = worker.build_resting(take));
+        self.guarded(None, |worker| goes_on = worker.build_resting(take, since_ns));
         goes_on
     }
 
-    fn build_resting(&mut self, mut take: Take) -> bool {
+    fn build_resting(&mut self, mut take: Take, since_ns: u64) -> bool {
         let Some(cluster) = &mut self.cluster else { return false };
         let now_ms = evergate_sys::wall_clock_ms();
         take.find_legs();
         let Some(flow) = take.client_flow() else { return false };
-        if cluster.gate.is_held(&flow) {
+        if cluster.gate.is_held(&flow, since_ns) {
             return true; // its client has begun anew here: nothing had been said on it
         }
         if !gate(cluster, &mut take, now_ms) {

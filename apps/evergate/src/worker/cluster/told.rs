@@ -11,7 +11,7 @@ use super::knocks::Knocks;
 use super::resume::Take;
 use crate::cluster::{Report, Resumed};
 use crate::worker::Worker;
-use evergate_bpf::Flow;
+use evergate_bpf::{Flow, Leases};
 use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::Frame;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -35,6 +35,8 @@ const AT_A_TIME: usize = 16;
 /// A take-over that is not done.
 pub(super) struct Waiting {
     started: Instant,
+    /// The same by the gate's clock.
+    since_ns: u64,
     resumed: Resumed,
     /// Connections of which others must hear first, by bucket.
     left: BTreeMap<(Stage, Bucket), Vec<Take>>,
@@ -60,7 +62,8 @@ impl Waiting {
                 left.entry((stage, take.bucket)).or_default().push(take);
             }
         }
-        Waiting { started, resumed, left, awake: VecDeque::new(), resting: VecDeque::new() }
+        let since_ns = Leases::now_ns().saturating_sub(started.elapsed().as_nanos() as u64);
+        Waiting { started, since_ns, resumed, left, awake: VecDeque::new(), resting: VecDeque::new() }
     }
 
     /// Connections of the bucket that rest, and whether they may go on.
@@ -158,7 +161,7 @@ impl Worker {
                 let ours = self.cluster.as_ref().is_some_and(|cluster| cluster.owns(bucket));
                 match takes.pop().filter(|_| ours) {
                     Some(take) => {
-                        let goes_on = self.resume_resting(take);
+                        let goes_on = self.resume_resting(take, waiting.since_ns);
                         waiting.resumed.count(goes_on);
                     }
                     None => {
@@ -203,17 +206,18 @@ impl Worker {
             let bucket = cluster.bucket(flow.local, flow.remote);
             let ours = cluster.owns(bucket);
             let found = all.iter_mut().find_map(|waiting| {
+                let since_ns = waiting.since_ns;
                 let (takes, ready) = waiting.resting_of(bucket)?;
                 let place = takes.iter().position(|take| take.client_flow() == Some(flow))?;
                 Some((ready && ours).then(|| takes.swap_remove(place)))
-                    .map(|take| (take, &mut waiting.resumed))
+                    .map(|take| (take, since_ns, &mut waiting.resumed))
             });
             match found {
-                Some((Some(take), resumed)) => {
-                    let goes_on = self.resume_resting(take);
+                Some((Some(take), since_ns, resumed)) => {
+                    let goes_on = self.resume_resting(take, since_ns);
                     resumed.count(goes_on);
                 }
-                Some((None, _)) if ours => too_early.push(flow),
+                Some((None, ..)) if ours => too_early.push(flow),
                 _ => drop(cluster.knocks.take(&flow)),
             }
         }
