@@ -93,7 +93,7 @@ impl Worker {
     pub(in crate::worker) fn report_frozen(&mut self) {
         if self.cluster.as_mut().is_some_and(|cluster| std::mem::take(&mut cluster.unaccepted)) {
             // On hold nothing more comes, and the next owner would know nothing of these.
-            self.empty_queues();
+            self.guarded(None, Worker::empty_queues);
         }
         let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.freezing.is_empty()) else {
             return;
