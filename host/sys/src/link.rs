@@ -18,6 +18,8 @@ const NUD_STALE: u16 = 0x04;
 const NUD_SAID: u16 = 0x80 | 0x40;
 /// Incomplete, failed, or without an address to know.
 const NUD_UNKNOWN: u16 = 0x01 | 0x20 | 0x40;
+/// Said from outside: it may be verified and may change, but counts against no bound of the kernel's table and is kept.
+const NTF_EXT_LEARNED: u8 = 0x10;
 const IFA_F_NODAD: u8 = 0x02;
 
 /// The card's address of an interface in the calling thread's network namespace.
@@ -79,7 +81,7 @@ pub fn set_neighbour(interface: u32, ip: IpAddr, mac: [u8; 6]) -> io::Result<()>
     let mut body = vec![family as u8, 0, 0, 0]; // ndmsg
     body.extend(interface.to_ne_bytes());
     body.extend(NUD_STALE.to_ne_bytes());
-    body.extend([0, 0]);
+    body.extend([NTF_EXT_LEARNED, 0]);
     attribute_ip(&mut body, 1, ip);
     netlink::attribute(&mut body, 2, &mac);
     let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;

@@ -109,12 +109,14 @@ impl Layout {
         }
         let mut known = self.neighbours.lock().unwrap_or_else(PoisonError::into_inner);
         let ip = facts.remote.ip();
-        if known.len() >= NEIGHBOURS_MAX || known.insert(ip, facts.next_hop) == Some(facts.next_hop) {
+        if known.len() >= NEIGHBOURS_MAX || known.get(&ip) == Some(&facts.next_hop) {
             return;
         }
         if let Some(interface) = self.interfaces.get(usize::from(facts.interface)) {
             // A take-over without it asks the network: slower, not wrong.
-            let _ = evergate_sys::set_neighbour(interface.index, ip, facts.next_hop);
+            if evergate_sys::set_neighbour(interface.index, ip, facts.next_hop).is_ok() {
+                known.insert(ip, facts.next_hop);
+            }
         }
     }
 }
