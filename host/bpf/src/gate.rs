@@ -418,11 +418,16 @@ impl Gate {
         self.sweep(now_ns, age_ns, |_| true)
     }
 
-    /// Like [`Gate::reclaim`], but only those whose peers have not answered our SYN-ACK: in a flood nobody ever will.
+    /// Like [`Gate::reclaim`], but only those whose peers have not answered our SYN-ACK: in a flood nobody ever will. Not
+    /// those whose peers have not answered our SYN.
     pub fn reclaim_unanswered(&self, now_ns: u64, age_ns: u64) -> usize {
         self.sweep(now_ns, age_ns, |slot| {
-            // SAFETY: an aligned field of an entry of the table, which outlives the call.
-            unsafe { AtomicU32::from_ptr(&raw mut (*slot).established) }.load(Ordering::Acquire) == 0
+            // SAFETY: aligned fields of an entry of the table, which outlives the call.
+            let (established, syn_sent) =
+                unsafe { (&raw mut (*slot).established, &raw mut (*slot).syn_sent) };
+            // SAFETY: as above.
+            [established, syn_sent].map(|field| unsafe { AtomicU32::from_ptr(field) }.load(Ordering::Acquire))
+                == [0, 0]
         })
     }
 

@@ -23,9 +23,9 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A connection request that has come to nothing for so long gives its place in the gate back: longer than the kernel
 /// repeats a SYN-ACK.
 const UNFINISHED_NS: u64 = 130_000_000_000;
-/// The same while there are many of them: who has not answered by then never will, as in a flood of SYNs.
-const UNANSWERED_NS: u64 = 3_000_000_000;
-/// Between two looks at those, and while more than this share of the slots is in use, in percent.
+/// The same while many slots are in use: who has not answered the SYN-ACK by then, which was said three times, never will.
+const UNANSWERED_NS: u64 = 5_000_000_000;
+/// Between two looks at those; sooner while the last one found some and more than this share of the slots is in use, in percent.
 const RECLAIM: Duration = Duration::from_secs(10);
 const RECLAIM_SOON: Duration = Duration::from_secs(1);
 const MANY: usize = 25;
@@ -128,11 +128,9 @@ impl Work {
             if now >= reclaim_at {
                 self.gate.reclaim(Leases::now_ns(), UNFINISHED_NS);
                 let many = |(in_use, max): (usize, usize)| in_use * 100 >= max * MANY;
-                let hurry = many(self.gate.slots_counted());
-                if hurry {
-                    self.gate.reclaim_unanswered(Leases::now_ns(), UNANSWERED_NS);
-                }
-                reclaim_at = now + if hurry { RECLAIM_SOON } else { RECLAIM };
+                let flooded = many(self.gate.slots_counted())
+                    && self.gate.reclaim_unanswered(Leases::now_ns(), UNANSWERED_NS) > 0;
+                reclaim_at = now + if flooded { RECLAIM_SOON } else { RECLAIM };
                 let (in_use, max) = self.gate.slots_counted();
                 tell_room(&mut self.full, in_use, max).into_iter().for_each(warning);
             }

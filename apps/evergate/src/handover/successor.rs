@@ -77,7 +77,7 @@ impl Successor {
         let mut new = Successor { child, link: Link::new(ours), version: String::new(), released: false };
         let prepared = match new.prepare(&offer, descriptors) {
             // It may have said why it ends while something was on its way to it.
-            Err(Stop::Broke(error)) if error.kind() != io::ErrorKind::TimedOut => match new.hear() {
+            Err(Stop::Broke(error)) if is_gone(&error) => match new.hear() {
                 Err(Stop::Said(why)) => Err(Stop::Said(why)),
                 _ => Err(Stop::Broke(error)),
             },
@@ -165,6 +165,11 @@ impl Successor {
             remedy: "see what it said on standard error, where this process's messages go".to_owned(),
         }
     }
+}
+
+/// Whether the other end of the link is closed.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 fn stranger(binary: &std::path::Path, hello: &Hello) -> Failure {

@@ -20,7 +20,11 @@ impl Worker {
     pub(super) fn change_listeners(&mut self, add: Vec<ListenerSocket>, remove: &[String]) {
         for index in 0..self.listeners.len() {
             if self.listeners[index].as_ref().is_some_and(|listener| remove.contains(&listener.name)) {
-                self.empty_queue(index);
+                for _ in 0..QUEUE_BATCHES {
+                    if !self.accept_from(index) {
+                        break;
+                    }
+                }
                 self.listeners[index] = None;
             }
         }
@@ -44,13 +48,14 @@ impl Worker {
 
     /// Takes what waits in the queues of all listeners.
     pub(super) fn empty_queues(&mut self) {
-        (0..self.listeners.len()).for_each(|index| self.empty_queue(index));
-    }
-
-    fn empty_queue(&mut self, index: usize) {
-        for _ in 0..QUEUE_BATCHES {
-            if !self.accept_from(index) {
-                return;
+        for index in 0..self.listeners.len() {
+            for _ in 0..QUEUE_BATCHES {
+                self.pulse.beat();
+                let mut more = true; // also behind a connection that reaches a defect
+                self.guarded(None, |worker| more = worker.accept_from(index));
+                if !more {
+                    break;
+                }
             }
         }
     }
@@ -78,7 +83,11 @@ impl Worker {
             .local
             .unwrap_or_else(|| evergate_sys::local_address(socket.as_raw_fd()).map_or(address, canonical));
         if self.cluster.as_ref().is_some_and(|cluster| cluster.is_strange(local, address)) {
+            let name = listener.name.clone();
             self.obey(); // perhaps the bucket is ours since just now
+            if !matches!(self.listeners.get(index), Some(Some(listener)) if listener.name == name) {
+                return evergate_sys::reset_on_close(socket.as_raw_fd());
+            }
         }
         let Some(Some(listener)) = self.listeners.get(index) else { return };
         let snapshot = &self.current[self.current.len() - 1].generation.snapshot;

@@ -91,9 +91,10 @@ impl Worker {
 
     /// Reports buckets of which the next owner has everything.
     pub(in crate::worker) fn report_frozen(&mut self) {
-        if self.cluster.as_mut().is_some_and(|cluster| std::mem::take(&mut cluster.unaccepted)) {
+        // Again when more buckets froze meanwhile.
+        while self.cluster.as_mut().is_some_and(|cluster| std::mem::take(&mut cluster.unaccepted)) {
             // On hold nothing more comes, and the next owner would know nothing of these.
-            self.guarded(None, Worker::empty_queues);
+            self.empty_queues();
         }
         let Some(cluster) = self.cluster.as_ref().filter(|cluster| !cluster.freezing.is_empty()) else {
             return;
