@@ -72,6 +72,8 @@ fn strangers_on_the_mirror_ports_keep_nobody_out() {
         return;
     }
     const MORE_THAN_CHANNELS: usize = 1100;
+    let files = evergate_sys::raise_file_limit().unwrap();
+    assert!(files > 3 * MORE_THAN_CHANNELS as u64, "this test needs more than {files} open files");
     let world = World::new(2);
     let config = world.config(&World::entries(2), "");
     let mut nodes: Vec<_> = (1..=2).map(|number| world.start(number, &config)).collect();

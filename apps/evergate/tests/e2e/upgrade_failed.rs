@@ -47,6 +47,15 @@ fn said(text: &str) -> String {
     format!("printf '\\{length:03o}\\000\\000\\000\\000{text}' >&0")
 }
 
+/// The first word of a new process that takes connections in the form in which this one gives them.
+fn hello() -> String {
+    format!(
+        r#"{{"Hello":{{"version":"9","handover":{},"parcel":{}}}}}"#,
+        evergate::handover::HANDOVER_VERSION,
+        evergate_connection::PARCEL_VERSION,
+    )
+}
+
 #[test]
 fn a_program_that_is_not_there_or_ends_changes_nothing() {
     let mut scene = scene();
@@ -71,12 +80,7 @@ fn a_program_that_takes_connections_in_another_form_is_refused() {
 #[test]
 fn a_program_that_says_why_before_it_hears_anything_is_heard() {
     let mut scene = scene();
-    let hello = format!(
-        r#"{{"Hello":{{"version":"9","handover":{},"parcel":{}}}}}"#,
-        evergate::handover::HANDOVER_VERSION,
-        evergate_connection::PARCEL_VERSION,
-    );
-    let says = scene.script("says", &format!("{}\n{}", said(&hello), said(r#"{"Failed":"no such luck"}"#)));
+    let says = scene.script("says", &format!("{}\n{}", said(&hello()), said(r#"{"Failed":"no such luck"}"#)));
     for _ in 0..5 {
         scene.expect_refusal(&["--binary", &says], "no such luck");
     }
@@ -99,12 +103,7 @@ fn a_configuration_that_is_broken_or_another_one_is_refused_in_the_new_process_w
 #[test]
 fn the_old_process_serves_again_when_the_new_one_ends_too_early() {
     let mut scene = scene();
-    let hello = format!(
-        r#"{{"Hello":{{"version":"9","handover":{},"parcel":{}}}}}"#,
-        evergate::handover::HANDOVER_VERSION,
-        evergate_connection::PARCEL_VERSION,
-    );
-    let ends = scene.script("ends", &format!("{}\n{}\nsleep 0.5", said(&hello), said("\"Ready\"")));
+    let ends = scene.script("ends", &format!("{}\n{}\nsleep 0.5", said(&hello()), said("\"Ready\"")));
     let before = scene.node.serving();
     let _ = scene.node.cli(&["upgrade", "--binary", &ends]); // it went, or it broke: both may be said
     scene.node.line("this one serves again");

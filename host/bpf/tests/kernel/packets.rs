@@ -183,6 +183,8 @@ fn a_connection_that_only_the_server_remembers_may_be_reset_by_our_next_one() {
         let syn = Segment { seq: 500, flags: SYN, ..out(false) };
         let rst = Segment { seq: 77, flags: RST, ..out(false) };
         assert!(leave(gate, &syn).is_ok());
+        assert_eq!(gate.reclaim_unanswered(u64::MAX, 1), 0, "it is we who wait");
+        assert_eq!(gate.slots_counted().0, 1);
         let challenge = Segment { seq: 9000, ack: 77, ..inward(false) };
         assert!(enter(gate, &challenge).is_ok());
         assert_eq!(leave(gate, &rst), Ok(rst.clone()));

@@ -25,6 +25,7 @@ pub(crate) struct Incoming {
     channel: Channel,
     announced: Announced,
     from: Option<NodeId>,
+    /// When it was accepted.
     since: Micros,
     /// Which worker of that node.
     worker: u16,
@@ -39,11 +40,9 @@ fn room(all: &[Option<Incoming>]) -> Option<usize> {
     if free < INCOMING_MAX {
         return Some(free);
     }
-    let nameless = all.iter().enumerate().filter_map(|(index, of)| Some((index, of.as_ref()?)));
-    nameless
-        .filter(|(_, incoming)| incoming.from.is_none())
-        .min_by_key(|(_, incoming)| incoming.since)
-        .map(|(index, _)| index)
+    let taken = all.iter().enumerate().filter_map(|(index, of)| Some((index, of.as_ref()?)));
+    let nameless = taken.filter(|(_, incoming)| incoming.from.is_none());
+    nameless.min_by_key(|(_, incoming)| incoming.since).map(|(index, _)| index)
 }
 
 impl Worker {
