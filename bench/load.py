@@ -21,6 +21,7 @@ from children import BenchError, Children, pinned
 GRACE_S = 20.0
 PACE_KEPT = 0.9  # the last operation ends after the load's time
 LATE_MAX_S = 1.0
+OPENED_EVERY_MS = 3  # no part of the 10 ms in which h2load sends what is due
 
 # What every client offers, so that all proxies do the same work. OpenSSL applies it to every tool linked with it.
 OPENSSL_CLIENT = """
@@ -87,7 +88,9 @@ class Tools:
     ) -> Done:
         """h2load over HTTP/1.1: `connections` that each send one request after the other.
 
-        With `rate` the connections together send that many requests a second, and latencies are recorded.
+        With `rate` the connections together send that many requests a second, and latencies are recorded. h2load sends what is
+        due of each connection every 10 ms. Opened at once, connections have their turns as close together as their handshakes
+        ended: the faster handshakes are, the larger the bursts that requests come in. So they are opened at set distances.
         `paths` is a file with URLs to go through instead of the target's.
         """
         command = [
@@ -95,20 +98,26 @@ class Tools:
             "--h1",
             "--threads=1",
             f"--clients={connections}",
-            f"--duration={round(seconds * 1000)}ms",
         ]
         log = self.folder / "h2load.tsv"
-        if rate is not None:
+        if rate is None:
+            command += [f"--duration={round(seconds * 1000)}ms"]
+        else:
             log.unlink(missing_ok=True)
-            command += [f"--rps={rate / connections:g}", f"--log-file={log}"]
+            each = max(1, round(rate / connections * seconds))
+            command += [f"--rps={rate / connections:g}", f"--requests={each * connections}"]
+            command += ["--rate=1", f"--rate-period={OPENED_EVERY_MS}ms", f"--log-file={log}"]
         command += [f"--input-file={paths}"] if paths is not None else []
         command += ["--tls13-ciphers=TLS_AES_128_GCM_SHA256", "--groups=X25519"]
         command += [target.url] if paths is None else [f"--base-uri={target.url}"]
         output, elapsed = self._run([command], seconds)
         done = parse_h2load(output[0], target.body_bytes)
-        latencies = read_latencies(log) if rate is not None else ()
-        # With `--duration` connections are set up within the first moments; the load's time is the one asked for.
-        return Done(done.operations, done.body_bytes, done.seconds or elapsed, latencies)
+        if rate is None:
+            # Connections are set up within the first moments; the load's time is the one asked for.
+            return Done(done.operations, done.body_bytes, done.seconds or elapsed)
+        opening_us = connections * OPENED_EVERY_MS * 1000
+        latencies = read_latencies(log, opening_us)
+        return Done(done.operations, done.body_bytes, done.seconds - opening_us / 1e6, latencies)
 
     def closing(self, target: Target, connections: int, seconds: float) -> Done:
         """wrk with `Connection: close`: a connection per request, resumed with the last ticket."""
@@ -216,10 +225,13 @@ def parse_s_time(text: str, body_bytes: int) -> int:
     return int(total[1])
 
 
-def read_latencies(log: Path) -> tuple[int, ...]:
-    """Latencies of one h2load run in microseconds, sorted. Columns: start, status, latency."""
-    rows = (line.split("\t") for line in log.read_text().splitlines())
-    return tuple(sorted(int(row[2]) for row in rows if row[1] == "200"))
+def read_latencies(log: Path, edge_us: int) -> tuple[int, ...]:
+    """Latencies of one h2load run in microseconds, sorted, but for requests within `edge_us` of the first and of the last,
+    when not all connections are there. Columns: start, status, latency."""
+    rows = [[int(column) for column in line.split("\t")[:3]] for line in log.read_text().splitlines()]
+    begun = [start for start, _, _ in rows]
+    first, last = min(begun, default=0) + edge_us, max(begun, default=0) - edge_us
+    return tuple(sorted(took for start, status, took in rows if status == 200 and first <= start <= last))
 
 
 def percentile(ordered: tuple[int, ...], share: float) -> int:

@@ -32,13 +32,17 @@ def environment(evergate: Path) -> dict[str, str]:
     found = {
         "cpu": f"{model}, {os.cpu_count()} cores",
         "kernel": platform.release(),
-        "congestion control": " ".join(lines("/proc/sys/net/ipv4/tcp_congestion_control")),
         "load average at start": f"{os.getloadavg()[0]:.1f}",
         "evergate": f"{evergate}{commit()}",
     }
     for name, command in COMMANDS.items():
         found[name] = first_line(command)
     return found
+
+
+def congestion_control() -> str:
+    """What the connections of this network namespace begin with."""
+    return " ".join(lines("/proc/sys/net/ipv4/tcp_congestion_control"))
 
 
 def lines(path: str) -> list[str]:

@@ -18,7 +18,8 @@ from children import BenchError, Children
 from cluster_groups import GROUPS
 from cluster_net import obstacle_here
 from configs import CONNECTIONS_MAX
-from report import environment, save, table
+from own_network import MACHINES, own_network
+from report import congestion_control, environment, save, table
 from runners import Record, run_idle, run_relay, run_rules, say
 from stack import Options, Stack
 
@@ -46,6 +47,12 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--proxy-core", type=int, default=0, help="core of the proxies (default 0)")
     parser.add_argument("--load-core", type=int, default=1, help="core of load tools and backend (default 1)")
+    parser.add_argument(
+        "--congestion-control",
+        default="cubic",
+        metavar="NAME",
+        help=f"of the rows without a cluster (default cubic, as kernels come); `{MACHINES}` for the machine's",
+    )
     parser.add_argument("--no-pin", action="store_true", help="leave the placement to the kernel")
     built = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "evergate"
     parser.add_argument("--evergate", type=Path, default=built, help="the binary to measure")
@@ -160,8 +167,14 @@ def main() -> int:
             tempfile.TemporaryDirectory(prefix="evergate-bench-") as folder,
             Children(Path(folder)) as children,
         ):
-            stack = Stack(Path(folder), children, settings)
-            failures = run_all(stack, [name for name in names if name not in CLUSTER_NAMES], record)
+            with own_network(chosen.congestion_control) as reason:
+                where["congestion control"] = congestion_control()
+                say(f"{'congestion control:':<24}{where['congestion control']}")
+                if reason:
+                    record.note(f"not {chosen.congestion_control}: {reason}")
+                stack = Stack(Path(folder), children, settings)
+                alone = [name for name in names if name not in CLUSTER_NAMES]
+                failures = run_all(stack, alone, record)
             more, skipped = run_clusters(stack, names, record)
             failures += more
     except BenchError as error:

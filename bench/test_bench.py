@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import sys
+import tempfile
 import tomllib
 import unittest
 import xml.etree.ElementTree
@@ -21,8 +23,9 @@ from cluster_load import Transfer, complete
 from cluster_net import Shape, node_config, obstacle, settled, unrest
 from cluster_stream import HEAD, PERIOD, content
 from configs import Material
-from load import parse_h2load, parse_s_time, parse_wrk, percentile
+from load import parse_h2load, parse_s_time, parse_wrk, percentile, read_latencies
 from measure import Row, rows_of
+from own_network import CONGESTION_CONTROL, MACHINES, obstacle as network_obstacle, own_network
 from report import table, verdict
 from rulesets import LARGE, SMALL, probes, when
 from witness import AES_128_GCM, HELLO_RETRY, TLS_1_3, X25519, Hello, Witness, parse_server_hello
@@ -54,6 +57,12 @@ class Tools(unittest.TestCase):
     def test_h2load_counts_what_succeeded(self) -> None:
         done = parse_h2load(H2LOAD.format(succeeded=7263, failed=0, data=7263 * 1024), 1024)
         self.assertEqual((done.operations, done.body_bytes, done.seconds), (7263, 7263 * 1024, 1.0))
+
+    def test_latencies_count_while_all_connections_are_there(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / "log"
+            log.write_text("1000\t200\t9\n1100\t200\t7\n1150\t502\t8\n1200\t200\t5\n1300\t200\t4\n")
+            self.assertEqual(read_latencies(log, 100), (5, 7))
 
     def test_h2load_fails_on_failed_requests_and_short_bodies(self) -> None:
         for text in (
@@ -149,6 +158,18 @@ class Clusters(unittest.TestCase):
         self.assertIsNone(obstacle(True, "7.0"))
         for root, release in ((False, "6.18"), (True, "6.1.0-13-amd64"), (True, "odd")):
             self.assertIn("needs", obstacle(root, release) or "")
+
+    def test_connections_have_a_congestion_control_of_their_own(self) -> None:
+        self.assertIsNone(network_obstacle("cubic", True, "reno cubic\n"))
+        self.assertIn("root", network_obstacle("cubic", False, "reno cubic\n") or "")
+        self.assertIn("only reno", network_obstacle("cubic", True, "reno\n") or "")
+        machines = os.readlink("/proc/self/ns/net"), CONGESTION_CONTROL.read_text()
+        with own_network("reno") as reason:
+            found = os.readlink("/proc/self/ns/net"), CONGESTION_CONTROL.read_text()
+        self.assertEqual((machines[0] != found[0], found[1].strip() == "reno"), (reason is None,) * 2)
+        with own_network(MACHINES) as reason:
+            self.assertEqual((os.readlink("/proc/self/ns/net"), reason), (machines[0], None))
+        self.assertEqual((os.readlink("/proc/self/ns/net"), CONGESTION_CONTROL.read_text()), machines)
 
     def test_on_and_off_differ_in_the_cluster_only(self) -> None:
         material = Material(Path("/f"), 1, 2, "10.0.0.1")
