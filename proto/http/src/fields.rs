@@ -9,6 +9,9 @@ use crate::header::{HeaderSlots, Name, Slot};
 use crate::limits::{Limits, Parsed, Refusal};
 use memchr::memchr;
 
+/// Names that `Connection` may list besides the usual options.
+const LISTED_MAX: u16 = 32;
+
 /// Which kind of message the lines belong to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -33,6 +36,8 @@ pub(crate) struct Facts {
     pub(crate) upgrade_option: bool,
     /// `Connection` names header lines that must not be forwarded.
     pub(crate) names_listed: bool,
+    /// How many names it lists: each is compared with each line.
+    names: u16,
     pub(crate) upgrade_lines: u8,
     /// Every protocol offered in `Upgrade` is one that may be tunnelled.
     pub(crate) upgrade_refused: bool,
@@ -195,6 +200,8 @@ impl Facts {
                 return Err(Refusal::bad("connection_names_protected"));
             } else {
                 self.names_listed = true;
+                self.names += 1;
+                refuse_if(self.names > LISTED_MAX, "connection_options")?;
             }
         }
         Ok(())

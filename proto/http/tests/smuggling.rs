@@ -193,6 +193,12 @@ const HEADER_LINES: &[Refused] = &[
     ),
     ("coding spelt with underscore", "Transfer_Encoding: chunked\r\n", 400, "header_name_ambiguous"),
     // Connection and Expect
+    (
+        "Connection lists more than any hop would",
+        "Connection: a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a\r\n",
+        400,
+        "connection_options",
+    ),
     ("Connection names Host", "Connection: close, host\r\n", 400, "connection_names_protected"),
     ("Connection names the length", "Connection: Content-Length\r\n", 400, "connection_names_protected"),
     (
