@@ -68,6 +68,15 @@ pub(crate) enum Receiving {
     Ended,
 }
 
+/// How far a body was looked through that the rules must see, in bytes of `plain`.
+#[derive(Clone, Debug)]
+pub(crate) struct PrefixScan {
+    pub(crate) body: Body,
+    pub(crate) at: usize,
+    /// With so many bytes there may be enough of it before its end.
+    pub(crate) enough: usize,
+}
+
 /// Where the server's stream stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answering {
@@ -155,6 +164,8 @@ pub struct Connection {
     pub(crate) plain: Vec<u8>,
     /// Bytes of `plain` already searched for the end of a head.
     pub(crate) scanned: usize,
+    /// Of the body that the rules must see: how far it was looked through.
+    pub(crate) prefix: Option<Box<PrefixScan>>,
     pub(crate) receiving: Receiving,
     pub(crate) answering: Answering,
     /// Index of the request being received.
@@ -221,6 +232,7 @@ impl Connection {
             raw: Vec::new(),
             plain: Vec::new(),
             scanned: 0,
+            prefix: None,
             receiving: if http { Receiving::Head } else { Receiving::Tunnel },
             answering: if http { Answering::Head } else { Answering::Tunnel },
             request: 0,
@@ -317,6 +329,14 @@ impl Connection {
     /// Whether a request is under way, or a tunnel is open.
     pub fn is_busy(&self) -> bool {
         self.leg.is_some() || !self.plain.is_empty() || !self.raw.is_empty() || self.request != self.response
+    }
+
+    /// Whether what was received of the client, and of its server, ends inside a message that is passed on as it comes, or a
+    /// tunnel: that peer has more to say, and may not be able to before it is acknowledged.
+    pub fn expects_more(&self) -> (bool, bool) {
+        let client = !matches!(self.receiving, Receiving::Head | Receiving::Ended);
+        let server = matches!(self.answering, Answering::Body(_) | Answering::Tunnel);
+        (client, server)
     }
 
     /// Whether nothing that the client might still say matters: all of its last request is here, or we have sent our end.

@@ -33,7 +33,10 @@ impl Connection {
         bytes: &[u8],
         close: bool,
     ) {
-        let begun = self.answering != Answering::Head || self.leg.as_ref().is_some_and(|leg| leg.answered);
+        // Whoever takes over knows of no interim answers, and would say this without them.
+        let spoken =
+            self.leg.as_ref().is_some_and(|leg| leg.answered && !(leg.interim && self.remote.is_none()));
+        let begun = self.answering != Answering::Head || spoken;
         let decided = self.remote.as_ref().is_some_and(|remote| remote.has_begun());
         if begun || decided || self.closing || !self.may_ask() {
             return self.end_abruptly(io, reason);

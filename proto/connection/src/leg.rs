@@ -80,6 +80,8 @@ pub(crate) struct ServerLeg {
     pub(crate) held: Vec<u8>,
     /// Some byte of the response has been passed on.
     pub(crate) answered: bool,
+    /// All that the client has of it are interim answers (1xx): an answer of our own may still follow.
+    pub(crate) interim: bool,
     /// The server keeps the connection open after this response.
     pub(crate) keep_alive: bool,
     /// The server's stream has ended.
@@ -127,6 +129,7 @@ impl ServerLeg {
             ends_at: None,
             held: Vec::new(),
             answered: false,
+            interim: false,
             keep_alive: false,
             ended: false,
             in_pos: 0,
@@ -152,6 +155,8 @@ impl ServerLeg {
             answered_keys: _, up_ended: _,
             // These are of restored legs, which stay, and of those with backups.
             ends_at: _, replay: _, flight: _, in_doubt: _,
+            // Without it nothing of our own follows what went out.
+            interim: _,
         } = self;
     }
 

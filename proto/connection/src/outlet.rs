@@ -9,6 +9,9 @@ use std::ops::Range;
 /// Buffers from this size on are worth giving back, in bytes.
 const REUSED_MIN: usize = 65_536;
 
+/// A buffer of which no more than this part still waits is given back.
+const WASTED_SHARE: usize = 8;
+
 /// A queue of bytes in front of one leg's socket.
 #[derive(Debug, Default)]
 pub struct Outlet {
@@ -26,6 +29,20 @@ struct Chunk {
     after: u64,
 }
 
+impl Chunk {
+    /// A large buffer with little left in it.
+    fn wastes(&self) -> bool {
+        self.bytes.capacity() > REUSED_MIN && (self.end - self.taken) * WASTED_SHARE <= self.bytes.capacity()
+    }
+
+    /// Moves what waits into memory of its size; returns the buffer.
+    fn shrink(&mut self) -> Vec<u8> {
+        let rest = self.bytes[self.taken..self.end].to_vec();
+        (self.taken, self.end) = (0, rest.len());
+        std::mem::replace(&mut self.bytes, rest)
+    }
+}
+
 impl Outlet {
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
@@ -35,6 +52,11 @@ impl Outlet {
     /// Bytes that wait.
     pub fn len(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes of memory in which they do.
+    pub fn memory(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.bytes.capacity()).sum()
     }
 
     /// Queues `bytes`, which may leave once the mirror log is acknowledged up to `after`.
@@ -82,6 +104,8 @@ impl Outlet {
             if chunk.taken == chunk.end {
                 let spent = self.chunks.pop_front().map(|chunk| chunk.bytes);
                 self.spent = spent.filter(|buffer| buffer.capacity() > REUSED_MIN);
+            } else if chunk.wastes() {
+                self.spent = Some(chunk.shrink()); // who takes the rest slowly must not hold it all
             }
         }
         if self.bytes == 0 {
@@ -110,6 +134,21 @@ mod tests {
         assert_eq!(outlet.front(1), b"b");
         outlet.advance(1);
         assert_eq!((outlet.front(1), outlet.front(2), outlet.len()), (&b""[..], &b"c"[..], 1));
+    }
+
+    #[test]
+    fn a_large_buffer_is_not_held_for_the_little_that_is_left_of_it() {
+        let mut outlet = Outlet::default();
+        let buffer: Vec<u8> = (0..80_000u32).map(|byte| byte as u8).collect();
+        outlet.push_buffer(buffer.clone(), 0..80_000, 0);
+        outlet.advance(69_000);
+        assert!(outlet.memory() >= 80_000 && outlet.take_spent().is_none());
+        outlet.advance(1_000);
+        assert_eq!((outlet.len(), outlet.memory()), (10_000, 10_000));
+        assert_eq!(outlet.front(0), &buffer[70_000..]);
+        assert!(outlet.take_spent().is_some_and(|spent| spent.capacity() >= 80_000));
+        outlet.advance(10_000);
+        assert!(outlet.is_empty() && outlet.memory() == 0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Client to server: a request head becomes a decision, a leg and the head that the server gets.
 
-use crate::connection::{Answering, Connection, Receiving, Timer};
+use crate::connection::{Answering, Connection, PrefixScan, Receiving, Timer};
 use crate::leg::ServerLeg;
 use crate::routing::{self, Plan};
 use crate::{Effect, Io, RequestLog, Snapshot};
@@ -9,6 +9,7 @@ use evergate_http::{
 };
 use evergate_mirror::{Entry, NUMBER_MAX, Route, RouteFlags};
 use evergate_rules::{Body as RuleBody, Decision, HeaderEdit, Outcome, Request, RuleId, Terminal, TlsFacts};
+use std::sync::Arc;
 
 /// What tells a client to go on with its body.
 pub(crate) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -20,7 +21,11 @@ impl Connection {
         if !self.head_is_due() {
             return 0; // the previous response is still under way
         }
-        if self.receiving == Receiving::Head && !self.head_may_end(data) {
+        let may_go_on = match self.receiving {
+            Receiving::Head => self.head_may_end(data),
+            _ => self.prefix_may_do(data),
+        };
+        if !may_go_on {
             return 0;
         }
         if self.timer == Timer::KeepAlive {
@@ -73,6 +78,27 @@ impl Connection {
             || memchr::memmem::find(&data[from..], b"\n\n").is_some()
     }
 
+    /// A body that the rules must see is looked through anew only when it may be whole, or enough of it: neither small pieces
+    /// nor small chunks make that dear.
+    fn prefix_may_do(&mut self, data: &[u8]) -> bool {
+        let limits = self.listener().limits.http.clone();
+        let Some(scan) = &mut self.prefix else { return true };
+        let Some(Ok(taken)) = data.get(scan.at..).map(|rest| scan.body.advance(rest, &limits)) else {
+            return true; // what is wrong is said there
+        };
+        scan.at += taken;
+        scan.body.is_done() || data.len() >= scan.enough
+    }
+
+    /// The rules need more of this body than there is.
+    fn await_prefix(&mut self, head: &RequestHead<'_>, received: usize) -> usize {
+        let max = self.listener().limits.body_prefix_bytes;
+        let enough = if received < max { max } else { received.saturating_add(max / 4 + 1) };
+        let enough = head.head_len.saturating_add(enough);
+        self.prefix = Some(Box::new(PrefixScan { body: head.body(), at: head.head_len, enough }));
+        0
+    }
+
     fn start_request(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>, data: &[u8]) -> usize {
         if self.request < self.response {
             return self.pass_answered(io, head.body(), head.head_len); // answered before a take-over
@@ -101,8 +127,11 @@ impl Connection {
         let prefix = match self.receiving {
             Receiving::Prefix => {
                 match routing::body_prefix(head, &data[head.head_len..], prefix_max, &http) {
-                    Ok(Some(prefix)) => Some(prefix),
-                    Ok(None) => return 0,
+                    Ok(Some(prefix)) => {
+                        self.prefix = None;
+                        Some(prefix)
+                    }
+                    Ok(None) => return self.await_prefix(head, data.len() - head.head_len),
                     Err(refusal) => return self.answer(io, head, refusal.status, refusal.reason, &[]),
                 }
             }
@@ -134,6 +163,7 @@ impl Connection {
     fn wait_for_body(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>) -> usize {
         if self.receiving == Receiving::Head {
             self.receiving = Receiving::Prefix;
+            self.prefix = None;
             self.arm(Timer::RequestBody, io.now);
             if head.expect_continue {
                 self.continued = true;
@@ -236,7 +266,7 @@ impl Connection {
             head: head.method == "HEAD",
             http10: head.version == Version::H10,
             upgrade: head.upgrade,
-            close: !head.keep_alive || spent || io.node.is_draining(),
+            close: !head.keep_alive || spent || self.is_last(io),
             set_cookie,
             continued: std::mem::take(&mut self.continued),
         };
@@ -413,15 +443,23 @@ impl Connection {
     /// New requests run under the newest configuration, where their listener still exists.
     fn adopt_snapshot(&mut self, io: &mut Io<'_>) {
         let newest = io.node.snapshot();
-        if newest.generation == self.snapshot.generation {
+        // Two of one number may differ in what is read from files.
+        if Arc::ptr_eq(newest, &self.snapshot) {
             return;
         }
         let name = &self.snapshot.listeners[self.listener as usize].name;
-        let Some(index) = newest.listener_index(name) else { return };
-        if newest.listeners[index as usize].protocol == self.listener().protocol {
+        let protocol = self.listener().protocol;
+        let index = newest.listener_index(name);
+        if let Some(index) = index.filter(|index| newest.listeners[*index as usize].protocol == protocol) {
             self.snapshot = newest.clone();
             self.listener = index;
         }
+    }
+
+    /// Whether this request is answered and none after it: the node drains, or the newest configuration no longer has the
+    /// listener, which is known once it was looked at ([`Connection::adopt_snapshot`]).
+    fn is_last(&self, io: &Io<'_>) -> bool {
+        io.node.is_draining() || io.node.snapshot().generation != self.snapshot.generation
     }
 
     pub(crate) fn scheme(&self) -> &'static str {
@@ -456,7 +494,7 @@ impl Connection {
         extra: &[(&str, &str)],
     ) -> usize {
         let body = head.body();
-        let close = !head.keep_alive || !body.is_done() || io.node.is_draining();
+        let close = !head.keep_alive || !body.is_done() || self.is_last(io);
         let mut bytes = Vec::new();
         evergate_http::error_response(&mut bytes, status, reason, close, head.method == "HEAD", extra);
         self.generate(io, status, reason, &bytes, close);

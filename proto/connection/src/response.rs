@@ -291,6 +291,8 @@ impl Connection {
             if !leg.is_tls() {
                 leg.in_pos += bytes as u64; // else it counts records
             }
+            let interim = self.answering == Answering::Head;
+            leg.interim = interim && (leg.interim || !leg.answered);
             leg.answered = true;
             leg.ended |= surplus && self.answering == Answering::Body(Body::Done);
         }

@@ -212,6 +212,37 @@ fn a_request_that_waits_for_room_has_the_time_of_the_queue_and_not_that_of_conne
 }
 
 #[test]
+fn interim_answers_leave_room_for_one_of_our_own() {
+    for (served, wanted) in
+        [("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", 504), ("HTTP/1.1 200 OK\r\n", 504)]
+    {
+        let mut rig = Rig::new(
+            &snapshot(|snapshot| snapshot.pools[0].response = Micros::from_ms(100)),
+            setup::HTTP,
+            Peer::plain(),
+        );
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(1, served.as_bytes());
+        let interim = rig.received();
+        assert_eq!(interim.is_empty(), served.contains("200"), "half a head is nothing yet");
+        rig.wait(200);
+        assert_eq!(status_of(&rig.received()), wanted);
+    }
+    // Part of a response is more than that.
+    let mut rig = Rig::new(
+        &snapshot(|snapshot| snapshot.pools[0].response = Micros::from_ms(100)),
+        setup::HTTP,
+        Peer::plain(),
+    );
+    rig.send(format!("{GET}\r\n").as_bytes());
+    rig.serve(1, b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab");
+    rig.received();
+    rig.wait(200);
+    assert!(rig.received().is_empty());
+    assert_eq!(rig.logs[0].reason, "response_timeout");
+}
+
+#[test]
 fn a_426_says_which_protocol_is_wanted() {
     let rule = evergate_rules::RuleSpec {
         name: "ws".to_owned(),

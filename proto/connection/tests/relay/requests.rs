@@ -260,6 +260,13 @@ fn rules_route_deny_redirect_limit_and_edit() {
 fn rules_see_the_start_of_a_body() {
     let rules = [RuleSpec { route: Some("other".to_owned()), ..rule("body", r#"json("/kind") == "x""#) }];
     let make = || Rig::new(&snapshot(|snapshot| set_rules(snapshot, &rules)), setup::HTTP, Peer::plain());
+    let short_sighted = || {
+        let limited = snapshot(|snapshot| {
+            set_rules(snapshot, &rules);
+            snapshot.listeners[1].limits.body_prefix_bytes = 100;
+        });
+        Rig::new(&limited, setup::HTTP, Peer::plain())
+    };
     for segment in [1, 5, usize::MAX] {
         let mut rig = make();
         rig.segment = segment;
@@ -278,15 +285,31 @@ fn rules_see_the_start_of_a_body() {
         rig.serve(2, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
         same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     }
-    // A body longer than what rules may see is decided by its start.
-    let mut rig = Rig::new(
-        &snapshot(|snapshot| {
-            set_rules(snapshot, &rules);
-            snapshot.listeners[1].limits.body_prefix_bytes = 100;
-        }),
-        setup::HTTP,
-        Peer::plain(),
+    // In the smallest chunks, each in a packet of its own: decided when it ends.
+    let mut rig = make();
+    rig.send(b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let chunks =
+        |content: &str| content.bytes().map(|byte| format!("1\r\n{}\r\n", byte as char)).collect::<Vec<_>>();
+    for chunk in chunks(r#"{"kind":"x"}"#) {
+        rig.send(chunk.as_bytes());
+        assert!(rig.legs.is_empty(), "it may go on");
+    }
+    rig.send(b"0\r\n\r\n");
+    assert_eq!(rig.legs[&1].pool, 1);
+    assert!(
+        rig.server_got(1).ends_with(format!("{}0\r\n\r\n", chunks(r#"{"kind":"x"}"#).concat()).as_bytes())
     );
+    // ... or when there is as much of it as rules may see.
+    let mut rig = short_sighted();
+    rig.send(b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let mut sent = 0;
+    while rig.legs.is_empty() && sent < 300 {
+        rig.send(b"1\r\n \r\n");
+        sent += 1;
+    }
+    assert!((34..=100).contains(&sent), "decided after {sent} chunks of one byte");
+    // A body longer than what rules may see is decided by its start.
+    let mut rig = short_sighted();
     let body = noise(5000);
     rig.segment = 50;
     rig.send(b"POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n\r\n");
