@@ -210,6 +210,7 @@ fn too_long(length: usize) -> WireError {
 fn haste(entry: &Entry) -> Haste {
     match entry {
         Entry::Open(_) => Haste::None, // nothing is sent before more is said
+        Entry::Close { abort: true, .. } => Haste::None, // the RST does not wait for it, as our FIN does for an end in order
         Entry::Client(ClientCheckpoint { phase, .. }) | Entry::Server(ServerCheckpoint { phase, .. }) => {
             if *phase == Phase::Head {
                 Haste::None
@@ -248,16 +249,20 @@ fn body_of(bytes: &[u8]) -> Result<Option<&[u8]>, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Side;
 
     #[test]
     fn only_frames_that_nobody_waits_for_wait() {
         let connection = ConnectionId(1);
         let server = |phase| Entry::Server(ServerCheckpoint { phase, ..ServerCheckpoint::default() });
-        let close = Entry::Close { plain: 0, abort: false };
+        let close = |abort| Entry::Close { plain: 0, abort };
+        let stash = Entry::Stash { side: Side::Client, position: 0, bytes: vec![1] };
         let haste = |entries| Frame::Entries { connection, entries }.haste();
         assert_eq!(haste(vec![server(Phase::Head)]), Haste::None);
         assert_eq!(haste(vec![server(Phase::Head), server(Phase::Body(vec![1]))]), Haste::Some);
-        assert_eq!(haste(vec![close, server(Phase::Head)]), Haste::Full);
+        assert_eq!(haste(vec![close(false), server(Phase::Head)]), Haste::Full);
+        assert_eq!(haste(vec![close(true)]), Haste::None);
+        assert_eq!(haste(vec![close(true), stash]), Haste::Full);
         assert_eq!(Frame::End { connection }.haste(), Haste::None);
         assert_eq!(Frame::Complete { bucket: 1 }.haste(), Haste::Full);
     }

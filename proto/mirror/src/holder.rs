@@ -309,6 +309,11 @@ impl Holder {
         self.forgotten.retain(|_, of| *of != bucket);
     }
 
+    /// Whether there is a copy of any connection of the bucket.
+    pub fn has(&self, bucket: u16) -> bool {
+        self.buckets.get(&bucket).is_some_and(|connections| !connections.is_empty())
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         *self = Holder::default();
