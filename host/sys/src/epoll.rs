@@ -1,7 +1,9 @@
-//! Edge-triggered readiness: one registration per socket for its whole life, never modified.
+//! Edge-triggered readiness: one registration per socket for its whole life.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+const BOTH_EDGES: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
 
 /// Readiness of one registered descriptor.
 #[derive(Clone, Copy, Debug)]
@@ -40,19 +42,23 @@ impl Epoll {
 
     /// Registers `fd` for both directions, edge-triggered, until it is closed.
     pub fn add(&self, fd: RawFd, token: u64) -> io::Result<()> {
-        let interest = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
-        self.register(fd, token, interest as u32)
+        self.control(libc::EPOLL_CTL_ADD, fd, token, BOTH_EDGES)
+    }
+
+    /// Reports once more what is ready of a descriptor that [`Epoll::add`] registered, though nothing new has come.
+    pub fn report_again(&self, fd: RawFd, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, token, BOTH_EDGES)
     }
 
     /// Registers a listener or waker: level-triggered input.
     pub fn add_input(&self, fd: RawFd, token: u64) -> io::Result<()> {
-        self.register(fd, token, libc::EPOLLIN as u32)
+        self.control(libc::EPOLL_CTL_ADD, fd, token, libc::EPOLLIN as u32)
     }
 
-    fn register(&self, fd: RawFd, token: u64, events: u32) -> io::Result<()> {
+    fn control(&self, operation: i32, fd: RawFd, token: u64, events: u32) -> io::Result<()> {
         let mut event = libc::epoll_event { events, u64: token };
         // SAFETY: `event` lives across the call, which copies it.
-        let result = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        let result = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, fd, &raw mut event) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 

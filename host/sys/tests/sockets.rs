@@ -55,6 +55,19 @@ fn a_pipe_moves_bytes_between_sockets() {
 }
 
 #[test]
+fn what_was_left_in_a_socket_is_reported_again_when_asked() {
+    let (client, server) = pair();
+    evergate_sys::write(client.as_raw_fd(), b"left");
+    wait_readable(&server);
+    let mut epoll = Epoll::new(1).unwrap();
+    epoll.add(server.as_raw_fd(), 7).unwrap();
+    assert_eq!((epoll.wait(5_000).unwrap(), epoll.event(0).readable), (1, true));
+    assert_eq!(epoll.wait(0).unwrap(), 0, "nothing new has come");
+    epoll.report_again(server.as_raw_fd(), 7).unwrap();
+    assert_eq!((epoll.wait(0).unwrap(), epoll.event(0).token, epoll.event(0).readable), (1, 7, true));
+}
+
+#[test]
 fn what_waits_in_a_socket_is_seen() {
     let (client, server) = pair();
     assert!(evergate_sys::is_drained(server.as_raw_fd()));
