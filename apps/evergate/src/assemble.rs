@@ -412,8 +412,18 @@ fn pool_runtime(pool: &PoolConfig, previous: Option<&Generation>, keep: &mut Kee
         queue_classes: pool.queue_classes.clone(),
         idle_max: pool.keep_alive_idle_max,
         idle: pool.keep_alive_idle,
+        tls_fingerprint: tls_fingerprint(pool),
         unavailable: AtomicU64::new(0),
     }
+}
+
+/// Connections of before a reload serve on when this stays the same; 0 without TLS.
+fn tls_fingerprint(pool: &PoolConfig) -> u64 {
+    let Some(tls) = &pool.tls else { return 0 };
+    let client = tls.client.iter().flat_map(|identity| [&identity.chain, &identity.key]);
+    let said = format!("{tls:?}").into_bytes();
+    let files = tls.ca.iter().chain(client).map(|path| std::fs::read(path).unwrap_or_default());
+    fnv(std::iter::once(said).chain(files).flatten()).max(1)
 }
 
 /// A reload keeps the sessions, unless it changes the policy.
@@ -463,6 +473,7 @@ fn server_runtime(
         draining: AtomicBool::new(false),
         outstanding: AtomicU32::new(0),
         response_us: AtomicU32::new(0),
+        measured_at: AtomicU64::new(0),
         requests: AtomicU64::new(0),
         failures: AtomicU64::new(0),
     })
@@ -471,8 +482,7 @@ fn server_runtime(
 /// FNV-1a: the same on every node and in every version, because cookies carry it.
 fn stable_hash(parts: &[&str]) -> u64 {
     let bytes = parts.iter().flat_map(|part| part.bytes().chain(std::iter::once(0)));
-    let hash = bytes
-        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    let hash = fnv(bytes);
     (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
@@ -488,8 +498,10 @@ fn fingerprint(config: &Config) -> u64 {
         config.timeouts,
         config.limits
     );
-    // FNV-1a: it must only tell apart what people write.
-    decides.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    fnv(decides.bytes()) // it must only tell apart what people write
+}
+
+/// FNV-1a.
+fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

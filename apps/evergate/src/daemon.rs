@@ -264,9 +264,11 @@ impl Daemon {
         self.shared.sessions.set_bytes_max(config.limits.session_cache_bytes_max);
         let settings = settings(&config, self.workers.len());
         for (worker, add) in self.workers.iter().zip(copies) {
+            // What waits in the queue of a listener that goes is served by the configuration that knows it.
+            worker.tell(Command::Listeners { add: Vec::new(), remove: gone.clone() });
             worker.tell(Command::Reload(assembled.generation.clone()));
             worker.tell(Command::Settings(settings.clone()));
-            worker.tell(Command::Listeners { add, remove: gone.clone() });
+            worker.tell(Command::Listeners { add, remove: Vec::new() });
         }
         self.bound = bound;
         self.generation = assembled.generation;
@@ -449,6 +451,7 @@ fn adopt_servers(generation: &Generation, known: &[OfferedServer]) {
             server.healthy.store(known.healthy, Ordering::Relaxed);
             server.draining.store(known.draining, Ordering::Relaxed);
             server.response_us.store(known.response_us, Ordering::Relaxed);
+            server.measured_at.store(evergate_sys::monotonic_us(), Ordering::Relaxed);
         }
     }
 }

@@ -32,13 +32,19 @@ pub struct ServerRuntime {
     pub draining: AtomicBool,
     /// Requests (or tunnels) under way.
     pub outstanding: AtomicU32,
-    /// Smoothed time from sending a request (or making its connection) to the end of the response; 0 before the first.
+    /// Smoothed time from sending a request (or making its connection) to the beginning of the response; 0 before the first.
+    /// What comes after that takes as long as the client does, and in a tunnel hours.
     pub response_us: AtomicU32,
+    /// When that was looked at last, by a request that went there or an answer that began; microseconds of the machine's clock.
+    pub measured_at: AtomicU64,
     /// Requests sent to it.
     pub requests: AtomicU64,
     /// Connects refused or timed out, and responses lost.
     pub failures: AtomicU64,
 }
+
+/// How long a measured time counts whole when none follows.
+const HALVED_EVERY: Micros = Micros::from_ms(10_000);
 
 impl ServerRuntime {
     /// Whether a new request may go there now.
@@ -77,20 +83,35 @@ impl ServerRuntime {
     }
 
     /// Expected time to the answer of a request sent now: as long as of late for each that is under way. A server that
-    /// has not answered yet is tried first.
-    pub fn completion_us(&self) -> u64 {
+    /// has not answered yet is tried first. What was measured counts half as much every ten seconds in which no request
+    /// goes there: who was slow once is asked again.
+    pub fn completion_us(&self, now: Micros) -> u64 {
         let requests = u64::from(self.outstanding.load(Ordering::Relaxed)) + 1;
-        requests * u64::from(self.response_us.load(Ordering::Relaxed))
+        requests * u64::from(self.aged_us(now))
     }
 
-    /// Takes the time of a response into account, by an eighth. Of two workers at once one may count alone.
+    fn aged_us(&self, now: Micros) -> u32 {
+        let age = now.since(Micros(self.measured_at.load(Ordering::Relaxed)));
+        let measured = self.response_us.load(Ordering::Relaxed);
+        (measured >> (age.0 / HALVED_EVERY.0).min(31)).max(measured.min(1))
+    }
+
+    /// A request goes there. Until its answer begins, nothing is known but what was believed when it went.
+    pub fn handle_request(&self, now: Micros) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.response_us.store(self.aged_us(now), Ordering::Relaxed);
+        self.measured_at.store(now.0, Ordering::Relaxed);
+    }
+
+    /// Takes the time until a response began into account, by an eighth. Of two workers at once one may count alone.
     ///
-    /// A connection that cannot be kept may have failed early, and a server that fails must not attract requests by
-    /// failing fast: without `kept` the time counts as no shorter than those before.
-    pub fn handle_response(&self, took: Micros, kept: bool) {
+    /// Not `answered`: the connection ended, or was given up, without a response. A server that fails must not attract requests
+    /// by failing fast, so the time counts as no shorter than those before.
+    pub fn handle_response(&self, took: Micros, answered: bool, now: Micros) {
+        self.measured_at.store(now.0, Ordering::Relaxed);
         let before = self.response_us.load(Ordering::Relaxed);
         let took = took.0.clamp(1, u64::from(u32::MAX)) as u32;
-        let took = if kept { took } else { took.max(before) };
+        let took = if answered { took } else { took.max(before) };
         let after = if before == 0 { took } else { before - before / 8 + took / 8 };
         self.response_us.store(after.max(1), Ordering::Relaxed);
     }
@@ -124,6 +145,8 @@ pub struct PoolRuntime {
     pub idle_max: usize,
     /// How long they are kept.
     pub idle: Duration,
+    /// Tells apart what its connections to servers were made with: other authorities, another certificate, TLS or none.
+    pub tls_fingerprint: u64,
     /// Requests that no server could take.
     pub unavailable: AtomicU64,
 }
@@ -211,6 +234,7 @@ mod tests {
             draining: AtomicBool::new(false),
             outstanding: AtomicU32::new(0),
             response_us: AtomicU32::new(0),
+            measured_at: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
         }
@@ -218,25 +242,38 @@ mod tests {
 
     #[test]
     fn the_expected_completion_is_the_smoothed_response_time_for_each_request_under_way() {
-        let server = server();
-        assert_eq!(server.completion_us(), 0, "a server that has not answered yet is tried first");
-        server.handle_response(Micros(800), true);
-        assert_eq!(server.completion_us(), 800);
-        server.handle_response(Micros(1600), true);
-        assert_eq!(server.completion_us(), 900, "700 and an eighth of 1600");
+        let (server, now) = (server(), Micros::from_ms(60_000));
+        assert_eq!(server.completion_us(now), 0, "a server that has not answered yet is tried first");
+        server.handle_response(Micros(800), true, now);
+        assert_eq!(server.completion_us(now), 800);
+        server.handle_response(Micros(1600), true, now);
+        assert_eq!(server.completion_us(now), 900, "700 and an eighth of 1600");
         server.outstanding.store(2, Ordering::Relaxed);
-        assert_eq!(server.completion_us(), 2700);
+        assert_eq!(server.completion_us(now), 2700);
+        let later = now + Micros::from_ms(20_000);
+        assert_eq!(server.completion_us(later), 675, "it is asked again in time");
+        let requests = (0..1000).map(|number| later + Micros::from_ms(9_000 * number));
+        requests.for_each(|at| server.handle_request(at));
+        let last = later + Micros::from_ms(9_000 * 999);
+        assert_eq!(
+            server.completion_us(last),
+            675,
+            "who is asked and does not answer looks no better for it"
+        );
+        server.outstanding.store(0, Ordering::Relaxed);
+        let much_later = last + Micros::from_ms(10_000_000);
+        assert_eq!(server.completion_us(much_later), 1, "not like one that was never asked");
     }
 
     #[test]
     fn a_server_does_not_look_faster_by_failing_fast() {
-        let server = server();
-        server.handle_response(Micros(8000), true);
+        let (server, now) = (server(), Micros::from_ms(60_000));
+        server.handle_response(Micros(8000), true, now);
         for _ in 0..20 {
-            server.handle_response(Micros(1), false);
+            server.handle_response(Micros(1), false, now);
         }
-        assert_eq!(server.completion_us(), 8000);
-        server.handle_response(Micros(16_000), false);
-        assert_eq!(server.completion_us(), 9000);
+        assert_eq!(server.completion_us(now), 8000);
+        server.handle_response(Micros(16_000), false, now);
+        assert_eq!(server.completion_us(now), 9000);
     }
 }

@@ -209,6 +209,7 @@ mod tests {
             draining: AtomicBool::new(false),
             outstanding: AtomicU32::new(0),
             response_us: AtomicU32::new(0),
+            measured_at: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
         })

@@ -46,6 +46,18 @@ impl Worker {
         }
     }
 
+    /// Listens again where no more connections could be taken a moment ago.
+    pub(super) fn listen_again(&mut self) {
+        for index in std::mem::take(&mut self.paused) {
+            let Some(Some(listener)) = self.listeners.get(index) else { continue };
+            let token = Source::Listener(index as u32).token();
+            match self.epoll.add_input(listener.socket.as_raw_fd(), token) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => self.paused.push(index),
+                _ => {} // another one may have taken the place, and be listened to
+            }
+        }
+    }
+
     /// Takes what waits in the queues of all listeners.
     pub(super) fn empty_queues(&mut self) {
         for index in 0..self.listeners.len() {
@@ -68,7 +80,11 @@ impl Worker {
                 Ok(Some((socket, address))) => self.accept(index, socket, address),
                 Ok(None) => return false,
                 Err(_) => {
-                    self.counters.reason("accept_failed"); // out of descriptors, most likely
+                    // Out of descriptors, most likely: asked again at once, the kernel would say so without end.
+                    self.counters.reason("accept_failed");
+                    if self.epoll.remove(listener.socket.as_raw_fd()).is_ok() {
+                        self.paused.push(index);
+                    }
                     return false;
                 }
             }

@@ -3,7 +3,7 @@
 use super::slab::Key;
 use super::upstream::{Upstream, Waiting};
 use super::{Current, Worker};
-use crate::runtime::{PoolRuntime, ServerRuntime};
+use crate::runtime::PoolRuntime;
 use crate::sessions::{Handed, Sessions};
 use evergate_balance::{ServerLoad, bounded_server, source_key, source_server};
 use evergate_base::Micros;
@@ -11,19 +11,24 @@ use evergate_connection::{Failure, Hint};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How many idle connections to this server are kept, and for how long, by the newest configuration that names it.
-pub(super) fn idle_of(current: &Current, server: &Arc<ServerRuntime>) -> Option<(usize, Micros)> {
+/// How many idle connections like this one are kept, and for how long, if the configuration has its server, and would connect
+/// to it in the same way.
+pub(super) fn idle_of(current: &Current, upstream: &Upstream) -> Option<(usize, Micros)> {
+    let has = |pool: &PoolRuntime| pool.servers.iter().any(|known| known.id == upstream.server.id);
     let pools = &current.generation.pools;
-    let pool = pools.iter().find(|pool| pool.servers.iter().any(|known| known.id == server.id))?;
+    let pool = pools
+        .iter()
+        .find(|pool| has(pool))
+        .filter(|pool| pool.tls_fingerprint == upstream.tls_fingerprint)?;
     Some((pool.idle_max, Micros(pool.idle.as_micros() as u64)))
 }
 
 /// What a policy may know of a server.
-fn load_of(pool: &PoolRuntime, index: usize, eligible: bool) -> ServerLoad {
+fn load_of(pool: &PoolRuntime, index: usize, eligible: bool, now: Micros) -> ServerLoad {
     pool.servers.get(index).map_or_else(ServerLoad::default, |server| ServerLoad {
         weight: server.weight.load(Ordering::Relaxed),
         outstanding: server.outstanding.load(Ordering::Relaxed),
-        completion_us: server.completion_us(),
+        completion_us: server.completion_us(now),
         eligible,
     })
 }
@@ -46,7 +51,7 @@ impl Worker {
             Some((server, handed)) => self.connect(key, leg, &pool_runtime, server, handed, reuse),
             None => {
                 let rank = self.rank(key, &pool_runtime);
-                let waiting = Waiting { client: key, leg, pool, hint, tried: tried.to_vec(), rank };
+                let waiting = Waiting { client: key, leg, pool, hint, tried: tried.to_vec(), reuse, rank };
                 self.enqueue(index, &pool_runtime, waiting);
             }
         }
@@ -115,7 +120,7 @@ impl Worker {
                 let percent = runtime.sticky_load_percent_max.unwrap_or(u32::MAX);
                 let names: Vec<u64> = runtime.servers.iter().map(|server| server.name_hash).collect();
                 let loads: Vec<ServerLoad> =
-                    (0..names.len()).map(|i| load_of(runtime, i, eligible(i))).collect();
+                    (0..names.len()).map(|i| load_of(runtime, i, eligible(i), self.now)).collect();
                 bounded_server(source_key(ip), &names, &loads, percent)
             }
             Hint::Source(ip) => {
@@ -152,14 +157,13 @@ impl Worker {
     ) -> Option<(u32, Option<Box<Handed>>)> {
         let client = self.clients.get_mut(key)?.connection.client_address().ip();
         let random = self.next_random();
-        let mut among =
-            |may: &dyn Fn(u32) -> bool| {
-                self.loads.clear();
-                self.loads.extend((0..).zip(&runtime.servers).map(|(index, server)| {
-                    load_of(runtime, index as usize, may(index) && server.is_eligible())
-                }));
-                sessions.choose(client, &runtime.servers, &self.loads, random)
-            };
+        let mut among = |may: &dyn Fn(u32) -> bool| {
+            self.loads.clear();
+            self.loads.extend((0..).zip(&runtime.servers).map(|(index, server)| {
+                load_of(runtime, index as usize, may(index) && server.is_eligible(), self.now)
+            }));
+            sessions.choose(client, &runtime.servers, &self.loads, random)
+        };
         let untried = among(&|index| !tried.contains(&index));
         let (server, handed) = match untried {
             None if !tried.is_empty() => among(&|_| true)?,
@@ -181,7 +185,9 @@ impl Worker {
         eligible: &dyn Fn(usize) -> bool,
     ) -> Option<usize> {
         self.loads.clear();
-        self.loads.extend((0..runtime.servers.len()).map(|index| load_of(runtime, index, eligible(index))));
+        self.loads.extend(
+            (0..runtime.servers.len()).map(|index| load_of(runtime, index, eligible(index), self.now)),
+        );
         self.current[current].pickers[pool].pick(&self.loads, random)
     }
 
@@ -196,9 +202,13 @@ impl Worker {
         reuse: bool,
     ) {
         let server = pool.servers[index as usize].clone();
-        server.requests.fetch_add(1, Ordering::Relaxed);
+        server.handle_request(self.now);
         let bucket = self.clients.get(key).and_then(|client| Some(client.mirroring.as_ref()?.bucket));
-        let idle = if reuse { self.take_idle(server.id, bucket.map(|bucket| bucket.0)) } else { None };
+        let idle = if reuse {
+            self.take_idle(server.id, bucket.map(|bucket| bucket.0), pool.tls_fingerprint)
+        } else {
+            None
+        };
         if let Some(idle) = idle {
             self.counters.reused.add(1);
             if let Some(handed) = handed {
@@ -209,6 +219,7 @@ impl Worker {
                 upstream.owner = Some((key, leg));
                 upstream.index = index;
                 upstream.used_since = self.now;
+                upstream.answered_at = None;
                 records = upstream.records.take();
             }
             if let Some(client) = self.clients.get_mut(key) {
@@ -233,6 +244,8 @@ impl Worker {
                     index,
                     owner: Some((key, leg)),
                     used_since: self.now,
+                    answered_at: None,
+                    tls_fingerprint: pool.tls_fingerprint,
                     connecting: true,
                     handed,
                     readable: false,
@@ -272,8 +285,10 @@ impl Worker {
                 let waits =
                     self.clients.get_mut(waiting.client).and_then(|client| client.connection.leg_id());
                 if waits == Some(waiting.leg) {
-                    self.dial(waiting.client, waiting.leg, waiting.pool, waiting.hint, &waiting.tried, true);
-                    self.file(waiting.client); // it has another deadline now
+                    let Waiting { client, leg, pool, hint, tried, reuse, .. } = waiting;
+                    self.dial(client, leg, pool, hint, &tried, reuse);
+                    self.file(client); // it has another deadline now
+                    self.put_again(client); // what its client has said meanwhile was left in the socket
                 }
             }
         }

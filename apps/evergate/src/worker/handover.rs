@@ -375,7 +375,9 @@ impl Worker {
     fn adopt_server(&mut self, key: Key, socket: OwnedFd, leg: ParcelLeg, used_since: Micros) {
         let pools = &self.current[self.current.len() - 1].generation.pools;
         let pool = pools.get(leg.pool as usize);
-        let Some(server) = pool.and_then(|pool| pool.servers.get(leg.server as usize)).cloned() else {
+        let known = pool
+            .and_then(|pool| Some((pool.servers.get(leg.server as usize)?.clone(), pool.tls_fingerprint)));
+        let Some((server, tls_fingerprint)) = known else {
             return self.forget(key); // the snapshot has it, so this does not happen
         };
         server.enter_resumed();
@@ -385,6 +387,8 @@ impl Worker {
             index: leg.server,
             owner: Some((key, leg.leg)),
             used_since,
+            answered_at: None,
+            tls_fingerprint,
             connecting: false,
             handed: None,
             readable: true,

@@ -186,6 +186,8 @@ pub struct Worker {
     pulse: Arc<Pulse>,
     commands: Receiver<Command>,
     listeners: Vec<Option<ListenerSocket>>,
+    /// Listeners that are not listened to for a moment: no more connections could be taken.
+    paused: Vec<usize>,
     clients: Slab<Client>,
     upstreams: Slab<Upstream>,
     /// By server, and in a cluster by bucket.
@@ -277,6 +279,7 @@ impl Worker {
             pulse: Arc::default(),
             commands,
             listeners: Vec::new(),
+            paused: Vec::new(),
             clients: Slab::new(),
             upstreams: Slab::new(),
             idle: HashMap::new(),
@@ -335,7 +338,7 @@ impl Worker {
             // Room at a server may be made by another worker, which says nothing.
             let queued = self.counters.queued.get() > 0;
             let wait = if queued { wait.min(QUEUE_LOOK_MS) } else { wait };
-            let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms()));
+            let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms(self.now)));
             let wait = self.successor.as_ref().map_or(wait, |successor| wait.min(successor.wait_ms()));
             self.pulse.rest();
             let count = self.epoll.wait(wait)?;
@@ -423,6 +426,7 @@ impl Worker {
 
     fn every_second(&mut self) {
         self.expire_idle();
+        self.listen_again();
         self.serve_all_waiting();
         self.counters.cpu_ns.set(evergate_sys::thread_cpu_ns());
         // A generation goes when no connection holds its snapshot any more.
@@ -470,7 +474,10 @@ impl Worker {
     fn obey(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Reload(generation) => self.current.push(Current::new(&generation.for_worker())),
+                Command::Reload(generation) => {
+                    self.current.push(Current::new(&generation.for_worker()));
+                    self.drop_outdated();
+                }
                 Command::Listeners { add, remove } => self.change_listeners(add, &remove),
                 Command::Settings(settings) => self.settings = settings,
                 Command::Drain => self.drain(),
@@ -489,6 +496,10 @@ impl Worker {
         self.change_listeners(Vec::new(), &names);
         self.draining = true;
         for key in self.clients.keys() {
+            if let Some(client) = self.clients.get_mut(key) {
+                client.readable = true; // as nobody may have said yet of one that was accepted just now
+            }
+            self.pump(key); // a request that is here already is answered
             self.with(key, |connection, io| connection.handle_drain(io));
             self.perform(key);
             self.pump(key);
@@ -514,6 +525,9 @@ impl Worker {
         self.wheel.due(self.now, &mut due);
         for key in due.drain(..) {
             let Some(client) = self.clients.get_mut(key) else { continue };
+            if client.filed > self.now {
+                continue; // filed for another time since
+            }
             client.filed = Micros(u64::MAX);
             let due = client.connection.deadline() <= self.now;
             if due && !self.is_frozen(key) {
@@ -532,10 +546,7 @@ impl Worker {
     /// Files the connection with the timer wheel, unless it is filed early enough.
     fn file(&mut self, key: Key) {
         if let Some(client) = self.clients.get_mut(key) {
-            let deadline = client.connection.deadline();
-            if deadline < client.filed {
-                client.filed = self.wheel.file(key, deadline);
-            }
+            client.filed = self.wheel.file(key, client.connection.deadline(), client.filed);
         }
     }
 

@@ -37,7 +37,7 @@ impl Worker {
     /// Keeps count of what waits for slow peers; at the bound the connection that would add to it ends.
     pub(super) fn count_buffered(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
-        let waiting = client.connection.down().len() + client.connection.up().len();
+        let waiting = client.connection.down().memory() + client.connection.up().memory();
         self.buffered = (self.buffered + waiting).saturating_sub(client.buffered);
         let grown = waiting > client.buffered;
         client.buffered = waiting;

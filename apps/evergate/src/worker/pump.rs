@@ -12,6 +12,8 @@ const READ_BYTES: usize = 65_536;
 const SPLICE_MIN: u64 = 65_536;
 /// Bytes spliced at once.
 const SPLICE_BYTES: usize = 1 << 20;
+/// Empty pipes that are kept, of two descriptors each.
+const SPARE_PIPES: usize = 64;
 
 impl Worker {
     pub(super) fn pump(&mut self, key: Key) {
@@ -158,9 +160,11 @@ impl Worker {
         if !client.readable || !client.connection.wants_client() {
             return false;
         }
-        if client.connection.splice_up() >= SPLICE_MIN {
+        let piped = client.pipes.as_ref().is_some_and(|pipes| pipes.up.is_some());
+        if client.connection.splice_up() >= SPLICE_MIN && (piped || self.has_pipe()) {
             return self.splice_up(key);
         }
+        let Some(client) = self.clients.get_mut(key) else { return false };
         if client.handshaking {
             if !client.connection.is_handshaking() {
                 client.handshaking = false;
@@ -231,9 +235,11 @@ impl Worker {
         // What is inside a pipe comes before what is still in the socket, however little is left.
         let piped = client.pipes.as_ref().is_some_and(|pipes| pipes.down.is_some());
         let spliceable = client.connection.splice_down();
-        if spliceable >= SPLICE_MIN || (piped && spliceable > 0) {
+        if piped && spliceable > 0 || spliceable >= SPLICE_MIN && self.has_pipe() {
             return self.splice_down(key);
         }
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let Some(upstream) = self.upstreams.get_mut(upstream_key) else { return false };
         let plan = client.connection.begin_server_read(&mut self.scratch);
         let fd = upstream.fd();
         let (result, asked) = match plan {
@@ -262,6 +268,7 @@ impl Worker {
         match result {
             Transfer::Moved(count) => {
                 upstream.readable = count == asked || upstream.ended;
+                upstream.note_answer(self.now);
                 if let Some(gated) = &mut upstream.gated {
                     gated.handle_read(count, self.now);
                 }
@@ -299,6 +306,16 @@ impl Worker {
         true
     }
 
+    /// Whether there is a pipe to splice through: without descriptors left, bytes are copied.
+    fn has_pipe(&mut self) -> bool {
+        if self.spare_pipes.is_empty()
+            && let Ok(pipe) = Pipe::new()
+        {
+            self.spare_pipes.push(pipe);
+        }
+        !self.spare_pipes.is_empty()
+    }
+
     /// Server to client inside the kernel.
     fn splice_down(&mut self, key: Key) -> bool {
         let Some(client) = self.clients.get_mut(key) else { return false };
@@ -307,7 +324,7 @@ impl Worker {
         };
         let allowed = client.connection.splice_down();
         let kept = client.pipes.as_mut().and_then(|pipes| pipes.down.take());
-        let Some(mut pipe) = kept.or_else(|| take_pipe(&mut self.spare_pipes)) else { return false };
+        let Some(mut pipe) = kept.or_else(|| self.spare_pipes.pop()) else { return false };
         let (from, to) = (upstream.fd(), client.socket.as_raw_fd());
         let room = (allowed.min(SPLICE_BYTES as u64) as usize).saturating_sub(pipe.held());
         // A pipe is also full when its slots are, whatever they hold: only an empty one tells that the socket is.
@@ -322,6 +339,7 @@ impl Worker {
             }
         }
         if let Some(Transfer::Moved(count)) = filled {
+            upstream.note_answer(self.now);
             self.counters.server_bytes_in.add(count as u64);
         }
         let blocked = pipe.held() > 0;
@@ -331,7 +349,7 @@ impl Worker {
         if blocked {
             client.pipes.get_or_insert_with(|| Box::new(Pipes::default())).down = Some(pipe);
         } else {
-            self.spare_pipes.push(pipe);
+            give_pipe(&mut self.spare_pipes, pipe);
         }
         self.counters.client_bytes_out.add(moved as u64);
         if moved > 0 {
@@ -358,7 +376,7 @@ impl Worker {
             return false;
         };
         let kept = client.pipes.as_mut().and_then(|pipes| pipes.up.take());
-        let Some(mut pipe) = kept.or_else(|| take_pipe(&mut self.spare_pipes)) else { return false };
+        let Some(mut pipe) = kept.or_else(|| self.spare_pipes.pop()) else { return false };
         let (from, to) = (client.socket.as_raw_fd(), upstream.fd());
         let room = SPLICE_BYTES.saturating_sub(pipe.held());
         // A pipe is also full when its slots are, whatever they hold: only an empty one tells that the socket is.
@@ -387,7 +405,7 @@ impl Worker {
         if blocked {
             client.pipes.get_or_insert_with(|| Box::new(Pipes::default())).up = Some(pipe);
         } else {
-            self.spare_pipes.push(pipe);
+            give_pipe(&mut self.spare_pipes, pipe);
         }
         self.counters.server_bytes_out.add(moved as u64);
         if moved > 0 {
@@ -406,6 +424,8 @@ impl Worker {
     }
 }
 
-fn take_pipe(spare: &mut Vec<Pipe>) -> Option<Pipe> {
-    spare.pop().or_else(|| Pipe::new().ok())
+fn give_pipe(spare: &mut Vec<Pipe>, pipe: Pipe) {
+    if spare.len() < SPARE_PIPES {
+        spare.push(pipe);
+    }
 }

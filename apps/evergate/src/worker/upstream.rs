@@ -23,6 +23,10 @@ pub(super) struct Upstream {
     pub(super) owner: Option<(Key, u32)>,
     /// When its owner got it.
     pub(super) used_since: Micros,
+    /// When its server began to answer.
+    pub(super) answered_at: Option<Micros>,
+    /// What it was made with, see [`crate::runtime::PoolRuntime::tls_fingerprint`].
+    pub(super) tls_fingerprint: u64,
     pub(super) connecting: bool,
     /// While connecting in a pool that chooses by session: what the choice was.
     pub(super) handed: Option<Box<Handed>>,
@@ -50,6 +54,21 @@ pub(super) struct Unsettled {
 }
 
 impl Upstream {
+    /// Its server has said something.
+    pub(super) fn note_answer(&mut self, now: Micros) {
+        if self.answered_at.is_none() {
+            self.answered_at = Some(now);
+            self.server.handle_response(now.since(self.used_since), true, now);
+        }
+    }
+
+    /// The request that it carried is over.
+    fn note_end(&self, now: Micros) {
+        if self.answered_at.is_none() {
+            self.server.handle_response(now.since(self.used_since), false, now);
+        }
+    }
+
     pub(super) fn fd(&self) -> i32 {
         self.socket.as_raw_fd()
     }
@@ -62,6 +81,8 @@ pub(super) struct Waiting {
     pub(super) pool: u32,
     pub(super) hint: Hint,
     pub(super) tried: Vec<u32>,
+    /// Whether a connection will do that carried other requests.
+    pub(super) reuse: bool,
     /// Its place by service class: lower ones leave first.
     pub(super) rank: usize,
 }
@@ -112,8 +133,7 @@ impl Worker {
         let Some(key) = client.upstream.take() else { return self.stop_waiting(client_key) };
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         if !upstream.connecting {
-            let took = self.now.since(upstream.used_since);
-            upstream.server.handle_response(took, clean);
+            upstream.note_end(self.now);
         }
         let mut quiet = !upstream.readable || is_quiet(upstream);
         if clean && let (Some(gated), Some(cluster)) = (&mut upstream.gated, &mut self.cluster) {
@@ -146,7 +166,7 @@ impl Worker {
     pub(super) fn keep_left(&mut self, key: Key, bucket: Option<u16>, left: Left) {
         let now = self.now;
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
-        upstream.server.handle_response(now.since(upstream.used_since), true);
+        upstream.note_end(now);
         let quiet = !upstream.readable || is_quiet(upstream);
         match (&mut upstream.gated, &mut self.cluster, quiet) {
             (Some(gated), Some(cluster), true) => {
@@ -163,7 +183,7 @@ impl Worker {
     fn keep_idle(&mut self, key: Key, bucket: Option<u16>, records: Option<Box<Records>>) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         let idle = self.idle.entry((upstream.server.id, bucket)).or_default();
-        let settings = self.current.last().and_then(|current| dial::idle_of(current, &upstream.server));
+        let settings = self.current.last().and_then(|current| dial::idle_of(current, upstream));
         let (idle_max, idle_span) = settings.unwrap_or((0, Micros(0)));
         if upstream.ended || upstream.connecting || idle.len() >= idle_max {
             return self.drop_upstream(key);
@@ -273,8 +293,20 @@ impl Worker {
 
     /// The newest idle connection to a server that is still quiet. In a cluster connections are shared only within a
     /// bucket: a server leg moves with the bucket of its port.
-    pub(super) fn take_idle(&mut self, server: u64, bucket: Option<u16>) -> Option<Key> {
-        while let Some(key) = self.idle.get_mut(&(server, bucket)).and_then(Vec::pop) {
+    pub(super) fn take_idle(
+        &mut self,
+        server: u64,
+        bucket: Option<u16>,
+        tls_fingerprint: u64,
+    ) -> Option<Key> {
+        while let Some(idle) = self.idle.get_mut(&(server, bucket))
+            && let Some(key) = idle.pop()
+        {
+            if self.upstreams.get_mut(key).is_some_and(|upstream| upstream.tls_fingerprint != tls_fingerprint)
+            {
+                idle.push(key); // for requests that run under a newer configuration than this one
+                return None;
+            }
             if self.upstreams.get_mut(key).is_some_and(|upstream| !upstream.ended && !upstream.readable) {
                 return Some(key);
             }
@@ -285,10 +317,20 @@ impl Worker {
 
     pub(super) fn expire_idle(&mut self) {
         let now = self.now;
-        let upstreams = &self.upstreams;
-        let expired = |key: &Key| upstreams.get(*key).is_none_or(|upstream| upstream.idle_until <= now);
-        let late: Vec<Key> = self.idle.values().flatten().copied().filter(expired).collect();
-        for key in late {
+        self.drop_idle(|_, upstream| upstream.idle_until <= now);
+    }
+
+    /// Closes idle connections that the newest configuration would not have made like that, or at all.
+    pub(super) fn drop_outdated(&mut self) {
+        self.drop_idle(|worker, upstream| {
+            worker.current.last().is_some_and(|current| dial::idle_of(current, upstream).is_none())
+        });
+    }
+
+    fn drop_idle(&mut self, is_over: impl Fn(&Worker, &Upstream) -> bool) {
+        let over = |key: &Key| self.upstreams.get(*key).is_none_or(|upstream| is_over(self, upstream));
+        let over: Vec<Key> = self.idle.values().flatten().copied().filter(over).collect();
+        for key in over {
             self.drop_upstream(key);
         }
         self.idle.retain(|_, idle| !idle.is_empty());

@@ -21,9 +21,13 @@ impl Wheel {
         Wheel { slots: (0..SLOTS).map(|_| Vec::new()).collect(), next: now.0 / TICK.0, filed: 0 }
     }
 
-    /// Files `key` for `deadline`; returns the time at which it will be looked at, which may be earlier.
-    pub(crate) fn file(&mut self, key: Key, deadline: Micros) -> Micros {
+    /// Files `key` for `deadline`, unless it is `filed` early enough; returns when it will be looked at, which may be before the
+    /// deadline. An entry that another one has overtaken stays until its time, and is to be passed over then.
+    pub(crate) fn file(&mut self, key: Key, deadline: Micros, filed: Micros) -> Micros {
         let tick = (deadline.0 / TICK.0 + 1).clamp(self.next, self.next + SLOTS - 1);
+        if filed.0 <= tick * TICK.0 {
+            return filed;
+        }
         self.slots[(tick % SLOTS) as usize].push(key);
         self.filed += 1;
         Micros(tick * TICK.0)
@@ -54,8 +58,11 @@ mod tests {
     fn keys_come_out_at_their_time_or_at_the_horizon() {
         let mut wheel = Wheel::new(Micros(0));
         let key = |index| Key { index, generation: 0 };
-        assert_eq!(wheel.file(key(1), Micros::from_ms(100)), Micros::from_ms(128));
-        let far = wheel.file(key(2), Micros::from_ms(10_000_000));
+        let never = Micros(u64::MAX);
+        let near = wheel.file(key(1), Micros::from_ms(100), never);
+        assert_eq!(near, Micros::from_ms(128));
+        assert_eq!(wheel.file(key(1), Micros::from_ms(100), near), near, "once is enough");
+        let far = wheel.file(key(2), Micros::from_ms(10_000_000), never);
         assert!(far < Micros::from_ms(140_000));
         let mut due = Vec::new();
         wheel.due(Micros::from_ms(127), &mut due);

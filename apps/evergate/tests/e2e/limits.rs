@@ -141,6 +141,30 @@ fn a_request_that_waits_too_long_for_room_at_a_server_is_answered_with_503_and_t
 }
 
 #[test]
+fn a_body_that_came_while_its_request_waited_for_a_server_is_passed_on_at_once() {
+    let backend = Backend::new("one");
+    let config = plain(&[backend.address()], "", "").replace("\" }", "\", connections_max = 1 }")
+        + "[node]\nworkers = 1\n"
+        + "[timeouts]\nrequest_body_ms = 3600000\n"; // nothing else goes on with it
+    let node = Node::start(&config);
+    let at = node.address("in");
+    let mut first = connect(at);
+    first.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    eventually("the server has its one request", || (backend.requests() == 1).then_some(()));
+    let mut second = connect(at);
+    second.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n").unwrap();
+    eventually("it waits", || (node.metric("evergate_requests_queued") == 1).then_some(()));
+    let before = node.metric("evergate_worker_turns_total");
+    second.send("hello").unwrap();
+    eventually("the worker has heard of it", || {
+        (node.metric("evergate_worker_turns_total") > before + 10).then_some(())
+    });
+    backend.open_gate();
+    assert_eq!(first.response().unwrap().text(), "one");
+    assert_eq!(second.response().unwrap().text(), "hello");
+}
+
+#[test]
 fn a_better_service_class_leaves_the_queue_first_and_is_let_into_a_full_one() {
     let backend = Backend::new("one");
     let pool = "queue_max = 2\nqueue_classes = [\"gold\", \"silver\"]";

@@ -80,6 +80,22 @@ fn reloads_under_load_fail_no_request() {
 }
 
 #[test]
+fn connections_of_a_listener_that_a_reload_removes_get_one_more_answer() {
+    let backend = Backend::new("one");
+    let first = plain(&[backend.address()], "", "");
+    let node = Node::start(&first);
+    let mut kept = connect(node.address("in"));
+    let answer = kept.get("/x").unwrap();
+    assert_eq!((answer.status, answer.head.field("connection")), (200, None));
+    node.write(&first.replace("name = \"in\"", "name = \"other\""));
+    node.reload();
+    let last = kept.get("/x").unwrap();
+    assert_eq!((last.status, last.head.field("connection").as_deref()), (200, Some("close")));
+    assert!(kept.is_closed());
+    assert_eq!(get(node.address("in"), "/x").status, 200, "of the other name, at the same port");
+}
+
+#[test]
 fn a_server_that_dies_under_load_fails_no_get() {
     let (one, two) = (Backend::new("one"), Backend::new("two"));
     let node = Node::start(&plain(&[one.address(), two.address()], "", ""));

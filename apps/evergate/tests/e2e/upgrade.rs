@@ -4,7 +4,8 @@ use super::backend::{Backend, pattern};
 use super::client::{Wire, connect, get, tcp};
 use super::node::{DEADLINE, Folder, Node, eventually, has_ended, web};
 use super::pki::{Tls, certificate, client, https, issue, shown, tls, tls12};
-use rustls::{ClientConfig, HandshakeKind, ServerConnection, StreamOwned};
+use super::upstream::keeping_secure_backend;
+use rustls::{ClientConfig, HandshakeKind, StreamOwned};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -132,30 +133,6 @@ fn in_steps(
     Ok(all)
 }
 
-/// A server over TLS that keeps connections and answers with the bytes that are asked for.
-fn secure_server(folder: &Folder, name: &str) -> SocketAddr {
-    let config = crate::upstream::secure_config(folder, name);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let config = config.clone();
-            std::thread::spawn(move || {
-                let mut wire = Wire::new(StreamOwned::new(ServerConnection::new(config).unwrap(), stream));
-                while let Ok(Some(head)) = wire.read_head() {
-                    let count = head.start.split(['/', ' ']).filter_map(|part| part.parse().ok()).next();
-                    let body = pattern(count.unwrap_or(3));
-                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
-                    if wire.send([head.as_bytes(), &body].concat()).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    address
-}
-
 struct Scene {
     backend: Backend,
     node: Node,
@@ -168,7 +145,7 @@ fn scene() -> Scene {
     issue(&folder, "site", "ecdsa", "site.example", Some("ca"));
     let (backend, stage) = (Backend::new("one"), Arc::new(AtomicUsize::new(0)));
     let mut config = format!("{}{}{}", https(""), certificate("site"), web(&[backend.address()], ""));
-    let secure = secure_server(&folder, "site");
+    let secure = keeping_secure_backend(&folder, "site");
     for (name, protocol, pool) in [
         ("plain", "http", "web"),
         ("over", "http", "secure"),

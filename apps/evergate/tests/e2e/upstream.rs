@@ -1,6 +1,7 @@
 //! TLS towards servers.
 
-use super::client::get;
+use super::backend::pattern;
+use super::client::{Wire, get};
 use super::node::{Folder, Node};
 use super::pki::issue;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -41,6 +42,30 @@ pub(crate) fn secure_backend(folder: &Folder, name: &str) -> SocketAddr {
     address
 }
 
+/// A server over TLS that keeps connections and answers with the bytes that are asked for.
+pub(crate) fn keeping_secure_backend(folder: &Folder, name: &str) -> SocketAddr {
+    let config = secure_config(folder, name);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let config = config.clone();
+            std::thread::spawn(move || {
+                let mut wire = Wire::new(StreamOwned::new(ServerConnection::new(config).unwrap(), stream));
+                while let Ok(Some(head)) = wire.read_head() {
+                    let count = head.start.split(['/', ' ']).filter_map(|part| part.parse().ok()).next();
+                    let body = pattern(count.unwrap_or(3));
+                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+                    if wire.send([head.as_bytes(), &body].concat()).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
 #[test]
 fn a_server_is_believed_only_with_the_expected_name_from_the_expected_authority() {
     let folder = Folder::new();
@@ -65,4 +90,36 @@ fn a_server_is_believed_only_with_the_expected_name_from_the_expected_authority(
         assert_eq!(get(node.address(listener), "/").status, status, "{listener}");
     }
     assert_eq!(get(node.address("right"), "/").text(), "secret");
+}
+
+#[test]
+fn a_reload_that_trusts_others_does_not_go_on_with_connections_of_before() {
+    let folder = Folder::new();
+    issue(&folder, "ca", "ecdsa", "", None);
+    issue(&folder, "other", "ecdsa", "", None);
+    issue(&folder, "orders", "ecdsa", "orders.internal", Some("ca"));
+    let address = keeping_secure_backend(&folder, "orders");
+    let config = |tls: &str| {
+        format!(
+            "[node]\nworkers = 1\n[[listeners]]\nname = \"in\"\naddress = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"web\"\n\
+             [[pools]]\nname = \"web\"\nservers = [{{ address = \"{address}\" }}]\ntls = {{ {tls} }}\n"
+        )
+    };
+    let node = Node::start_in(folder, &config("verify = false"));
+    let at = node.address("in");
+    let reused = || node.metric("evergate_connections_reused_total");
+    let status = || get(at, "/").status;
+    assert_eq!((status(), status(), reused()), (200, 200, 1));
+    node.reload();
+    assert_eq!((status(), reused()), (200, 2), "nothing has changed");
+    node.write(&config("server_name = \"orders.internal\", ca = \"other.pem\""));
+    node.reload();
+    assert_eq!(status(), 502);
+    node.write(&config("server_name = \"orders.internal\", ca = \"ca.pem\""));
+    node.reload();
+    assert_eq!((status(), status(), reused()), (200, 200, 3));
+    let ca = node.folder.path("ca.pem");
+    std::fs::copy(node.folder.path("other.pem"), ca).unwrap();
+    node.reload();
+    assert_eq!(status(), 502, "the file holds another authority");
 }

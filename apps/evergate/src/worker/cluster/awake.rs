@@ -33,7 +33,7 @@ struct AwakeLeg {
 
 /// A connection whose sockets live.
 pub(super) struct Awake {
-    id: ConnectionId,
+    pub(super) id: ConnectionId,
     pub(super) bucket: Bucket,
     held: Box<Held>,
     client: AwakeLeg,
@@ -56,9 +56,13 @@ impl Worker {
         let mut awake = Vec::with_capacity(takes.len());
         for take in takes {
             self.pulse.beat();
+            let (bucket, connection) = (take.bucket, take.id);
             match wake(cluster, take) {
                 Some(take) => awake.push(take),
-                None => resumed.lost += 1,
+                None => {
+                    resumed.lost += 1;
+                    cluster.give_up_copies(bucket, connection);
+                }
             }
         }
         move_on(cluster, &awake);
@@ -166,9 +170,9 @@ impl Worker {
         let generation = client.connection.snapshot().generation;
         let runtime = self.current_of(generation).and_then(|index| {
             let pool = self.current[index].generation.pools.get(leg.route.pool as usize)?;
-            pool.servers.get(leg.route.server as usize).cloned()
+            Some((pool.servers.get(leg.route.server as usize).cloned()?, pool.tls_fingerprint))
         });
-        let Some(runtime) = runtime else {
+        let Some((runtime, tls_fingerprint)) = runtime else {
             self.counters.reason("resume_server");
             return;
         };
@@ -190,6 +194,8 @@ impl Worker {
             ended: false,
             idle_until: Micros(0),
             used_since: self.now,
+            answered_at: None,
+            tls_fingerprint,
             records: None,
             gated: Some(Box::new(gated)),
             unsettled: None,

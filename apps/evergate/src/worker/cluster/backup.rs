@@ -86,6 +86,10 @@ impl Worker {
         let Some(Some(incoming)) = cluster.incoming.get_mut(index) else { return };
         let knew = incoming.from;
         let ended = incoming.channel.receive();
+        if incoming.channel.has_more {
+            // After all else that is due in this turn.
+            let _ = self.epoll.report_again(incoming.channel.fd(), Source::Incoming(index as u32).token());
+        }
         let (mut complete, mut news) = (Vec::new(), Vec::new());
         let result = incoming.take_in(&mut cluster.holder, &cluster.layout, &mut complete, &mut news);
         let result = result.and_then(|()| Ok(ended?));

@@ -77,11 +77,13 @@ pub(crate) struct Channel {
     tls: rustls::Connection,
     pub(crate) input: Vec<u8>,
     ended: bool,
+    /// The socket may hold more than was taken, of which no event will tell.
+    pub(crate) has_more: bool,
 }
 
 impl Channel {
     pub(crate) fn new(socket: OwnedFd, tls: impl Into<rustls::Connection>) -> Channel {
-        Channel { socket, tls: tls.into(), input: Vec::new(), ended: false }
+        Channel { socket, tls: tls.into(), input: Vec::new(), ended: false, has_more: false }
     }
 
     pub(crate) fn fd(&self) -> i32 {
@@ -91,7 +93,8 @@ impl Channel {
     /// Takes in what has come. An error means that the channel is of no use any more.
     pub(crate) fn receive(&mut self) -> io::Result<()> {
         let mut taken = 0;
-        while taken < READ_MAX {
+        self.has_more = false;
+        loop {
             match self.tls.read_tls(&mut Wire(self.fd())) {
                 Ok(0) => {
                     self.ended = true;
@@ -108,6 +111,10 @@ impl Channel {
             let start = self.input.len();
             self.input.resize(start + state.plaintext_bytes_to_read(), 0);
             self.tls.reader().read_exact(&mut self.input[start..])?;
+            if taken >= READ_MAX {
+                self.has_more = true;
+                break;
+            }
         }
         self.send(&[])?;
         if self.ended { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }

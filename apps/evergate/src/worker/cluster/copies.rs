@@ -41,6 +41,14 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(known) = cluster.roles.get_mut(usize::from(bucket.0)) else { return };
         let before = std::mem::replace(known, role);
+        let held = cluster.holder.has(bucket.0);
+        if let Some(begin) = begun_between(before, role) {
+            match held || begin == Begin::Fresh {
+                true => self.leave_bucket(bucket), // somebody else went on with what is here, or it is nobody's
+                false => self.abandon_pool(Some(bucket)), // may be: with its server connections
+            }
+        }
+        let Some(cluster) = &mut self.cluster else { return };
         cluster.keep_named(bucket, role, before);
         cluster.change_held(bucket, role, now);
         self.change_freezing(bucket, role);
@@ -200,6 +208,16 @@ impl Worker {
         if !cluster.is_pending(bucket) {
             cluster.say_complete(bucket, node); // else when the last of them goes on
         }
+    }
+}
+
+/// How the newer of two roles of ours began, if the bucket may have been lost and won between them.
+fn begun_between(before: Role, role: Role) -> Option<Begin> {
+    match (before, role) {
+        (Role::Owner { term: was, .. }, Role::Owner { term, begin, .. }) if was != term => {
+            Some(begin).filter(|begin| *begin != Begin::Kept)
+        }
+        _ => None,
     }
 }
 
@@ -406,5 +424,28 @@ impl Cluster {
             gaps.extend(lacking.map(|node| Gap { bucket, node, office, syncing: syncing.contains(node) }));
         }
         gaps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evergate_cluster::{Generation, Term, ViewId};
+
+    #[test]
+    fn a_bucket_that_was_lost_and_won_is_not_one_that_was_kept() {
+        let generation = Generation(ViewId::NONE);
+        let (required, syncing, freeze_for) = (MemberSet::EMPTY, MemberSet::EMPTY, None);
+        let owner = |moves, begin| {
+            let term = Term { view: ViewId::NONE, moves };
+            Role::Owner { term, generation, begin, required, syncing, freeze_for }
+        };
+        let (kept, taken, fresh) = (Begin::Kept, Begin::TakeOver, Begin::Fresh);
+        assert_eq!(begun_between(owner(1, kept), owner(2, taken)), Some(taken));
+        assert_eq!(begun_between(owner(1, taken), owner(3, fresh)), Some(fresh));
+        assert_eq!(begun_between(owner(1, taken), owner(1, taken)), None, "its backups changed");
+        assert_eq!(begun_between(owner(1, taken), owner(2, kept)), None);
+        assert_eq!(begun_between(Role::NOTHING, owner(2, taken)), None);
+        assert_eq!(begun_between(owner(1, kept), Role::NOTHING), None);
     }
 }

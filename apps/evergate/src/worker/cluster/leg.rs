@@ -320,13 +320,14 @@ impl Gated {
         }
     }
 
-    /// When something is due that time alone brings.
-    pub(crate) fn rests_on_time(&self, now: Micros) -> Option<Look> {
+    /// When something is due that time alone brings. `inside`: the input ends inside something, so its peer has more to say and
+    /// may wait for an acknowledgement before; what is whole is acknowledged most often with what goes the other way.
+    pub(crate) fn rests_on_time(&self, inside: bool, now: Micros) -> Option<Look> {
         let waits = self.target < self.read;
-        let for_long = now.since(self.waits_since.max(self.read_at)) >= POLLED_FOR;
-        if self.committed < self.target || (waits && !for_long) {
+        let polled = waits && now.since(self.waits_since.max(self.read_at)) < POLLED_FOR;
+        if self.committed < self.target || (polled && inside) {
             Some(Look::Soon)
-        } else if self.is_looked_at(now) || self.slot.owes_ack() {
+        } else if polled || self.is_looked_at(now) || self.slot.owes_ack() {
             Some(Look::Later)
         } else {
             waits.then_some(Look::AtLast)

@@ -57,6 +57,8 @@ const LOOK_AT_LAST: Micros = Micros::from_ms(500);
 /// below a server's shortest retransmission time.
 const POOLED_AFTER_MS: u64 = 5;
 const POOLED_TOGETHER: Micros = Micros::from_ms(2);
+/// Longest sleep of the loop.
+const WAIT_MAX_MS: u64 = 50;
 
 /// Which end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,18 +278,21 @@ impl Cluster {
     }
 
     /// Milliseconds that the loop may sleep.
-    pub(crate) fn wait_ms(&self) -> i32 {
+    pub(crate) fn wait_ms(&self, now: Micros) -> i32 {
         let held = self.held_turns > 0;
-        let now =
+        let at_once =
             !self.acknowledged.is_empty() || !self.dirty.is_empty() || (held && self.haste == Haste::Full);
-        if now || !self.unawaited.is_empty() || self.has_resting() || self.has_news() {
+        if at_once || !self.unawaited.is_empty() || self.has_resting() || self.has_news() {
             0
         } else if held || !self.timed.is_empty() {
             1
-        } else if !(self.pooled.is_empty() && self.timed_later.is_empty() && self.last_words.is_empty()) {
-            POOLED_AFTER_MS as i32
         } else {
-            50
+            let later = self.timed_later.front().map(|(due, _)| *due);
+            let pooled = self.pooled.front().map(|(due, _)| *due + POOLED_TOGETHER);
+            let last_words = self.last_words.first().map(|(due, ..)| *due);
+            let first = [later, pooled, last_words].into_iter().flatten().min();
+            let wait_ms = |due: Micros| due.since(now).0.div_ceil(1000).clamp(1, WAIT_MAX_MS);
+            first.map_or(WAIT_MAX_MS, wait_ms) as i32
         }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Mirroring {
     /// What each backup has acknowledged.
     acknowledged: Vec<(NodeId, u64)>,
     /// When it is looked at, where that is due; whether it is in the list of acknowledged connections.
-    timed: Option<Look>,
+    timed: Option<(Look, Micros)>,
     pub(super) listed: bool,
     /// The entry that tells of the client's end, of the server's.
     client_end: Option<u64>,
@@ -326,28 +326,33 @@ impl Worker {
         let Some(mirroring) = &mut client.mirroring else { return false };
         let lane = cluster.lane.id();
         // The next request of a client that did not wait for the answer waits for its acknowledgement.
-        let eager = client.connection.awaits_completion().0;
+        let (eager, server_partial) = client.connection.awaits_completion();
+        let (client_inside, server_inside) = client.connection.expects_more();
         // ... or for what is on its way to the backups.
         let refuses = client.readable && !client.connection.wants_client();
         if eager || (refuses && !client.connection.is_busy() && !client.connection.is_past_requests()) {
             cluster.haste = Haste::Full;
         }
         let mut happened = mirroring.leg.watch(lane, eager, now);
-        let mut due = mirroring.leg.rests_on_time(now);
+        let mut due = mirroring.leg.rests_on_time(eager || client_inside, now);
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
         if let Some(gated) = upstream.and_then(|upstream| upstream.gated.as_mut()) {
             happened |= gated.watch(lane, false, now);
-            due = [due, gated.rests_on_time(now)].into_iter().flatten().min();
+            due =
+                [due, gated.rests_on_time(server_partial || server_inside, now)].into_iter().flatten().min();
         }
-        match (due, mirroring.timed) {
-            (Some(Look::Soon), timed) if timed != due => cluster.timed.push_back((now + TEND_EVERY, key)),
-            (Some(Look::Later), None | Some(Look::AtLast)) => {
-                cluster.timed_later.push_back((now + LOOK_EVERY, key))
+        let Some(look) = due else { return happened };
+        let known = mirroring.timed.map(|(known, _)| known);
+        let (queue, span) = match look {
+            Look::Soon if known != due => (&mut cluster.timed, TEND_EVERY),
+            Look::Later if matches!(known, None | Some(Look::AtLast)) => {
+                (&mut cluster.timed_later, LOOK_EVERY)
             }
-            (Some(Look::AtLast), None) => cluster.timed_at_last.push_back((now + LOOK_AT_LAST, key)),
-            _ => return happened,
-        }
-        mirroring.timed = due;
+            Look::AtLast if known.is_none() => (&mut cluster.timed_at_last, LOOK_AT_LAST),
+            _ => return happened, // it is looked at no later
+        };
+        queue.push_back((now + span, key));
+        mirroring.timed = Some((look, now + span));
         happened
     }
 
@@ -376,19 +381,21 @@ impl Worker {
     pub(in crate::worker) fn tend_timed(&mut self) {
         let now = self.now;
         while let Some(cluster) = &mut self.cluster
-            && let Some((_, key)) = cluster.timed.pop_front_if(|(due, _)| *due <= now)
+            && let Some((due, key)) = cluster.timed.pop_front_if(|(due, _)| *due <= now)
         {
-            self.tend(key, Look::Soon);
+            self.tend(key, (Look::Soon, due));
+        }
+        // Requests may wait for server connections that are given back once clients have acknowledged responses.
+        let ahead = if self.counters.queued.get() > 0 { LOOK_EVERY.since(TEND_EVERY) } else { Micros(0) };
+        while let Some(cluster) = &mut self.cluster
+            && let Some((due, key)) = cluster.timed_later.pop_front_if(|(due, _)| *due <= now + ahead)
+        {
+            self.tend(key, (Look::Later, due));
         }
         while let Some(cluster) = &mut self.cluster
-            && let Some((_, key)) = cluster.timed_later.pop_front_if(|(due, _)| *due <= now)
+            && let Some((due, key)) = cluster.timed_at_last.pop_front_if(|(due, _)| *due <= now)
         {
-            self.tend(key, Look::Later);
-        }
-        while let Some(cluster) = &mut self.cluster
-            && let Some((_, key)) = cluster.timed_at_last.pop_front_if(|(due, _)| *due <= now)
-        {
-            self.tend(key, Look::AtLast);
+            self.tend(key, (Look::AtLast, due));
         }
         self.acknowledge_pooled();
     }
@@ -404,11 +411,13 @@ impl Worker {
         let mut due: Vec<Key> = cluster.pooled.drain(..count).map(|(_, key)| key).collect();
         due.sort_unstable();
         due.dedup(); // one that was given back several times acknowledges once
-        let slots = due.iter().filter_map(|key| Some(&self.upstreams.get(*key)?.gated.as_ref()?.slot));
-        let _ = cluster.lane.emit_acks(slots.filter(|slot| slot.owes_ack())); // who misses it asks again
+        // One that was used meanwhile has acknowledged what it owed then, and is looked at again.
+        let gated = due.iter().filter_map(|key| self.upstreams.get(*key)?.gated.as_ref());
+        let slots = gated.filter(|gated| gated.is_overdue(now)).map(|gated| &gated.slot);
+        let _ = cluster.lane.emit_acks(slots); // who misses it asks again
     }
 
-    fn tend(&mut self, key: Key, look: Look) {
+    fn tend(&mut self, key: Key, look: (Look, Micros)) {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -502,6 +511,10 @@ impl Worker {
             Ok(notices) => notices,
             Err(error) => return cluster.lose(peer, &error.to_string()),
         };
+        if outgoing.channel.has_more {
+            let token = Source::Outgoing(node, worker as u16).token();
+            let _ = self.epoll.report_again(outgoing.channel.fd(), token);
+        }
         let mut told = false;
         for notice in notices {
             match notice {

@@ -291,19 +291,25 @@ impl Worker {
     /// client speaks first. If it has done so already, that is the first thing the connection reads. `since_ns`: when the
     /// take-over began; connections of the same ends that are younger stay.
     pub(super) fn resume_resting(&mut self, take: Take, since_ns: u64) -> bool {
+        let (bucket, connection) = (take.bucket, take.id);
+        let Some(cluster) = &mut self.cluster else { return false };
+        if take.client_flow().is_some_and(|flow| cluster.gate.is_held(&flow, since_ns)) {
+            cluster.give_up_copies(bucket, connection);
+            return true; // its client has begun anew here: nothing had been said on it
+        }
         let mut goes_on = false;
-        self.guarded(None, |worker| goes_on = worker.build_resting(take, since_ns));
+        self.guarded(None, |worker| goes_on = worker.build_resting(take));
+        if !goes_on && let Some(cluster) = &mut self.cluster {
+            cluster.give_up_copies(bucket, connection);
+        }
         goes_on
     }
 
-    fn build_resting(&mut self, mut take: Take, since_ns: u64) -> bool {
+    fn build_resting(&mut self, mut take: Take) -> bool {
         let Some(cluster) = &mut self.cluster else { return false };
         let now_ms = evergate_sys::wall_clock_ms();
         take.find_legs();
         let Some(flow) = take.client_flow() else { return false };
-        if cluster.gate.is_held(&flow, since_ns) {
-            return true; // its client has begun anew here: nothing had been said on it
-        }
         if !gate(cluster, &mut take, now_ms) {
             return false;
         }

@@ -13,7 +13,7 @@ use crate::cluster::{Report, Resumed};
 use crate::worker::Worker;
 use evergate_bpf::{Flow, Leases};
 use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
-use evergate_mirror::Frame;
+use evergate_mirror::{ConnectionId, Frame};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -120,8 +120,12 @@ impl Worker {
             };
             let some = waiting.awake.len().min(AT_A_TIME);
             for take in waiting.awake.drain(..some) {
+                let (bucket, connection) = (take.bucket, take.id);
                 let goes_on = self.resume(take);
                 waiting.resumed.count(goes_on);
+                if !goes_on && let Some(cluster) = &mut self.cluster {
+                    cluster.give_up_copies(bucket, connection);
+                }
             }
             self.put_waiting_back(all);
             self.hear_resting();
@@ -338,6 +342,14 @@ impl Cluster {
             let (_, nodes) = self.untold.entry((stage, bucket)).or_insert((round, MemberSet::EMPTY));
             *nodes = nodes.with(node);
         }
+    }
+
+    /// A connection that was taken over does not go on: copies of it would be a connection that nobody has, in the way of the
+    /// next one between the same ends. Who has not been told of it hears of its beginning first.
+    pub(super) fn give_up_copies(&mut self, bucket: Bucket, connection: ConnectionId) {
+        let begin = Frame::Begin { connection, bucket: bucket.0, state: None, legs: BTreeMap::new() };
+        self.say(bucket, &begin, None);
+        self.say(bucket, &Frame::End { connection }, None);
     }
 
     /// Nodes that must still get the state of a bucket that is being taken over.
