@@ -88,6 +88,7 @@ pub(crate) struct Maps {
     pub(crate) flows: MapHandle,
     pub(crate) free_slots: MapHandle,
     pub(crate) events: MapHandle,
+    greetings: Table<types::greeting>,
     heard: MapHandle,
     addresses: MapHandle,
     listeners: MapHandle,
@@ -183,6 +184,7 @@ impl Gate {
                 flows: handle(&loaded.maps.flows)?,
                 free_slots: handle(&loaded.maps.free_slots)?,
                 events: handle(&loaded.maps.events)?,
+                greetings: Table::map(&handle(&loaded.maps.greetings)?)?,
                 heard: handle(&loaded.maps.heard)?,
                 addresses: handle(&loaded.maps.addresses)?,
                 listeners: handle(&loaded.maps.listeners)?,
@@ -325,6 +327,13 @@ impl Gate {
     pub fn set_pending(&self, bucket: Bucket, lane: Option<LaneId>) {
         let word = lane.map_or(0, |lane| lane.number() as u64 + 1);
         self.pending.word(bucket.number()).store(word, Ordering::Release);
+    }
+
+    /// When our kernel last answered the SYN of a client of the bucket, in nanoseconds of the programs' clock, while there are
+    /// such clients whom no program has accepted: no other node could continue them. Those that were accepted from a cookie
+    /// do not count.
+    pub fn greeted_ns(&self, bucket: Bucket) -> Option<u64> {
+        self.maps.greeted_ns(bucket)
     }
 
     /// The ports of server legs.
@@ -520,11 +529,40 @@ impl Maps {
             // Refused only when an even newer connection has registered meanwhile.
             let _ = self.flows.update(bytes(key), &found, MapFlags::NO_EXIST);
         }
+        self.end_greeting(slots, index);
         let pointer = slots.pointer(index as usize);
         // SAFETY: an aligned field of an entry of the table.
         unsafe { AtomicU64::from_ptr(&raw mut (*pointer).born_ns) }.store(0, Ordering::Release);
         // The list holds as many entries as there are slots, so it is never full.
         let _ = self.free_slots.update(&[], &index.to_ne_bytes(), MapFlags::ANY);
+    }
+
+    /// A program has the connection, or nobody ever will: it is not counted among those that only our kernel knows.
+    pub(crate) fn end_greeting(&self, slots: &Table<types::slot>, index: u32) {
+        let pointer = slots.pointer(index as usize);
+        // SAFETY: aligned fields of an entry of the table; the bucket is written before the slot is taken.
+        let (greeted, bucket) = unsafe {
+            (AtomicU32::from_ptr(&raw mut (*pointer).greeted), (&raw const (*pointer).bucket).read_volatile())
+        };
+        if greeted.swap(0, Ordering::AcqRel) != 0 && usize::from(bucket) < self.greetings.entries() {
+            self.greeting(usize::from(bucket)).0.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn greeted_ns(&self, bucket: Bucket) -> Option<u64> {
+        let (count, newest_ns) = self.greeting(bucket.number());
+        (count.load(Ordering::Acquire) > 0).then(|| newest_ns.load(Ordering::Acquire))
+    }
+
+    fn greeting(&self, bucket: usize) -> (&AtomicU64, &AtomicU64) {
+        let pointer = self.greetings.pointer(bucket);
+        // SAFETY: aligned fields of an entry of the table, which lives as long as this.
+        unsafe {
+            (
+                AtomicU64::from_ptr(&raw mut (*pointer).count),
+                AtomicU64::from_ptr(&raw mut (*pointer).newest_ns),
+            )
+        }
     }
 }
 

@@ -113,7 +113,11 @@ impl Lane {
         let mut index = [0; 4];
         let found = self.maps.flows.lookup_into(bytes(&flow.key()), &mut index, MapFlags::ANY);
         match found {
-            Ok(true) => Slot::take(&self.slots, u32::from_ne_bytes(index), *flow),
+            Ok(true) => {
+                let slot = Slot::take(&self.slots, u32::from_ne_bytes(index), *flow)?;
+                self.maps.end_greeting(&self.slots, slot.index());
+                Some(slot)
+            }
             _ => None,
         }
     }

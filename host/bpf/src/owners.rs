@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering;
 /// Most backups that one bucket can list.
 pub const BACKUPS_MAX: usize = 6;
 
-/// The byte of an owner's word that tells that the bucket is on hold.
-const HOLD: u64 = 0xff00;
+/// In the second byte of an owner's word: the bucket is on hold, is closed.
+const HELD: u8 = 1;
+const CLOSED: u8 = 2;
 
 /// A node of the cluster as the programs know it: 1 to 63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,12 +34,13 @@ impl NodeId {
 pub struct Owner {
     node: Option<NodeId>,
     hold: bool,
+    closed: bool,
     backups: [u8; BACKUPS_MAX],
 }
 
 impl Owner {
     /// Nobody: all packets of the bucket are dropped.
-    pub const NOBODY: Owner = Owner { node: None, hold: false, backups: [0; BACKUPS_MAX] };
+    pub const NOBODY: Owner = Owner { node: None, hold: false, closed: false, backups: [0; BACKUPS_MAX] };
 
     /// Owned by `node`, with backups whose grants must hold. `None` for more than [`BACKUPS_MAX`] of them.
     pub fn new(node: NodeId, backups: &[NodeId]) -> Option<Owner> {
@@ -49,12 +51,17 @@ impl Owner {
         for (place, backup) in listed.iter_mut().zip(backups) {
             *place = backup.number();
         }
-        Some(Owner { node: Some(node), hold: false, backups: listed })
+        Some(Owner { node: Some(node), hold: false, closed: false, backups: listed })
     }
 
     /// The same owner, recording and dropping what comes in: the moment of a take-over.
     pub fn held(self) -> Owner {
         Owner { hold: true, ..self }
+    }
+
+    /// The same owner, whose kernel answers no SYN: what it greets, no other node could continue.
+    pub fn closed(self) -> Owner {
+        Owner { closed: true, ..self }
     }
 
     /// The same owner, taking packets again.
@@ -72,20 +79,22 @@ impl Owner {
         self.hold
     }
 
-    /// This owner in the place of `old`: what is on hold stays so as long as the node is the same.
+    /// This owner in the place of `old`: what is on hold or closed stays so as long as the node is the same.
     fn after(self, old: Owner) -> Owner {
-        if old.hold && old.node == self.node { self.held() } else { self }
+        let stays = old.node == self.node;
+        Owner { hold: self.hold || (stays && old.hold), closed: self.closed || (stays && old.closed), ..self }
     }
 
     fn word(self) -> u64 {
         let [a, b, c, d, e, f] = self.backups;
         let node = self.node.map_or(0, NodeId::number);
-        u64::from_le_bytes([node, u8::from(self.hold), a, b, c, d, e, f])
+        let hold = if self.hold { HELD } else { 0 } | if self.closed { CLOSED } else { 0 };
+        u64::from_le_bytes([node, hold, a, b, c, d, e, f])
     }
 
     fn from_word(word: u64) -> Owner {
         let [node, hold, backups @ ..] = word.to_le_bytes();
-        Owner { node: NodeId::new(node), hold: hold & 1 != 0, backups }
+        Owner { node: NodeId::new(node), hold: hold & HELD != 0, closed: hold & CLOSED != 0, backups }
     }
 }
 
@@ -101,7 +110,7 @@ impl Owners {
         self.table.word(bucket.number()).store(owner.word(), Ordering::Release);
     }
 
-    /// Sets one bucket's owner; a hold of the same owner stays, whoever releases it at the same time.
+    /// Sets one bucket's owner; with the same owner it stays on hold or closed, whoever releases it at the same time.
     pub fn update(&self, bucket: Bucket, owner: Owner) {
         let next = |old: u64| Some(owner.after(Owner::from_word(old)).word());
         // The closure never refuses.
@@ -110,17 +119,35 @@ impl Owners {
 
     /// Ends the hold of a bucket and leaves the rest as it is, whoever changes it at the same time.
     pub fn release(&self, bucket: Bucket) {
-        self.table.word(bucket.number()).fetch_and(!HOLD, Ordering::AcqRel);
+        self.clear(bucket, HELD);
+    }
+
+    /// Opens a bucket that is closed and leaves the rest as it is, whoever changes it at the same time.
+    pub fn open(&self, bucket: Bucket) {
+        self.clear(bucket, CLOSED);
+    }
+
+    fn clear(&self, bucket: Bucket, bit: u8) {
+        self.table.word(bucket.number()).fetch_and(!(u64::from(bit) << 8), Ordering::AcqRel);
     }
 
     /// Begins a hold of a bucket that `node` owns and leaves the rest as it is, whoever changes it at the same time.
     pub fn hold(&self, bucket: Bucket, node: NodeId) {
-        let held = |word: u64| {
+        self.change(bucket, node, Owner::held);
+    }
+
+    /// Closes a bucket that `node` owns to clients whom its kernel would greet, and leaves the rest as it is.
+    pub fn close(&self, bucket: Bucket, node: NodeId) {
+        self.change(bucket, node, Owner::closed);
+    }
+
+    fn change(&self, bucket: Bucket, node: NodeId, to: impl Fn(Owner) -> Owner) {
+        let changed = |word: u64| {
             let owner = Owner::from_word(word);
-            (owner.node == Some(node)).then(|| owner.held().word())
+            (owner.node == Some(node)).then(|| to(owner).word())
         };
         // Another node's bucket is left alone.
-        let _ = self.table.word(bucket.number()).fetch_update(Ordering::AcqRel, Ordering::Acquire, held);
+        let _ = self.table.word(bucket.number()).fetch_update(Ordering::AcqRel, Ordering::Acquire, changed);
     }
 
     /// Sets the same owner for all buckets.
@@ -179,11 +206,14 @@ mod tests {
         assert_eq!(Owner::from_word(owner.word()), owner);
         assert_eq!(Owner::from_word(owner.held().word()), owner.held());
         assert_eq!(owner.held().released(), owner);
-        assert_eq!(owner.held().word() & !HOLD, owner.word());
+        assert_eq!(Owner::from_word(owner.closed().word()), owner.closed());
+        assert_eq!(owner.held().closed().released(), owner.closed());
+        assert_eq!(owner.held().closed().word(), owner.word() | 0x300);
         assert_eq!(Owner::new(node(1), &[node(2); 7]), None);
         let again = Owner::new(node(63), &[node(1)]).unwrap();
         assert_eq!(again.after(owner.held()), again.held(), "the hold stays");
         assert_eq!(Owner::new(node(2), &[]).unwrap().after(owner.held()), Owner::new(node(2), &[]).unwrap());
+        assert_eq!(again.after(owner.closed()), again.closed(), "it stays closed");
         assert_eq!(again.held().after(owner), again.held());
         assert_eq!((NodeId::new(0), NodeId::new(64)), (None, None));
     }

@@ -131,8 +131,8 @@ static __always_inline int answer_syn(struct __sk_buff *skb, struct packet *p)
 					.window = bpf_htons(65535) } };
 	bool v6 = skb->protocol == bpf_htons(ETH_P_IPV6);
 	__u32 old_len = (p->tcp.doff * 4) & 63, theirs = bpf_ntohl(p->tcp.seq);
-	if (p->data_len || old_len < 20 || old_len > 60 || bpf_skb_load_bytes(skb, p->l4, &old, old_len))
-		return TC_ACT_OK;	/* with data: left to the kernel */
+	if (old_len < 20 || old_len > 60 || bpf_skb_load_bytes(skb, p->l4, &old, old_len))
+		return TC_ACT_OK;
 	read_offer(skb, p, &offer);
 	__u32 options = mss_index(offer.mss) << 5 | (offer.wscale_present ? offer.wscale : NO_WSCALE) << 1 | offer.sack;
 	new.tcp.seq = bpf_htonl(cookie_of(&p->key, theirs, epoch_now(), options));
@@ -175,7 +175,9 @@ static __always_inline bool register_accepted(struct __sk_buff *skb, struct pack
 			return false;
 	}
 	__u16 generation = s->generation + 1;
+	__u32 greeted = fresh ? 0 : s->greeted;
 	__builtin_memset(s, 0, sizeof *s);
+	s->greeted = greeted;
 	s->committed = s->k_ack = s->sent_ack = seq;
 	s->k_edge = s->sent_edge = seq + 65535;
 	s->snd_nxt = s->snd_una = s->peer_ack = ack;
@@ -268,7 +270,9 @@ SEC("tc") int stateless_accept(struct __sk_buff *skb)
 	__u32 *flags = bpf_map_lookup_elem(&listeners, &l);
 	if (!flags || !(*flags & LISTENER_STATELESS) || p.tcp.rst || p.tcp.fin)
 		return TC_ACT_OK;
+	if (p.tcp.syn && !p.tcp.ack && (p.data_len || has_socket(skb, &p)))	/* left to the kernel */
+		return owner_word(hash_bucket(&p.key)) & OWNER_CLOSED ? TC_ACT_SHOT : TC_ACT_OK;
 	if (p.tcp.syn)
-		return p.tcp.ack || has_socket(skb, &p) ? TC_ACT_OK : answer_syn(skb, &p);
+		return p.tcp.ack ? TC_ACT_OK : answer_syn(skb, &p);
 	return p.tcp.ack ? accept_ack(skb, &p) : TC_ACT_OK;
 }

@@ -48,7 +48,8 @@ struct slot {
 	__u32 egress_pad;
 	__u64 answered_ns;	/* last repeated ACK that was let through */
 	__u64 born_ns;
-	__u32 egress_pad2[4];
+	__u32 greeted;		/* counted in `greetings`, until a program takes the slot */
+	__u32 egress_pad2[3];
 	/* 2: ingress */
 	__u32 snd_una;		/* what the peer acknowledged of what our kernel sent */
 	__u32 peer_ack;		/* the highest ACK heard, may be ahead of snd_una after a take-over */
@@ -99,8 +100,12 @@ struct knock { struct flow_key key; __u8 segment[KNOCK_MAX]; };
 
 struct settings { __u32 reset_unknown, pad; };
 
-/* An owner word: bits 0-7 owner, 8 HOLD, 16-63 up to six backups, one byte each. */
+/* Connections of a bucket whose SYN our kernel has answered and that no program has taken yet: nobody else knows of them. */
+struct greeting { __u64 count, newest_ns; };
+
+/* An owner word: bits 0-7 owner, 8 HOLD, 9 CLOSED (our kernel answers no more SYNs), 16-63 up to six backups, one byte each. */
 #define OWNER_HOLD 0x100ULL
+#define OWNER_CLOSED 0x200ULL
 
 enum counter {
 	CLAMPED, ACK_DROPPED, ACK_EMITTED, SACK_HIDDEN, ACK_LOWERED, SEQ_RAISED, FIN_HELD, RST_HELD,
@@ -137,6 +142,7 @@ MAP(BPF_MAP_TYPE_HASH, listeners, 4096, struct listener, __u32, 0);
 MAP(BPF_MAP_TYPE_ARRAY, owners, BUCKETS, __u32, __u64, BPF_F_MMAPABLE);
 MAP(BPF_MAP_TYPE_ARRAY, leases, NODES, __u32, __u64, BPF_F_MMAPABLE);	/* bpf_ktime; [0] is our own */
 MAP(BPF_MAP_TYPE_ARRAY, pending, BUCKETS, __u32, __u64, BPF_F_MMAPABLE);	/* lane + 1 that makes sockets of the bucket */
+MAP(BPF_MAP_TYPE_ARRAY, greetings, BUCKETS, __u32, struct greeting, BPF_F_MMAPABLE);
 MAP(BPF_MAP_TYPE_PERCPU_ARRAY, knock_room, 1, __u32, struct knock, 0);
 MAP(BPF_MAP_TYPE_HASH, peers, 1024, struct peer, struct mac, 0);
 MAP(BPF_MAP_TYPE_ARRAY, batches, LANES, __u32, struct batch, BPF_F_MMAPABLE);

@@ -38,6 +38,17 @@ static __always_inline void fill_slot(struct __sk_buff *skb, const struct packet
 	bpf_skb_load_bytes(skb, 0, s->eth, 14);
 }
 
+/* Counts a connection that our kernel has begun to greet; again if it greets anew. */
+static __always_inline void greet(struct slot *s, const struct packet *p, __u32 bucket)
+{
+	struct greeting *g = p->tcp.ack ? bpf_map_lookup_elem(&greetings, &bucket) : 0;
+	if (!g)
+		return;
+	WRITE(g->newest_ns, now_ns());
+	if (!__sync_val_compare_and_swap(&s->greeted, 0, 1))
+		__sync_fetch_and_add(&g->count, 1);
+}
+
 /* Our SYN or SYN-ACK of a flow that is not registered, or registered with another sequence number. */
 static __always_inline int register_flow(struct __sk_buff *skb, const struct packet *p, __u32 bucket)
 {
@@ -46,7 +57,10 @@ static __always_inline int register_flow(struct __sk_buff *skb, const struct pac
 	if (s && s->snd_nxt == bpf_ntohl(p->tcp.seq) + 1 && !s->established)
 		return TC_ACT_OK;				/* sent again */
 	if (s && !(READ(s->flags) & FLAG_TAKEN)) {		/* an attempt that nobody waits for any more */
+		__u32 greeted = s->greeted;
 		fill_slot(skb, p, s, bucket, s->generation + 1);
+		s->greeted = greeted;
+		greet(s, p, bucket);
 		return TC_ACT_OK;
 	}
 	if (bpf_map_pop_elem(&free_slots, &index)) {
@@ -62,6 +76,7 @@ static __always_inline int register_flow(struct __sk_buff *skb, const struct pac
 		count(NO_SLOT);
 		return TC_ACT_STOLEN;
 	}
+	greet(s, p, bucket);
 	return TC_ACT_OK;
 }
 

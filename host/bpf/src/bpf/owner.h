@@ -155,6 +155,17 @@ static __always_inline int pass_on(struct __sk_buff *skb, __u32 owner)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
+/* Whether our kernel would greet a client whom no other node could then continue. */
+static __always_inline bool begins(const struct packet *p)
+{
+	if (!p->tcp.syn || p->tcp.ack)
+		return false;
+	struct listener l = { .port = p->key.local_port };
+	__builtin_memcpy(l.ip, p->key.local_addr, 16);
+	__u32 *flags = bpf_map_lookup_elem(&listeners, &l);
+	return flags && !(*flags & LISTENER_STATELESS);
+}
+
 /* Ingress verdict for a packet of the bucket; negative: it is ours, go on. */
 static __always_inline int steer(struct __sk_buff *skb, const struct packet *p, __u32 bucket, bool stray)
 {
@@ -162,7 +173,7 @@ static __always_inline int steer(struct __sk_buff *skb, const struct packet *p, 
 		return -1;
 	__u64 word = owner_word(bucket);
 	if ((word & 0xff) == node) {
-		if (!(word & OWNER_HOLD))
+		if (!(word & OWNER_HOLD) && !(word & OWNER_CLOSED && begins(p)))
 			return -1;
 		hear(skb, p);
 		count(HELD);

@@ -624,6 +624,52 @@ fn the_programs_and_bucket_of_agree() {
     }
 }
 
+/// Who has been greeted by our kernel is known to nobody else until a program has accepted the connection.
+#[test]
+fn a_closed_bucket_lets_in_whom_our_kernel_has_greeted_and_nobody_new() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let (v6, own) = (false, node(1));
+        let flow = Flow::new(listener(v6), client(v6));
+        let bucket = gate.bucket(&flow);
+        assert_eq!(gate.greeted_ns(bucket), None);
+        gate.add_listener(listener(v6), false).unwrap();
+        let syn = Segment { seq: 99, flags: SYN, ..inward(v6) };
+        assert_eq!(enter(gate, &syn), Ok(syn.clone()));
+        let synack = Segment { seq: 499, ack: 100, flags: SYN | ACK, window: 65_535, ..out(v6) };
+        let again = Segment { seq: 799, ..synack.clone() };
+        for (now_ns, said) in [(7, &synack), (8, &synack), (9, &again)] {
+            gate.set_test_clock_ns(now_ns);
+            assert_eq!(leave(gate, said), Ok(said.clone()));
+        }
+        assert_eq!(gate.greeted_ns(bucket), Some(9), "an attempt that begins anew counts once");
+        gate.owners().close(bucket, node(2));
+        assert_eq!(enter(gate, &syn), Ok(syn.clone()), "it is not that node's");
+        gate.owners().close(bucket, own);
+        assert_eq!(enter(gate, &syn), Err(DROP));
+        let answer = Segment { seq: 100, ack: 800, ..inward(v6) };
+        assert_eq!(enter(gate, &answer), Ok(answer));
+        assert_eq!(gate.greeted_ns(bucket), Some(9), "nobody has accepted it");
+        let mut lane = gate.lane(LaneId::new(0).unwrap()).unwrap();
+        let slot = lane.slot(&flow).unwrap();
+        assert_eq!(gate.greeted_ns(bucket), None);
+        lane.finish(slot, None, 0);
+        assert_eq!(gate.greeted_ns(bucket), None);
+        gate.owners().release(bucket);
+        assert_eq!(enter(gate, &syn), Err(DROP), "closed is not on hold");
+        gate.add_listener(listener(v6), true).unwrap();
+        assert_eq!(enter(gate, &syn), Ok(syn.clone()), "the stateless accept answers");
+        gate.add_listener(listener(v6), false).unwrap();
+        gate.owners().open(bucket);
+        assert_eq!(enter(gate, &syn), Ok(syn));
+        assert_eq!(leave(gate, &again), Ok(again));
+        assert_eq!(gate.reclaim(20, 5), 1);
+        assert_eq!(gate.greeted_ns(bucket), None, "it never came to be");
+    });
+}
+
 #[test]
 fn on_hold_the_highest_ack_is_remembered_and_nothing_comes_in() {
     if !privileged() {

@@ -48,8 +48,10 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return Vec::new() };
         let mut takes = Vec::new();
         for (bucket, of) in ready {
-            if let Some(bucket) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
-                cluster.gate.owners().release(bucket);
+            // One that is to move on already stays on hold.
+            let table = evergate_bpf::Bucket::new(usize::from(bucket.0));
+            if let Some(table) = table.filter(|_| !cluster.freezing.contains_key(&bucket)) {
+                cluster.gate.owners().release(table);
             }
             takes.extend(of);
         }

@@ -165,6 +165,7 @@ impl Worker {
             cluster.complete.clear();
             cluster.untold.clear();
             cluster.forgetting.clear();
+            cluster.closing.clear();
             cluster.freezing.clear();
             cluster.frozen.clear();
             cluster.kept.clear();

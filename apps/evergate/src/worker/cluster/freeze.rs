@@ -1,15 +1,33 @@
 //! Hand-over: a bucket becomes quiet here before another node goes on with it.
 //!
-//! The bucket is on hold, its connections are not touched any more, and when the next owner has acknowledged every
-//! entry the agent hears of it. Our sockets stay, silent behind the gate, until the bucket is not ours any more.
+//! First its listeners close: a client whose SYN our kernel has answered is known to nobody else, and one that waits for its
+//! server's first word would not speak again. When all of them are accepted the bucket is on hold, its connections are not
+//! touched any more, and when the next owner has acknowledged every entry the agent hears of it. Our sockets stay, silent
+//! behind the gate, until the bucket is not ours any more.
 
 use super::super::slab::Key;
 use super::Cluster;
 use crate::cluster::{Kept, Report, gate_node, office};
 use crate::worker::Worker;
-use evergate_cluster::{Bucket, MemberSet, Role};
+use evergate_base::Micros;
+use evergate_bpf::Leases;
+use evergate_cluster::{Bucket, Freeze, MemberSet, Role};
 use evergate_mirror::{Frame, Haste, Office};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long clients may need to answer our kernel, at most: others are farther away, or not there.
+const GREETED_FOR: Duration = Duration::from_millis(250);
+/// An answer to a SYN that came just before the bucket was closed is counted by then.
+const CLOSED_FOR: Micros = Micros::from_ms(1);
+
+/// A bucket that is to become quiet, and lets nobody new in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Closing {
+    freeze: Freeze,
+    office: Office,
+    since: Micros,
+}
 
 impl Worker {
     /// Notes what a role says about freezing.
@@ -21,25 +39,26 @@ impl Worker {
         };
         let before = cluster.freezing.remove(&bucket);
         let frozen = cluster.frozen.remove(&bucket);
-        if let Some(wanted) = wanted {
-            cluster.haste = Haste::Full; // of what was said of it just now nothing may be missing
-            cluster.freezing.insert(bucket, wanted);
-            cluster.unaccepted = true;
-            if frozen && before == Some(wanted) {
-                cluster.frozen.insert(bucket); // it was reported, and the next owner may go on at any moment
+        let closing = cluster.closing.remove(&bucket);
+        if let Some((freeze, office)) = wanted {
+            if before.is_some() {
+                cluster.freeze(bucket, (freeze, office));
+            } else {
+                let since = closing.map_or(self.now, |closing| closing.since);
+                cluster.close(bucket, Closing { freeze, office, since });
             }
-            let table = evergate_bpf::Bucket::new(usize::from(bucket.0));
-            if let (Some(table), Some(own)) = (table, gate_node(cluster.layout.node)) {
-                cluster.gate.owners().hold(table, own);
+            if frozen && before == wanted {
+                cluster.frozen.insert(bucket); // it was reported, and the next owner may go on at any moment
             }
             return;
         }
         let kept = cluster.kept.remove(&bucket).unwrap_or_default();
-        match (role, before) {
+        match (role, before.or(closing.map(|closing| (closing.freeze, closing.office)))) {
             (Role::Owner { .. }, Some(_)) => {
                 // The move was called off: what waited goes on.
                 if let Some(table) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
                     cluster.gate.owners().release(table);
+                    cluster.gate.owners().open(table);
                 }
                 for key in self.keys_of(bucket) {
                     self.put_again(key);
@@ -89,8 +108,27 @@ impl Worker {
         mirroring.is_some_and(|mirroring| cluster.freezing.contains_key(&mirroring.bucket))
     }
 
-    /// Reports buckets of which the next owner has everything.
+    /// Freezes buckets that wait for nobody any more.
+    fn freeze_closed(&mut self) {
+        let now = self.now;
+        let Some(cluster) = self.cluster.as_mut().filter(|cluster| !cluster.closing.is_empty()) else {
+            return;
+        };
+        let ready: Vec<_> = cluster
+            .closing
+            .iter()
+            .filter(|(bucket, closing)| now.since(closing.since) >= CLOSED_FOR && !cluster.greets(**bucket))
+            .map(|(bucket, closing)| (*bucket, *closing))
+            .collect();
+        for (bucket, Closing { freeze, office, .. }) in ready {
+            cluster.closing.remove(&bucket);
+            cluster.freeze(bucket, (freeze, office));
+        }
+    }
+
+    /// Freezes what was closed, and reports buckets of which the next owner has everything.
     pub(in crate::worker) fn report_frozen(&mut self) {
+        self.freeze_closed();
         // Again when more buckets froze meanwhile.
         while self.cluster.as_mut().is_some_and(|cluster| std::mem::take(&mut cluster.unaccepted)) {
             // On hold nothing more comes, and the next owner would know nothing of these.
@@ -126,6 +164,33 @@ impl Worker {
 }
 
 impl Cluster {
+    /// Our kernel greets nobody new of the bucket.
+    fn close(&mut self, bucket: Bucket, closing: Closing) {
+        self.closing.insert(bucket, closing);
+        let table = evergate_bpf::Bucket::new(usize::from(bucket.0));
+        if let (Some(table), Some(own)) = (table, gate_node(self.layout.node)) {
+            self.gate.owners().close(table, own);
+        }
+    }
+
+    /// Whether clients that our kernel has greeted may be about to answer, or wait to be accepted.
+    fn greets(&self, bucket: Bucket) -> bool {
+        let greeted_ns =
+            evergate_bpf::Bucket::new(usize::from(bucket.0)).and_then(|bucket| self.gate.greeted_ns(bucket));
+        greeted_ns.is_some_and(|ns| Leases::now_ns().saturating_sub(ns) < GREETED_FOR.as_nanos() as u64)
+    }
+
+    /// The bucket is on hold: nothing of it comes in or is touched any more.
+    fn freeze(&mut self, bucket: Bucket, wanted: (Freeze, Office)) {
+        self.haste = Haste::Full; // of what was said of it just now nothing may be missing
+        self.freezing.insert(bucket, wanted);
+        self.unaccepted = true;
+        let table = evergate_bpf::Bucket::new(usize::from(bucket.0));
+        if let (Some(table), Some(own)) = (table, gate_node(self.layout.node)) {
+            self.gate.owners().hold(table, own);
+        }
+    }
+
     /// Whether copies of the bucket would be this worker's.
     fn holds_copies_of(&self, bucket: Bucket) -> bool {
         self.worker_of(bucket) == self.worker

@@ -133,6 +133,8 @@ pub(crate) struct Cluster {
     held_turns: u32,
     held_since: Micros,
     haste: Haste,
+    /// Buckets that let nobody new in, to become quiet then.
+    closing: BTreeMap<Bucket, freeze::Closing>,
     /// Buckets that are to become quiet, for which move, and in which office.
     freezing: BTreeMap<Bucket, (Freeze, Office)>,
     /// Those that are quiet, and were reported: the next owner may go on at any moment.
@@ -200,6 +202,7 @@ impl Cluster {
             held_turns: 0,
             held_since: Micros(0),
             haste: Haste::None,
+            closing: BTreeMap::new(),
             freezing: BTreeMap::new(),
             frozen: BTreeSet::new(),
             refused_at: None,
@@ -284,7 +287,7 @@ impl Cluster {
             !self.acknowledged.is_empty() || !self.dirty.is_empty() || (held && self.haste == Haste::Full);
         if at_once || !self.unawaited.is_empty() || self.has_resting() || self.has_news() {
             0
-        } else if held || !self.timed.is_empty() {
+        } else if held || !self.timed.is_empty() || !self.closing.is_empty() {
             1
         } else {
             let later = self.timed_later.front().map(|(due, _)| *due);
