@@ -52,13 +52,17 @@ impl Worker {
             }
             return;
         }
+        let table = evergate_bpf::Bucket::new(usize::from(bucket.0));
+        if let (Role::Owner { .. }, Some(table)) = (role, table) {
+            // Also when it has come back meanwhile, and this worker closed it late.
+            cluster.gate.owners().open(table);
+        }
         let kept = cluster.kept.remove(&bucket).unwrap_or_default();
         match (role, before.or(closing.map(|closing| (closing.freeze, closing.office)))) {
             (Role::Owner { .. }, Some(_)) => {
                 // The move was called off: what waited goes on.
-                if let Some(table) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
+                if let Some(table) = table {
                     cluster.gate.owners().release(table);
-                    cluster.gate.owners().open(table);
                 }
                 for key in self.keys_of(bucket) {
                     self.put_again(key);
