@@ -108,7 +108,7 @@ impl World {
                     self.sent_up.push(upstream.socket.written);
                 }
             }
-            Effect::Matched(_) | Effect::ResetServer { .. } => {}
+            Effect::Matched(_) | Effect::ResetServer { .. } | Effect::ServerFailed { .. } => {}
             Effect::KeepSession(_) | Effect::WithdrawSession(_) => {}
             Effect::Logged(log) => self.logs.push(log),
             Effect::Acknowledge { side: Side::Client, position } => {

@@ -83,6 +83,12 @@ pub enum Effect {
         /// The leg.
         leg: u32,
     },
+    /// The leg's server did not take the connection, or failed to answer in time, in form or to the end. For counting only: it
+    /// comes before the leg is released.
+    ServerFailed {
+        /// The leg.
+        leg: u32,
+    },
     /// Send FIN to the client after what is queued.
     ShutdownClient,
     /// Close the client's socket: at once and with RST when `abort`.

@@ -244,7 +244,10 @@ impl Connection {
             Timer::KeepAlive => self.end_orderly(io, ""),
             Timer::Queue => self.give_up(io, 503, "queue_timeout"),
             Timer::Connect => self.leg_failed(io, Failure::TimedOut),
-            Timer::Response => self.give_up(io, 504, "response_timeout"),
+            Timer::Response => {
+                self.note_server_failure(io);
+                self.give_up(io, 504, "response_timeout")
+            }
             Timer::Tunnel if self.tunnel_is_over() => self.arm(Timer::WriteStall, io.now),
             Timer::Tunnel => self.end_orderly(io, "tunnel_idle"),
             Timer::WriteStall => self.end_abruptly(io, "write_stall"),

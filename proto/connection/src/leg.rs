@@ -326,6 +326,7 @@ impl Connection {
     }
 
     pub(crate) fn leg_failed(&mut self, io: &mut Io<'_>, failure: Failure) {
+        self.note_server_failure(io);
         if self.may_retry() {
             return self.retry(io);
         }
@@ -336,6 +337,13 @@ impl Connection {
             Failure::Tls => (502, "upstream_tls"),
         };
         self.give_up(io, status, reason);
+    }
+
+    /// What goes wrong now is the server's doing.
+    pub(crate) fn note_server_failure(&self, io: &mut Io<'_>) {
+        if let Some(leg) = &self.leg {
+            io.effects.push(Effect::ServerFailed { leg: leg.id });
+        }
     }
 
     /// Never repeats a request that may have been executed, unless repeating it is harmless (RFC 9110 section 9.2.2).

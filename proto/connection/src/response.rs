@@ -425,6 +425,7 @@ impl Connection {
         if let Some(leg) = &mut self.leg {
             leg.ended = true;
         }
+        self.note_server_failure(io);
         self.give_up(io, 502, reason);
     }
 
@@ -492,12 +493,15 @@ impl Connection {
                 }
                 self.leg_failed(io, Failure::Lost)
             }
-            Answering::Body(Body::UntilClose) => {
+            Answering::Body(Body::UntilClose) if self.leg.as_ref().is_some_and(|leg| !leg.in_doubt) => {
                 self.last_response = true;
                 self.mirror_server_end();
                 self.end_response(io);
             }
-            Answering::Body(_) => self.end_abruptly(io, "upstream_truncated"),
+            Answering::Body(_) => {
+                self.note_server_failure(io);
+                self.end_abruptly(io, "upstream_truncated")
+            }
             Answering::Tunnel => {
                 self.mirror_server_end();
                 self.stash_server_end();
@@ -515,8 +519,12 @@ impl Connection {
         }
         match self.answering {
             Answering::Head if self.leg.as_ref().is_some_and(|leg| leg.held.is_empty()) => {
-                self.leg_failed(io, failure)
+                return self.leg_failed(io, failure);
             }
+            Answering::Head | Answering::Body(_) => self.note_server_failure(io),
+            Answering::Tunnel | Answering::Ended => {}
+        }
+        match self.answering {
             Answering::Head => self.give_up(io, 502, "upstream_lost"),
             // In a tunnel the client would take what it sent for delivered.
             Answering::Ended if self.receiving != Receiving::Tunnel => self.end_orderly(io, "upstream_lost"),

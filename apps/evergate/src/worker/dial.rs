@@ -220,6 +220,7 @@ impl Worker {
                 upstream.index = index;
                 upstream.used_since = self.now;
                 upstream.answered_at = None;
+                upstream.reused = true;
                 records = upstream.records.take();
             }
             if let Some(client) = self.clients.get_mut(key) {
@@ -247,6 +248,7 @@ impl Worker {
                     answered_at: None,
                     tls_fingerprint: pool.tls_fingerprint,
                     connecting: true,
+                    reused: false,
                     handed,
                     readable: false,
                     writable: false,

@@ -390,6 +390,7 @@ impl Worker {
             answered_at: None,
             tls_fingerprint,
             connecting: false,
+            reused: false,
             handed: None,
             readable: true,
             writable: true,

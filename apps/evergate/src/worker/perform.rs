@@ -166,6 +166,7 @@ impl Worker {
                     evergate_sys::reset_on_close(upstream.fd());
                 }
             }
+            Effect::ServerFailed { leg } => self.count_failure(key, leg),
             Effect::ShutdownServer { .. } => {
                 if let Some(client) = self.clients.get_mut(key) {
                     client.server_fin_waits = true;

@@ -28,6 +28,8 @@ pub(super) struct Upstream {
     /// What it was made with, see [`crate::runtime::PoolRuntime::tls_fingerprint`].
     pub(super) tls_fingerprint: u64,
     pub(super) connecting: bool,
+    /// It has carried other requests.
+    pub(super) reused: bool,
     /// While connecting in a pool that chooses by session: what the choice was.
     pub(super) handed: Option<Box<Handed>>,
     pub(super) readable: bool,
@@ -112,8 +114,6 @@ impl Worker {
                     self.with(client, |connection, io| connection.handle_leg_open(io, leg, index, None));
                 }
                 Err(_) => {
-                    upstream.server.failures.fetch_add(1, Ordering::Relaxed);
-                    self.counters.server_failures.add(1);
                     self.with(client, |connection, io| {
                         connection.handle_leg_failed(io, leg, Failure::Refused)
                     });
@@ -122,6 +122,19 @@ impl Worker {
             self.perform(client);
         }
         self.pump(client);
+    }
+
+    /// The server of this leg failed, unless all that happened is that it closed an idle connection just when we used it.
+    pub(super) fn count_failure(&mut self, client: Key, leg: u32) {
+        let upstream = self.clients.get(client).and_then(|client| self.upstreams.get(client.upstream?));
+        let Some(upstream) = upstream.filter(|upstream| upstream.owner == Some((client, leg))) else {
+            return;
+        };
+        let stale = upstream.reused && upstream.ended && upstream.answered_at.is_none();
+        if !stale {
+            upstream.server.failures.fetch_add(1, Ordering::Relaxed);
+            self.counters.server_failures.add(1);
+        }
     }
 
     /// The connection is done with its server connection: kept for others when clean, else closed.

@@ -1,9 +1,9 @@
 //! Changes and failures while requests run: nobody notices.
 
 use super::backend::{Backend, pattern};
-use super::client::{connect, get};
+use super::client::{Wire, connect, get};
 use super::node::{Node, eventually, plain};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -120,6 +120,34 @@ fn a_post_on_a_dying_server_is_answered_502_and_not_repeated() {
     assert_eq!(wire.response().unwrap().status, 502);
     assert_eq!(one.requests() + two.requests(), 1);
     assert_eq!(get(node.address("in"), "/x").status, 200);
+}
+
+#[test]
+fn failures_of_a_server_are_counted_and_a_stale_connection_is_none() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            // One whole answer a connection: who comes again finds it closed. And one that is cut off.
+            let mut wire = Wire::new(stream);
+            let Ok(Some(head)) = wire.read_head() else { continue };
+            let length = if head.start.contains("/short") { 10 } else { 3 };
+            wire.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\nabc")).unwrap();
+            if length == 3 {
+                let _ = wire.read_head();
+            }
+        }
+    });
+    let node = Node::start(&format!("[node]\nworkers = 1\n{}", plain(&[server], "", "")));
+    let at = node.address("in");
+    let counts = || {
+        let metric = |name| node.metric(&format!("evergate_{name}_total"));
+        (metric("connections_reused"), metric("server_failures"))
+    };
+    assert_eq!((get(at, "/x").status, get(at, "/x").status), (200, 200));
+    assert_eq!(counts(), (1, 0), "the second was tried on the first one's connection");
+    assert!(connect(at).get("/short").is_err());
+    assert_eq!(counts().1, 1);
 }
 
 #[test]

@@ -106,6 +106,8 @@ pub(crate) struct Rig {
     pub(crate) server_room: usize,
     pub(crate) logs: Vec<RequestLog>,
     pub(crate) matched: Vec<RuleId>,
+    /// Legs that were reported as failures of their servers.
+    pub(crate) failed: Vec<u32>,
 }
 
 impl Rig {
@@ -152,6 +154,7 @@ impl Rig {
             server_room: usize::MAX,
             logs: Vec::new(),
             matched: Vec::new(),
+            failed: Vec::new(),
         };
         rig.call(|conn, io| conn.handle_accepted(io));
         let first = rig.peer.receive(b"");
@@ -270,6 +273,7 @@ impl Rig {
             Effect::WithdrawSession(id) => drop(self.node.sessions.remove(&id)),
             Effect::Matched(rules) => self.matched.extend(rules),
             Effect::Logged(log) => self.logs.push(*log),
+            Effect::ServerFailed { leg } => self.failed.push(leg),
             Effect::Acknowledge { .. } => panic!("no backups, no acknowledgements"),
         }
     }

@@ -212,6 +212,54 @@ fn a_request_that_waits_for_room_has_the_time_of_the_queue_and_not_that_of_conne
 }
 
 #[test]
+fn what_a_server_did_wrong_is_reported_once_and_what_it_did_not_never() {
+    const NONE: [u32; 0] = [];
+    let failed = |method: &str, serve: &[u8], then: fn(&mut Rig)| {
+        let mut rig = plain(|snapshot| snapshot.pools[0].response = Micros::from_ms(100));
+        rig.send(format!("{method} /a HTTP/1.1\r\nHost: test.example\r\n\r\n").as_bytes());
+        rig.serve(1, serve);
+        then(&mut rig);
+        rig.failed
+    };
+    let end = |rig: &mut Rig| rig.end_server(1);
+    let reset = |rig: &mut Rig| rig.reset_server(1);
+    let wait = |rig: &mut Rig| rig.wait(200);
+    let head = b"HTTP/1.1 200 OK\r\n";
+    let short = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc";
+    let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc";
+    let unframed = b"HTTP/1.1 200 OK\r\n\r\nabc";
+    for then in [end, reset] {
+        assert_eq!(failed("POST", b"", then), [1], "no answer");
+        assert_eq!(failed("POST", head, then), [1], "half a head");
+        assert_eq!(failed("POST", short, then), [1], "half a body");
+        assert_eq!(failed("POST", whole, then), NONE, "it is done");
+    }
+    assert_eq!(failed("GET", b"", |rig| (1..=3).for_each(|leg| rig.reset_server(leg))), [1, 2, 3]);
+    assert_eq!(failed("POST", b"", wait), [1], "no answer in time");
+    assert_eq!(failed("POST", short, wait), [1], "not the whole in time");
+    assert_eq!(failed("POST", b"nonsense\r\n\r\n", |_| ()), [1]);
+    assert_eq!(failed("POST", unframed, end), NONE);
+    assert_eq!(failed("POST", unframed, reset), [1]);
+    assert_eq!(failed("GET", short, |rig| rig.cut_client()), NONE, "the client went away");
+    let in_doubt = |rig: &mut Rig| {
+        rig.conn.handle_server_write_error();
+        rig.end_server(1);
+        assert_eq!(rig.closed, Some(true), "what ends with the connection may have been cut");
+    };
+    assert_eq!(failed("POST", unframed, in_doubt), [1]);
+    let upgrade = "GET /a HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n";
+    let mut rig = plain(|_| {});
+    rig.send(format!("{upgrade}Host: test.example\r\n\r\n").as_bytes());
+    rig.serve(1, b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    rig.reset_server(1);
+    assert_eq!(
+        (rig.closed, &rig.failed[..]),
+        (Some(true), &NONE[..]),
+        "how a tunnel ends is its peers' affair"
+    );
+}
+
+#[test]
 fn interim_answers_leave_room_for_one_of_our_own() {
     for (served, wanted) in
         [("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", 504), ("HTTP/1.1 200 OK\r\n", 504)]

@@ -327,7 +327,10 @@ impl<'a> World<'a> {
             Effect::Acknowledge { side, position } => self.acknowledge(side, position),
             Effect::KeepSession(session) => self.kept.push(session.id),
             Effect::WithdrawSession(id) => self.withdrawn.push(id),
-            Effect::Matched(_) | Effect::Logged(_) | Effect::ResetServer { .. } => {}
+            Effect::Matched(_)
+            | Effect::Logged(_)
+            | Effect::ResetServer { .. }
+            | Effect::ServerFailed { .. } => {}
         }
     }
 

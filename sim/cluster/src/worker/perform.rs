@@ -114,7 +114,7 @@ impl Worker {
             Effect::CloseClient { abort } => self.forget(kernel, key, abort),
             Effect::Acknowledge { side, position } => self.release_input(now, kernel, key, side, position),
             Effect::KeepSession(_) | Effect::WithdrawSession(_) => {} // clients here take tickets
-            Effect::Matched(_) | Effect::Logged(_) => {}
+            Effect::Matched(_) | Effect::Logged(_) | Effect::ServerFailed { .. } => {}
         }
     }
 

@@ -190,6 +190,7 @@ impl Worker {
             index: leg.route.server,
             owner: Some((key, number)),
             connecting: false,
+            reused: false,
             handed: None,
             readable: true,
             writable: true,
