@@ -479,9 +479,9 @@ impl Remote {
                 effects.push(effect);
             }
         }
-        let is_free = |parting: &mut Parting| parting.after.is_some_and(|after| after <= acknowledged);
-        let free: Vec<Parting> = self.partings.extract_if(.., is_free).collect();
-        for parting in free {
+        let is_free = |parting: &Parting| parting.after.is_some_and(|after| after <= acknowledged);
+        while let Some(index) = self.partings.iter().position(is_free) {
+            let parting = self.partings.remove(index);
             let clean = self.is_clean(&parting);
             let records = parting.records.filter(|_| clean);
             effects.push(Effect::Release { leg: parting.leg, clean, records, breaks: false });

@@ -72,9 +72,23 @@ impl Worker {
         }
     }
 
-    /// Takes some of what waits in a listener's queue. False when there was no more, or no more can be taken.
+    /// Takes some of a listener that has a connection. To ask for one that is not there costs the kernel a socket and a file, so
+    /// more than one is asked for only when there were some in the turn before. The listener is reported again if there are more.
+    pub(super) fn accept_some(&mut self, index: usize) {
+        let turn = self.counters.turns.get();
+        let (last, batch) = self.accepts;
+        let batch = if turn <= last + 1 { (batch * 2).min(BATCH) } else { 1 };
+        self.accepts = (turn, batch);
+        self.accept_up_to(index, batch);
+    }
+
+    /// Takes many of what waits in a listener's queue. False when there was no more, or no more can be taken.
     pub(super) fn accept_from(&mut self, index: usize) -> bool {
-        for _ in 0..BATCH {
+        self.accept_up_to(index, BATCH)
+    }
+
+    fn accept_up_to(&mut self, index: usize, batch: usize) -> bool {
+        for _ in 0..batch {
             let Some(Some(listener)) = self.listeners.get(index) else { return false };
             match evergate_sys::accept(listener.socket.as_raw_fd()) {
                 Ok(Some((socket, address))) => self.accept(index, socket, address),

@@ -210,6 +210,8 @@ pub struct Worker {
     next_second: Micros,
     random: u64,
     handshakes: usize,
+    /// The last turn in which connections came, and how many were asked for.
+    accepts: (u64, usize),
     /// Bytes that wait for slow peers.
     buffered: usize,
     draining: bool,
@@ -300,6 +302,7 @@ impl Worker {
             next_second: now,
             random: seed | 1,
             handshakes: 0,
+            accepts: (0, 1),
             buffered: 0,
             draining: false,
             stopping: false,
@@ -444,7 +447,7 @@ impl Worker {
         match Source::of(event.token) {
             Some(Source::Waker) => self.take_commands(),
             Some(Source::Listener(index)) => {
-                self.accept_from(index as usize);
+                self.accept_some(index as usize);
             }
             Some(Source::Client(key)) => {
                 let Some(client) = self.clients.get_mut(key) else { return };

@@ -264,6 +264,9 @@ impl Cluster {
     /// named. Were they waited for only from then on, they could be named while what they lack was let go already.
     pub(super) fn awaited(&self, bucket: Bucket) -> MemberSet {
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return MemberSet::EMPTY };
+        if syncing.is_empty() {
+            return required;
+        }
         let worker = self.worker_of(bucket);
         let awaited = |node: &NodeId| {
             self.named.contains(&(bucket, *node))
