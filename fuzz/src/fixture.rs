@@ -97,6 +97,7 @@ fn build(generation: u64) -> Snapshot {
         name: name.to_owned(),
         protocol,
         tls: protocol.is_tls().then(|| server_configs()[0].clone()),
+        client_policy: None,
         pool: Some(0),
         trust_forwarded: name == "http",
         redirect_to_https,

@@ -17,7 +17,8 @@ use evergate_connection::{
 };
 use evergate_crypto::{
     CertifiedName, ClientAuth, ClientCertificate, ClientSettings, ServerSettings, TICKET_LIFETIME_S,
-    TicketHandle, TicketKeys, Verify, client_config, load_certificate, self_signed, server_config,
+    TicketHandle, TicketKeys, Verify, client_config, client_policy, load_certificate, self_signed,
+    server_config,
 };
 use evergate_rules::RuleId;
 use evergate_tls::Version;
@@ -210,8 +211,8 @@ fn assemble_listener(
     certificates: &[CertifiedName],
     keep: &mut Keepsakes,
 ) -> Result<Listener> {
-    let tls = match &listener.tls {
-        None => None,
+    let (tls, client_policy) = match &listener.tls {
+        None => (None, None),
         Some(tls) => {
             let settings = config.tls_settings(tls.settings);
             let chosen = tls.certificates.iter().map(|id| certificates[id.0].clone()).collect();
@@ -220,7 +221,8 @@ fn assemble_listener(
                 settings.session_id_lifetime_s = 0;
             }
             let made = listener_tls(&settings, chosen, &listener.name, keep);
-            Some(made.with_context(|| format!("TLS of listener \"{}\"", listener.name))?)
+            let (tls, policy) = made.with_context(|| format!("TLS of listener \"{}\"", listener.name))?;
+            (Some(tls), policy)
         }
     };
     Ok(Listener {
@@ -232,6 +234,7 @@ fn assemble_listener(
             Protocol::Tcp => WireProtocol::Tcp,
         },
         tls,
+        client_policy,
         pool: listener.pool.map(|pool| pool.0 as u32),
         trust_forwarded: listener.trust_forwarded,
         redirect_to_https: listener.redirect_to_https,
@@ -244,7 +247,7 @@ fn listener_tls(
     certificates: Vec<CertifiedName>,
     policy: &str,
     keep: &mut Keepsakes,
-) -> Result<Arc<rustls::ServerConfig>> {
+) -> Result<(Arc<rustls::ServerConfig>, Option<[u8; 32]>)> {
     let roots = match &settings.client_ca {
         Some(path) => pem_certificates(path)?,
         None => Vec::new(),
@@ -258,22 +261,24 @@ fn listener_tls(
         true => Some(ticket_keys(settings, keep)?),
         false => None,
     };
+    let client_auth = match settings.client_certificates {
+        ClientCertificates::None => ClientAuth::None,
+        ClientCertificates::Optional => ClientAuth::Optional(roots),
+        ClientCertificates::Required => ClientAuth::Required(roots),
+    };
+    let client_policy = client_policy(policy, &client_auth);
     let made = server_config(ServerSettings {
         certificates,
         alpn: settings.alpn.iter().map(|name| name.clone().into_bytes()).collect(),
         version_min: version(settings.min_version),
         version_max: version(settings.max_version),
-        client_auth: match settings.client_certificates {
-            ClientCertificates::None => ClientAuth::None,
-            ClientCertificates::Optional => ClientAuth::Optional(roots),
-            ClientCertificates::Required => ClientAuth::Required(roots),
-        },
+        client_auth,
         tickets: keys.clone().filter(|_| settings.tickets.is_some()),
         session_ids: keys.filter(|_| by_id).map(|keys| (keys, settings.session_id_lifetime_s)),
         prefer_chacha_when_client_does: true,
         policy: policy.to_owned(),
     });
-    Ok(made?)
+    Ok((made?, client_policy))
 }
 
 /// What tickets are encrypted with, and sessions that go by an id; also where only the latter exist.

@@ -190,6 +190,7 @@ fn clone_listener(listener: &evergate_connection::Listener) -> evergate_connecti
         name: listener.name.clone(),
         protocol: listener.protocol,
         tls: listener.tls.clone(),
+        client_policy: listener.client_policy,
         pool: listener.pool,
         trust_forwarded: listener.trust_forwarded,
         redirect_to_https: listener.redirect_to_https,

@@ -37,7 +37,7 @@ pub use error::{ConfigError, KeyError, TicketKeyError};
 pub use provider::{client_provider, provider, warm_up};
 pub use random::random_bytes;
 pub use resolver::SniResolver;
-pub use server::{ClientAuth, ServerSettings, server_config};
+pub use server::{ClientAuth, ServerSettings, client_policy, server_config};
 pub use sign::signing_key;
 pub use tickets::{TICKET_LIFETIME_S, TicketHandle, TicketKeys};
 pub use websocket::websocket_accept;

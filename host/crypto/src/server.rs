@@ -133,6 +133,11 @@ pub(crate) fn root_store(roots: &[CertificateDer<'static>]) -> Result<Arc<RootCe
     Ok(Arc::new(store))
 }
 
+/// Names what clients have to show under these settings; nothing where they are not asked for a certificate.
+pub fn client_policy(name: &str, auth: &ClientAuth) -> Option<[u8; 32]> {
+    (!matches!(auth, ClientAuth::None)).then(|| policy_tag(name, auth))
+}
+
 /// What a ticket and a session with an id are bound to, so that a session never skips a check that its server would make (CVE-2025-23419).
 /// Renewed certificates leave it as it is.
 fn policy_tag(name: &str, auth: &ClientAuth) -> [u8; 32] {

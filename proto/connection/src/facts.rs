@@ -3,8 +3,9 @@
 use evergate_base::session::SessionId;
 use evergate_tls::Version;
 
-/// The bit that says that the first text is there; those of the others follow.
+/// The bit that says that the first text is there; those of the others follow, then the policy's.
 const FIRST_TEXT: u8 = 4;
+const POLICY: u8 = FIRST_TEXT << 3;
 
 /// What rules and logs may know of the TLS session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub(crate) struct Facts {
     pub(crate) resumed: bool,
     /// Where the session goes by an id; none any more when it was withdrawn.
     pub(crate) session: Option<Box<SessionId>>,
+    /// What the client was let in under, where it was asked for a certificate.
+    pub(crate) policy: Option<Box<[u8; 32]>>,
 }
 
 impl Facts {
@@ -26,7 +29,8 @@ impl Facts {
         evergate_tls::suite_name(self.suite)
     }
 
-    /// The wire form inside a mirror entry: what there is, the suite, length-prefixed texts, then the session's id.
+    /// The wire form inside a mirror entry: what there is, the suite, length-prefixed texts, the policy, then the
+    /// session's id.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let texts = [&self.sni, &self.alpn, &self.subject];
         let mut out = vec![u8::from(self.version == "TLSv1.3") | u8::from(self.resumed) << 1];
@@ -38,6 +42,10 @@ impl Facts {
             out.extend_from_slice(&(bytes.len() as u16).to_be_bytes());
             out.extend_from_slice(bytes);
         }
+        if let Some(policy) = &self.policy {
+            out[0] |= POLICY;
+            out.extend_from_slice(&policy[..]);
+        }
         out.extend_from_slice(self.session.as_deref().map_or(&[][..], |id| id));
         out
     }
@@ -45,7 +53,7 @@ impl Facts {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Facts> {
         let (&[there, high, low], mut bytes) = bytes.split_first_chunk::<3>()?;
         let mut texts: [Option<String>; 3] = Default::default();
-        if there >= FIRST_TEXT << texts.len() {
+        if there >= POLICY << 1 {
             return None;
         }
         for (index, text) in texts.iter_mut().enumerate() {
@@ -57,16 +65,25 @@ impl Facts {
             }
         }
         let [sni, alpn, subject] = texts;
+        let mut policy = None;
+        if there & POLICY != 0 {
+            let (found, rest) = bytes.split_first_chunk::<32>()?;
+            (policy, bytes) = (Some(Box::new(*found)), rest);
+        }
         let version = if there & 1 == 1 { "TLSv1.3" } else { "TLSv1.2" };
         let session = match bytes {
             [] => None,
             id => Some(Box::new(id.try_into().ok()?)),
         };
         let (suite, resumed) = (u16::from_be_bytes([high, low]), there & 2 == 2);
-        Some(Facts { version, suite, sni, alpn, subject, resumed, session })
+        Some(Facts { version, suite, sni, alpn, subject, resumed, session, policy })
     }
 
-    pub(crate) fn of(facts: evergate_tls::SessionFacts, session: Option<SessionId>) -> Facts {
+    pub(crate) fn of(
+        facts: evergate_tls::SessionFacts,
+        session: Option<SessionId>,
+        policy: Option<[u8; 32]>,
+    ) -> Facts {
         let subject = facts.client_certificates.first().map(|certificate| subject_text(certificate));
         Facts {
             version: if facts.version == Version::Tls13 { "TLSv1.3" } else { "TLSv1.2" },
@@ -76,6 +93,7 @@ impl Facts {
             subject,
             resumed: facts.resumed,
             session: session.map(Box::new),
+            policy: policy.map(Box::new),
         }
     }
 }

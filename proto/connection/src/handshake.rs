@@ -158,7 +158,8 @@ impl Connection {
         facts: SessionFacts,
         session: Option<NamedSession>,
     ) {
-        self.facts = Some(Box::new(Facts::of(facts, session.as_ref().map(NamedSession::id))));
+        let policy = self.listener().client_policy;
+        self.facts = Some(Box::new(Facts::of(facts, session.as_ref().map(NamedSession::id), policy)));
         if let Some(NamedSession::New(kept)) = session {
             io.effects.push(Effect::KeepSession(Box::new(kept)));
         }

@@ -1,6 +1,7 @@
 //! Client to server: a request head becomes a decision, a leg and the head that the server gets.
 
-use crate::connection::{Answering, Connection, PrefixScan, Receiving, Timer};
+use crate::connection::{Answering, ClientTls, Connection, PrefixScan, Receiving, Timer};
+use crate::facts::Facts;
 use crate::leg::ServerLeg;
 use crate::routing::{self, Plan};
 use crate::{Effect, Io, RequestLog, Snapshot};
@@ -112,6 +113,10 @@ impl Connection {
             (limits.body_bytes_max, limits.body_prefix_bytes, limits.http.clone());
         if self.receiving == Receiving::Head {
             self.begin_log(io, Some(head));
+        }
+        if !self.is_let_in() {
+            self.last_response = true; // only a new handshake changes it
+            return self.answer(io, head, 421, "client_certificate_policy", &[]);
         }
         if let Some(port) = self.listener().redirect_to_https {
             let location = routing::https_location(head, port);
@@ -260,13 +265,11 @@ impl Connection {
         let (hint, set_cookie) =
             routing::hint(&snapshot.pools[pool as usize], stickiness, head, self.client.ip());
         self.says_no_more = !head.keep_alive;
-        let requests_max = self.listener().limits.requests_max;
-        let spent = (requests_max > 0 && self.request + 1 >= requests_max) || self.next_leg >= NUMBER_MAX;
         let flags = RouteFlags {
             head: head.method == "HEAD",
             http10: head.version == Version::H10,
             upgrade: head.upgrade,
-            close: !head.keep_alive || spent || self.is_last(io),
+            close: !head.keep_alive || self.is_spent() || self.is_last(io),
             set_cookie,
             continued: std::mem::take(&mut self.continued),
         };
@@ -456,10 +459,24 @@ impl Connection {
         }
     }
 
+    /// Whether the listener, as it is now, would let this client in: it asks for no certificate, or asked for the same.
+    fn is_let_in(&self) -> bool {
+        let policy = |facts: &Facts| facts.policy.as_deref().copied();
+        let asked = self.listener().client_policy;
+        asked.is_none() || asked == self.facts.as_deref().and_then(policy)
+    }
+
     /// Whether this request is answered and none after it: the node drains, or the newest configuration no longer has the
     /// listener, which is known once it was looked at ([`Connection::adopt_snapshot`]).
     fn is_last(&self, io: &Io<'_>) -> bool {
         io.node.is_draining() || io.node.snapshot().generation != self.snapshot.generation
+    }
+
+    /// Whether the connection has had as many requests, or its key almost as many records, as it may.
+    fn is_spent(&self) -> bool {
+        let requests_max = self.listener().limits.requests_max;
+        let worn = matches!(&self.tls, ClientTls::Open(records) if records.wants_close());
+        worn || (requests_max > 0 && self.request + 1 >= requests_max) || self.next_leg >= NUMBER_MAX
     }
 
     pub(crate) fn scheme(&self) -> &'static str {
@@ -494,7 +511,8 @@ impl Connection {
         extra: &[(&str, &str)],
     ) -> usize {
         let body = head.body();
-        let close = !head.keep_alive || !body.is_done() || self.is_last(io);
+        let ends = !head.keep_alive || self.is_spent() || self.is_last(io) || self.last_response;
+        let close = ends || !body.is_done();
         let mut bytes = Vec::new();
         evergate_http::error_response(&mut bytes, status, reason, close, head.method == "HEAD", extra);
         self.generate(io, status, reason, &bytes, close);

@@ -39,6 +39,9 @@ pub struct Listener {
     pub protocol: Protocol,
     /// Handshake configuration when it speaks TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Names what clients have to show before they are let in, and whom we trust with it; nothing where they are not asked.
+    /// Who was let in under another one gets no request through.
+    pub client_policy: Option<[u8; 32]>,
     /// Pool for what no rule routes, as an index into [`Snapshot::pools`].
     pub pool: Option<u32>,
     /// Whether X-Forwarded-For of the client is kept and extended.

@@ -89,6 +89,7 @@ pub(crate) fn snapshot(edit: impl FnOnce(&mut Snapshot)) -> Arc<Snapshot> {
         name: name.to_owned(),
         protocol,
         tls: protocol.is_tls().then(server_tls),
+        client_policy: None,
         pool: Some(0),
         trust_forwarded: false,
         redirect_to_https: None,
