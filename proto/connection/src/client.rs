@@ -115,8 +115,8 @@ impl Connection {
         let head: &[u8; 5] = input.get(at..at + 5)?.try_into().ok()?;
         let len = match record_len(head) {
             Ok(len) => len,
-            Err(_) => {
-                self.fail_records(io, evergate_tls::alert::RECORD_OVERFLOW);
+            Err(error) => {
+                self.fail_records(io, error.alert());
                 return None;
             }
         };

@@ -283,8 +283,11 @@ impl Connection {
                 true => self.seal_up(io, &sent),
                 false => leg.push(io, &sent),
             }
-            if let Some(leg) = self.leg.as_mut().filter(|leg| leg.idempotent && sent.len() <= RETAINED_MAX) {
-                leg.sent = sent;
+            if let Some(leg) = self.leg.as_mut() {
+                leg.idempotent &= sent.len() <= RETAINED_MAX;
+                if leg.idempotent {
+                    leg.sent = sent; // without it what is kept of the body would be no request
+                }
             }
         }
         let stashed = self.leg.as_mut().map(|leg| std::mem::take(&mut leg.stashed)).unwrap_or_default();
@@ -350,7 +353,8 @@ impl Connection {
     fn may_retry(&self) -> bool {
         let Some(leg) = &self.leg else { return false };
         let retries = self.snapshot.pools[leg.pool as usize].retries as usize;
-        let repeatable = !leg.written || (leg.idempotent && !leg.sent.is_empty());
+        let whole = !leg.sent.is_empty() && leg.sent.len() >= leg.head_bytes;
+        let repeatable = !leg.written || (leg.idempotent && whole);
         let unseen = !leg.answered && self.answering != Answering::Ended && !self.closing;
         let safe = self.remote.as_ref().is_none_or(|remote| remote.may_reroute(self.response));
         repeatable && unseen && safe && !leg.restored && leg.tried.len() < retries
@@ -396,7 +400,8 @@ impl Connection {
     pub(crate) fn release_leg(&mut self, io: &mut Io<'_>, clean: bool) {
         let plain = self.generated_plain();
         let Some(mut leg) = self.leg.take() else { return };
-        let whole = leg.records.as_ref().is_none_or(|records| records.is_between_messages());
+        let fit = |records: &Records| records.is_between_messages() && !records.wants_close();
+        let whole = leg.records.as_deref().is_none_or(fit);
         let quiet = !leg.ended && leg.held.is_empty() && leg.raw.is_empty() && leg.behind == 0 && whole;
         let sent = self.up.is_empty() && io.effects.up.is_empty();
         let clean = clean && leg.is_open() && !leg.restored && quiet && sent;

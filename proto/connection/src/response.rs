@@ -464,8 +464,12 @@ impl Connection {
 
     /// The server's FIN.
     pub fn handle_server_end(&mut self, io: &mut Io<'_>, leg_id: u32) {
-        if self.leg.as_ref().is_some_and(|leg| leg.id == leg_id) {
-            self.end_of_server(io);
+        if let Some(leg) = self.leg.as_ref().filter(|leg| leg.id == leg_id) {
+            // RFC 9112 section 9.8: anybody between us can say FIN. A close_notify would have ended the response already.
+            match self.answering == Answering::Body(Body::UntilClose) && leg.is_tls() {
+                true => self.server_broke(io, Failure::Lost),
+                false => self.end_of_server(io),
+            }
         }
         self.note_server_point();
         self.finish_call(io);

@@ -3,9 +3,9 @@
 use super::harness::peer::Peer;
 use super::harness::rig::Rig;
 use super::harness::setup::{self, forwarded, snapshot};
-use super::{GET, noise, on_each, plain, same, text};
+use super::{GET, TLS13, noise, on_each, plain, same, text};
 use evergate_base::Micros;
-use evergate_connection::{Failure, Timer};
+use evergate_connection::{Failure, Snapshot, Timer};
 
 fn status_of(bytes: &[u8]) -> u16 {
     text(bytes).split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
@@ -108,6 +108,28 @@ fn an_idempotent_request_is_tried_again_elsewhere() {
         assert_eq!(rig.legs.len(), 3);
         assert_eq!(status_of(&rig.received()), 502);
     });
+}
+
+#[test]
+fn a_request_whose_head_is_too_long_to_be_kept_is_not_repeated() {
+    let filler = format!("X-Filler: {}\r\n", "x".repeat(1000)).repeat(68);
+    let head = format!("PUT /a HTTP/1.1\r\nHost: test.example\r\n{filler}Content-Length: 60\r\n\r\n");
+    let large = |snapshot: &mut Snapshot| {
+        for listener in &mut snapshot.listeners {
+            listener.limits.http.head_bytes_max = 131_072;
+        }
+    };
+    for (listener, peer) in [(setup::HTTP, Peer::plain()), (setup::HTTPS, Peer::rustls(TLS13))] {
+        let mut rig = Rig::new(&snapshot(large), listener, peer);
+        rig.send(head.as_bytes());
+        rig.send(b"GET /admin HTTP/1.1\r\nHost: test.example\r\n\r\n"); // of its body
+        rig.end_server(1);
+        assert_eq!(
+            (rig.legs.len(), status_of(&rig.received())),
+            (1, 502),
+            "its body reached a server as a request"
+        );
+    }
 }
 
 #[test]

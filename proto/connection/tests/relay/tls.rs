@@ -4,6 +4,7 @@ use super::harness::peer::{Peer, rustls_config};
 use super::harness::rig::Rig;
 use super::harness::setup::{self, forwarded, root, snapshot, upstream_tls};
 use super::{GET, TLS12, TLS13, noise, same, text};
+use evergate_connection::Snapshot;
 use rustls::pki_types::ServerName;
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -122,6 +123,7 @@ fn garbage_ends_the_connection_and_nothing_else() {
             noise(100),
             vec![23, 3, 3, 0, 40].into_iter().chain(noise(40)).collect(),
             vec![23, 3, 3, 255, 255],
+            vec![24, 3, 3, 0, 1, 0],
         ] {
             let (peer, hello) = Peer::ours(version, 3);
             let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
@@ -224,6 +226,47 @@ fn a_server_whose_tls_fails_is_answered_for() {
     rig.serve(1, b"HTTP/1.1 400 no TLS here\r\n\r\n");
     assert!(text(&rig.received()).starts_with("HTTP/1.1 502 Bad Gateway\r\n"));
     assert_eq!(rig.logs[0].reason, "upstream_tls");
+}
+
+#[test]
+fn a_response_without_a_length_is_whole_only_when_its_tls_server_says_so() {
+    let config = snapshot(|snapshot| snapshot.pools[0].tls = Some(upstream_tls()));
+    for whole in [true, false] {
+        let mut rig = Rig::new(&config, setup::HTTPS, Peer::rustls(TLS13));
+        let mut server = TlsServer::new();
+        rig.send(format!("{GET}\r\n").as_bytes());
+        server.turn(&mut rig, 1);
+        server.send(b"HTTP/1.1 200 OK\r\n\r\nhalf of it");
+        if whole {
+            server.0.send_close_notify();
+        }
+        server.turn(&mut rig, 1);
+        rig.end_server(1);
+        assert_eq!(rig.closed.unwrap_or_default(), !whole, "a FIN that anybody may have sent");
+        assert_eq!(rig.peer.saw_close_notify(), whole);
+        assert_eq!(rig.logs[0].reason, if whole { "" } else { "upstream_lost" });
+    }
+}
+
+#[test]
+fn who_was_let_in_under_another_policy_gets_no_request_through() {
+    let asks = |policy| move |snapshot: &mut Snapshot| snapshot.listeners[0].client_policy = policy;
+    let (one, other) = (Some([1; 32]), Some([2; 32]));
+    for (before, after, let_in) in
+        [(None, one, false), (one, other, false), (one, one, true), (one, None, true), (None, None, true)]
+    {
+        let mut rig = Rig::new(&snapshot(asks(before)), setup::HTTPS, Peer::rustls(TLS13));
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.node.snapshot = snapshot(asks(after));
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"); // it was let in when it asked
+        assert!(rig.received().ends_with(b"ok"));
+        rig.send(format!("{GET}\r\n").as_bytes());
+        assert_eq!(rig.legs.contains_key(&2), let_in, "{before:?} {after:?}");
+        if !let_in {
+            assert!(text(&rig.received()).starts_with("HTTP/1.1 421 Misdirected Request\r\n"));
+            assert_eq!((rig.client_fin, rig.logs[1].reason), (true, "client_certificate_policy"));
+        }
+    }
 }
 
 #[test]

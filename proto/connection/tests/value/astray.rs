@@ -428,3 +428,26 @@ fn a_route_to_a_tls_server_without_its_secrets_is_refused() {
     state.client.tx.generation = 2000;
     assert!(matches!(restore(&state, &config).map(|_| ()), Err(RestoreError::Inconsistent(_))));
 }
+
+#[test]
+fn a_key_that_is_almost_used_up_ends_its_connection_in_order() {
+    for (sequence, ends) in [(1 << 23, false), ((1 << 24) / 16 * 15, true)] {
+        let config = config(Wire::Plain);
+        let (mut peer, hello) = Peer::ours(&rustls::version::TLS12, 1);
+        let mut pair = Pair::new(&config, setup::HTTPS);
+        pair.client_says(&hello);
+        let finished = peer.receive(&std::mem::take(&mut pair.to_client));
+        pair.client_says(&finished);
+        peer.receive(&std::mem::take(&mut pair.to_client));
+        let output = pair.conn.output_position();
+        pair.call(|conn, io| conn.handle_client_acked(io, output));
+        let mut state = pair.mirrored;
+        state.server.tx.sequence = sequence;
+        let (mut pair, _) = restore(&state, &config).unwrap();
+        let request = peer.send(b"GET / HTTP/1.1\r\nHost: test.example\r\n\r\n");
+        pair.client_says(&request);
+        pair.open();
+        let routes: Vec<_> = pair.mirrored.routes.values().map(|route| route.flags.close).collect();
+        assert_eq!(routes, [ends]);
+    }
+}
