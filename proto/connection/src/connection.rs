@@ -73,6 +73,8 @@ pub(crate) enum Receiving {
 pub(crate) struct PrefixScan {
     pub(crate) body: Body,
     pub(crate) at: usize,
+    /// Bytes that were there when it was looked at last.
+    pub(crate) seen: usize,
     /// With so many bytes there may be enough of it before its end.
     pub(crate) enough: usize,
 }

@@ -164,6 +164,9 @@ impl Connection {
     pub(crate) fn end_after_alert(&mut self, io: &mut Io<'_>, reason: &'static str) {
         self.forget_plan();
         self.mirror_close(false);
+        if self.is_handshaking() {
+            self.begin_log_of_end(io, reason);
+        }
         self.log_request(io, reason);
         self.release_leg(io, false);
         let waiting = !self.plain.is_empty() || !self.raw.is_empty();
@@ -181,6 +184,13 @@ impl Connection {
     /// that has read everything. A connection that backups know waits.
     pub fn parts_at_once(&self) -> bool {
         self.closing && self.says_no_more && self.remote.is_none()
+    }
+
+    /// An end that no request has a line for gets one of its own.
+    fn begin_log_of_end(&mut self, io: &mut Io<'_>, reason: &str) {
+        if self.log.is_none() && !reason.is_empty() && self.request == self.response && !self.closing {
+            self.begin_log(io, None);
+        }
     }
 
     fn forget_plain(&mut self) {
@@ -205,9 +215,7 @@ impl Connection {
             return;
         }
         self.mirror_close(true);
-        if self.log.is_none() && !reason.is_empty() && self.request == self.response && !self.closing {
-            self.begin_log(io, None);
-        }
+        self.begin_log_of_end(io, reason);
         self.log_request(io, reason);
         let tunnel = self.receiving == Receiving::Tunnel || self.answering == Answering::Tunnel;
         if let Some(leg) = self.leg.as_ref().filter(|leg| tunnel && leg.is_open()) {
@@ -250,6 +258,7 @@ impl Connection {
             }
             Timer::Tunnel if self.tunnel_is_over() => self.arm(Timer::WriteStall, io.now),
             Timer::Tunnel => self.end_orderly(io, "tunnel_idle"),
+            Timer::WriteStall if self.closing && self.is_drained() => self.close(io, false),
             Timer::WriteStall => self.end_abruptly(io, "write_stall"),
             Timer::Linger if self.is_drained() => self.close(io, false),
             Timer::Linger => self.arm(Timer::WriteStall, io.now),
@@ -269,6 +278,8 @@ impl Connection {
 
     /// The drain's time is up.
     pub fn handle_abort(&mut self, io: &mut Io<'_>, reason: &'static str) {
+        // Who closes behind our end without waiting has lost nothing.
+        let reason = if self.closing && reason == "client_reset" { "" } else { reason };
         self.end_abruptly(io, reason);
         self.finish_call(io);
     }

@@ -5,11 +5,12 @@ use crate::facts::Facts;
 use crate::leg::ServerLeg;
 use crate::routing::{self, Plan};
 use crate::{Effect, Io, RequestLog, Snapshot};
+use evergate_base::Micros;
 use evergate_http::{
     Body, Parsed, RequestEdits, RequestFraming, RequestHead, Version, parse_request, write_request_head,
 };
 use evergate_mirror::{Entry, NUMBER_MAX, Route, RouteFlags};
-use evergate_rules::{Body as RuleBody, Decision, HeaderEdit, Outcome, Request, RuleId, Terminal, TlsFacts};
+use evergate_rules::{Body as RuleBody, Decision, Outcome, Request, RuleId, Terminal, TlsFacts};
 use std::sync::Arc;
 
 /// What tells a client to go on with its body.
@@ -24,7 +25,7 @@ impl Connection {
         }
         let may_go_on = match self.receiving {
             Receiving::Head => self.head_may_end(data),
-            _ => self.prefix_may_do(data),
+            _ => self.prefix_may_do(data, io.now),
         };
         if !may_go_on {
             return 0;
@@ -81,8 +82,14 @@ impl Connection {
 
     /// A body that the rules must see is looked through anew only when it may be whole, or enough of it: neither small pieces
     /// nor small chunks make that dear.
-    fn prefix_may_do(&mut self, data: &[u8]) -> bool {
+    fn prefix_may_do(&mut self, data: &[u8], now: Micros) -> bool {
         let limits = self.listener().limits.http.clone();
+        let Some(scan) = &mut self.prefix else { return true };
+        let new = data.len().saturating_sub(scan.seen);
+        scan.seen = scan.seen.max(data.len());
+        if new > 0 {
+            self.progress(Timer::RequestBody, new, now);
+        }
         let Some(scan) = &mut self.prefix else { return true };
         let Some(Ok(taken)) = data.get(scan.at..).map(|rest| scan.body.advance(rest, &limits)) else {
             return true; // what is wrong is said there
@@ -96,7 +103,8 @@ impl Connection {
         let max = self.listener().limits.body_prefix_bytes;
         let enough = if received < max { max } else { received.saturating_add(max / 4 + 1) };
         let enough = head.head_len.saturating_add(enough);
-        self.prefix = Some(Box::new(PrefixScan { body: head.body(), at: head.head_len, enough }));
+        let seen = head.head_len + received;
+        self.prefix = Some(Box::new(PrefixScan { body: head.body(), at: head.head_len, seen, enough }));
         0
     }
 
@@ -189,7 +197,7 @@ impl Connection {
         let listener = self.listener();
         let mut headers: [(&[u8], &[u8]); 128] = [(b"", b""); 128];
         let mut count = 0;
-        for (slot, header) in headers.iter_mut().zip(head.headers.iter()) {
+        for (slot, header) in headers.iter_mut().zip(head.for_rules(listener.trust_forwarded)) {
             *slot = (header.name.as_bytes(), header.value);
             count += 1;
         }
@@ -231,13 +239,22 @@ impl Connection {
         }
         for rule in &plan.limits {
             if !io.node.allow(&snapshot, *rule, self.client.ip(), head.host_name()) {
-                return self.answer(io, head, 429, "rate_limited", &[("Retry-After", "1")]);
+                return self.answer_by_rule(
+                    io,
+                    head,
+                    (429, "rate_limited"),
+                    ("Retry-After", "1"),
+                    &plan.matched,
+                );
             }
         }
         let (pool, sticky) = match plan.terminal {
-            routing::Action::Deny(status) => return self.answer(io, head, status, "denied_by_rule", &[]),
+            routing::Action::Deny(status) => {
+                return self.answer_by_rule(io, head, (status, "denied_by_rule"), ("", ""), &plan.matched);
+            }
             routing::Action::Redirect(status, location) => {
-                return self.answer(io, head, status, "redirected_by_rule", &[("Location", &location)]);
+                let field = ("Location", location.as_str());
+                return self.answer_by_rule(io, head, (status, "redirected_by_rule"), field, &plan.matched);
             }
             routing::Action::Route(index, sticky) => {
                 (snapshot.rule_pools.get(index as usize).copied(), sticky)
@@ -344,21 +361,7 @@ impl Connection {
     /// Writes the head that the server gets into the leg.
     fn write_head(&self, io: &mut Io<'_>, head: &RequestHead<'_>, matched: &[RuleId], leg: &mut ServerLeg) {
         let snapshot = &self.snapshot;
-        let mut set: Vec<(&str, &str)> = Vec::new();
-        let mut remove: Vec<&str> = Vec::new();
-        for rule in matched {
-            for effect in snapshot.rules.effects_of(*rule) {
-                if let evergate_rules::Effect::Request(edit) = effect {
-                    match edit {
-                        HeaderEdit::Set { name, value } => {
-                            set.retain(|(known, _)| *known != name);
-                            set.push((name, value));
-                        }
-                        HeaderEdit::Remove { name } => remove.push(name),
-                    }
-                }
-            }
-        }
+        let (set, remove) = routing::request_edits(&snapshot.rules, matched.iter().copied());
         let mut address = [0u8; 64];
         let mut id = [0u8; 24];
         let local = if head.host.is_empty() { self.local.to_string() } else { String::new() };
@@ -502,6 +505,22 @@ impl Connection {
     }
 
     /// Answers a request ourselves; the connection goes on when the request has no body.
+    /// An answer of ours that rules have asked for: what they set in responses is set in it too.
+    fn answer_by_rule(
+        &mut self,
+        io: &mut Io<'_>,
+        head: &RequestHead<'_>,
+        (status, reason): (u16, &'static str),
+        field: (&str, &str),
+        matched: &[RuleId],
+    ) -> usize {
+        let snapshot = self.snapshot.clone();
+        let (mut fields, _) = routing::response_edits(&snapshot.rules, matched.iter().copied());
+        fields.retain(|(name, _)| !name.eq_ignore_ascii_case(field.0));
+        fields.extend(Some(field).filter(|(name, _)| !name.is_empty()));
+        self.answer(io, head, status, reason, &fields)
+    }
+
     fn answer(
         &mut self,
         io: &mut Io<'_>,

@@ -2,10 +2,11 @@
 
 use crate::connection::{Answering, Connection, ReadPlan, Receiving, Timer};
 use crate::leg::Failure;
+use crate::routing;
 use crate::slots::GROWTH_MAX;
 use crate::{Effect, Io, SLOTS, Slots};
 use evergate_http::{Body, Parsed, ResponseEdits, ResponseHead, parse_response, write_response_head};
-use evergate_rules::{HeaderEdit, RuleId};
+use evergate_rules::RuleId;
 use evergate_tls::{Layout, PAYLOAD_MAX};
 use std::ops::Range;
 
@@ -162,21 +163,8 @@ impl Connection {
     fn write_response(&self, head: &ResponseHead<'_>, out: &mut Vec<u8>) {
         let Some(leg) = &self.leg else { return };
         let snapshot = &self.snapshot;
-        let mut set: Vec<(&str, &str)> = Vec::new();
-        let mut remove: Vec<&str> = Vec::new();
-        for rule in &leg.route.rules {
-            for effect in snapshot.rules.effects_of(RuleId(*rule)) {
-                if let evergate_rules::Effect::Response(edit) = effect {
-                    match edit {
-                        HeaderEdit::Set { name, value } => {
-                            set.retain(|(known, _)| *known != name);
-                            set.push((name, value));
-                        }
-                        HeaderEdit::Remove { name } => remove.push(name),
-                    }
-                }
-            }
-        }
+        let matched = leg.route.rules.iter().copied().map(RuleId);
+        let (set, remove) = routing::response_edits(&snapshot.rules, matched);
         let cookie = self.sticky_cookie(head);
         let append: &[(&str, &str)] = match &cookie {
             Some(value) => &[("Set-Cookie", value)],
@@ -184,7 +172,8 @@ impl Connection {
         };
         let flags = leg.route.flags;
         let edits = ResponseEdits {
-            close: flags.close,
+            // A decision since, such as to drain; with backups all nodes have to write the same.
+            close: flags.close || (self.last_response && self.remote.is_none()),
             http10_client: flags.http10,
             set: &set,
             remove: &remove,

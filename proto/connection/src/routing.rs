@@ -2,7 +2,7 @@
 
 use crate::{Hint, Pool, Stickiness};
 use evergate_http::{Body, Limits, Refusal, RequestFraming, RequestHead};
-use evergate_rules::{RuleId, Sticky};
+use evergate_rules::{Effect, HeaderEdit, RuleId, Ruleset, Sticky};
 use std::io::Write;
 use std::net::IpAddr;
 
@@ -112,6 +112,42 @@ fn dotted(octets: [u8; 4], out: &mut [u8; 64]) -> &str {
         }
     }
     std::str::from_utf8(&out[..length]).unwrap_or("")
+}
+
+/// Fields to set and to remove.
+pub(crate) type Edits<'a> = (Vec<(&'a str, &'a str)>, Vec<&'a str>);
+
+/// What the matched rules, in their order, make of the request's header lines.
+pub(crate) fn request_edits(rules: &Ruleset, matched: impl Iterator<Item = RuleId>) -> Edits<'_> {
+    edits(rules, matched, |effect| match effect {
+        Effect::Request(edit) => Some(edit),
+        _ => None,
+    })
+}
+
+/// ... and of the response's.
+pub(crate) fn response_edits(rules: &Ruleset, matched: impl Iterator<Item = RuleId>) -> Edits<'_> {
+    edits(rules, matched, |effect| match effect {
+        Effect::Response(edit) => Some(edit),
+        _ => None,
+    })
+}
+
+fn edits<'a>(
+    rules: &'a Ruleset,
+    matched: impl Iterator<Item = RuleId>,
+    of: impl Fn(Effect<'a>) -> Option<HeaderEdit<'a>>,
+) -> Edits<'a> {
+    let (mut set, mut remove): Edits<'a> = Default::default();
+    for edit in matched.flat_map(|rule| rules.effects_of(rule)).filter_map(of) {
+        let (HeaderEdit::Set { name, .. } | HeaderEdit::Remove { name }) = edit;
+        set.retain(|(known, _)| *known != name);
+        match edit {
+            HeaderEdit::Set { name, value } => set.push((name, value)),
+            HeaderEdit::Remove { name } => remove.push(name),
+        }
+    }
+    (set, remove)
 }
 
 /// A host name in lower case; a name too long for DNS is cut and matches nothing.

@@ -60,11 +60,11 @@ impl Connection {
             return 0;
         }
         let limits = &self.listener().limits;
-        match body.advance(data, &limits.http) {
-            Ok(used) => {
+        match body.advance_counted(data, &limits.http) {
+            Ok((used, content)) => {
                 let max = limits.body_bytes_max;
                 self.receiving = Receiving::Body(body);
-                if max > 0 && self.log_body(used) > max {
+                if max > 0 && self.log_body(content) > max {
                     self.refuse(io, 413, "body_too_long");
                     return data.len();
                 }
@@ -82,10 +82,10 @@ impl Connection {
         }
     }
 
-    fn log_body(&mut self, used: usize) -> u64 {
+    fn log_body(&mut self, content: usize) -> u64 {
         match &mut self.leg {
             Some(leg) => {
-                leg.body_bytes += used as u64;
+                leg.body_bytes += content as u64;
                 leg.body_bytes
             }
             None => 0,

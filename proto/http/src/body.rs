@@ -56,6 +56,20 @@ impl Body {
         }
     }
 
+    /// The same as [`Body::advance`], and says how many of them are content and not framing.
+    pub fn advance_counted(&mut self, data: &[u8], limits: &Limits) -> Result<(usize, usize), Refusal> {
+        let Body::Chunked(chunked) = self else {
+            let taken = self.advance(data, limits)?;
+            return Ok((taken, taken));
+        };
+        let mut content = 0;
+        let (taken, done) = chunked.advance(data, limits, |piece| content += piece.len())?;
+        if done {
+            *self = Body::Done;
+        }
+        Ok((taken, content))
+    }
+
     /// The same as [`Body::advance`], and appends the content without its framing to `out`.
     pub fn advance_content(
         &mut self,

@@ -1,12 +1,12 @@
 //! Answers the proxy gives by itself: errors and redirects, with a short text that says why.
 
 use crate::bytes::push_decimal;
-use crate::write::{push_content_length, push_field};
+use crate::write::{push_content_length, push_set};
 
 /// Appends a complete response with a small `text/plain` body made of the status and `reason_token`.
 ///
 /// `close` adds `Connection: close`; `head_request` leaves the body out but keeps its length; `extra` holds further
-/// fields, such as the Location of a redirect or Retry-After.
+/// fields, such as the Location of a redirect or Retry-After; those that frame the message, or describe the body, are left out.
 pub fn error_response(
     out: &mut Vec<u8>,
     status: u16,
@@ -30,7 +30,8 @@ pub fn error_response(
     if !bodiless {
         push_content_length(out, body_len as u64);
     }
-    if status >= 400 {
+    let is = |name: &str, field: &(&str, &str)| field.0.eq_ignore_ascii_case(name);
+    if status >= 400 && !extra.iter().any(|field| is("cache-control", field)) {
         out.extend_from_slice(b"Cache-Control: no-store\r\n");
     }
     // A 426 must name a protocol (RFC 9110 section 15.5.22); WebSocket is the one that servers behind us are upgraded to.
@@ -44,8 +45,8 @@ pub fn error_response(
     if upgrade {
         out.extend_from_slice(b"Upgrade: websocket\r\n");
     }
-    for (name, value) in extra {
-        push_field(out, name, value.as_bytes());
+    for field in extra.iter().filter(|field| !is("content-type", field)) {
+        push_set(out, std::slice::from_ref(field));
     }
     out.extend_from_slice(b"\r\n");
     if head_request || bodiless {

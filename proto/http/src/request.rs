@@ -4,9 +4,10 @@ use crate::authority;
 use crate::body::Body;
 use crate::bytes::{ascii, is_method_byte, trim_ows};
 use crate::fields::{Facts, Side, scan_fields};
-use crate::header::{HeaderSlots, Headers, Name};
+use crate::header::{Header, HeaderSlots, Headers, Name};
 use crate::limits::{Limits, Parsed, Refusal};
 use crate::target;
+use crate::write::is_listed;
 use memchr::memchr;
 
 const METHOD_BYTES_MAX: usize = 32;
@@ -62,9 +63,26 @@ pub struct RequestHead<'a> {
 }
 
 impl<'a> RequestHead<'a> {
-    /// The host without its port; an IPv6 address keeps its brackets.
+    /// The host without its port, and without the dot of the root that may end it: with and without, servers take it for the
+    /// same. An IPv6 address keeps its brackets.
     pub fn host_name(&self) -> &'a [u8] {
-        authority::name(self.host)
+        let name = authority::name(self.host);
+        name.strip_suffix(b".").filter(|name| !name.is_empty()).unwrap_or(name)
+    }
+
+    /// The header lines that rules may decide on: what the server gets, and what frames the message. Not what is left out
+    /// on the way, which a client could say to be taken for somebody else, or have left out after it was seen.
+    pub fn for_rules(&self, trust_forwarded: bool) -> impl Iterator<Item = Header<'a>> + use<'a> {
+        let (headers, listed) = (self.headers, self.facts.names_listed);
+        headers.classified().zip(headers.iter()).filter_map(move |((class, name, _), header)| {
+            let passes = match class {
+                Name::Disguised | Name::HopByHop | Name::XRequestId => false,
+                Name::XForwardedFor | Name::XForwardedProto | Name::Forwarded => trust_forwarded,
+                Name::Other => !(listed && is_listed(headers, name)),
+                _ => true,
+            };
+            passes.then_some(header)
+        })
     }
 
     /// The value of the first header of that name, without regard to case.

@@ -211,17 +211,22 @@ fn forwards(headers: Headers<'_>, name: &[u8], listed: bool, set: &[(&str, &str)
 /// True when the caller replaces or removes fields of that name.
 #[inline]
 fn overridden(name: &[u8], set: &[(&str, &str)], remove: &[&str]) -> bool {
-    set.iter().any(|(other, _)| name.eq_ignore_ascii_case(other.as_bytes()))
-        || remove.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
+    set.iter().any(|(other, _)| is_same(name, other)) || remove.iter().any(|other| is_same(name, other))
+}
+
+/// Whether servers may take these names for one: CGI-style environments know no `-`.
+fn is_same(name: &[u8], other: &str) -> bool {
+    let spelt = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    name.len() == other.len() && name.iter().zip(other.bytes()).all(|(a, b)| spelt(*a) == spelt(b))
 }
 
 /// True when the message's own Connection lines name that field.
 #[cold]
-fn is_listed(headers: Headers<'_>, name: &[u8]) -> bool {
+pub(crate) fn is_listed(headers: Headers<'_>, name: &[u8]) -> bool {
     headers.of(Name::Connection).flat_map(list_members).any(|option| option.eq_ignore_ascii_case(name))
 }
 
-fn push_set(out: &mut Vec<u8>, fields: &[(&str, &str)]) {
+pub(crate) fn push_set(out: &mut Vec<u8>, fields: &[(&str, &str)]) {
     for (name, value) in fields {
         let framing = matches!(
             Name::of(name.as_bytes()),

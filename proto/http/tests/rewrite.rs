@@ -199,3 +199,13 @@ fn bodiless_responses_say_no_more_than_they_may() {
         "HTTP/1.1 101 S\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\nConnection: upgrade\r\n\r\n"
     );
 }
+
+#[test]
+fn what_the_caller_sets_or_removes_has_no_second_spelling() {
+    let edits = RequestEdits { set: &[("x-user", "anon")], remove: &["x-admin"], ..EDITS };
+    let bytes =
+        "GET / HTTP/1.1\r\nHost: a\r\nX_User: root\r\nx-user: root\r\nX_Admin: 1\r\nXxAdmin: 2\r\n\r\n";
+    let out = request(bytes, &edits);
+    assert!(!out.contains("root") && !out.contains("Admin: 1"), "{out}");
+    assert!(out.contains("XxAdmin: 2\r\n") && out.contains("x-user: anon\r\n"), "{out}");
+}

@@ -255,7 +255,7 @@ fn decide(
     answer: &mut Answer,
 ) {
     let headers: Vec<(&[u8], &[u8])> =
-        head.headers.iter().map(|header| (header.name.as_bytes(), header.value)).collect();
+        head.for_rules(listener.trust_forwarded).map(|line| (line.name.as_bytes(), line.value)).collect();
     let host = answer.host.clone();
     let prefix_max = listener.limits.body_prefix_bytes;
     let request = Request {

@@ -108,6 +108,8 @@ pub(crate) struct Rig {
     pub(crate) matched: Vec<RuleId>,
     /// Legs that were reported as failures of their servers.
     pub(crate) failed: Vec<u32>,
+    /// Reasons of what was answered, for the counters.
+    pub(crate) reasons: Vec<&'static str>,
 }
 
 impl Rig {
@@ -155,6 +157,7 @@ impl Rig {
             logs: Vec::new(),
             matched: Vec::new(),
             failed: Vec::new(),
+            reasons: Vec::new(),
         };
         rig.call(|conn, io| conn.handle_accepted(io));
         let first = rig.peer.receive(b"");
@@ -203,6 +206,7 @@ impl Rig {
             }
         }
         self.scratch.up.clear();
+        self.reasons.extend(self.effects.answered.drain(..).map(|(_, reason)| reason));
         let effects: Vec<Effect> = std::mem::take(&mut self.effects.list);
         for effect in effects {
             self.carry_out(effect);

@@ -32,13 +32,13 @@ fn a_client_may_leave_in_any_phase() {
         rig.wait(1);
         assert_eq!((rig.closed, rig.client_fin), (Some(false), true));
     });
-    // While the server is being dialled: the worker may tell it early.
+    // While the server is being dialled: the worker may tell it early. It hears that there is nothing after the answer.
     let mut rig = Rig::new_closed(&snapshot(|_| {}), setup::HTTP, Peer::plain());
     rig.send(format!("{GET}\r\n").as_bytes());
     rig.call(|conn, io| conn.handle_client_end(io));
     rig.open_next();
     rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
     rig.wait(1);
     assert_eq!(rig.closed, Some(false));
     // During the handshake.
@@ -46,6 +46,43 @@ fn a_client_may_leave_in_any_phase() {
     rig.send(&[22, 3, 1, 2, 0, 1, 0]);
     rig.cut_client();
     assert_eq!(rig.closed, Some(true));
+    // Behind our end: it has lost nothing.
+    on_each(|mut rig, _| {
+        rig.send(format!("{GET}Connection: close\r\n\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        rig.call(|conn, io| conn.handle_abort(io, "client_reset"));
+        assert_eq!((rig.closed, rig.logs.len()), (Some(true), 1));
+        assert_eq!(rig.reasons, [""]);
+    });
+}
+
+#[test]
+fn a_handshake_that_fails_has_a_line_in_the_log() {
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
+    rig.wire(b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00");
+    rig.run();
+    let reasons: Vec<_> = rig.logs.iter().map(|log| log.reason).collect();
+    assert_eq!(reasons, ["tls_handshake"]);
+}
+
+#[test]
+fn a_body_that_rules_wait_for_may_come_slowly() {
+    let rule = evergate_rules::RuleSpec {
+        name: "body".to_owned(),
+        when: r#"json("/kind") == "x""#.to_owned(),
+        route: Some("other".to_owned()),
+        ..evergate_rules::RuleSpec::default()
+    };
+    let mut rig = plain(|snapshot| setup::set_rules(snapshot, std::slice::from_ref(&rule)));
+    let body = format!("{{\"fill\":\"{}\",\"kind\":\"x\"}}", "x".repeat(40));
+    let length = body.len();
+    rig.send(format!("POST /a HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n").as_bytes());
+    for byte in body.as_bytes() {
+        assert!(rig.legs.is_empty() && !rig.client_fin);
+        rig.wait(29_000);
+        rig.send(&[*byte]);
+    }
+    assert_eq!(rig.legs[&1].pool, 1);
 }
 
 #[test]
@@ -222,7 +259,7 @@ fn a_draining_node_lets_go_of_its_clients_in_order() {
         rig.call(|conn, io| conn.handle_drain(io));
         assert!(!rig.client_fin);
         rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-        same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
         assert!(rig.client_fin);
     });
     on_each(|mut rig, _| {
@@ -241,6 +278,17 @@ fn the_last_request_allowed_says_so() {
         rig.send(format!("{GET}\r\n").as_bytes());
         rig.serve(leg, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
         same(&rig.received(), format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{close}\r\n").as_bytes());
+    }
+    assert!(rig.client_fin);
+    // Answers of our own count as well.
+    let mut rig = plain(|snapshot| {
+        snapshot.listeners[1].limits.requests_max = 2;
+        snapshot.listeners[1].pool = None;
+    });
+    for last in [false, true] {
+        rig.send(format!("{GET}\r\n").as_bytes());
+        let got = text(&rig.received());
+        assert!(got.starts_with("HTTP/1.1 404 ") && got.contains("Connection: close") == last, "{got}");
     }
     assert!(rig.client_fin);
 }

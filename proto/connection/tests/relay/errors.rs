@@ -58,6 +58,13 @@ fn bodies_beyond_the_limit_are_refused() {
     rig.send(&noise(768));
     assert_eq!(status_of(&rig.received()), 413);
     assert_eq!(rig.legs[&1].released, Some(false));
+    // What frames the body does not count.
+    let mut rig = make();
+    rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nTransfer-Encoding: chunked\r\n\r\n");
+    rig.send("1\r\nx\r\n".repeat(1000).as_bytes());
+    same(&rig.received(), b"");
+    rig.send(b"1\r\nx\r\n");
+    assert_eq!(status_of(&rig.received()), 413);
 }
 
 #[test]

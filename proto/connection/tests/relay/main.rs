@@ -7,6 +7,7 @@ mod bodies;
 mod ends;
 mod errors;
 mod requests;
+mod rules;
 mod tls;
 mod tunnels;
 

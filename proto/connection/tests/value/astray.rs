@@ -451,3 +451,24 @@ fn a_key_that_is_almost_used_up_ends_its_connection_in_order() {
         assert_eq!(routes, [ends]);
     }
 }
+
+/// All is in our kernel's hands, and the client takes it at its own pace.
+#[test]
+fn a_slow_client_of_a_connection_that_ends_has_as_long_as_it_goes_on() {
+    let config = config(Wire::Plain);
+    let mut pair = Pair::new(&config, setup::HTTP);
+    pair.client_says(b"GET / HTTP/1.1\r\nHost: test.example\r\nConnection: close\r\n\r\n");
+    pair.open();
+    let body = noise(1_000_000, 1);
+    pair.server_says(&[b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", &body[..]].concat());
+    let all = pair.conn.output_position();
+    for output in (0..all).step_by(100_000) {
+        assert_eq!(pair.closed, None, "after {output} bytes");
+        pair.now = pair.now + Micros::from_ms(20_000);
+        pair.call(|conn, io| conn.handle_client_acked(io, output));
+        pair.call(|conn, io| conn.handle_timeout(io));
+    }
+    pair.call(|conn, io| conn.handle_client_acked(io, all));
+    pair.expire();
+    assert_eq!(pair.closed, Some(false));
+}
