@@ -63,6 +63,7 @@ fn every_error_has_its_position_and_remedy() {
         (r#"json("a") == 1"#, 6, "json(\"a\")", "/order/0/total"),
         (r#"xml("a//b") == 1"#, 5, "the XML path \"a//b\"", "local names"),
         (r#"xml.p:a == 1"#, 5, "the XML path \"p:a\"", "local names"),
+        (r#"query("a") == 1."#, 15, "1. is not a number", "decimal digits"),
         (r#"query("a") == 1x"#, 15, "1x is not a number", "decimal digits"),
         (r#"query("a") == 9007199254740993"#, 15, "too large", "as text"),
         (r#"query("a") in [1, "b"]"#, 19, "both text and numbers", "||"),

@@ -31,7 +31,7 @@ pub(super) fn number(digits: &str, negative: bool, at: usize) -> Result<Num, Con
         ConditionError::new(at, format!("{digits} is not a number"))
             .remedy("write decimal digits, as in 52000 or 0.5; quote addresses and names")
     };
-    let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') && !digits.ends_with('.');
     let number = Num::parse(digits.as_bytes()).filter(|_| plain).ok_or_else(malformed)?;
     if number.get() >= 9_007_199_254_740_992.0 {
         return Err(ConditionError::new(at, format!("{digits} is too large"))
