@@ -12,20 +12,31 @@ use crate::spec::Limits;
 const PART_HEAD_MAX: usize = 4096;
 
 /// The `boundary` among the parameters of a Content-Type (RFC 2046 section 5.1.1: 1 to 70 characters).
-pub(super) fn boundary(parameters: &[u8]) -> Option<&[u8]> {
-    let value = parameter(parameters, b"boundary")?;
-    (!value.is_empty() && value.len() <= 70).then_some(value)
+pub(super) fn boundary(text: &[u8]) -> Option<&[u8]> {
+    let mut boundary = None;
+    parameters(text, |name, value| match name.eq_ignore_ascii_case(b"boundary") {
+        true => once(&mut boundary, value),
+        false => Some(()),
+    })?;
+    boundary.filter(|value| !value.is_empty() && value.len() <= 70)
 }
 
-/// The value of a parameter after `;`. Quoted values with escapes are refused: parsers differ about them.
-fn parameter<'a>(mut rest: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
-    let mut found = None;
+/// Keeps a value that may be given once: parsers differ about which of several counts.
+fn once<'a>(kept: &mut Option<&'a [u8]>, value: &'a [u8]) -> Option<()> {
+    kept.replace(value).is_none().then_some(())
+}
+
+/// Gives `take` the name and value of each parameter, the first `;` included in `rest`. `None` if `take` says so, or
+/// if the parameters are not understood. Quoted values with escapes are refused: parsers differ about them.
+fn parameters<'a>(mut rest: &'a [u8], mut take: impl FnMut(&'a [u8], &'a [u8]) -> Option<()>) -> Option<()> {
     loop {
         rest = rest.trim_ascii_start();
-        let Some(after) = rest.strip_prefix(b";") else { return if rest.is_empty() { found } else { None } };
-        rest = after.trim_ascii_start();
         if rest.is_empty() {
-            return found;
+            return Some(());
+        }
+        rest = rest.strip_prefix(b";")?.trim_ascii_start();
+        if rest.is_empty() {
+            return Some(());
         }
         let equals = memchr::memchr(b'=', rest)?;
         let name = rest[..equals].trim_ascii();
@@ -43,12 +54,7 @@ fn parameter<'a>(mut rest: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
             value = rest[..end].trim_ascii();
             rest = &rest[end..];
         }
-        if name.eq_ignore_ascii_case(wanted) {
-            if found.is_some() {
-                return None;
-            }
-            found = Some(value);
-        }
+        take(name, value)?;
     }
 }
 
@@ -111,14 +117,10 @@ fn head(head: &[u8]) -> Option<(&[u8], bool)> {
         let colon = memchr::memchr(b':', line)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
         if name.eq_ignore_ascii_case(b"content-disposition") {
-            let end = memchr::memchr(b';', value)?;
-            if found.is_some() || !value[..end].trim_ascii().eq_ignore_ascii_case(b"form-data") {
+            if found.is_some() {
                 return None;
             }
-            let parameters = &value[end..];
-            let lower = parameters.to_ascii_lowercase();
-            let file = memmem::find(&lower, b"filename").is_some();
-            found = Some((parameter(parameters, b"name")?, file));
+            found = Some(disposition(value)?);
         } else if name.eq_ignore_ascii_case(b"content-transfer-encoding") {
             let plain = [b"7bit".as_slice(), b"8bit", b"binary"];
             plain.iter().find(|plain| value.eq_ignore_ascii_case(plain))?;
@@ -127,12 +129,34 @@ fn head(head: &[u8]) -> Option<(&[u8], bool)> {
     found
 }
 
+/// Name, and whether it is a file, of a part that belongs to a form.
+fn disposition(value: &[u8]) -> Option<(&[u8], bool)> {
+    let end = memchr::memchr(b';', value)?;
+    if !value[..end].trim_ascii().eq_ignore_ascii_case(b"form-data") {
+        return None;
+    }
+    let (mut name, mut file) = (None, false);
+    parameters(&value[end..], |parameter, value| {
+        if parameter.eq_ignore_ascii_case(b"name") {
+            return once(&mut name, value);
+        }
+        file |=
+            [b"filename".as_slice(), b"filename*"].iter().any(|file| parameter.eq_ignore_ascii_case(file));
+        Some(())
+    })?;
+    Some((name?, file))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn values(body: &str, whole: bool) -> (Reach, Vec<String>) {
-        let wanted = HashMap::from([(b"a".to_vec(), 1)]);
+        values_of("a", body, whole)
+    }
+
+    fn values_of(name: &str, body: &str, whole: bool) -> (Reach, Vec<String>) {
+        let wanted = HashMap::from([(name.as_bytes().to_vec(), 1)]);
         let mut found = Vec::new();
         let mut keep = |_, value: Value<'_>| found.push(format!("{value:?}"));
         let reach = read(&wanted, b"x", body.as_bytes(), whole, &Limits::default(), &mut keep);
@@ -165,6 +189,26 @@ mod tests {
             "Content-Disposition: attachment; name=a",
         ] {
             assert_eq!(values(&format!("--x\r\n{head}\r\n\r\n1\r\n--x--"), true).0, Reach::Broken, "{head}");
+        }
+    }
+
+    #[test]
+    fn only_a_parameter_named_filename_makes_a_file() {
+        for (head, file) in [
+            ("name=a; filename=f", true),
+            ("FileName=\"\"; name=\"a\"", true),
+            ("name=a; filename*=utf-8''f", true),
+            ("name=\"a\"; xfilename=1", false),
+            ("name=a; filenames=1", false),
+            ("name=a; x=\"; filename=f\"", false),
+        ] {
+            let body = format!("--x\r\nContent-Disposition: form-data; {head}\r\n\r\n1\r\n--x--");
+            let value = if file { Value::Opaque } else { Value::Text(b"1") };
+            assert_eq!(values(&body, true), (Reach::Whole, vec![format!("{value:?}")]), "{head}");
+        }
+        for name in ["filename", "myfilename"] {
+            let body = format!("--x\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n1\r\n--x--");
+            assert_eq!(values_of(name, &body, true).1, [format!("{:?}", Value::Text(b"1"))], "{name}");
         }
     }
 
