@@ -34,7 +34,7 @@ pub(crate) enum Value<'v> {
     Text(&'v [u8]),
     /// An object, array or file: exists, but is no text.
     Opaque,
-    /// Longer than the cap: exists, and its text is unknown.
+    /// Exists, and its text is unknown: longer than the cap, or a file to some servers only.
     Long,
 }
 

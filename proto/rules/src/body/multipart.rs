@@ -6,6 +6,7 @@ use memchr::memmem;
 
 use super::{Reach, Sink, Value};
 use crate::field::FieldId;
+use crate::lang;
 use crate::spec::Limits;
 
 /// Bytes of one part's header block.
@@ -14,11 +15,18 @@ const PART_HEAD_MAX: usize = 4096;
 /// The `boundary` among the parameters of a Content-Type (RFC 2046 section 5.1.1: 1 to 70 characters).
 pub(super) fn boundary(text: &[u8]) -> Option<&[u8]> {
     let mut boundary = None;
-    parameters(text, |name, value| match name.eq_ignore_ascii_case(b"boundary") {
-        true => once(&mut boundary, value),
-        false => Some(()),
+    parameters(text, |name, value| {
+        if name.eq_ignore_ascii_case(b"boundary") {
+            return once(&mut boundary, value);
+        }
+        // There are servers that go by the first place where the word occurs.
+        (boundary.is_some() || !mentions_boundary(name) && !mentions_boundary(value)).then_some(())
     })?;
     boundary.filter(|value| !value.is_empty() && value.len() <= 70)
+}
+
+fn mentions_boundary(text: &[u8]) -> bool {
+    memmem::find(&text.to_ascii_lowercase(), b"boundary").is_some()
 }
 
 /// Keeps a value that may be given once: parsers differ about which of several counts.
@@ -27,7 +35,8 @@ fn once<'a>(kept: &mut Option<&'a [u8]>, value: &'a [u8]) -> Option<()> {
 }
 
 /// Gives `take` the name and value of each parameter, the first `;` included in `rest`. `None` if `take` says so, or
-/// if the parameters are not understood. Quoted values with escapes are refused: parsers differ about them.
+/// if parsers differ about the parameters: about escapes in quoted values, where other values end, and names that are
+/// no tokens or that say how the value is encoded or continued (RFC 2231), of which only `filename*` is harmless.
 fn parameters<'a>(mut rest: &'a [u8], mut take: impl FnMut(&'a [u8], &'a [u8]) -> Option<()>) -> Option<()> {
     loop {
         rest = rest.trim_ascii_start();
@@ -40,6 +49,9 @@ fn parameters<'a>(mut rest: &'a [u8], mut take: impl FnMut(&'a [u8], &'a [u8]) -
         }
         let equals = memchr::memchr(b'=', rest)?;
         let name = rest[..equals].trim_ascii();
+        if !is_token(name) || (name.contains(&b'*') && !name.eq_ignore_ascii_case(b"filename*")) {
+            return None;
+        }
         rest = &rest[equals + 1..];
         let value;
         if let Some(quoted) = rest.strip_prefix(b"\"") {
@@ -52,6 +64,13 @@ fn parameters<'a>(mut rest: &'a [u8], mut take: impl FnMut(&'a [u8], &'a [u8]) -
         } else {
             let end = memchr::memchr(b';', rest).unwrap_or(rest.len());
             value = rest[..end].trim_ascii();
+            // An encoded value has two apostrophes (RFC 8187); elsewhere some servers take them for quotes.
+            let apostrophes = if name.ends_with(b"*") { 2 } else { 0 };
+            if value.iter().any(|byte| b"\",\\ \t".contains(byte))
+                || value.iter().filter(|&&byte| byte == b'\'').count() != apostrophes
+            {
+                return None;
+            }
             rest = &rest[end..];
         }
         take(name, value)?;
@@ -98,9 +117,9 @@ pub(super) fn read(
             sink.value(
                 field,
                 match file {
-                    true => Value::Opaque,
-                    false if value.len() > limits.body_value_bytes_max => Value::Long,
-                    false => Value::Text(value),
+                    Some(file) => file,
+                    None if value.len() > limits.body_value_bytes_max => Value::Long,
+                    None => Value::Text(value),
                 },
             );
         }
@@ -109,13 +128,17 @@ pub(super) fn read(
     Reach::Broken
 }
 
-/// Name of a part, and whether it is a file. `None` if the head is not understood.
-fn head(head: &[u8]) -> Option<(&[u8], bool)> {
+/// Name of a part, and what stands for its text if it may be a file. `None` if servers may read the head differently.
+fn head(head: &[u8]) -> Option<(&[u8], Option<Value<'static>>)> {
     let mut found = None;
     for line in head.split(|&byte| byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let colon = memchr::memchr(b':', line)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        // Blanks in front continue the line above, blanks before the colon and bare CRs are read one way or the other.
+        if !is_token(name) || value.contains(&b'\r') {
+            return None;
+        }
         if name.eq_ignore_ascii_case(b"content-disposition") {
             if found.is_some() {
                 return None;
@@ -129,22 +152,24 @@ fn head(head: &[u8]) -> Option<(&[u8], bool)> {
     found
 }
 
-/// Name, and whether it is a file, of a part that belongs to a form.
-fn disposition(value: &[u8]) -> Option<(&[u8], bool)> {
+fn is_token(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|&byte| lang::is_token(byte))
+}
+
+/// Name of a part that belongs to a form, and what stands for its text if it may be a file.
+fn disposition(value: &[u8]) -> Option<(&[u8], Option<Value<'static>>)> {
     let end = memchr::memchr(b';', value)?;
     if !value[..end].trim_ascii().eq_ignore_ascii_case(b"form-data") {
         return None;
     }
-    let (mut name, mut file) = (None, false);
+    let (mut name, mut file, mut encoded) = (None, false, false);
     parameters(&value[end..], |parameter, value| {
-        if parameter.eq_ignore_ascii_case(b"name") {
-            return once(&mut name, value);
-        }
-        file |=
-            [b"filename".as_slice(), b"filename*"].iter().any(|file| parameter.eq_ignore_ascii_case(file));
-        Some(())
+        file |= parameter.eq_ignore_ascii_case(b"filename");
+        encoded |= parameter.eq_ignore_ascii_case(b"filename*");
+        if parameter.eq_ignore_ascii_case(b"name") { once(&mut name, value) } else { Some(()) }
     })?;
-    Some((name?, file))
+    // RFC 7578 section 4.2 forbids `filename*`: to some servers it makes a file, others see a text without it.
+    Some((name?, if file { Some(Value::Opaque) } else { encoded.then_some(Value::Long) }))
 }
 
 #[cfg(test)]
@@ -187,23 +212,55 @@ mod tests {
             "Content-Disposition: form-data; name=\"a\\\"b\"",
             "nonsense",
             "Content-Disposition: attachment; name=a",
+            "Content-Disposition: form-data; name=b; name*=utf-8''a",
+            "Content-Disposition: form-data; name*0=a; name=b",
+            "Content-Disposition: form-data; name=b; filename*0=f",
+            "Content-Disposition: form-data; filename*=x';name=\"q';name=a;\"",
+            "Content-Disposition: form-data; name=b; x; name=a",
+            "Content-Disposition: form-data; name=b\";x=\";name=a;\"",
+            "Content-Disposition: form-data; name='a'",
+            "Content-Disposition: form-data; name=b,name=a",
+            "Content-Disposition: form-data; name=b;\r\n name=\"a:\"",
+            "Content-Disposition : form-data; name=a\r\nContent-Disposition: form-data; name=b",
+            "x: y\rContent-Disposition: form-data; name=a\r\nContent-Disposition: form-data; name=b",
         ] {
             assert_eq!(values(&format!("--x\r\n{head}\r\n\r\n1\r\n--x--"), true).0, Reach::Broken, "{head}");
         }
     }
 
     #[test]
+    fn a_boundary_that_parsers_end_differently_is_none() {
+        for (text, expected) in [
+            ("; boundary=----=_Part/1.2:3?", Some("----=_Part/1.2:3?")),
+            (";charset=utf-8; BOUNDARY=\"x, y\" ;", Some("x, y")),
+            ("; boundary=x,y", None),
+            ("; boundary=x y", None),
+            ("; boundary='x'", None),
+            ("; boundary=x\"y\"", None),
+            ("; boundary=x; boundary=y", None),
+            ("; boundary*=utf-8''y; boundary=x", None),
+            ("; xboundary=y; boundary=x", None),
+            ("; x=\"Boundary=y\"; boundary=x", None),
+            ("; boundary=my-boundary; x=boundary", Some("my-boundary")),
+            ("; boundary=\"\"", None),
+        ] {
+            assert_eq!(boundary(text.as_bytes()), expected.map(str::as_bytes), "{text}");
+        }
+    }
+
+    #[test]
     fn only_a_parameter_named_filename_makes_a_file() {
-        for (head, file) in [
-            ("name=a; filename=f", true),
-            ("FileName=\"\"; name=\"a\"", true),
-            ("name=a; filename*=utf-8''f", true),
-            ("name=\"a\"; xfilename=1", false),
-            ("name=a; filenames=1", false),
-            ("name=a; x=\"; filename=f\"", false),
+        let text = Value::Text(b"1");
+        for (head, value) in [
+            ("name=a; filename=f", Value::Opaque),
+            ("FileName=\"\"; name=\"a\"", Value::Opaque),
+            ("name=a; filename*=utf-8''f; filename=f", Value::Opaque),
+            ("name=a; filename*=utf-8''f", Value::Long),
+            ("name=\"a\"; xfilename=1", text),
+            ("name=a; filenames=1", text),
+            ("name=a; x=\"; filename=f\"", text),
         ] {
             let body = format!("--x\r\nContent-Disposition: form-data; {head}\r\n\r\n1\r\n--x--");
-            let value = if file { Value::Opaque } else { Value::Text(b"1") };
             assert_eq!(values(&body, true), (Reach::Whole, vec![format!("{value:?}")]), "{head}");
         }
         for name in ["filename", "myfilename"] {
