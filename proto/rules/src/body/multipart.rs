@@ -1,4 +1,7 @@
 //! `multipart/form-data` (RFC 7578): simple fields are values, files exist without a value.
+//!
+//! There are servers that go by lines and by substrings where the RFCs have a grammar. A body in which they could see
+//! other fields than a strict reader is broken, as a malformed one is.
 
 use std::collections::HashMap;
 
@@ -85,58 +88,100 @@ pub(super) fn read(
     limits: &Limits,
     sink: &mut dyn Sink,
 ) -> Reach {
+    let marker = [b"--", boundary].concat();
     let ran_out = if whole { Reach::Broken } else { Reach::Cut };
-    let delimiter = [b"\r\n--", boundary].concat();
-    let finder = memmem::Finder::new(&delimiter);
-    // The first delimiter may stand at the very start, without its line end.
-    let mut rest = match bytes.strip_prefix(&delimiter[2..]) {
-        Some(rest) => rest,
-        None => match finder.find(bytes) {
-            Some(at) => &bytes[at + delimiter.len()..],
-            None => return ran_out,
-        },
-    };
+    let delimiters = Delimiters { finder: memmem::Finder::new(&marker), bytes, ran_out };
+    walk(wanted, &delimiters, whole, limits, sink).unwrap_or_else(|reach| reach)
+}
+
+/// The delimiters of a body, in order.
+struct Delimiters<'b> {
+    finder: memmem::Finder<'b>,
+    bytes: &'b [u8],
+    /// What it means if there is none.
+    ran_out: Reach,
+}
+
+impl Delimiters<'_> {
+    /// Where the next one begins. It stands at the start of the body or of a line that CRLF begins; servers that look
+    /// for it after a bare LF, or within a line, would see other parts, so that there it breaks the body.
+    fn next(&self, from: usize) -> Result<usize, Reach> {
+        let at = from + self.finder.find(&self.bytes[from..]).ok_or(self.ran_out)?;
+        if at == 0 || self.bytes[..at].ends_with(b"\r\n") { Ok(at) } else { Err(Reach::Broken) }
+    }
+
+    fn within(&self, bytes: &[u8]) -> bool {
+        self.finder.find(bytes).is_some()
+    }
+}
+
+/// How far the parts go, or why they end early.
+fn walk(
+    wanted: &HashMap<Vec<u8>, FieldId>,
+    delimiters: &Delimiters<'_>,
+    whole: bool,
+    limits: &Limits,
+    sink: &mut dyn Sink,
+) -> Result<Reach, Reach> {
+    let bytes = delimiters.bytes;
+    let mut at = delimiters.next(0)?;
     for _ in 0..limits.body_parts_max {
+        let rest = &bytes[at + delimiters.finder.needle().len()..];
         if rest.starts_with(b"--") {
-            // What follows the last delimiter is ignored (RFC 2046 section 5.1).
-            return if whole { Reach::Whole } else { Reach::Cut };
+            // What follows the last delimiter is ignored (RFC 2046 section 5.1), but not by all if it looks like parts.
+            return match delimiters.within(rest) {
+                true => Err(Reach::Broken),
+                false => Ok(if whole { Reach::Whole } else { Reach::Cut }),
+            };
         }
-        let padding = rest.iter().position(|&byte| byte != b' ' && byte != b'\t').unwrap_or(rest.len());
-        let Some(part) = rest[padding..].strip_prefix(b"\r\n") else {
-            return if rest.len() - padding < 2 { ran_out } else { Reach::Broken };
-        };
-        let Some(head_end) = memmem::find(&part[..part.len().min(PART_HEAD_MAX)], b"\r\n\r\n") else {
-            return if part.len() >= PART_HEAD_MAX { Reach::Broken } else { ran_out };
-        };
-        let Some((name, file)) = head(&part[..head_end]) else { return Reach::Broken };
+        let (part, start) = part(delimiters, rest)?;
+        at = delimiters.next(start)?;
         // A delimiter may follow the head directly: its line end is then the head's.
-        let content = &part[head_end + 2..];
-        let Some(end) = finder.find(content) else { return ran_out };
-        let value = content.get(2..end).unwrap_or_default();
-        if let Some(&field) = wanted.get(name) {
+        let value = bytes.get(start..at - 2).unwrap_or_default();
+        if let Some(&field) = wanted.get(part.name) {
             sink.value(
                 field,
-                match file {
+                match part.file {
                     Some(file) => file,
                     None if value.len() > limits.body_value_bytes_max => Value::Long,
                     None => Value::Text(value),
                 },
             );
         }
-        rest = &content[end + delimiter.len()..];
     }
-    Reach::Broken
+    Err(Reach::Broken)
 }
 
-/// Name of a part, and what stands for its text if it may be a file. `None` if servers may read the head differently.
-fn head(head: &[u8]) -> Option<(&[u8], Option<Value<'static>>)> {
+/// The part whose head begins in `rest`, right after its delimiter, and where its value begins in the body.
+fn part<'b>(delimiters: &Delimiters<'_>, rest: &'b [u8]) -> Result<(Part<'b>, usize), Reach> {
+    let padding = rest.iter().position(|&byte| byte != b' ' && byte != b'\t').unwrap_or(rest.len());
+    let Some(part) = rest[padding..].strip_prefix(b"\r\n") else {
+        return Err(if rest.len() - padding < 2 { delimiters.ran_out } else { Reach::Broken });
+    };
+    let Some(end) = memmem::find(&part[..part.len().min(PART_HEAD_MAX)], b"\r\n\r\n") else {
+        return Err(if part.len() >= PART_HEAD_MAX { Reach::Broken } else { delimiters.ran_out });
+    };
+    let clean = !delimiters.within(&part[..end]);
+    let part_head = head(&part[..end]).filter(|_| clean).ok_or(Reach::Broken)?;
+    Ok((part_head, delimiters.bytes.len() - part.len() + end + 4))
+}
+
+/// What a part's head says.
+struct Part<'b> {
+    name: &'b [u8],
+    /// What stands for its text if it may be a file.
+    file: Option<Value<'static>>,
+}
+
+/// Reads a part's head. `None` if servers may read it differently.
+fn head(head: &[u8]) -> Option<Part<'_>> {
     let mut found = None;
     for line in head.split(|&byte| byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let colon = memchr::memchr(b':', line)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
         // Blanks in front continue the line above, blanks before the colon and bare CRs are read one way or the other.
-        if !is_token(name) || value.contains(&b'\r') {
+        if !is_token(name) || line.contains(&b'\r') {
             return None;
         }
         if name.eq_ignore_ascii_case(b"content-disposition") {
@@ -156,8 +201,8 @@ fn is_token(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|&byte| lang::is_token(byte))
 }
 
-/// Name of a part that belongs to a form, and what stands for its text if it may be a file.
-fn disposition(value: &[u8]) -> Option<(&[u8], Option<Value<'static>>)> {
+/// Reads the Content-Disposition of a part that belongs to a form.
+fn disposition(value: &[u8]) -> Option<Part<'_>> {
     let end = memchr::memchr(b';', value)?;
     if !value[..end].trim_ascii().eq_ignore_ascii_case(b"form-data") {
         return None;
@@ -169,7 +214,7 @@ fn disposition(value: &[u8]) -> Option<(&[u8], Option<Value<'static>>)> {
         if parameter.eq_ignore_ascii_case(b"name") { once(&mut name, value) } else { Some(()) }
     })?;
     // RFC 7578 section 4.2 forbids `filename*`: to some servers it makes a file, others see a text without it.
-    Some((name?, if file { Some(Value::Opaque) } else { encoded.then_some(Value::Long) }))
+    Some(Part { name: name?, file: if file { Some(Value::Opaque) } else { encoded.then_some(Value::Long) } })
 }
 
 #[cfg(test)]
@@ -267,6 +312,34 @@ mod tests {
             let body = format!("--x\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n1\r\n--x--");
             assert_eq!(values_of(name, &body, true).1, [format!("{:?}", Value::Text(b"1"))], "{name}");
         }
+    }
+
+    const PART: &str = "Content-Disposition: form-data; name=a\r\n\r\n1\r\n";
+
+    #[test]
+    fn delimiters_that_only_lenient_servers_see_break_the_body() {
+        let hidden = "Content-Disposition: form-data; name=b\r\n\r\n";
+        for body in [
+            // After a bare LF or CR, or within a line: in the preamble, in a value, in a head, after the end.
+            format!("\n--x\r\n{PART}--x--\r\n"),
+            format!("preamble\n--x\r\n{hidden}1\r\n--x\r\n{PART}--x--\r\n"),
+            format!("--x\r\n{hidden}1\n--x\r\n{PART}--x--\r\n"),
+            format!("--x\r\n{hidden}1\r--x\r\n{PART}--x--\r\n"),
+            format!("--x\r\n{hidden}see --x\r\n{PART}--x--\r\n"),
+            format!("--x\r\ny: z\n--x\n{PART}--x--\r\n"),
+            format!("--x\r\ny: --x\r\n{PART}--x--\r\n"),
+            format!("--x\r\n{hidden}1\r\n--x--\r\n--x\r\n{PART}--x--\r\n"),
+            format!("--x\r\n{hidden}1\r\n--x--\n--x\n{PART}"),
+            format!("--x\r\n{hidden}1\r\n--x--x--x"),
+        ] {
+            assert_eq!(values(&body, true).0, Reach::Broken, "{body:?}");
+        }
+    }
+
+    #[test]
+    fn lines_before_the_first_delimiter_and_after_the_last_are_ignored() {
+        let body = format!("preamble\n-x\r\n--x\r\n{PART}--x--\r\nepilogue\n");
+        assert_eq!(values(&body, true), (Reach::Whole, vec![format!("{:?}", Value::Text(b"1"))]));
     }
 
     #[test]
