@@ -7,9 +7,8 @@ use std::collections::HashMap;
 
 use memchr::memmem;
 
-use super::{Reach, Sink, Value};
+use super::{Reach, Sink, Value, is_token};
 use crate::field::FieldId;
-use crate::lang;
 use crate::spec::Limits;
 
 /// Bytes of one part's header block.
@@ -195,10 +194,6 @@ fn head(head: &[u8]) -> Option<Part<'_>> {
         }
     }
     found
-}
-
-fn is_token(name: &[u8]) -> bool {
-    !name.is_empty() && name.iter().all(|&byte| lang::is_token(byte))
 }
 
 /// Reads the Content-Disposition of a part that belongs to a form.
