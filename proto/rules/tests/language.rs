@@ -124,6 +124,7 @@ fn actions_that_contradict_each_other_are_refused() {
             "redirect_status = 200",
         ),
         (RuleSpec { redirect: Some("/${hots}".into()), ..base() }, "unknown placeholder"),
+        (RuleSpec { redirect: Some("https://${path}".into()), ..base() }, "to which site"),
         (RuleSpec { deny: Some(200), ..base() }, "deny = 200"),
         (RuleSpec { route: Some(String::new()), ..base() }, "empty"),
         (RuleSpec { name: String::new(), ..base() }, "name is empty"),
