@@ -152,6 +152,8 @@ fn path_test() -> BoxedStrategy<Test> {
 fn atom() -> BoxedStrategy<Expr> {
     let number =
         || (pick(&["<", "<=", ">", ">=", "==", "!="]), 0..12i32).prop_map(|(op, n)| Test::Number(op, n));
+    // Ports and sizes below 0 are refused.
+    let size = || number().prop_filter("there is one", |test| !matches!(test, Test::Number("<", 0)));
     let value = || prop_oneof![3 => text_test(&VALUES), 1 => Just(Test::Exists), 1 => number()];
     let named = prop_oneof![
         pick(&NAMES).prop_map(Field::Query),
@@ -167,8 +169,8 @@ fn atom() -> BoxedStrategy<Expr> {
         4 => path_test().prop_map(|test| Expr::Atom(Field::Path, test)),
         1 => text_test(&HOSTS).prop_map(|test| Expr::Atom(Field::Sni, test)),
         2 => prop::collection::vec(pick(&NETS), 1..3).prop_map(|nets| Expr::Atom(Field::ClientIp, Test::In(nets))),
-        1 => number().prop_map(|test| Expr::Atom(Field::ClientPort, test)),
-        1 => number().prop_map(|test| Expr::Atom(Field::BodySize, test)),
+        1 => size().prop_map(|test| Expr::Atom(Field::ClientPort, test)),
+        1 => size().prop_map(|test| Expr::Atom(Field::BodySize, test)),
         6 => (named, value()).prop_map(|(field, test)| Expr::Atom(field, test)),
     ]
     .boxed()
