@@ -83,6 +83,8 @@ fn every_error_has_its_position_and_remedy() {
         (r#"path.path_prefix("/%7Euser")"#, 18, "never holds", "write path.path_prefix(\"/~user\")"),
         (r#"path.path_prefix("/a/..")"#, 18, "never holds", "write path.path_prefix(\"/\")"),
         (r#"path.path_prefix("/a%2")"#, 18, "never holds", "write path.path_prefix(\"/a%252\")"),
+        (r#"path.path_prefix("//")"#, 18, "empty segment", "write path.starts_with(\"//\")"),
+        (r#"path.path_prefix("/a//")"#, 18, "empty segment", "write path.starts_with(\"/a//\")"),
         (r#"path.starts_with("/a/./b")"#, 18, "never holds", "write path.starts_with(\"/a/b\")"),
         (r#"path.starts_with("/a%e")"#, 18, "never holds", "write path.starts_with(\"/a%E\")"),
         (r#"path.starts_with("/a?")"#, 18, "never holds", "write path == \"/a\" and compare query(\"..\")"),

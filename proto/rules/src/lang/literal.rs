@@ -176,10 +176,19 @@ pub(super) fn method(
         "ends_with" => Test::EndsWith(text),
         "contains" => Test::Contains(text),
         _ if *field == Field::Path => {
-            // As in Gateway API, a trailing slash of the prefix is ignored.
-            while text.last() == Some(&b'/') {
-                text.pop();
+            if text.ends_with(b"//") {
+                let shown = text.escape_ascii();
+                return Err(ConditionError::new(
+                    argument_at,
+                    format!("path.path_prefix(\"{shown}\") ends with an empty segment"),
+                )
+                .why("a slash at the end of a prefix is ignored")
+                .remedy(format!(
+                    "write path.starts_with(\"{shown}\"), or a prefix that ends with one slash or none"
+                )));
             }
+            // As in Gateway API, a trailing slash of the prefix is ignored.
+            text.pop_if(|byte| *byte == b'/');
             Test::PathPrefix(text)
         }
         _ => {
