@@ -81,19 +81,9 @@ impl Num {
         self.0
     }
 
-    /// Reads a decimal number: sign, digits, fraction, exponent, and blanks around. No hexadecimal, no infinities, and
-    /// no grouping, since `1,000` is one thousand here and one there.
+    /// The finite number that a text is.
     pub(crate) fn parse(text: &[u8]) -> Option<Num> {
-        let text = text.trim_ascii();
-        if text.is_empty() || text.len() > 64 {
-            return None;
-        }
-        let digits = text.strip_prefix(b"-").or(text.strip_prefix(b"+")).unwrap_or(text);
-        let allowed = |byte: &u8| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-');
-        if !digits.first()?.is_ascii_digit() || !digits.iter().all(allowed) || digits.ends_with(b".") {
-            return None;
-        }
-        Num::new(std::str::from_utf8(text).ok()?.parse().ok()?)
+        Num::new(number(text)?)
     }
 
     pub(crate) fn to_bytes(self) -> [u8; 8] {
@@ -119,6 +109,17 @@ impl fmt::Display for Num {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
     }
+}
+
+/// Reads a decimal number as servers do: sign, digits, fraction, exponent, and blanks around. It may have any length,
+/// since the values are bounded where they come from, and lack the digits on one side of its point. One past the
+/// largest is infinite, so that it compares like the huge number it is; it equals no literal.
+///
+/// No hexadecimal, no `inf`, and no grouping, since `1,000` is one thousand here and one there.
+pub(crate) fn number(text: &[u8]) -> Option<f64> {
+    let text = std::str::from_utf8(text).ok()?.trim_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);
+    let allowed = |byte: u8| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-');
+    if text.bytes().all(allowed) { text.parse().ok() } else { None }
 }
 
 /// An address range.
@@ -306,13 +307,39 @@ mod tests {
 
     #[test]
     fn numbers_are_plain_decimals() {
-        for (text, value) in [("52001", 52001.0), (" -1.5 ", -1.5), ("+2", 2.0), ("1e3", 1000.0), ("-0", 0.0)]
-        {
+        let cases = [("52001", 52001.0), (" -1.5 ", -1.5), ("+2", 2.0), ("1e3", 1000.0), ("-0", 0.0)];
+        for (text, value) in cases {
             assert_eq!(Num::parse(text.as_bytes()), Num::new(value), "{text}");
         }
-        for text in ["", "-", "1,000", "0x10", "inf", "nan", "1.", ".5", "1e", "1e999", "5 5", "१"] {
+        for text in ["", "-", ".", "1,000", "0x10", "inf", "nan", "1e", "e5", ".e3", "5 5", "1.2.3", "१"] {
+            assert_eq!(number(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_spelling_that_servers_read_is_a_number_however_long() {
+        let long = [
+            format!("101.{}", "0".repeat(5000)),
+            format!("{}101", "0".repeat(5000)),
+            format!(" \u{b}101.{}1\u{c}", "0".repeat(60)),
+        ];
+        for text in &long {
+            assert_eq!(number(text.as_bytes()), Some(101.0), "{text}");
+        }
+        for (text, value) in [("101.", 101.0), (".5e9", 5e8), ("-.5", -0.5), ("1.e3", 1000.0)] {
+            assert_eq!(number(text.as_bytes()), Some(value), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_past_the_largest_are_infinite_and_no_literal() {
+        let digits = "9".repeat(400);
+        for text in ["9e400", "9e99999999999999999999", digits.as_str()] {
+            assert_eq!(number(text.as_bytes()), Some(f64::INFINITY), "{text}");
+            assert_eq!(number(format!("-{text}").as_bytes()), Some(f64::NEG_INFINITY), "{text}");
             assert_eq!(Num::parse(text.as_bytes()), None, "{text}");
         }
+        assert_eq!(number(b"9e-400"), Some(0.0));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::atom::{AtomId, Compare, Num, Test, address_bits, under};
+use crate::atom::{AtomId, Compare, Test, address_bits, number, under};
 use crate::body::Reach;
 use crate::dnf::Literal;
 use crate::field::{FieldId, Origin, id};
@@ -161,9 +161,7 @@ pub(crate) fn holds(test: &Test, value: &[u8], rules: &Ruleset, caches: &mut Cac
         Test::PathPrefix(prefix) => under(value, prefix),
         Test::Matches { regex, .. } => caches.is_match(*regex, &rules.table.regexes[*regex as usize], value),
         Test::Exists => true,
-        Test::Number(..) | Test::NumberIn(_) => {
-            Num::parse(value).is_some_and(|value| number_holds(test, value.get()))
-        }
+        Test::Number(..) | Test::NumberIn(_) => number(value).is_some_and(|value| number_holds(test, value)),
         Test::InNets(_) => false,
     }
 }

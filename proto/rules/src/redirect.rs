@@ -29,6 +29,12 @@ impl Template {
                 "write https://${host}${path} or /path".into(),
             ));
         }
+        if source.contains('\\') {
+            return Err((
+                format!("the location {source:?} has a backslash, which browsers read as /"),
+                "write / or %5C".into(),
+            ));
+        }
         let mut pieces = Vec::new();
         let mut rest = source;
         while let Some(at) = rest.find("${") {
@@ -54,44 +60,91 @@ impl Template {
         if !rest.is_empty() {
             pieces.push(Piece::Literal(rest.to_owned()));
         }
+        if !names_its_site(&pieces) {
+            return Err((
+                format!("the location {source:?} leaves it to the request to which site it leads"),
+                "write the host or ${host} after //, and a / before ${query}".into(),
+            ));
+        }
         Ok(Template(pieces))
     }
 
-    /// The location for a request. Bytes that could end the header or the host are percent-encoded, and a location
-    /// that starts with the path cannot turn into another site (`//evil.example`).
+    /// The location for a request. Bytes that could end the header or the host are percent-encoded. What the request
+    /// fills in behind nothing but slashes has one slash in front, as two would begin another site's name
+    /// (`//evil.example`).
     pub(crate) fn fill(&self, request: &Request<'_>) -> String {
         let mut location = String::new();
-        for piece in &self.0 {
+        for (at, piece) in self.0.iter().enumerate() {
+            let begins = matches!((at, piece), (0, Piece::Literal(_)) | (_, Piece::Host));
+            let bare = !begins && names_nothing(&location);
+            if bare {
+                location.clear();
+                location.push('/');
+            }
+            let rest = |bytes| if bare { without_slashes(bytes) } else { bytes };
             match piece {
+                Piece::Literal(text) if bare => location.push_str(text.trim_start_matches('/')),
                 Piece::Literal(text) => location.push_str(text),
-                Piece::Host => encode(request.host, &mut location),
-                Piece::Path => {
-                    let mut path = request.path;
-                    if location.is_empty() {
-                        while path.starts_with(b"//") {
-                            path = &path[1..];
-                        }
-                    }
-                    encode(path, &mut location);
-                }
+                Piece::Host => encode(request.host, in_host, &mut location),
+                Piece::Path => encode(rest(request.path), in_path_or_query, &mut location),
                 Piece::Query if request.query.is_empty() => {
                     // An empty query leaves no lone separator.
                     if location.ends_with(['?', '&']) {
                         location.pop();
                     }
                 }
-                Piece::Query => encode(request.query, &mut location),
+                Piece::Query => encode(rest(request.query), in_path_or_query, &mut location),
             }
         }
         location
     }
 }
 
-fn encode(bytes: &[u8], location: &mut String) {
+/// Whether no request can choose the site: behind `//` come a host and its end before anything that it says freely.
+fn names_its_site(pieces: &[Piece]) -> bool {
+    let Some((Piece::Literal(first), others)) = pieces.split_first() else { return true };
+    let Some(rest) = ["https://", "http://", "//"].iter().find_map(|start| first.strip_prefix(start)) else {
+        return true;
+    };
+    let mut named = false;
+    for piece in [&Piece::Literal(rest.to_owned())].into_iter().chain(others) {
+        match piece {
+            Piece::Literal(text) => {
+                let end = text.find(['/', '?', '#']);
+                named |= end.unwrap_or(text.len()) > 0;
+                if end.is_some() {
+                    return named;
+                }
+            }
+            Piece::Host => named = true,
+            // A path begins with a slash.
+            Piece::Path => return named,
+            Piece::Query => return false,
+        }
+    }
+    named
+}
+
+/// Whether a location has neither host nor path yet; behind a scheme so if the request came without a host.
+fn names_nothing(location: &str) -> bool {
+    matches!(location.trim_end_matches('/'), "" | "http:" | "https:")
+}
+
+fn without_slashes(bytes: &[u8]) -> &[u8] {
+    &bytes[bytes.iter().position(|&byte| byte != b'/').unwrap_or(bytes.len())..]
+}
+
+fn in_host(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~[]:".contains(&byte)
+}
+
+fn in_path_or_query(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte)
+}
+
+fn encode(bytes: &[u8], plain: fn(u8) -> bool, location: &mut String) {
     for &byte in bytes {
-        if byte.is_ascii_graphic()
-            && !matches!(byte, b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}')
-        {
+        if plain(byte) {
             location.push(char::from(byte));
         } else {
             location.push_str(&format!("%{byte:02X}"));
@@ -128,9 +181,64 @@ mod tests {
     }
 
     #[test]
+    fn what_a_request_fills_in_first_stays_on_the_site() {
+        for (template, host, path, query, location) in [
+            ("/${path}", "h", "/evil.example", "", "/evil.example"),
+            ("/${path}", "h", "///evil.example", "", "/evil.example"),
+            ("/${path}", "h", "/\\evil.example", "", "/%5Cevil.example"),
+            ("/${path}", "h", "/", "", "/"),
+            ("${path}", "h", "*", "", "/*"),
+            ("/${query}", "h", "/", "/evil.example", "/evil.example"),
+            ("/${query}", "h", "/", "\\evil.example", "/%5Cevil.example"),
+            ("/${query}${path}", "h", "/evil.example", "", "/evil.example"),
+            ("/${query}/evil.example", "h", "/", "", "/evil.example"),
+            ("/?${query}${path}", "h", "/evil.example", "", "/evil.example"),
+            ("${path}${path}", "h", "/", "", "/"),
+            ("/${host}${path}", "", "/evil.example", "", "/evil.example"),
+            ("/${host}", "/evil.example", "/", "", "/%2Fevil.example"),
+            // Without a host there is no site to name.
+            ("https://${host}${path}", "", "/evil.example/x", "", "/evil.example/x"),
+            ("https://${host}/new${path}", "", "/x", "", "/new/x"),
+            ("https://${host}${path}", "[2001:db8::1]", "/x", "", "https://[2001:db8::1]/x"),
+            ("https://${host}/", "a@b/c", "/", "", "https://a%40b%2Fc/"),
+            ("//${host}${path}", "a.example", "//x", "", "//a.example//x"),
+        ] {
+            assert_eq!(fill(template, host, path, query), location, "{template} of {host} {path} {query}");
+        }
+    }
+
+    #[test]
     fn wrong_templates_are_refused() {
         for template in ["", "ftp://x", "/a b", "/${hots}", "/${host", "x"] {
             assert!(Template::parse(template).is_err(), "{template}");
+        }
+    }
+
+    #[test]
+    fn templates_whose_site_a_request_could_choose_are_refused() {
+        for template in [
+            "https://${path}",
+            "https:///x",
+            "https://",
+            "http://?${query}",
+            "https://a.example${query}",
+            "https://${query}/x",
+            "https://${host}${query}",
+            "//${path}",
+            "//a.example${query}",
+            "/\\a.example",
+            "https://a.example\\${path}",
+        ] {
+            assert!(Template::parse(template).is_err(), "{template}");
+        }
+        for template in [
+            "https://a.example",
+            "https://${host}?${query}",
+            "//a${path}?${query}",
+            "/${query}",
+            "/a/${query}",
+        ] {
+            assert!(Template::parse(template).is_ok(), "{template}");
         }
     }
 }

@@ -127,7 +127,7 @@ enum Place {
     Header(u32),
     /// Exists without text.
     Opaque,
-    /// Exists, and its text is past the cap.
+    /// Exists, and its text is unknown.
     Long,
 }
 
@@ -219,7 +219,7 @@ impl Gathered {
         }
     }
 
-    /// Whether the value's text is past the cap.
+    /// Whether the value exists and its text is unknown.
     pub(crate) fn is_long(found: Found) -> bool {
         found.place == Place::Long
     }

@@ -243,3 +243,42 @@ fn explain_says_which_comparison_stopped_each_rule() {
     let json = serde_json::to_value(&explanation).unwrap();
     assert_eq!(json["rules"][0]["failed"][0]["value"], "\"7\"");
 }
+
+#[test]
+fn a_number_is_compared_however_it_is_spelled() {
+    let rules = compile(&[
+        route("query", r#"query("a") > 100"#),
+        route("equal", r#"query("a") == 101 || json("/a") in [101, 102]"#),
+        route("json", r#"json("/a") > 100"#),
+    ]);
+    let zeros = "0".repeat(70);
+    let spellings =
+        ["101", "101.", ".5e9", "9e400", &format!("101.{zeros}"), &format!("{zeros}101"), &"9".repeat(71)];
+    for text in spellings {
+        assert_eq!(
+            complete(&rules, &Witness { query: format!("a={text}"), ..get("/") }),
+            ["query"],
+            "{text}"
+        );
+    }
+    for text in ["9e400", &"9".repeat(71), &format!("\"{zeros}110.\"")] {
+        let body = format!("{{\"a\":{text}}}");
+        assert_eq!(complete(&rules, &post("application/json", &body)), ["json"], "{text}");
+    }
+    // What is no number is settled: no comparison with a number holds for it.
+    let denied = compile(&[RuleSpec { unknown: Unknown::Deny, ..route("large", r#"json("/a") > 100"#) }]);
+    assert!(complete(&denied, &post("application/json", r#"{"a":"many"}"#)).is_empty());
+}
+
+#[test]
+fn a_number_past_the_largest_equals_none() {
+    let rules = compile(&[
+        route("equal", r#"query("a") in [0, 1, 9007199254740991]"#),
+        route("less", r#"query("a") < -9007199254740991"#),
+        route("not", r#"query("a") != 1"#),
+    ]);
+    let query = |query: &str| complete(&rules, &Witness { query: query.into(), ..get("/") });
+    assert_eq!(query("a=9e400"), ["not"]);
+    assert_eq!(query("a=-9e400"), ["less"]);
+    assert_eq!(query("a=9e-400"), ["equal"]);
+}

@@ -109,7 +109,9 @@ const PATHS: [&str; 12] = [
     "*",
     "/a//b",
 ];
-const VALUES: [&str; 8] = ["1", "2", "10", "x", "xy", "", "1.0", "a b"];
+const VALUES: [&str; 12] = ["1", "2", "10", "x", "xy", "", "1.0", "a b", "10.", ".5e1", "9e400", LONG];
+/// Ten, in more digits than a number needs.
+const LONG: &str = "0000000000000000000000000000000000000000000000000000000000000000000010.0";
 const NAMES: [&str; 3] = ["p", "q", "x-r"];
 const NETS: [&str; 5] = ["10.0.0.0/8", "10.1.0.0/16", "10.1.2.3", "2001:db8::/32", "0.0.0.0/0"];
 const ADDRESSES: [&str; 5] = ["10.1.2.3", "10.9.9.9", "192.0.2.1", "2001:db8::1", "::ffff:10.1.2.3"];
@@ -150,6 +152,8 @@ fn path_test() -> BoxedStrategy<Test> {
 fn atom() -> BoxedStrategy<Expr> {
     let number =
         || (pick(&["<", "<=", ">", ">=", "==", "!="]), 0..12i32).prop_map(|(op, n)| Test::Number(op, n));
+    // Ports and sizes below 0 are refused.
+    let size = || number().prop_filter("there is one", |test| !matches!(test, Test::Number("<", 0)));
     let value = || prop_oneof![3 => text_test(&VALUES), 1 => Just(Test::Exists), 1 => number()];
     let named = prop_oneof![
         pick(&NAMES).prop_map(Field::Query),
@@ -165,8 +169,8 @@ fn atom() -> BoxedStrategy<Expr> {
         4 => path_test().prop_map(|test| Expr::Atom(Field::Path, test)),
         1 => text_test(&HOSTS).prop_map(|test| Expr::Atom(Field::Sni, test)),
         2 => prop::collection::vec(pick(&NETS), 1..3).prop_map(|nets| Expr::Atom(Field::ClientIp, Test::In(nets))),
-        1 => number().prop_map(|test| Expr::Atom(Field::ClientPort, test)),
-        1 => number().prop_map(|test| Expr::Atom(Field::BodySize, test)),
+        1 => size().prop_map(|test| Expr::Atom(Field::ClientPort, test)),
+        1 => size().prop_map(|test| Expr::Atom(Field::BodySize, test)),
         6 => (named, value()).prop_map(|(field, test)| Expr::Atom(field, test)),
     ]
     .boxed()

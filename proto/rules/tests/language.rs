@@ -63,12 +63,45 @@ fn every_error_has_its_position_and_remedy() {
         (r#"json("a") == 1"#, 6, "json(\"a\")", "/order/0/total"),
         (r#"xml("a//b") == 1"#, 5, "the XML path \"a//b\"", "local names"),
         (r#"xml.p:a == 1"#, 5, "the XML path \"p:a\"", "local names"),
+        (r#"query("a") == 1."#, 15, "1. is not a number", "decimal digits"),
         (r#"query("a") == 1x"#, 15, "1x is not a number", "decimal digits"),
         (r#"query("a") == 9007199254740993"#, 15, "too large", "as text"),
         (r#"query("a") in [1, "b"]"#, 19, "both text and numbers", "||"),
         (r#"query("a") == true"#, 15, "compared with true", "exists"),
         (r#"tls.version == "1.3""#, 16, "never holds", "TLSv1.3"),
         (r#"query == "a""#, 7, "unexpected '=='", ""),
+        (r#"path == "/a%2fb""#, 9, "never holds", "write path == \"/a%2Fb\""),
+        (r#"path != "/%41""#, 9, "never holds", "write path == \"/A\""),
+        (r#"path == "/café""#, 9, "never holds", "write path == \"/caf%C3%A9\""),
+        (r#"path == "/a b""#, 9, "never holds", "write path == \"/a%20b\""),
+        (r#"path == "/a\\b""#, 9, "never holds", "write path == \"/a%5Cb\""),
+        (r#"path == "/100%""#, 9, "never holds", "write path == \"/100%25\""),
+        (r#"path in ["/x", "/a/../b"]"#, 16, "path == \"/a/../b\" never holds", "write path == \"/b\""),
+        (r#"path == "/a?b=1""#, 9, "never holds", "write path == \"/a\" and compare query(\"..\")"),
+        (r#"path == "/a#b""#, 9, "never holds", "write path == \"/a\""),
+        (r#"path == "/%00""#, 9, "never holds", "leave it out"),
+        (r#"path.path_prefix("/%7Euser")"#, 18, "never holds", "write path.path_prefix(\"/~user\")"),
+        (r#"path.path_prefix("/a/..")"#, 18, "never holds", "write path.path_prefix(\"/\")"),
+        (r#"path.path_prefix("/a%2")"#, 18, "never holds", "write path.path_prefix(\"/a%252\")"),
+        (r#"path.path_prefix("//")"#, 18, "empty segment", "write path.starts_with(\"//\")"),
+        (r#"path.path_prefix("/a//")"#, 18, "empty segment", "write path.starts_with(\"/a//\")"),
+        (r#"path.starts_with("/a/./b")"#, 18, "never holds", "write path.starts_with(\"/a/b\")"),
+        (r#"path.starts_with("/a%e")"#, 18, "never holds", "write path.starts_with(\"/a%E\")"),
+        (r#"path.starts_with("/a?")"#, 18, "never holds", "write path == \"/a\" and compare query(\"..\")"),
+        (r#"host == "münchen.de""#, 9, "never holds", "xn--"),
+        (r#"host in ["a", "*.example.com"]"#, 15, "never holds", "host.ends_with(\".example.com\")"),
+        (r#"host == "a b""#, 9, "never holds", "as in \"a.example\""),
+        (r#"host == "a.example/x""#, 9, "never holds", "as in \"a.example\""),
+        (r#"host == "::1""#, 9, "never holds", "write \"[::1]\""),
+        (r#"host == "[::1]:80""#, 9, "never holds", "local.port"),
+        (r#"host == "[::x]""#, 9, "never holds", "as in \"a.example\" or \"[2001:db8::1]\""),
+        (r#"method in ["GET", "CONNECT"]"#, 19, "method == \"CONNECT\" never holds", "leave it out"),
+        (r#"client.port == 70000"#, 16, "client.port == 70000 never holds", "as in 443"),
+        (r#"local.port in [80, 1.5]"#, 20, "local.port == 1.5 never holds", "as in 443"),
+        (r#"client.port > 65535"#, 15, "client.port > 65535 never holds", "as in 443"),
+        (r#"body.size < 0"#, 13, "body.size < 0 never holds", "as in 1000"),
+        (r#"body.size == -1"#, 14, "body.size == -1 never holds", "as in 1000"),
+        (r#"body.size <= -0.5"#, 14, "body.size <= -0.5 never holds", "as in 1000"),
     ] {
         let error = error(when);
         assert_eq!((error.line, error.column), (1, column), "{when}: {error}");
@@ -91,7 +124,7 @@ fn length_depth_and_number_of_comparisons_are_bounded() {
 
 #[test]
 fn columns_count_characters() {
-    assert_eq!(error(r#"path == "/é" && hots == "a""#).column, 17);
+    assert_eq!(error(r#"query("é") == "a" && hots == "a""#).column, 22);
 }
 
 #[test]
@@ -105,7 +138,11 @@ fn the_whole_language_is_accepted() {
         r#"client.ip in ["10.0.0.0/8", "2001:db8::/32"] && local.ip == "::1""#,
         r#"tls.client_subject.matches(r"CN=\w+") && tls.alpn == "h2" && tls.version == "TLSv1.3""#,
         r#"body.size <= 1000 && form("a").contains("\x00\"\\")"#,
-        r#"path == "*" || host == "[::1]""#,
+        r#"path == "*" || host in ["[::1]", "a_b.example", "1.2.3.4", ""]"#,
+        r#"path in ["/a%2Fb", "/~user/.x/..y/", "/caf%C3%A9", "//a//", "/*/{x}|\"^`<>", "/%252e"]"#,
+        r#"path.path_prefix("/") && path.path_prefix("//a/") && path.starts_with("//")"#,
+        r#"path.starts_with("/a/..") && path.starts_with("/a%") && path.starts_with("/a%2") && path.ends_with("%2f")"#,
+        r#"client.port in [0, 65535] && local.port >= 65535 && body.size <= 0 && body.size > 1.5"#,
     ] {
         assert_eq!(errors(rule(when)), [], "{when}");
     }
@@ -123,6 +160,7 @@ fn actions_that_contradict_each_other_are_refused() {
             "redirect_status = 200",
         ),
         (RuleSpec { redirect: Some("/${hots}".into()), ..base() }, "unknown placeholder"),
+        (RuleSpec { redirect: Some("https://${path}".into()), ..base() }, "to which site"),
         (RuleSpec { deny: Some(200), ..base() }, "deny = 200"),
         (RuleSpec { route: Some(String::new()), ..base() }, "empty"),
         (RuleSpec { name: String::new(), ..base() }, "name is empty"),

@@ -15,6 +15,7 @@ pub(crate) use trie::Trie;
 use std::collections::HashMap;
 
 use crate::field::{Field, FieldId, Fields, Format};
+use crate::lang;
 use crate::spec::Limits;
 
 /// How far a body could be read.
@@ -34,7 +35,7 @@ pub(crate) enum Value<'v> {
     Text(&'v [u8]),
     /// An object, array or file: exists, but is no text.
     Opaque,
-    /// Longer than the cap: exists, and its text is unknown.
+    /// Exists, and its text is unknown: longer than the cap, or a file to some servers only.
     Long,
 }
 
@@ -58,7 +59,7 @@ pub(crate) enum Media<'a> {
     Xml,
     UrlEncoded,
     Multipart(&'a [u8]),
-    /// Encoded (compressed), or of contradictory types: the fields are undecidable.
+    /// Encoded (compressed), or of several types or of none that can be read: the fields are undecidable.
     Opaque,
 }
 
@@ -82,6 +83,9 @@ impl Media<'_> {
         }
         let end = value.iter().position(|&byte| byte == b';').unwrap_or(value.len());
         let (essence, parameters) = (value[..end].trim_ascii(), &value[end..]);
+        if !one_type(essence, parameters) {
+            return Media::Opaque;
+        }
         let is = |name: &str| essence.eq_ignore_ascii_case(name.as_bytes());
         let suffix = |name: &str| {
             essence
@@ -111,6 +115,22 @@ impl Media<'_> {
             Media::Other | Media::Opaque => None,
         }
     }
+}
+
+/// Whether a Content-Type is one media type (RFC 9110 section 8.3.1). Of a list, as two lines joined are, servers take
+/// the first, the last or none.
+fn one_type(essence: &[u8], parameters: &[u8]) -> bool {
+    let mut quoted = false;
+    let listed = parameters.iter().any(|&byte| {
+        quoted ^= byte == b'"';
+        byte == b',' && !quoted
+    });
+    let Some(slash) = memchr::memchr(b'/', essence) else { return false };
+    !listed && is_token(&essence[..slash]) && is_token(&essence[slash + 1..])
+}
+
+fn is_token(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|&byte| lang::is_token(byte))
 }
 
 /// What a rule set wants to know of bodies.
@@ -198,6 +218,27 @@ mod tests {
         assert_eq!(Media::of(&[json, (b"content-encoding", b"gzip")]), Media::Opaque);
         assert_eq!(Media::of(&[json, (b"Content-Encoding", b"identity")]), Media::Json);
         assert_eq!(Media::of(&[json, (b"content-type", b"text/xml")]), Media::Opaque);
+    }
+
+    #[test]
+    fn a_content_type_that_is_not_one_type_is_opaque() {
+        for text in [
+            "application/json, text/plain",
+            "application/json; charset=utf-8, text/plain",
+            "application/json text/plain",
+            "application/json/x",
+            "json",
+            "/json",
+            "application/",
+            "application /json",
+            "",
+        ] {
+            let media = Media::of(&[(b"Content-Type", text.as_bytes())]);
+            assert_eq!(media, Media::Opaque, "{text}");
+        }
+        for text in ["application/json; x=\"a, b\"", " application/json ;", "application/vnd.a!b+json"] {
+            assert_eq!(Media::of(&[(b"content-type", text.as_bytes())]), Media::Json, "{text}");
+        }
     }
 
     fn alphabet() -> impl Strategy<Value = Vec<u8>> {

@@ -1,10 +1,13 @@
 //! `multipart/form-data` (RFC 7578): simple fields are values, files exist without a value.
+//!
+//! There are servers that go by lines and by substrings where the RFCs have a grammar. A body in which they could see
+//! other fields than a strict reader is broken, as a malformed one is.
 
 use std::collections::HashMap;
 
 use memchr::memmem;
 
-use super::{Reach, Sink, Value};
+use super::{Reach, Sink, Value, is_token};
 use crate::field::FieldId;
 use crate::spec::Limits;
 
@@ -12,23 +15,45 @@ use crate::spec::Limits;
 const PART_HEAD_MAX: usize = 4096;
 
 /// The `boundary` among the parameters of a Content-Type (RFC 2046 section 5.1.1: 1 to 70 characters).
-pub(super) fn boundary(parameters: &[u8]) -> Option<&[u8]> {
-    let value = parameter(parameters, b"boundary")?;
-    (!value.is_empty() && value.len() <= 70).then_some(value)
+pub(super) fn boundary(text: &[u8]) -> Option<&[u8]> {
+    let mut boundary = None;
+    parameters(text, |name, value| {
+        if name.eq_ignore_ascii_case(b"boundary") {
+            return once(&mut boundary, value);
+        }
+        // There are servers that go by the first place where the word occurs.
+        (boundary.is_some() || !mentions_boundary(name) && !mentions_boundary(value)).then_some(())
+    })?;
+    boundary.filter(|value| !value.is_empty() && value.len() <= 70)
 }
 
-/// The value of a parameter after `;`. Quoted values with escapes are refused: parsers differ about them.
-fn parameter<'a>(mut rest: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
-    let mut found = None;
+fn mentions_boundary(text: &[u8]) -> bool {
+    memmem::find(&text.to_ascii_lowercase(), b"boundary").is_some()
+}
+
+/// Keeps a value that may be given once: parsers differ about which of several counts.
+fn once<'a>(kept: &mut Option<&'a [u8]>, value: &'a [u8]) -> Option<()> {
+    kept.replace(value).is_none().then_some(())
+}
+
+/// Gives `take` the name and value of each parameter, the first `;` included in `rest`. `None` if `take` says so, or
+/// if parsers differ about the parameters: about escapes in quoted values, where other values end, and names that are
+/// no tokens or that say how the value is encoded or continued (RFC 2231), of which only `filename*` is harmless.
+fn parameters<'a>(mut rest: &'a [u8], mut take: impl FnMut(&'a [u8], &'a [u8]) -> Option<()>) -> Option<()> {
     loop {
         rest = rest.trim_ascii_start();
-        let Some(after) = rest.strip_prefix(b";") else { return if rest.is_empty() { found } else { None } };
-        rest = after.trim_ascii_start();
         if rest.is_empty() {
-            return found;
+            return Some(());
+        }
+        rest = rest.strip_prefix(b";")?.trim_ascii_start();
+        if rest.is_empty() {
+            return Some(());
         }
         let equals = memchr::memchr(b'=', rest)?;
         let name = rest[..equals].trim_ascii();
+        if !is_token(name) || (name.contains(&b'*') && !name.eq_ignore_ascii_case(b"filename*")) {
+            return None;
+        }
         rest = &rest[equals + 1..];
         let value;
         if let Some(quoted) = rest.strip_prefix(b"\"") {
@@ -41,14 +66,16 @@ fn parameter<'a>(mut rest: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
         } else {
             let end = memchr::memchr(b';', rest).unwrap_or(rest.len());
             value = rest[..end].trim_ascii();
-            rest = &rest[end..];
-        }
-        if name.eq_ignore_ascii_case(wanted) {
-            if found.is_some() {
+            // An encoded value has two apostrophes (RFC 8187); elsewhere some servers take them for quotes.
+            let apostrophes = if name.ends_with(b"*") { 2 } else { 0 };
+            if value.iter().any(|byte| b"\",\\ \t".contains(byte))
+                || value.iter().filter(|&&byte| byte == b'\'').count() != apostrophes
+            {
                 return None;
             }
-            found = Some(value);
+            rest = &rest[end..];
         }
+        take(name, value)?;
     }
 }
 
@@ -60,65 +87,107 @@ pub(super) fn read(
     limits: &Limits,
     sink: &mut dyn Sink,
 ) -> Reach {
+    let marker = [b"--", boundary].concat();
     let ran_out = if whole { Reach::Broken } else { Reach::Cut };
-    let delimiter = [b"\r\n--", boundary].concat();
-    let finder = memmem::Finder::new(&delimiter);
-    // The first delimiter may stand at the very start, without its line end.
-    let mut rest = match bytes.strip_prefix(&delimiter[2..]) {
-        Some(rest) => rest,
-        None => match finder.find(bytes) {
-            Some(at) => &bytes[at + delimiter.len()..],
-            None => return ran_out,
-        },
-    };
+    let delimiters = Delimiters { finder: memmem::Finder::new(&marker), bytes, ran_out };
+    walk(wanted, &delimiters, whole, limits, sink).unwrap_or_else(|reach| reach)
+}
+
+/// The delimiters of a body, in order.
+struct Delimiters<'b> {
+    finder: memmem::Finder<'b>,
+    bytes: &'b [u8],
+    /// What it means if there is none.
+    ran_out: Reach,
+}
+
+impl Delimiters<'_> {
+    /// Where the next one begins. It stands at the start of the body or of a line that CRLF begins; servers that look
+    /// for it after a bare LF, or within a line, would see other parts, so that there it breaks the body.
+    fn next(&self, from: usize) -> Result<usize, Reach> {
+        let at = from + self.finder.find(&self.bytes[from..]).ok_or(self.ran_out)?;
+        if at == 0 || self.bytes[..at].ends_with(b"\r\n") { Ok(at) } else { Err(Reach::Broken) }
+    }
+
+    fn within(&self, bytes: &[u8]) -> bool {
+        self.finder.find(bytes).is_some()
+    }
+}
+
+/// How far the parts go, or why they end early.
+fn walk(
+    wanted: &HashMap<Vec<u8>, FieldId>,
+    delimiters: &Delimiters<'_>,
+    whole: bool,
+    limits: &Limits,
+    sink: &mut dyn Sink,
+) -> Result<Reach, Reach> {
+    let bytes = delimiters.bytes;
+    let mut at = delimiters.next(0)?;
     for _ in 0..limits.body_parts_max {
+        let rest = &bytes[at + delimiters.finder.needle().len()..];
         if rest.starts_with(b"--") {
-            // What follows the last delimiter is ignored (RFC 2046 section 5.1).
-            return if whole { Reach::Whole } else { Reach::Cut };
+            // What follows the last delimiter is ignored (RFC 2046 section 5.1), but not by all if it looks like parts.
+            return match delimiters.within(rest) {
+                true => Err(Reach::Broken),
+                false => Ok(if whole { Reach::Whole } else { Reach::Cut }),
+            };
         }
-        let padding = rest.iter().position(|&byte| byte != b' ' && byte != b'\t').unwrap_or(rest.len());
-        let Some(part) = rest[padding..].strip_prefix(b"\r\n") else {
-            return if rest.len() - padding < 2 { ran_out } else { Reach::Broken };
-        };
-        let Some(head_end) = memmem::find(&part[..part.len().min(PART_HEAD_MAX)], b"\r\n\r\n") else {
-            return if part.len() >= PART_HEAD_MAX { Reach::Broken } else { ran_out };
-        };
-        let Some((name, file)) = head(&part[..head_end]) else { return Reach::Broken };
+        let (part, start) = part(delimiters, rest)?;
+        at = delimiters.next(start)?;
         // A delimiter may follow the head directly: its line end is then the head's.
-        let content = &part[head_end + 2..];
-        let Some(end) = finder.find(content) else { return ran_out };
-        let value = content.get(2..end).unwrap_or_default();
-        if let Some(&field) = wanted.get(name) {
+        let value = bytes.get(start..at - 2).unwrap_or_default();
+        if let Some(&field) = wanted.get(part.name) {
             sink.value(
                 field,
-                match file {
-                    true => Value::Opaque,
-                    false if value.len() > limits.body_value_bytes_max => Value::Long,
-                    false => Value::Text(value),
+                match part.file {
+                    Some(file) => file,
+                    None if value.len() > limits.body_value_bytes_max => Value::Long,
+                    None => Value::Text(value),
                 },
             );
         }
-        rest = &content[end + delimiter.len()..];
     }
-    Reach::Broken
+    Err(Reach::Broken)
 }
 
-/// Name of a part, and whether it is a file. `None` if the head is not understood.
-fn head(head: &[u8]) -> Option<(&[u8], bool)> {
+/// The part whose head begins in `rest`, right after its delimiter, and where its value begins in the body.
+fn part<'b>(delimiters: &Delimiters<'_>, rest: &'b [u8]) -> Result<(Part<'b>, usize), Reach> {
+    let padding = rest.iter().position(|&byte| byte != b' ' && byte != b'\t').unwrap_or(rest.len());
+    let Some(part) = rest[padding..].strip_prefix(b"\r\n") else {
+        return Err(if rest.len() - padding < 2 { delimiters.ran_out } else { Reach::Broken });
+    };
+    let Some(end) = memmem::find(&part[..part.len().min(PART_HEAD_MAX)], b"\r\n\r\n") else {
+        return Err(if part.len() >= PART_HEAD_MAX { Reach::Broken } else { delimiters.ran_out });
+    };
+    let clean = !delimiters.within(&part[..end]);
+    let part_head = head(&part[..end]).filter(|_| clean).ok_or(Reach::Broken)?;
+    Ok((part_head, delimiters.bytes.len() - part.len() + end + 4))
+}
+
+/// What a part's head says.
+struct Part<'b> {
+    name: &'b [u8],
+    /// What stands for its text if it may be a file.
+    file: Option<Value<'static>>,
+}
+
+/// Reads a part's head. `None` if servers may read it differently.
+fn head(head: &[u8]) -> Option<Part<'_>> {
     let mut found = None;
     for line in head.split(|&byte| byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let colon = memchr::memchr(b':', line)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        // Blanks in front continue the line above, blanks before the colon and bare CRs are read one way or the other.
+        if !is_token(name) || line.contains(&b'\r') {
+            return None;
+        }
         if name.eq_ignore_ascii_case(b"content-disposition") {
-            let end = memchr::memchr(b';', value)?;
-            if found.is_some() || !value[..end].trim_ascii().eq_ignore_ascii_case(b"form-data") {
+            if found.is_some() {
                 return None;
             }
-            let parameters = &value[end..];
-            let lower = parameters.to_ascii_lowercase();
-            let file = memmem::find(&lower, b"filename").is_some();
-            found = Some((parameter(parameters, b"name")?, file));
+            found = Some(disposition(value)?);
         } else if name.eq_ignore_ascii_case(b"content-transfer-encoding") {
             let plain = [b"7bit".as_slice(), b"8bit", b"binary"];
             plain.iter().find(|plain| value.eq_ignore_ascii_case(plain))?;
@@ -127,12 +196,32 @@ fn head(head: &[u8]) -> Option<(&[u8], bool)> {
     found
 }
 
+/// Reads the Content-Disposition of a part that belongs to a form.
+fn disposition(value: &[u8]) -> Option<Part<'_>> {
+    let end = memchr::memchr(b';', value)?;
+    if !value[..end].trim_ascii().eq_ignore_ascii_case(b"form-data") {
+        return None;
+    }
+    let (mut name, mut file, mut encoded) = (None, false, false);
+    parameters(&value[end..], |parameter, value| {
+        file |= parameter.eq_ignore_ascii_case(b"filename");
+        encoded |= parameter.eq_ignore_ascii_case(b"filename*");
+        if parameter.eq_ignore_ascii_case(b"name") { once(&mut name, value) } else { Some(()) }
+    })?;
+    // RFC 7578 section 4.2 forbids `filename*`: to some servers it makes a file, others see a text without it.
+    Some(Part { name: name?, file: if file { Some(Value::Opaque) } else { encoded.then_some(Value::Long) } })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn values(body: &str, whole: bool) -> (Reach, Vec<String>) {
-        let wanted = HashMap::from([(b"a".to_vec(), 1)]);
+        values_of("a", body, whole)
+    }
+
+    fn values_of(name: &str, body: &str, whole: bool) -> (Reach, Vec<String>) {
+        let wanted = HashMap::from([(name.as_bytes().to_vec(), 1)]);
         let mut found = Vec::new();
         let mut keep = |_, value: Value<'_>| found.push(format!("{value:?}"));
         let reach = read(&wanted, b"x", body.as_bytes(), whole, &Limits::default(), &mut keep);
@@ -163,9 +252,89 @@ mod tests {
             "Content-Disposition: form-data; name=\"a\\\"b\"",
             "nonsense",
             "Content-Disposition: attachment; name=a",
+            "Content-Disposition: form-data; name=b; name*=utf-8''a",
+            "Content-Disposition: form-data; name*0=a; name=b",
+            "Content-Disposition: form-data; name=b; filename*0=f",
+            "Content-Disposition: form-data; filename*=x';name=\"q';name=a;\"",
+            "Content-Disposition: form-data; name=b; x; name=a",
+            "Content-Disposition: form-data; name=b\";x=\";name=a;\"",
+            "Content-Disposition: form-data; name='a'",
+            "Content-Disposition: form-data; name=b,name=a",
+            "Content-Disposition: form-data; name=b;\r\n name=\"a:\"",
+            "Content-Disposition : form-data; name=a\r\nContent-Disposition: form-data; name=b",
+            "x: y\rContent-Disposition: form-data; name=a\r\nContent-Disposition: form-data; name=b",
         ] {
             assert_eq!(values(&format!("--x\r\n{head}\r\n\r\n1\r\n--x--"), true).0, Reach::Broken, "{head}");
         }
+    }
+
+    #[test]
+    fn a_boundary_that_parsers_end_differently_is_none() {
+        for (text, expected) in [
+            ("; boundary=----=_Part/1.2:3?", Some("----=_Part/1.2:3?")),
+            (";charset=utf-8; BOUNDARY=\"x, y\" ;", Some("x, y")),
+            ("; boundary=x,y", None),
+            ("; boundary=x y", None),
+            ("; boundary='x'", None),
+            ("; boundary=x\"y\"", None),
+            ("; boundary=x; boundary=y", None),
+            ("; boundary*=utf-8''y; boundary=x", None),
+            ("; xboundary=y; boundary=x", None),
+            ("; x=\"Boundary=y\"; boundary=x", None),
+            ("; boundary=my-boundary; x=boundary", Some("my-boundary")),
+            ("; boundary=\"\"", None),
+        ] {
+            assert_eq!(boundary(text.as_bytes()), expected.map(str::as_bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_a_parameter_named_filename_makes_a_file() {
+        let text = Value::Text(b"1");
+        for (head, value) in [
+            ("name=a; filename=f", Value::Opaque),
+            ("FileName=\"\"; name=\"a\"", Value::Opaque),
+            ("name=a; filename*=utf-8''f; filename=f", Value::Opaque),
+            ("name=a; filename*=utf-8''f", Value::Long),
+            ("name=\"a\"; xfilename=1", text),
+            ("name=a; filenames=1", text),
+            ("name=a; x=\"; filename=f\"", text),
+        ] {
+            let body = format!("--x\r\nContent-Disposition: form-data; {head}\r\n\r\n1\r\n--x--");
+            assert_eq!(values(&body, true), (Reach::Whole, vec![format!("{value:?}")]), "{head}");
+        }
+        for name in ["filename", "myfilename"] {
+            let body = format!("--x\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n1\r\n--x--");
+            assert_eq!(values_of(name, &body, true).1, [format!("{:?}", Value::Text(b"1"))], "{name}");
+        }
+    }
+
+    const PART: &str = "Content-Disposition: form-data; name=a\r\n\r\n1\r\n";
+
+    #[test]
+    fn delimiters_that_only_lenient_servers_see_break_the_body() {
+        let hidden = "Content-Disposition: form-data; name=b\r\n\r\n";
+        for body in [
+            // After a bare LF or CR, or within a line: in the preamble, in a value, in a head, after the end.
+            format!("\n--x\r\n{PART}--x--\r\n"),
+            format!("preamble\n--x\r\n{hidden}1\r\n--x\r\n{PART}--x--\r\n"),
+            format!("--x\r\n{hidden}1\n--x\r\n{PART}--x--\r\n"),
+            format!("--x\r\n{hidden}1\r--x\r\n{PART}--x--\r\n"),
+            format!("--x\r\n{hidden}see --x\r\n{PART}--x--\r\n"),
+            format!("--x\r\ny: z\n--x\n{PART}--x--\r\n"),
+            format!("--x\r\ny: --x\r\n{PART}--x--\r\n"),
+            format!("--x\r\n{hidden}1\r\n--x--\r\n--x\r\n{PART}--x--\r\n"),
+            format!("--x\r\n{hidden}1\r\n--x--\n--x\n{PART}"),
+            format!("--x\r\n{hidden}1\r\n--x--x--x"),
+        ] {
+            assert_eq!(values(&body, true).0, Reach::Broken, "{body:?}");
+        }
+    }
+
+    #[test]
+    fn lines_before_the_first_delimiter_and_after_the_last_are_ignored() {
+        let body = format!("preamble\n-x\r\n--x\r\n{PART}--x--\r\nepilogue\n");
+        assert_eq!(values(&body, true), (Reach::Whole, vec![format!("{:?}", Value::Text(b"1"))]));
     }
 
     #[test]

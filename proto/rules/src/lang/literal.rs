@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use crate::atom::{Net, Num, Table, Test, address_bits};
+use super::spelling;
+use crate::atom::{Compare, Net, Num, Table, Test, address_bits};
 use crate::error::ConditionError;
 use crate::field::{Field, Kind};
 use crate::spec::Limits;
@@ -31,7 +32,7 @@ pub(super) fn number(digits: &str, negative: bool, at: usize) -> Result<Num, Con
         ConditionError::new(at, format!("{digits} is not a number"))
             .remedy("write decimal digits, as in 52000 or 0.5; quote addresses and names")
     };
-    let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') && !digits.ends_with('.');
     let number = Num::parse(digits.as_bytes()).filter(|_| plain).ok_or_else(malformed)?;
     if number.get() >= 9_007_199_254_740_992.0 {
         return Err(ConditionError::new(at, format!("{digits} is too large"))
@@ -52,7 +53,13 @@ pub(super) fn equality(field: &Field, literals: Vec<(Literal, usize)>) -> Result
         };
         match (field.kind(), literal) {
             (Kind::Text | Kind::TextOrNumber, Literal::Text(bytes)) => texts.push(exact(field, bytes, at)?),
-            (Kind::TextOrNumber | Kind::Number, Literal::Number(number)) => numbers.push(number),
+            (Kind::TextOrNumber, Literal::Number(number)) => numbers.push(number),
+            (Kind::Number, Literal::Number(number)) => {
+                if number.get().fract() != 0.0 || !(0.0..=largest(field)).contains(&number.get()) {
+                    return Err(out_of_range(field, "==", number, at));
+                }
+                numbers.push(number);
+            }
             (Kind::TextOrNumber, Literal::Bool(value)) if matches!(field, Field::Json(_)) => {
                 texts.push(value.to_string().into_bytes());
             }
@@ -94,6 +101,34 @@ pub(super) fn equality(field: &Field, literals: Vec<(Literal, usize)>) -> Result
     Ok(Test::OneOf(texts))
 }
 
+/// The test behind `<`, `<=`, `>` and `>=`.
+pub(super) fn comparison(
+    field: &Field,
+    compare: Compare,
+    number: Num,
+    at: usize,
+) -> Result<Test, ConditionError> {
+    // A comparison that holds for any value holds for the smallest or the largest.
+    let holds = |value| compare.holds(value, number.get());
+    if field.kind() == Kind::Number && !holds(0.0) && !holds(largest(field)) {
+        return Err(out_of_range(field, compare.sign(), number, at));
+    }
+    Ok(Test::Number(compare, number))
+}
+
+/// The largest value of a field that only has whole numbers from 0 on.
+fn largest(field: &Field) -> f64 {
+    if *field == Field::BodySize { f64::INFINITY } else { f64::from(u16::MAX) }
+}
+
+fn out_of_range(field: &Field, sign: &str, number: Num, at: usize) -> ConditionError {
+    let (why, remedy) = match field {
+        Field::BodySize => ("a size is a whole number from 0 on", "write a number of bytes, as in 1000"),
+        _ => ("a port is a whole number from 0 to 65535", "write a port, as in 443"),
+    };
+    ConditionError::new(at, format!("{field} {sign} {number} never holds")).why(why).remedy(remedy)
+}
+
 /// The test behind a method with a string.
 pub(super) fn method(
     field: &Field,
@@ -132,15 +167,28 @@ pub(super) fn method(
         .why("a path begins with /")
         .remedy(format!("write path.{name}(\"/{}\")", text.escape_ascii())));
     }
+    if *field == Field::Path && matches!(name, "starts_with" | "path_prefix") {
+        let show = |text: &[u8]| format!("path.{name}(\"{}\")", text.escape_ascii());
+        spelling::check_path(&text, name == "starts_with", argument_at, show)?;
+    }
     Ok(match name {
         "starts_with" => Test::StartsWith(text),
         "ends_with" => Test::EndsWith(text),
         "contains" => Test::Contains(text),
         _ if *field == Field::Path => {
-            // As in Gateway API, a trailing slash of the prefix is ignored.
-            while text.last() == Some(&b'/') {
-                text.pop();
+            if text.ends_with(b"//") {
+                let shown = text.escape_ascii();
+                return Err(ConditionError::new(
+                    argument_at,
+                    format!("path.path_prefix(\"{shown}\") ends with an empty segment"),
+                )
+                .why("a slash at the end of a prefix is ignored")
+                .remedy(format!(
+                    "write path.starts_with(\"{shown}\"), or a prefix that ends with one slash or none"
+                )));
             }
+            // As in Gateway API, a trailing slash of the prefix is ignored.
+            text.pop_if(|byte| *byte == b'/');
             Test::PathPrefix(text)
         }
         _ => {
@@ -163,9 +211,14 @@ fn exact(field: &Field, mut bytes: Vec<u8>, at: usize) -> Result<Vec<u8>, Condit
         Field::Path if !bytes.starts_with(b"/") && bytes != b"*" => {
             never("a path begins with /", format!("write \"/{shown}\", or use path.ends_with(\"{shown}\")"))
         }
-        Field::Host if bytes.contains(&b':') && !bytes.starts_with(b"[") => {
-            never("the host is compared without its port", "leave the port out; use local.port == ..".into())
+        Field::Path if bytes != b"*" => {
+            let show = |text: &[u8]| format!("path == \"{}\"", text.escape_ascii());
+            spelling::check_path(&bytes, false, at, show).map(|()| bytes)
         }
+        Field::Host => match spelling::host_never_sent(&bytes) {
+            Some((why, remedy)) => never(why, remedy),
+            None => Ok(bytes),
+        },
         Field::Scheme if bytes != b"http" && bytes != b"https" => {
             never("a scheme is http or https", "write \"http\" or \"https\"".into())
         }
@@ -173,6 +226,9 @@ fn exact(field: &Field, mut bytes: Vec<u8>, at: usize) -> Result<Vec<u8>, Condit
             "methods are case-sensitive and in upper case",
             format!("write \"{}\"", shown.to_ascii_uppercase()),
         ),
+        Field::Method if bytes == b"CONNECT" => {
+            never("CONNECT is answered with 501 before rules are tried", "leave it out".into())
+        }
         Field::TlsVersion if bytes != b"TLSv1.2" && bytes != b"TLSv1.3" => {
             never("versions are TLSv1.2 and TLSv1.3", "write \"TLSv1.2\" or \"TLSv1.3\"".into())
         }

@@ -12,6 +12,7 @@
 mod lexer;
 mod literal;
 mod parser;
+mod spelling;
 mod suggest;
 
 pub(crate) use literal::is_token;

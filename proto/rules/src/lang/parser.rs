@@ -167,7 +167,10 @@ impl Parser<'_, '_> {
                     _ => Compare::GreaterEqual,
                 };
                 match self.literal()? {
-                    (Literal::Number(number), _) => Ok(self.atom(id, Test::Number(compare, number))),
+                    (Literal::Number(number), at) => {
+                        let test = literal::comparison(self.table.fields.get(id), compare, number, at)?;
+                        Ok(self.atom(id, test))
+                    }
                     (other, at) => Err(ConditionError::new(at, format!("{sign} with {}", other.show()))
                         .why("only numbers are compared by size")
                         .remedy("write a number without quotation marks")),
