@@ -36,7 +36,7 @@ pub use pinger::{Pinger, Pong};
 pub use prober::{Probe, Prober};
 pub use process::{
     drop_privileges, end_with_parent, lock_memory, make_room_for_files, monotonic_us, pin_to_core,
-    raise_file_limit, resident_bytes, run_in_real_time, thread_cpu_ns, wall_clock_ms, wall_clock_s,
+    raise_file_limit, resident_bytes, run_in_real_time, steady_clock_ms, thread_cpu_ns, wall_clock_s,
 };
 pub use repair::{Restore, RestoreError, Restoring, Stamp, TcpFacts, facts};
 pub use socket::{

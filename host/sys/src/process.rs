@@ -115,10 +115,10 @@ pub fn monotonic_us() -> u64 {
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
 }
 
-/// Wall clock in milliseconds since 1970.
-pub fn wall_clock_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
+/// The monotonic clock in milliseconds, but far from its beginning: moments before this machine started, as other machines
+/// tell of, are before this one as well.
+pub fn steady_clock_ms() -> u64 {
+    (1 << 40) + monotonic_us() / 1000
 }
 
 /// Wall clock in seconds since 1970.

@@ -34,7 +34,7 @@ const TIMESTAMP_BYTES: u32 = 12;
 pub struct Stamp {
     /// The value. Its low bit tells the unit: clear for milliseconds, set for microseconds (Linux 6.7 and newer).
     pub value: u32,
-    /// Wall clock then, in milliseconds since 1970.
+    /// When it was taken, in milliseconds of [`steady_clock_ms`](crate::steady_clock_ms).
     pub at_ms: u64,
 }
 
@@ -98,7 +98,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// The facts of an established socket. `now_ms` is the wall clock in milliseconds since 1970.
+/// The facts of an established socket. `now_ms` is what [`steady_clock_ms`](crate::steady_clock_ms) shows.
 pub fn facts(socket: RawFd, now_ms: u64) -> io::Result<TcpFacts> {
     let mut info = [0u8; 24]; // a prefix of tcp_info: options at 5, both scales at 6, snd_mss at 16
     if get_bytes(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)? < info.len() {

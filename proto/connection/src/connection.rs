@@ -10,6 +10,7 @@ use evergate_mirror::{ConnectionId, Entry, Kind, Open};
 use evergate_tls::{Handshake, Layout, PAYLOAD_MAX, Records};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// Facts of an accepted connection; `secret` and `id` come from the node's random source.
 #[derive(Clone, Debug)]
@@ -33,7 +34,7 @@ pub(crate) enum ClientTls {
     /// No TLS: plaintext is the wire.
     Plain,
     /// Waiting for a whole ClientHello.
-    Hello(Box<([u8; 32], u64)>),
+    Hello(Box<(Zeroizing<[u8; 32]>, u64)>),
     /// Handshake under way.
     Shaking(Box<Handshake>),
     /// Records.
@@ -219,7 +220,7 @@ impl Connection {
     pub fn new(snapshot: &Arc<Snapshot>, accepted: &Accepted, now: Micros) -> Connection {
         let listener = &snapshot.listeners[accepted.listener as usize];
         let tls = match listener.protocol.is_tls() {
-            true => ClientTls::Hello(Box::new((accepted.secret, accepted.unix_s))),
+            true => ClientTls::Hello(Box::new((Zeroizing::new(accepted.secret), accepted.unix_s))),
             false => ClientTls::Plain,
         };
         let http = listener.protocol.is_http();

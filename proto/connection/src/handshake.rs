@@ -18,7 +18,7 @@ impl Connection {
                 let ClientTls::Hello(fresh) = std::mem::replace(&mut self.tls, ClientTls::Plain) else {
                     return None;
                 };
-                let (secret, accepted_unix_s) = *fresh;
+                let (secret, accepted_unix_s) = (*fresh.0, fresh.1);
                 let config = self.listener().tls.clone()?;
                 let params = HandshakeParams {
                     secret,

@@ -180,7 +180,7 @@ impl Connection {
         }
         let tls = match &self.tls {
             ClientTls::Plain => Tls::Plain,
-            ClientTls::Hello(fresh) => Tls::Hello { secret: fresh.0, accepted_unix_s: fresh.1 },
+            ClientTls::Hello(fresh) => Tls::Hello { secret: *fresh.0, accepted_unix_s: fresh.1 },
             ClientTls::Shaking(_) => return Err("handshake"),
             ClientTls::Open(records) => Tls::Open(exported(records)),
         };

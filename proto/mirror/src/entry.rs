@@ -1,6 +1,7 @@
 //! The entries: one change each of what a backup holds.
 
 use evergate_base::session::Sealed;
+use zeroize::Zeroize;
 
 /// Names a connection in logs, request ids and mirrors; 64 random bits drawn at accept.
 #[derive(
@@ -210,9 +211,9 @@ pub enum Side {
 }
 
 /// What a handshake with a client is a function of, beside the configuration.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Hello {
-    /// 32 random bytes, erased when the client has acknowledged the whole handshake.
+    /// 32 random bytes, erased with this: when the client has acknowledged the whole handshake, at the latest.
     pub secret: [u8; 32],
     /// Accept time in seconds since 1970.
     pub accepted_unix_s: u64,
@@ -220,6 +221,18 @@ pub struct Hello {
     pub found: Option<Sealed>,
     /// Raw bytes of the records that hold the ClientHello; in a fold, of all of the client's side so far.
     pub bytes: Vec<u8>,
+}
+
+impl std::fmt::Debug for Hello {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hello").field("accepted_unix_s", &self.accepted_unix_s).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Hello {
+    fn drop(&mut self) {
+        self.secret.zeroize();
+    }
 }
 
 /// One change of what a backup holds of a connection.

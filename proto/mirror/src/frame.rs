@@ -56,12 +56,22 @@ pub struct LegFacts {
     pub window_scales: Option<(u8, u8)>,
     /// Selective acknowledgements are in use.
     pub sack: bool,
-    /// Our timestamp and the wall clock (milliseconds since 1970) at which it was taken, where timestamps are in use.
+    /// Our timestamp and when it was taken, where timestamps are in use: in milliseconds of the node's own clock, which the
+    /// one that hears of it puts into its own ([`LegFacts::shift`]).
     pub timestamp: Option<(u32, u64)>,
     /// The node's interface: 0 is the outside, 1 the inside.
     pub interface: u8,
     /// Ethernet address that its packets go to.
     pub next_hop: [u8; 6],
+}
+
+impl LegFacts {
+    /// Puts its times into the clock of a node that is so many milliseconds ahead of the one they are of.
+    pub fn shift(&mut self, ahead_ms: i64) {
+        if let Some((_, at_ms)) = &mut self.timestamp {
+            *at_ms = at_ms.saturating_add_signed(ahead_ms);
+        }
+    }
 }
 
 /// The owner's word to a backup.
@@ -79,6 +89,8 @@ pub enum Frame {
         worker: u16,
         /// How many workers it has.
         workers: u16,
+        /// What its clock showed then, in milliseconds: times in what it says are of that clock.
+        clock_ms: u64,
     },
     /// Frames about this bucket that follow are said in this office.
     Office {
@@ -145,7 +157,7 @@ pub struct Answer {
 }
 
 /// Version of the frames.
-pub const FRAME_VERSION: u8 = 5;
+pub const FRAME_VERSION: u8 = 6;
 
 /// How long a frame may wait for company.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -250,6 +262,28 @@ fn body_of(bytes: &[u8]) -> Result<Option<&[u8]>, WireError> {
 mod tests {
     use super::*;
     use crate::Side;
+
+    #[test]
+    fn times_are_put_into_the_clock_of_whoever_hears_of_them() {
+        let address = "192.0.2.1:1".parse().unwrap();
+        let mut facts = LegFacts {
+            local: address,
+            remote: address,
+            sent: 0,
+            received: 0,
+            acknowledged: 0,
+            mss: 0,
+            window_scales: None,
+            sack: false,
+            timestamp: Some((7, 1_000)),
+            interface: 0,
+            next_hop: [0; 6],
+        };
+        for (ahead_ms, at_ms) in [(500, 1_500), (-600, 900), (-2_000, 0)] {
+            facts.shift(ahead_ms);
+            assert_eq!(facts.timestamp, Some((7, at_ms)));
+        }
+    }
 
     #[test]
     fn only_frames_that_nobody_waits_for_wait() {

@@ -28,7 +28,7 @@ const HELLO_BYTES_MAX: usize = 64 << 10;
 /// What a handshake depends on besides configuration and client bytes. Mirrored with the ClientHello.
 #[derive(Clone)]
 pub struct HandshakeParams {
-    /// Fresh random bytes of this connection alone, to be erased by their owner when the handshake is over.
+    /// Fresh random bytes of this connection alone, erased with this.
     pub secret: [u8; 32],
     /// When the connection was accepted, in seconds since 1970: the handshake's idea of now.
     pub accepted_unix_s: u64,
@@ -102,9 +102,9 @@ impl Drop for SeedSlot {
     }
 }
 
-impl Drop for Handshake {
+impl Drop for HandshakeParams {
     fn drop(&mut self) {
-        self.params.secret.zeroize();
+        self.secret.zeroize();
     }
 }
 

@@ -42,8 +42,14 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     pub(crate) fn connect(me: NodeId, process: u64, number: u64, now: Time) -> Outgoing {
-        let hello =
-            Frame::Hello { version: FRAME_VERSION, node: me.0, incarnation: process, worker: 0, workers: 1 };
+        let hello = Frame::Hello {
+            version: FRAME_VERSION,
+            node: me.0,
+            incarnation: process,
+            worker: 0,
+            workers: 1,
+            clock_ms: 0,
+        };
         let mut feed = Feed::default();
         // The first frame of an empty feed is within every bound.
         let _ = feed.push(&hello, None);

@@ -348,6 +348,9 @@ impl Worker {
             self.pulse.beat();
             self.tick();
             for index in 0..count {
+                self.note_idle(self.epoll.event(index));
+            }
+            for index in 0..count {
                 let event = self.epoll.event(index);
                 self.guarded(Source::of(event.token), |worker| worker.dispatch(event));
             }

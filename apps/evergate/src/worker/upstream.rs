@@ -328,6 +328,18 @@ impl Worker {
         None
     }
 
+    /// Before anything of a turn is acted on: an idle connection of which there is something to tell is not for the requests
+    /// that come in the same turn.
+    pub(super) fn note_idle(&mut self, event: evergate_sys::Event) {
+        if let Some(Source::Upstream(key)) = Source::of(event.token)
+            && let Some(upstream) = self.upstreams.get_mut(key)
+            && upstream.owner.is_none()
+        {
+            upstream.readable |= event.readable;
+            upstream.ended |= event.ended;
+        }
+    }
+
     pub(super) fn expire_idle(&mut self) {
         let now = self.now;
         self.drop_idle(|_, upstream| upstream.idle_until <= now);

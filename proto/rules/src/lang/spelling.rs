@@ -110,6 +110,9 @@ pub(super) fn host_never_sent(host: &[u8]) -> Option<(&'static str, String)> {
         let remedy = "leave the port out; use local.port == ..".into();
         return Some(("the host is compared without its port", remedy));
     }
+    if let Some(name) = text.strip_suffix('.').filter(|name| !name.is_empty()) {
+        return Some(("the dot of the root is not looked at", format!("write \"{name}\"")));
+    }
     let sent = |&byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     if host.len() <= 255 && host.iter().all(sent) {
         return None;

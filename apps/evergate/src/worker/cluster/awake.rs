@@ -228,7 +228,7 @@ impl Worker {
 
 /// The peers hear of connections that go on, by an ACK, which moves them on. Those that had little room are asked again.
 fn move_on(cluster: &mut Cluster, awake: &[Awake]) {
-    let now_ms = evergate_sys::wall_clock_ms();
+    let now_ms = evergate_sys::steady_clock_ms();
     let legs = awake.iter().flat_map(|take| std::iter::once(&take.client).chain(&take.server));
     let _ = cluster.lane.emit_acks(legs.map(|leg| &leg.slot)); // what is lost is made up for by the peers' timers
     let asked = awake.iter().flat_map(|take| &take.asked);

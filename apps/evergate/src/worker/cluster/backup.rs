@@ -8,7 +8,7 @@ use crate::worker::Worker;
 use crate::worker::slab::Source;
 use evergate_base::Micros;
 use evergate_cluster::{Bucket, NodeId, Role};
-use evergate_mirror::{Announced, Answer, FRAME_VERSION, Frame, Office, SessionNews};
+use evergate_mirror::{Announced, Answer, FRAME_VERSION, Frame, LegFacts, Office, SessionNews};
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 
@@ -29,6 +29,8 @@ pub(crate) struct Incoming {
     since: Micros,
     /// Which worker of that node.
     worker: u16,
+    /// How far this node's clock is ahead of its, in milliseconds.
+    ahead_ms: i64,
     frames: u64,
     answered: u64,
     unsent: Vec<u8>,
@@ -67,6 +69,7 @@ impl Worker {
                 from: None,
                 since: self.now,
                 worker: 0,
+                ahead_ms: 0,
                 frames: 0,
                 answered: 0,
                 unsent: Vec::new(),
@@ -195,11 +198,11 @@ impl Incoming {
         news: &mut Vec<SessionNews>,
     ) -> anyhow::Result<()> {
         let mut at = 0;
-        while let Some((frame, length)) = Frame::decode(&self.channel.input[at..])? {
+        while let Some((mut frame, length)) = Frame::decode(&self.channel.input[at..])? {
             at += length;
             self.frames += 1;
             match (&frame, self.from) {
-                (Frame::Hello { version: FRAME_VERSION, node, worker, workers, .. }, None) => {
+                (Frame::Hello { version: FRAME_VERSION, node, worker, workers, clock_ms, .. }, None) => {
                     anyhow::ensure!(
                         usize::from(*workers) == layout.workers,
                         "node {} runs {workers} workers, this one {}: all nodes of a cluster need the same number",
@@ -208,6 +211,7 @@ impl Incoming {
                     );
                     self.from = Some(NodeId(*node));
                     self.worker = *worker;
+                    self.ahead_ms = evergate_sys::steady_clock_ms().wrapping_sub(*clock_ms) as i64;
                 }
                 (Frame::Hello { version, .. }, None) => {
                     anyhow::bail!("mirror frames of version {version}, expected {FRAME_VERSION}")
@@ -215,9 +219,13 @@ impl Incoming {
                 (Frame::Hello { .. }, Some(_)) | (_, None) => anyhow::bail!("frames out of order"),
                 _ => {}
             }
-            match &frame {
-                Frame::Begin { legs, .. } => legs.values().for_each(|facts| layout.know_neighbour(facts)),
-                Frame::Leg { facts, .. } => layout.know_neighbour(facts),
+            let mut hear = |facts: &mut LegFacts| {
+                facts.shift(self.ahead_ms);
+                layout.know_neighbour(facts);
+            };
+            match &mut frame {
+                Frame::Begin { legs, .. } => legs.values_mut().for_each(hear),
+                Frame::Leg { facts, .. } => hear(facts),
                 _ => {}
             }
             if let Frame::Sessions(more) = frame {

@@ -141,6 +141,7 @@ impl Worker {
             incarnation: cluster.layout.incarnation.0,
             worker: cluster.worker as u16,
             workers: cluster.layout.workers as u16,
+            clock_ms: evergate_sys::steady_clock_ms(),
         };
         cluster.broken.insert(peer, now + RETRY);
         let Ok(outgoing) = Outgoing::connect(to, &cluster.layout.client_tls, &hello) else {

@@ -126,7 +126,7 @@ impl Worker {
             return Err("bucket_moves");
         }
         let slot = cluster.lane.slot(&Flow::new(local, remote)).ok_or("flow_not_gated")?;
-        match evergate_sys::facts(fd, evergate_sys::wall_clock_ms()) {
+        match evergate_sys::facts(fd, evergate_sys::steady_clock_ms()) {
             Ok(facts) => {
                 let leg = Gated::new(slot, facts, 0, now);
                 Ok(Some(Mirroring::new(bucket, leg, Mirrored::default())))
@@ -172,7 +172,7 @@ impl Worker {
         match &mut upstream.gated {
             Some(gated) => gated.restart(now),
             None => {
-                let facts = evergate_sys::facts(upstream.fd(), evergate_sys::wall_clock_ms());
+                let facts = evergate_sys::facts(upstream.fd(), evergate_sys::steady_clock_ms());
                 let gated = facts.ok().and_then(|facts| {
                     let slot = cluster.lane.slot(&Flow::new(facts.local, facts.remote))?;
                     Some(Box::new(Gated::new(slot, facts, 1, now)))

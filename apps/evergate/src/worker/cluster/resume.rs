@@ -279,7 +279,7 @@ impl Worker {
     /// Sockets, still asleep; how many could not be made.
     fn build_all(&mut self, takes: &mut Vec<Take>) -> usize {
         let Some(cluster) = &mut self.cluster else { return 0 };
-        let (now_ms, before) = (evergate_sys::wall_clock_ms(), takes.len());
+        let (now_ms, before) = (evergate_sys::steady_clock_ms(), takes.len());
         takes.retain_mut(|take| {
             self.pulse.beat();
             build(cluster, take, now_ms)
@@ -307,7 +307,7 @@ impl Worker {
 
     fn build_resting(&mut self, mut take: Take) -> bool {
         let Some(cluster) = &mut self.cluster else { return false };
-        let now_ms = evergate_sys::wall_clock_ms();
+        let now_ms = evergate_sys::steady_clock_ms();
         take.find_legs();
         let Some(flow) = take.client_flow() else { return false };
         if !gate(cluster, &mut take, now_ms) {
@@ -381,7 +381,7 @@ fn give_way(busy: &mut Vec<Take>, resting: &[Take]) {
 }
 
 fn gate_all(cluster: &mut Cluster, takes: &mut Vec<Take>) {
-    let now_ms = evergate_sys::wall_clock_ms();
+    let now_ms = evergate_sys::steady_clock_ms();
     takes.retain_mut(|take| gate(cluster, take, now_ms));
 }
 
@@ -419,7 +419,7 @@ fn ask_all(cluster: &Cluster, pulse: &Pulse, takes: &mut [Take]) {
         take.legs.iter().for_each(|leg| cluster.gate.forget_heard(&leg.flow()));
     }
     for _ in 0..PROBES {
-        let now_ms = evergate_sys::wall_clock_ms();
+        let now_ms = evergate_sys::steady_clock_ms();
         let mut open = false;
         for leg in takes.iter_mut().flat_map(|take| &mut take.legs).filter(|leg| leg.heard.is_none()) {
             leg.ask(cluster, now_ms);
