@@ -141,7 +141,7 @@ pub(super) static TLS: Section = Section {
             "client_certificates",
             Kind::Choice(&["none", "optional", "required"]),
             "\"none\"",
-            "Whether clients are asked for a certificate.",
+            "Whether clients are asked for a certificate. A session that is resumed has that of its full handshake, while it is good and for 12 hours at most.",
         ),
         optional(
             "client_ca",
@@ -150,7 +150,12 @@ pub(super) static TLS: Section = Section {
             "\"certs/clients-ca.pem\"",
             "PEM file of the authorities that issue client certificates.",
         ),
-        with_default("tickets", Kind::Bool, "true", "Whether sessions can be resumed with tickets."),
+        with_default(
+            "tickets",
+            Kind::Bool,
+            "true",
+            "Whether sessions can be resumed with tickets: for 12 hours after the full handshake, and not after the client's certificate expires.",
+        ),
         optional(
             "ticket_keys",
             Kind::Text,
@@ -168,7 +173,7 @@ pub(super) static TLS: Section = Section {
             "session_id_lifetime_s",
             Kind::Integer(0, 43_200),
             "3600",
-            "How long a TLS 1.2 client without tickets can resume a session by its id; 0 = not at all. Sessions are kept in `limits.session_cache_mb`.",
+            "How long a TLS 1.2 client without tickets can resume a session by its id; 0 = not at all. A session ends with its client's certificate in any case. Sessions are kept in `limits.session_cache_mb`.",
         ),
     ],
 };
