@@ -48,15 +48,27 @@ pub struct Keepsakes {
 #[derive(Debug)]
 enum Change {
     Tickets(TicketHandle, TicketKeys),
-    Server { server: Arc<ServerRuntime>, weight: u32, connections_max: u32, unchecked: bool },
+    /// How often the keys of this name are rotated.
+    Rotation(String, Duration),
+    Server {
+        server: Arc<ServerRuntime>,
+        weight: u32,
+        connections_max: u32,
+        unchecked: bool,
+    },
 }
 
 impl Keepsakes {
     /// Makes the changes that the last assembly asks of what it shares with the generation before.
     pub fn commit(&mut self) {
-        for change in self.pending.drain(..) {
+        for change in std::mem::take(&mut self.pending) {
             match change {
                 Change::Tickets(handle, keys) => handle.replace(keys),
+                Change::Rotation(name, every) => {
+                    if let Some((_, _, rotate)) = self.tickets.get_mut(&name) {
+                        *rotate = every;
+                    }
+                }
                 Change::Server { server, weight, connections_max, unchecked } => {
                     server.weight.store(weight, Ordering::Relaxed);
                     server.connections_max.store(connections_max, Ordering::Relaxed);
@@ -300,9 +312,10 @@ fn ticket_keys(settings: &TlsSettings, keep: &mut Keepsakes) -> Result<TicketHan
             None => TicketKeys::random(now),
         })
     };
-    let entry = keep.tickets.entry(name).or_insert_with(|| (fresh(), wanted.keys.clone(), wanted.rotate));
-    entry.2 = wanted.rotate;
+    let entry =
+        keep.tickets.entry(name.clone()).or_insert_with(|| (fresh(), wanted.keys.clone(), wanted.rotate));
     let handle = entry.0.clone();
+    keep.pending.push(Change::Rotation(name, wanted.rotate));
     if let Some(keys) = from_file {
         keep.pending.push(Change::Tickets(handle.clone(), keys));
     }

@@ -91,3 +91,28 @@ fn a_server_whose_host_has_another_name_is_another_server() {
     assert_eq!(id(&same), id(&first));
     assert_ne!(id(&other), id(&first), "kept connections were verified under the name of before");
 }
+
+#[test]
+fn a_reload_that_is_refused_leaves_the_rotation_of_ticket_keys_as_it_was() {
+    let text = |rotate_s: u32, last: &str| {
+        listener("in", 1, "https", "web")
+            + "tls = \"t\"\n[[certificates]]\nname = \"c\"\nself_signed = [\"localhost\"]\n"
+            + &format!("[tls.t]\nticket_rotate_s = {rotate_s}\n")
+            + &pool("web", "{ address = \"10.0.0.1:1\" }", last)
+    };
+    let mut keep = Keepsakes::default();
+    let rotation = |keep: &Keepsakes| keep.tickets().map(|(_, (_, _, every))| every.as_secs()).max();
+    let first = assembled(&text(600, ""), None, &mut keep);
+    keep.commit();
+    assert_eq!(rotation(&keep), Some(600));
+    // The keys of the pool are looked at after those of the listener.
+    let mut refused = config(&text(60, ""));
+    refused.pools[0].tls.as_mut().unwrap().server_name = Some("no name".to_owned());
+    assert!(assemble(&refused, Some(&first), &mut keep).is_err());
+    assert_eq!(rotation(&keep), Some(600));
+    // What is assembled may still be refused, by an address that is taken.
+    assembled(&text(60, ""), Some(&first), &mut keep);
+    assert_eq!(rotation(&keep), Some(600));
+    keep.commit();
+    assert_eq!(rotation(&keep), Some(60));
+}
