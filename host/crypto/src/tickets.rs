@@ -26,7 +26,7 @@ use crate::random::{draw, random_bytes};
 
 /// How long after its full handshake a session can be resumed at most, if the key of its ticket is still there.
 pub const TICKET_LIFETIME_S: u32 = 12 * 3600;
-/// The newest and the previous two.
+/// The next one, that of now, and the one before.
 const KEYS_MAX: usize = 3;
 /// Bytes of a key as files hold it.
 const MATERIAL: usize = 64;
@@ -126,11 +126,11 @@ impl TicketKeys {
         out
     }
 
-    /// The same keys after a fresh one, which encrypts for connections accepted from `now_unix_s` on; the oldest
-    /// beyond three is dropped. Where several nodes share the keys, choose a time by which all of them have got it.
+    /// A fresh key, which encrypts for connections accepted from `now_unix_s` on, and the newest of these, which still decrypts;
+    /// older ones are dropped. Where several nodes share the keys, choose a time by which all of them have got it.
     pub fn rotated(&self, now_unix_s: u64) -> TicketKeys {
         let mut keys = vec![Key::new(Zeroizing::new(random_bytes()), now_unix_s)];
-        keys.extend(self.keys.iter().take(KEYS_MAX - 1).map(Key::copy));
+        keys.extend(self.keys.first().map(Key::copy));
         TicketKeys { keys }
     }
 
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn rotation_keeps_two_old_keys_and_the_accept_time_picks_the_encrypting_one() {
+    fn rotation_keeps_one_old_key_and_the_accept_time_picks_the_encrypting_one() {
         let first = TicketKeys::random(0);
         let old = at(99, || first.encrypt(b"x", &[0; 32])).unwrap();
         let second = first.rotated(100);
@@ -341,9 +341,8 @@ mod tests {
         );
         assert_ne!(at(100, || second.encrypt(b"x", &[0; 32])).as_ref(), Some(&old));
         let third = second.rotated(200);
-        let fourth = third.rotated(300);
-        assert!(at(201, || third.decrypt(&old, &[0; 32])).is_some());
-        assert!(at(301, || fourth.decrypt(&old, &[0; 32])).is_none());
+        assert!(at(101, || second.decrypt(&old, &[0; 32])).is_some());
+        assert!(at(201, || third.decrypt(&old, &[0; 32])).is_none());
     }
 
     #[test]
@@ -371,7 +370,7 @@ mod tests {
 
     #[test]
     fn key_files_are_read_in_both_forms_and_wrong_ones_say_why() {
-        let keys = TicketKeys::random(7).rotated(70).rotated(700);
+        let keys = TicketKeys::random(7).rotated(70);
         let file = keys.to_file_bytes();
         let read = TicketKeys::from_file_bytes(&file).unwrap();
         assert_eq!(*read.to_file_bytes(), *file);

@@ -248,7 +248,7 @@ fn lifetime_hint(mut records: &[u8]) -> u32 {
 }
 
 #[test]
-fn tickets_survive_two_rotations_and_a_node_that_has_rotated_writes_the_same_flight() {
+fn tickets_survive_one_rotation_and_a_node_that_has_rotated_writes_the_same_flight() {
     let client = Arc::new(ClientKind::default().config());
     let handle = TicketHandle::new(TicketKeys::random(0));
     let server = node_with(&PEMS.p256, |settings| settings.tickets = Some(handle.clone()));
@@ -256,12 +256,11 @@ fn tickets_survive_two_rotations_and_a_node_that_has_rotated_writes_the_same_fli
     handle.replace(handle.current().rotated(NOW + 1));
     let replayed = replay(&server, &params(1), &first.c2s, 100);
     assert_eq!(replayed.out, first.s2c, "accepted before the rotation, replayed after it");
-    handle.replace(handle.current().rotated(NOW + 2));
     let mut later = params(2);
     later.accepted_unix_s += 10;
     let second = connect(&server, &client, &later).map_err(|(error, _)| error).unwrap();
     assert!(second.server.facts.resumed);
-    for step in 3..6 {
+    for step in 2..4 {
         handle.replace(handle.current().rotated(NOW + step));
     }
     let third = connect(&server, &client, &later).map_err(|(error, _)| error).unwrap();

@@ -161,13 +161,13 @@ pub(super) static TLS: Section = Section {
             Kind::Text,
             "random keys of this process; in a cluster, keys that all nodes derive",
             "\"certs/ticket.keys\"",
-            "File with the secret that tickets are encrypted with, at least 32 random bytes. Nodes that share it resume each other's sessions.",
+            "File with the keys that tickets are encrypted with, the newest first, at most 3: 64 random bytes each, as `openssl rand -out FILE 64` makes them, or a line each with these bytes in base64 and, optionally, the unix time from which the key encrypts. Nodes that share it resume each other's sessions.",
         ),
         with_default(
             "ticket_rotate_s",
             Kind::Integer(60, 604_800),
             "43200",
-            "How long a ticket key encrypts new tickets. It decrypts for as long again.",
+            "How long a ticket key encrypts new tickets. It decrypts for as long again. Keys of a file stay until the file changes.",
         ),
         with_default(
             "session_id_lifetime_s",
