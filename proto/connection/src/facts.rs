@@ -1,10 +1,14 @@
 //! What rules and logs may know of the TLS session, and its wire form inside a mirror entry.
 
+use crate::subject::subject_text;
 use evergate_base::session::SessionId;
 use evergate_tls::Version;
 
 /// The bit that says that the first text is there; those of the others follow.
 const FIRST_TEXT: u8 = 4;
+
+/// The longest text that the wire form has whole.
+pub(crate) const TEXT_BYTES_MAX: usize = 4096;
 
 /// What rules and logs may know of the TLS session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +38,7 @@ impl Facts {
         for (index, text) in texts.into_iter().enumerate() {
             let Some(text) = text else { continue };
             out[0] |= FIRST_TEXT << index;
-            let bytes = &text.as_bytes()[..text.len().min(4096)];
+            let bytes = &text.as_bytes()[..text.len().min(TEXT_BYTES_MAX)];
             out.extend_from_slice(&(bytes.len() as u16).to_be_bytes());
             out.extend_from_slice(bytes);
         }
@@ -67,7 +71,7 @@ impl Facts {
     }
 
     pub(crate) fn of(facts: evergate_tls::SessionFacts, session: Option<SessionId>) -> Facts {
-        let subject = facts.client_certificates.first().map(|certificate| subject_text(certificate));
+        let subject = facts.client_certificates.first().and_then(|certificate| subject_text(certificate));
         Facts {
             version: if facts.version == Version::Tls13 { "TLSv1.3" } else { "TLSv1.2" },
             suite: facts.suite_number,
@@ -78,9 +82,4 @@ impl Facts {
             session: session.map(Box::new),
         }
     }
-}
-
-fn subject_text(certificate: &[u8]) -> String {
-    use x509_parser::prelude::{FromDer, X509Certificate};
-    X509Certificate::from_der(certificate).map(|(_, parsed)| parsed.subject().to_string()).unwrap_or_default()
 }
