@@ -124,7 +124,11 @@ fn build(generation: u64) -> Snapshot {
         connect: Micros::from_ms(1000),
         response: Micros::from_ms(5000),
         servers: (0..SERVERS)
-            .map(|n| Server { name: format!("{name}{n}"), cookie: format!("{name}{n}") })
+            .map(|n| Server {
+                name: format!("{name}{n}"),
+                cookie: format!("{name}{n}"),
+                tls_name: Some("localhost".try_into().expect("a name")),
+            })
             .collect(),
     };
     let stickiness = [Stickiness::None, Stickiness::Cookie, Stickiness::None];
@@ -140,10 +144,7 @@ fn build(generation: u64) -> Snapshot {
 
 fn upstream_tls() -> UpstreamTls {
     let settings = ClientSettings { verify: Verify::InsecureNone, ..ClientSettings::default() };
-    UpstreamTls {
-        config: client_config(settings).expect("the settings fit together"),
-        name: "localhost".try_into().expect("a name"),
-    }
+    UpstreamTls { config: client_config(settings).expect("the settings fit together") }
 }
 
 fn rules() -> Vec<RuleSpec> {

@@ -1,8 +1,8 @@
 //! From a checked configuration to a generation: certificates loaded, keys made, servers carried over.
 
 use crate::config::model::{
-    CertificateSource, ClientCertificates, Config, Listener as ListenerConfig, Pool as PoolConfig, PoolTls,
-    Protocol, Sticky, Tickets, TlsSettings, TlsVersion,
+    CertificateSource, ClientCertificates, Config, Listener as ListenerConfig, Pool as PoolConfig, PoolId,
+    PoolTls, Protocol, Sticky, Tickets, TlsSettings, TlsVersion,
 };
 use crate::config::model::{Policy as PolicyConfig, Server as ServerConfig};
 use crate::handover::{Offer, OfferedCertificate, OfferedTickets};
@@ -49,15 +49,27 @@ pub struct Keepsakes {
 #[derive(Debug)]
 enum Change {
     Tickets(TicketHandle, TicketKeys),
-    Server { server: Arc<ServerRuntime>, weight: u32, connections_max: u32, unchecked: bool },
+    /// How often the keys of this name are rotated.
+    Rotation(String, Duration),
+    Server {
+        server: Arc<ServerRuntime>,
+        weight: u32,
+        connections_max: u32,
+        unchecked: bool,
+    },
 }
 
 impl Keepsakes {
     /// Makes the changes that the last assembly asks of what it shares with the generation before.
     pub fn commit(&mut self) {
-        for change in self.pending.drain(..) {
+        for change in std::mem::take(&mut self.pending) {
             match change {
                 Change::Tickets(handle, keys) => handle.replace(keys),
+                Change::Rotation(name, every) => {
+                    if let Some((_, _, rotate)) = self.tickets.get_mut(&name) {
+                        *rotate = every;
+                    }
+                }
                 Change::Server { server, weight, connections_max, unchecked } => {
                     server.weight.store(weight, Ordering::Relaxed);
                     server.connections_max.store(connections_max, Ordering::Relaxed);
@@ -147,7 +159,8 @@ pub fn assemble(config: &Config, previous: Option<&Generation>, keep: &mut Keeps
         .iter()
         .map(|listener| assemble_listener(config, listener, &certificates, keep))
         .collect::<Result<Vec<_>>>()?;
-    let pools = config.pools.iter().map(assemble_pool).collect::<Result<Vec<_>>>()?;
+    let pools = (0..config.pools.len()).map(|pool| assemble_pool(config, PoolId(pool)));
+    let pools = pools.collect::<Result<Vec<_>>>()?;
     let rules = config.rules.ruleset.clone();
     let rule_pools = rules
         .pools()
@@ -304,9 +317,10 @@ fn ticket_keys(settings: &TlsSettings, keep: &mut Keepsakes) -> Result<TicketHan
             None => TicketKeys::random(now),
         })
     };
-    let entry = keep.tickets.entry(name).or_insert_with(|| (fresh(), wanted.keys.clone(), wanted.rotate));
-    entry.2 = wanted.rotate;
+    let entry =
+        keep.tickets.entry(name.clone()).or_insert_with(|| (fresh(), wanted.keys.clone(), wanted.rotate));
     let handle = entry.0.clone();
+    keep.pending.push(Change::Rotation(name, wanted.rotate));
     if let Some(keys) = from_file {
         keep.pending.push(Change::Tickets(handle.clone(), keys));
     }
@@ -352,11 +366,20 @@ fn timeouts(config: &Config) -> Timeouts {
     }
 }
 
-fn assemble_pool(pool: &PoolConfig) -> Result<Pool> {
+fn assemble_pool(config: &Config, id: PoolId) -> Result<Pool> {
+    let pool = config.pool(id);
+    let context = || format!("TLS of pool \"{}\"", pool.name);
+    let alpn = if is_relayed_raw(config, id) { Vec::new() } else { vec![b"http/1.1".to_vec()] };
     let tls = match &pool.tls {
         None => None,
-        Some(tls) => Some(pool_tls(pool, tls).with_context(|| format!("TLS of pool \"{}\"", pool.name))?),
+        Some(tls) => Some(pool_tls(tls, alpn).with_context(context)?),
     };
+    let servers = pool.servers.iter().map(|server| {
+        let tls_name = pool.tls.as_ref().map(|tls| tls_name(tls, server)).transpose()?;
+        let cookie = format!("{:016x}", stable_hash(&[&pool.name, &server.name]));
+        Ok(Server { name: server.name.clone(), cookie, tls_name })
+    });
+    let servers = servers.collect::<Result<Vec<_>>>().with_context(context)?;
     Ok(Pool {
         name: pool.name.clone(),
         stickiness: match pool.sticky {
@@ -369,19 +392,27 @@ fn assemble_pool(pool: &PoolConfig) -> Result<Pool> {
         retries: pool.retries,
         connect: micros(pool.connect_timeout),
         response: micros(pool.response_timeout),
-        servers: pool
-            .servers
-            .iter()
-            .map(|server| Server {
-                name: server.name.clone(),
-                cookie: format!("{:016x}", stable_hash(&[&pool.name, &server.name])),
-            })
-            .collect(),
+        servers,
     })
 }
 
-/// TLS towards a pool's servers. One name serves the whole pool: the configured one, or the first server's host.
-fn pool_tls(pool: &PoolConfig, tls: &PoolTls) -> Result<UpstreamTls> {
+/// Whether only listeners without HTTP use the pool. What passes through it may be any protocol, so HTTP is not offered to its
+/// servers: one that knows the extension would have to take it, or to refuse (RFC 7301 section 3.2).
+fn is_relayed_raw(config: &Config, pool: PoolId) -> bool {
+    let ruled = config.rules.ruleset.pools().iter().any(|name| config.pool_named(name) == Some(pool));
+    let mut users = config.listeners.iter().filter(|listener| listener.pool == Some(pool)).peekable();
+    let is_raw = |listener: &ListenerConfig| matches!(listener.protocol, Protocol::Tls | Protocol::Tcp);
+    !ruled && users.peek().is_some() && users.all(is_raw)
+}
+
+/// The name under which a server is asked for and verified: the configured one, or its own host.
+fn tls_name(tls: &PoolTls, server: &ServerConfig) -> Result<ServerName<'static>> {
+    let name = tls.server_name.as_ref().unwrap_or(&server.host);
+    ServerName::try_from(name.clone()).with_context(|| format!("server name \"{name}\""))
+}
+
+/// TLS towards a pool's servers, offering these protocols.
+fn pool_tls(tls: &PoolTls, alpn: Vec<Vec<u8>>) -> Result<UpstreamTls> {
     let verify = match (&tls.ca, tls.verify) {
         (_, false) => Verify::InsecureNone,
         (Some(path), true) => Verify::Roots(pem_certificates(path)?),
@@ -391,10 +422,7 @@ fn pool_tls(pool: &PoolConfig, tls: &PoolTls) -> Result<UpstreamTls> {
         Some(identity) => Some(ClientCertificate::from_pem(&read(&identity.chain)?, &read(&identity.key)?)?),
         None => None,
     };
-    let config = client_config(ClientSettings { verify, alpn: vec![b"http/1.1".to_vec()], certificate })?;
-    let name = tls.server_name.clone().unwrap_or_else(|| pool.servers[0].host.clone());
-    let name = ServerName::try_from(name.clone()).with_context(|| format!("server name \"{name}\""))?;
-    Ok(UpstreamTls { config, name })
+    Ok(UpstreamTls { config: client_config(ClientSettings { verify, alpn, certificate })? })
 }
 
 fn pool_runtime(pool: &PoolConfig, previous: Option<&Generation>, keep: &mut Keepsakes) -> PoolRuntime {
@@ -455,7 +483,9 @@ fn server_runtime(
     keep: &mut Keepsakes,
 ) -> Arc<ServerRuntime> {
     let max = server.connections_max.map_or(0, |max| max.get());
-    let same = |known: &&Arc<ServerRuntime>| known.name == server.name && known.addresses == server.addresses;
+    let same = |known: &&Arc<ServerRuntime>| {
+        (&known.name, &known.host, &known.addresses) == (&server.name, &server.host, &server.addresses)
+    };
     if let Some(known) = known.and_then(|known| known.servers.iter().find(same)) {
         keep.pending.push(Change::Server {
             server: known.clone(),
@@ -469,6 +499,7 @@ fn server_runtime(
     Arc::new(ServerRuntime {
         id: keep.next_server,
         name: server.name.clone(),
+        host: server.host.clone(),
         addresses: server.addresses.clone(),
         name_hash: stable_hash(&[&pool.name, &server.name]),
         weight: AtomicU32::new(server.weight),
@@ -510,3 +541,6 @@ fn fingerprint(config: &Config) -> u64 {
 fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
+
+#[cfg(test)]
+mod tests;

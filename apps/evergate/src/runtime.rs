@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One server of a pool. The same value serves every generation that names the same pool, server and address.
+/// One server of a pool. The same value serves every generation that names the same pool, server, host and address.
 #[derive(Debug)]
 pub struct ServerRuntime {
     /// Distinguishes servers in a worker's table of idle connections.
     pub id: u64,
     /// Its name.
     pub name: String,
+    /// Its host as the configuration writes it: what it is verified as, where nothing else is said.
+    pub host: String,
     /// Where it listens; the first that answered.
     pub addresses: Vec<SocketAddr>,
     /// Hash of the name: its identity for source stickiness.
@@ -213,6 +215,7 @@ fn clone_pool(pool: &evergate_connection::Pool) -> evergate_connection::Pool {
             .map(|server| evergate_connection::Server {
                 name: server.name.clone(),
                 cookie: server.cookie.clone(),
+                tls_name: server.tls_name.clone(),
             })
             .collect(),
     }
@@ -226,6 +229,7 @@ mod tests {
         ServerRuntime {
             id: 1,
             name: "one".to_owned(),
+            host: String::new(),
             addresses: Vec::new(),
             name_hash: 1,
             weight: AtomicU32::new(1),

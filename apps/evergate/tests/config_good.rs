@@ -23,7 +23,7 @@ impl World for Complete {
             Some("pem") => "CERTIFICATE",
             _ if path.ends_with("cluster.key") => return Ok(b"0123456789abcdefABCDEF0123456789".repeat(2)),
             Some("key") => "PRIVATE KEY",
-            _ => return Ok(vec![7; 32]),
+            _ => return Ok(vec![0xa5; 64]),
         };
         Ok(format!("-----BEGIN {label}-----\nAAAA\n-----END {label}-----\n").into_bytes())
     }

@@ -52,7 +52,7 @@ pub enum KeyError {
 #[non_exhaustive]
 pub enum TicketKeyError {
     /// Nothing in it.
-    #[error("ticket key file holds no key; write one with: openssl rand -base64 -A 64")]
+    #[error("ticket key file holds no key")]
     Empty,
     /// A text line that is no key.
     #[error(

@@ -13,6 +13,7 @@ mod base64;
 mod certificate;
 mod channel;
 mod client;
+mod clients;
 mod derive;
 mod ecdsa;
 mod error;

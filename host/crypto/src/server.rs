@@ -10,6 +10,7 @@ use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::CertificateDer;
 
 use crate::certificate::CertifiedName;
+use crate::clients::NotingClients;
 use crate::error::ConfigError;
 use crate::provider::{client_provider, provider};
 use crate::random::{CaptureLog, SeedTime};
@@ -100,7 +101,7 @@ pub fn server_config(settings: ServerSettings) -> Result<Arc<ServerConfig>, Conf
                 _ => verifier,
             };
             let verifier = verifier.build().map_err(|error| rustls::Error::General(error.to_string()))?;
-            builder.with_client_cert_verifier(verifier)
+            builder.with_client_cert_verifier(Arc::new(NotingClients(verifier)))
         }
     };
     let mut config = builder.with_cert_resolver(Arc::new(SniResolver::new(&settings.certificates)));

@@ -1,8 +1,9 @@
 //! What `rustls` takes for a store of sessions: the slot of the handshake at work.
 //!
 //! A kept session is a ticket that stays with the server: encrypted with the same keys, bound to the same policy, and good for
-//! no longer. So it may lie in memory and travel between nodes as it is, and a session never skips a check that its server
-//! would make. It is bound to its id as well: neither is a ticket opened as a kept session, nor one session under another's id.
+//! no longer, so not after its client's certificate either. So it may lie in memory and travel between nodes as it is, and a
+//! session never skips a check that its server would make. It is bound to its id as well: neither is a ticket opened as a kept
+//! session, nor one session under another's id.
 //!
 //! Only TLS 1.2 sessions are kept; in TLS 1.3 tickets are all there is, and without ticket keys none are sent.
 
@@ -11,7 +12,7 @@ use evergate_base::seed::with_current;
 use evergate_base::session::{KeptSession, SEALED_BYTES_MAX, Sealed, SessionId};
 use rustls::server::StoresServerSessions;
 
-use crate::tickets::TicketHandle;
+use crate::tickets::{TicketHandle, good_until};
 
 /// The cluster's keys, one configuration's policy, and its lifetime of sessions.
 #[derive(Debug)]
@@ -40,8 +41,9 @@ impl StoresServerSessions for PolicySessions {
         if sealed.len() > SEALED_BYTES_MAX {
             return false;
         }
+        let Some(good_until) = good_until() else { return false };
         let kept = with_current(|seed| {
-            let until_unix_s = seed.unix_s.saturating_add(u64::from(self.lifetime_s));
+            let until_unix_s = seed.unix_s.saturating_add(u64::from(self.lifetime_s)).min(good_until);
             seed.session.kept = Some(KeptSession { id, until_unix_s, sealed: Sealed(sealed) });
         });
         kept.is_some()

@@ -5,7 +5,11 @@
 //! to a policy, so that a session made without client authentication opens nothing that asks for it; nonces are drawn
 //! per ticket, so that clients stay unlinkable. Ticket keys are separate from everything else.
 //!
-//! A ticket is: key name (16) | nonce (12) | encrypted (time of issue (8) | session) | tag (16).
+//! Resumption renews nothing: a resumed session has the client certificate of its full handshake, in TLS 1.2 its master secret
+//! too, and nobody checks them again. So a ticket says up to when its session is good, one that is made in its place says the
+//! same, and only a full handshake begins anew.
+//!
+//! A ticket is: key name (16) | nonce (12) | encrypted (time of issue (8) | good until (8) | session) | tag (16).
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -20,15 +24,17 @@ use crate::derive::derive;
 use crate::error::TicketKeyError;
 use crate::random::{draw, random_bytes};
 
-/// How long a ticket is good for, if its key is still there.
+/// How long after its full handshake a session can be resumed at most, if the key of its ticket is still there.
 pub const TICKET_LIFETIME_S: u32 = 12 * 3600;
-/// The newest and the previous two.
+/// The next one, that of now, and the one before.
 const KEYS_MAX: usize = 3;
 /// Bytes of a key as files hold it.
 const MATERIAL: usize = 64;
 const NAME: usize = 16;
 const NONCE: usize = 12;
 const TIME: usize = 8;
+/// Authenticated with each ticket: one of another form does not open.
+const FORM: u8 = 2;
 const TAG: usize = 16;
 /// Clocks of nodes may differ by this much before a ticket counts as coming from the future.
 const CLOCK_SKEW_S: u64 = 300;
@@ -120,24 +126,26 @@ impl TicketKeys {
         out
     }
 
-    /// The same keys after a fresh one, which encrypts for connections accepted from `now_unix_s` on; the oldest
-    /// beyond three is dropped. Where several nodes share the keys, choose a time by which all of them have got it.
+    /// A fresh key, which encrypts for connections accepted from `now_unix_s` on, and the newest of these, which still decrypts;
+    /// older ones are dropped. Where several nodes share the keys, choose a time by which all of them have got it.
     pub fn rotated(&self, now_unix_s: u64) -> TicketKeys {
         let mut keys = vec![Key::new(Zeroizing::new(random_bytes()), now_unix_s)];
-        keys.extend(self.keys.iter().take(KEYS_MAX - 1).map(Key::copy));
+        keys.extend(self.keys.first().map(Key::copy));
         TicketKeys { keys }
     }
 
     pub(crate) fn encrypt(&self, plain: &[u8], policy: &[u8; 32]) -> Option<Vec<u8>> {
         let now = with_current(|seed| seed.unix_s)?;
+        let good_until = good_until()?;
         let newest_active = self.keys.iter().find(|key| key.active_from_unix_s <= now);
         let key = newest_active.or(self.keys.last())?;
         let mut nonce = [0; NONCE];
         draw(b"ticket nonce", plain, &mut nonce).ok()?;
-        let mut ticket = Vec::with_capacity(NAME + NONCE + TIME + plain.len() + TAG);
+        let mut ticket = Vec::with_capacity(NAME + NONCE + 2 * TIME + plain.len() + TAG);
         ticket.extend_from_slice(&key.name);
         ticket.extend_from_slice(&nonce);
         ticket.extend_from_slice(&now.to_be_bytes());
+        ticket.extend_from_slice(&good_until.to_be_bytes());
         ticket.extend_from_slice(plain);
         let (_, body) = ticket.split_at_mut_checked(NAME + NONCE)?;
         let tag = key
@@ -158,18 +166,29 @@ impl TicketKeys {
             .cipher
             .open_in_place(Nonce::assume_unique_for_key(*nonce), aad(name, policy), &mut body)
             .ok()?;
-        let (issued, session) = plain.split_first_chunk::<TIME>()?;
-        let issued = u64::from_be_bytes(*issued);
-        let fresh = issued <= now.saturating_add(CLOCK_SKEW_S)
-            && now.saturating_sub(issued) <= u64::from(TICKET_LIFETIME_S);
-        fresh.then(|| session.to_vec())
+        let (issued, rest) = plain.split_first_chunk::<TIME>()?;
+        let (good_until, session) = rest.split_first_chunk::<TIME>()?;
+        let (issued, good_until) = (u64::from_be_bytes(*issued), u64::from_be_bytes(*good_until));
+        let fresh = issued <= now.saturating_add(CLOCK_SKEW_S) && now <= good_until;
+        let session = fresh.then(|| session.to_vec())?;
+        with_current(|seed| seed.session.good_until_unix_s = Some(good_until));
+        Some(session)
     }
 }
 
-fn aad(name: &[u8; NAME], policy: &[u8; 32]) -> Aad<[u8; NAME + 32]> {
-    let mut aad = [0; NAME + 32];
+/// Up to when the session of the handshake at work is good, in seconds since 1970. One that opened a ticket, could not use it
+/// and went on as a full handshake without a certificate gets what is left of that ticket: less than it could, never more.
+pub(crate) fn good_until() -> Option<u64> {
+    with_current(|seed| {
+        let of_full = seed.unix_s.saturating_add(u64::from(TICKET_LIFETIME_S));
+        seed.session.good_until_unix_s.unwrap_or(of_full)
+    })
+}
+
+fn aad(name: &[u8; NAME], policy: &[u8; 32]) -> Aad<[u8; NAME + 33]> {
+    let mut aad = [FORM; NAME + 33];
     aad[..NAME].copy_from_slice(name);
-    aad[NAME..].copy_from_slice(policy);
+    aad[NAME..NAME + 32].copy_from_slice(policy);
     Aad::from(aad)
 }
 
@@ -235,8 +254,11 @@ impl ProducesTickets for PolicyTickets {
         true
     }
 
+    /// Of the ticket that was just made.
     fn lifetime(&self) -> u32 {
-        TICKET_LIFETIME_S
+        let left_s = with_current(|seed| seed.unix_s).zip(good_until());
+        let left_s = left_s.map_or(0, |(now, good_until)| good_until.saturating_sub(now));
+        u32::try_from(left_s).unwrap_or(TICKET_LIFETIME_S).min(TICKET_LIFETIME_S)
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
@@ -283,7 +305,32 @@ mod tests {
     }
 
     #[test]
-    fn rotation_keeps_two_old_keys_and_the_accept_time_picks_the_encrypting_one() {
+    fn a_ticket_made_in_the_place_of_another_ends_when_that_one_does() {
+        let keys = TicketKeys::random(0);
+        let lifetime = u64::from(TICKET_LIFETIME_S);
+        let first = at(1000, || keys.encrypt(b"session", &[1; 32])).unwrap();
+        let second = at(1000 + lifetime / 2, || {
+            keys.decrypt(&first, &[1; 32]).unwrap();
+            keys.encrypt(b"session", &[1; 32]).unwrap()
+        });
+        assert!(at(1000 + lifetime, || keys.decrypt(&second, &[1; 32])).is_some());
+        assert!(at(1001 + lifetime, || keys.decrypt(&second, &[1; 32])).is_none());
+    }
+
+    #[test]
+    fn a_ticket_of_another_form_does_not_open() {
+        let keys = TicketKeys::random(0);
+        let key = &keys.keys[0];
+        let mut body = [&1000_u64.to_be_bytes()[..], b"session that is long enough"].concat();
+        let nonce = [3; NONCE];
+        let aad = Aad::from([&key.name[..], &[1; 32]].concat());
+        key.cipher.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut body).unwrap();
+        let ticket = [&key.name[..], &nonce, &body].concat();
+        assert_eq!(at(1000, || keys.decrypt(&ticket, &[1; 32])), None);
+    }
+
+    #[test]
+    fn rotation_keeps_one_old_key_and_the_accept_time_picks_the_encrypting_one() {
         let first = TicketKeys::random(0);
         let old = at(99, || first.encrypt(b"x", &[0; 32])).unwrap();
         let second = first.rotated(100);
@@ -294,9 +341,8 @@ mod tests {
         );
         assert_ne!(at(100, || second.encrypt(b"x", &[0; 32])).as_ref(), Some(&old));
         let third = second.rotated(200);
-        let fourth = third.rotated(300);
-        assert!(at(201, || third.decrypt(&old, &[0; 32])).is_some());
-        assert!(at(301, || fourth.decrypt(&old, &[0; 32])).is_none());
+        assert!(at(101, || second.decrypt(&old, &[0; 32])).is_some());
+        assert!(at(201, || third.decrypt(&old, &[0; 32])).is_none());
     }
 
     #[test]
@@ -324,7 +370,7 @@ mod tests {
 
     #[test]
     fn key_files_are_read_in_both_forms_and_wrong_ones_say_why() {
-        let keys = TicketKeys::random(7).rotated(70).rotated(700);
+        let keys = TicketKeys::random(7).rotated(70);
         let file = keys.to_file_bytes();
         let read = TicketKeys::from_file_bytes(&file).unwrap();
         assert_eq!(*read.to_file_bytes(), *file);

@@ -9,7 +9,7 @@ use evergate_crypto::{
     ClientAuth, ClientCertificate, ClientSettings, ConfigError, KeyError, ServerSettings, TicketHandle,
     TicketKeys, Verify, client_config, load_certificate, self_signed, server_config,
 };
-use evergate_tls::Blame;
+use evergate_tls::{Blame, record_len};
 use rustls::pki_types::CertificateDer;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, SignatureScheme};
@@ -22,13 +22,18 @@ struct Clients {
 }
 
 fn clients() -> Clients {
+    clients_with(|certificate| certificate.not_after = rcgen::date_time_ymd(2040, 1, 1))
+}
+
+/// Like [`clients`], with another certificate.
+fn clients_with(change: impl FnOnce(&mut rcgen::CertificateParams)) -> Clients {
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let root = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
     let mut params = rcgen::CertificateParams::new(vec!["someone".to_owned()]).unwrap();
     params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
     params.not_before = rcgen::date_time_ymd(2020, 1, 1);
-    params.not_after = rcgen::date_time_ymd(2040, 1, 1);
+    change(&mut params);
     let key = rcgen::KeyPair::generate().unwrap();
     let leaf = params.signed_by(&key, &root).unwrap();
     Clients { root: root.der().clone(), chain: leaf.pem(), key: key.serialize_pem() }
@@ -161,8 +166,89 @@ fn a_resumed_session_still_shows_its_client_certificate() {
     }
 }
 
+/// One client's connections at these times after its first one, each with what the one before left; whether they resumed.
+fn chain(
+    server: &Arc<rustls::ServerConfig>,
+    client: &Arc<ClientConfig>,
+    later_s: &[u64],
+) -> Vec<Option<bool>> {
+    let at = |(index, later_s): (usize, &u64)| {
+        let mut params = params(index as u8 + 1);
+        params.accepted_unix_s += later_s;
+        let connected = connect(server, client, &params).ok()?;
+        let replay = replay(server, &params, &connected.c2s, 100);
+        assert_eq!(replay.out, connected.s2c, "another node, {later_s} s later");
+        Some(connected.server.facts.resumed)
+    };
+    later_s.iter().enumerate().map(at).collect()
+}
+
 #[test]
-fn tickets_survive_two_rotations_and_a_node_that_has_rotated_writes_the_same_flight() {
+fn resumption_does_not_renew_a_session_beyond_its_full_handshake() {
+    let ours = clients();
+    let strict = asking(ClientAuth::Required(vec![ours.root.clone()]), "");
+    let open = asking(ClientAuth::None, "");
+    for version in [&TLS13, &TLS12] {
+        for (server, clients) in [(&strict, Some(&ours)), (&open, None)] {
+            let hours = [0, 11, 12, 13, 24, 26].map(|hours| hours * 3600);
+            let resumed = chain(server, &showing(clients, version), &hours);
+            let expected = [false, true, true, false, true, false].map(Some);
+            assert_eq!(resumed, expected, "{:?} {}", version.version, clients.is_some());
+        }
+    }
+}
+
+#[test]
+fn a_session_is_not_resumed_after_its_client_certificate_has_expired() {
+    // An hour after `NOW`, which is at eight o'clock.
+    let soon = rcgen::date_time_ymd(2027, 1, 15) + std::time::Duration::from_secs(9 * 3600);
+    let ours = clients_with(|certificate| certificate.not_after = soon);
+    for auth in [ClientAuth::Required, ClientAuth::Optional] {
+        let server = asking(auth(vec![ours.root.clone()]), "");
+        for version in [&TLS13, &TLS12] {
+            let resumed = chain(&server, &showing(Some(&ours), version), &[0, 1800, 3600, 7200]);
+            let expected = [Some(false), Some(true), Some(true), None];
+            assert_eq!(resumed, expected, "{:?}: the certificate is refused in the end", version.version);
+        }
+    }
+}
+
+#[test]
+fn a_client_is_told_no_longer_lifetime_of_a_ticket_than_it_has() {
+    let client = Arc::new(ClientKind { version: &TLS12, ..ClientKind::default() }.config());
+    let server = node(&PEMS.p256);
+    let hints: Vec<u32> = [0, 3600, 12 * 3600]
+        .into_iter()
+        .map(|later_s| {
+            let mut params = params(1);
+            params.accepted_unix_s += later_s;
+            let connected = connect(&server, &client, &params).map_err(|(error, _)| error).unwrap();
+            assert_eq!(connected.server.facts.resumed, later_s > 0);
+            lifetime_hint(&connected.s2c)
+        })
+        .collect();
+    assert_eq!(hints, [12 * 3600, 11 * 3600, 0]);
+}
+
+/// The lifetime in a TLS 1.2 server's NewSessionTicket (RFC 5077 section 3.3).
+fn lifetime_hint(mut records: &[u8]) -> u32 {
+    loop {
+        let len = record_len(records.first_chunk().unwrap()).unwrap();
+        let (record, rest) = records.split_at(len);
+        let mut messages = &record[5..];
+        while record[0] == 22 && messages.len() >= 4 {
+            let len = u32::from_be_bytes([0, messages[1], messages[2], messages[3]]) as usize;
+            if messages[0] == 4 {
+                return u32::from_be_bytes(*messages[4..].first_chunk().unwrap());
+            }
+            messages = messages.get(4 + len..).unwrap_or_default();
+        }
+        records = rest;
+    }
+}
+
+#[test]
+fn tickets_survive_one_rotation_and_a_node_that_has_rotated_writes_the_same_flight() {
     let client = Arc::new(ClientKind::default().config());
     let handle = TicketHandle::new(TicketKeys::random(0));
     let server = node_with(&PEMS.p256, |settings| settings.tickets = Some(handle.clone()));
@@ -170,12 +256,11 @@ fn tickets_survive_two_rotations_and_a_node_that_has_rotated_writes_the_same_fli
     handle.replace(handle.current().rotated(NOW + 1));
     let replayed = replay(&server, &params(1), &first.c2s, 100);
     assert_eq!(replayed.out, first.s2c, "accepted before the rotation, replayed after it");
-    handle.replace(handle.current().rotated(NOW + 2));
     let mut later = params(2);
     later.accepted_unix_s += 10;
     let second = connect(&server, &client, &later).map_err(|(error, _)| error).unwrap();
     assert!(second.server.facts.resumed);
-    for step in 3..6 {
+    for step in 2..4 {
         handle.replace(handle.current().rotated(NOW + step));
     }
     let third = connect(&server, &client, &later).map_err(|(error, _)| error).unwrap();

@@ -4,12 +4,14 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::*;
 use evergate_base::session::{KeptSession, Sealed, SessionId};
 use evergate_crypto::{ClientAuth, ServerSettings};
 use evergate_tls::{NamedSession, Progress, Version};
 use rustls::client::{Resumption, Tls12Resumption};
+use rustls::pki_types::PrivateKeyDer;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ServerConfig};
 
@@ -74,6 +76,45 @@ fn a_session_is_resumed_by_its_id_and_any_node_that_is_given_it_writes_the_same_
     }
     // A node that would look into an empty cache of its own says something else.
     assert_ne!(replay(&keeping(|_| {}), &params(2), &resumed.c2s, 100).out, resumed.s2c);
+}
+
+#[test]
+fn a_session_with_an_id_is_kept_no_longer_than_its_client_certificate_is_good_and_opens_no_later() {
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let root = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["someone".to_owned()]).unwrap();
+    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    // 300 s after `NOW`, which is at eight o'clock.
+    params.not_after = rcgen::date_time_ymd(2027, 1, 15) + Duration::from_secs(8 * 3600 + 300);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let chain = vec![params.signed_by(&key, &root).unwrap().der().clone()];
+    let kind = ClientKind { version: &TLS12, ..ClientKind::default() };
+    let mut client = ClientConfig::builder_with_provider(kind.provider())
+        .with_protocol_versions(&[&TLS12])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(trust::Everyone(kind.provider())))
+        .with_client_auth_cert(chain, PrivateKeyDer::try_from(key.serialize_der()).unwrap())
+        .unwrap();
+    client.resumption = Resumption::in_memory_sessions(8).tls12_resumption(Tls12Resumption::SessionIdOnly);
+    let client = Arc::new(client);
+    let strict = || {
+        keeping(|settings| {
+            settings.alpn = Vec::new();
+            settings.client_auth = ClientAuth::Required(vec![root.der().clone()]);
+        })
+    };
+    let kept = full(&strict(), &client);
+    assert_eq!(kept.until_unix_s, NOW + 300, "the store forgets it then");
+    for (later_s, resumed) in [(0, Some(true)), (300, Some(true)), (301, None)] {
+        let mut params = common::params(2);
+        params.accepted_unix_s += later_s;
+        let find = |id: &SessionId| (*id == kept.id).then(|| kept.sealed.clone());
+        let connected = connect_from("localhost", &strict(), &client, &params, find).ok();
+        assert_eq!(connected.map(|connected| connected.server.facts.resumed), resumed, "{later_s}");
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub struct Seed {
     pub unix_s: u64,
     /// Secrets that the provider's key log hands back to the driver, in the order logged.
     pub captured: Vec<Captured>,
-    /// The TLS 1.2 session that goes by an id, in and out.
+    /// What is known of the session, resumed or new.
     pub session: SessionSlot,
 }
 
@@ -36,10 +36,13 @@ impl std::fmt::Debug for Seed {
     }
 }
 
-/// What a handshake is given of a session that goes by its id, and what it leaves of one: values, so that the handshake
-/// asks no store.
+/// What a handshake is given of a session and what it leaves of one: values, so that the handshake asks no store. All but the
+/// first are of sessions that go by their ids.
 #[derive(Clone, Debug, Default)]
 pub struct SessionSlot {
+    /// Up to when this session may be resumed, in seconds since 1970: noted where a client's certificate is checked and where a
+    /// ticket or a kept session is opened, written into those that are made. A function of mirrored inputs, as they are.
+    pub good_until_unix_s: Option<u64>,
     /// What was found under the id that the client named.
     pub found: Option<Sealed>,
     /// Whether a new session gets an id: its client has no other means to resume it.

@@ -1,11 +1,15 @@
 //! What rules and logs may know of the TLS session, and its wire form inside a mirror entry.
 
+use crate::subject::subject_text;
 use evergate_base::session::SessionId;
 use evergate_tls::Version;
 
 /// The bit that says that the first text is there; those of the others follow, then the policy's.
 const FIRST_TEXT: u8 = 4;
 const POLICY: u8 = FIRST_TEXT << 3;
+
+/// The longest text that the wire form has whole.
+pub(crate) const TEXT_BYTES_MAX: usize = 4096;
 
 /// What rules and logs may know of the TLS session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +42,7 @@ impl Facts {
         for (index, text) in texts.into_iter().enumerate() {
             let Some(text) = text else { continue };
             out[0] |= FIRST_TEXT << index;
-            let bytes = &text.as_bytes()[..text.len().min(4096)];
+            let bytes = &text.as_bytes()[..text.len().min(TEXT_BYTES_MAX)];
             out.extend_from_slice(&(bytes.len() as u16).to_be_bytes());
             out.extend_from_slice(bytes);
         }
@@ -84,7 +88,7 @@ impl Facts {
         session: Option<SessionId>,
         policy: Option<[u8; 32]>,
     ) -> Facts {
-        let subject = facts.client_certificates.first().map(|certificate| subject_text(certificate));
+        let subject = facts.client_certificates.first().and_then(|certificate| subject_text(certificate));
         Facts {
             version: if facts.version == Version::Tls13 { "TLSv1.3" } else { "TLSv1.2" },
             suite: facts.suite_number,
@@ -96,9 +100,4 @@ impl Facts {
             policy: policy.map(Box::new),
         }
     }
-}
-
-fn subject_text(certificate: &[u8]) -> String {
-    use x509_parser::prelude::{FromDer, X509Certificate};
-    X509Certificate::from_der(certificate).map(|(_, parsed)| parsed.subject().to_string()).unwrap_or_default()
 }

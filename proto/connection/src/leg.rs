@@ -262,8 +262,12 @@ impl Connection {
             leg.answered_keys = records.rx().generation;
             leg.records = Some(records); // a restored leg has its own
         }
-        match &snapshot.pools[leg.pool as usize].tls {
-            Some(upstream) if leg.records.is_none() => self.start_leg_handshake(io, upstream),
+        let pool = &snapshot.pools[leg.pool as usize];
+        match (&pool.tls, pool.servers.get(server as usize)) {
+            (Some(upstream), Some(server)) if leg.records.is_none() => {
+                self.start_leg_handshake(io, upstream, server);
+            }
+            (Some(_), None) if leg.records.is_none() => self.leg_failed(io, Failure::Tls),
             _ => self.leg_ready(io),
         }
         self.finish_call(io);

@@ -67,10 +67,8 @@ pub enum Stickiness {
 /// TLS towards the servers of a pool.
 #[derive(Debug, Clone)]
 pub struct UpstreamTls {
-    /// Handshake configuration.
+    /// Handshake configuration; the names are those of the servers.
     pub config: Arc<rustls::ClientConfig>,
-    /// Name to send and to verify.
-    pub name: ServerName<'static>,
 }
 
 /// One server of a pool.
@@ -80,6 +78,8 @@ pub struct Server {
     pub name: String,
     /// Value of the stickiness cookie that names it.
     pub cookie: String,
+    /// Name to send to it and to verify, where its pool speaks TLS: without one no handshake begins.
+    pub tls_name: Option<ServerName<'static>>,
 }
 
 /// One pool of a generation.

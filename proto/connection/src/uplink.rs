@@ -9,7 +9,7 @@ use crate::connection::{Answering, Connection};
 use crate::framing::{fold, tag_of};
 use crate::leg::{Failure, LegState, ServerLeg};
 use crate::remote::position;
-use crate::{Io, Piece, Source, UpstreamTls};
+use crate::{Io, Piece, Server, Source, UpstreamTls};
 use evergate_mirror::{
     Boundary, FLIGHT_BYTES_MAX, LegTls, Mirrored, RUN_BYTES_MAX, RecordKind, RecordPosition, Route, Side,
 };
@@ -143,12 +143,15 @@ fn at(position: RecordPosition) -> Position {
 }
 
 impl Connection {
-    pub(crate) fn start_leg_handshake(&mut self, io: &mut Io<'_>, upstream: &UpstreamTls) {
+    /// Begins the handshake with one server of the pool, under that server's own name.
+    pub(crate) fn start_leg_handshake(&mut self, io: &mut Io<'_>, upstream: &UpstreamTls, server: &Server) {
         let mut hello = Vec::new();
-        let started = ClientHandshake::new(&upstream.config, upstream.name.clone())
-            .and_then(|mut handshake| handshake.start(&mut hello).map(|()| handshake));
+        let started = server.tls_name.clone().and_then(|name| {
+            let mut handshake = ClientHandshake::new(&upstream.config, name).ok()?;
+            handshake.start(&mut hello).ok().map(|()| handshake)
+        });
         match (started, &mut self.leg) {
-            (Ok(handshake), Some(leg)) => {
+            (Some(handshake), Some(leg)) => {
                 leg.state = LegState::Shaking(Box::new(handshake));
                 leg.push(io, &hello);
             }

@@ -38,7 +38,7 @@ pub struct TlsFacts<'a> {
     pub alpn: Option<&'a str>,
     /// Version: `TLSv1.2` or `TLSv1.3`.
     pub version: &'a str,
-    /// Subject of the verified client certificate.
+    /// Subject of the verified client certificate in the manner of RFC 4514: what separates its parts is escaped inside them.
     pub client_subject: Option<&'a str>,
 }
 

@@ -136,7 +136,7 @@ fn settings(name: &str, raw: &RawTls, at: &KeyPath, checks: &mut Checks<'_>) -> 
         }
     }
     let client_ca = client_ca(raw, at, checks);
-    let keys = checks.optional_file(raw.ticket_keys.as_deref(), &at.key("ticket_keys"), Content::Secret);
+    let keys = checks.optional_file(raw.ticket_keys.as_deref(), &at.key("ticket_keys"), Content::TicketKeys);
     if !raw.tickets {
         for key in ["ticket_keys", "ticket_rotate_s"] {
             if checks.report.is_given(&at.key(key)) {

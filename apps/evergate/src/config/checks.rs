@@ -1,8 +1,10 @@
 //! What all checks share: the report, names, files.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use evergate_crypto::TicketKeys;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -94,8 +96,8 @@ pub(super) enum Content {
     Certificates,
     /// One PEM private key.
     PrivateKey,
-    /// At least 32 bytes.
-    Secret,
+    /// Ticket keys, as the handshake reads them.
+    TicketKeys,
     /// 64 hexadecimal digits, and white space around them.
     ClusterKey,
 }
@@ -193,7 +195,7 @@ impl Checks<'_> {
     }
 }
 
-fn inspect(bytes: &[u8], content: Content) -> Result<(), (&'static str, &'static str)> {
+fn inspect(bytes: &[u8], content: Content) -> Result<(), (Cow<'static, str>, &'static str)> {
     let has_certificate = || CertificateDer::pem_slice_iter(bytes).any(|c| c.is_ok());
     let has_key = || PrivateKeyDer::from_pem_slice(bytes).is_ok();
     let is_encrypted =
@@ -201,35 +203,36 @@ fn inspect(bytes: &[u8], content: Content) -> Result<(), (&'static str, &'static
     match content {
         Content::Certificates if has_certificate() => Ok(()),
         Content::Certificates if has_key() => Err((
-            "contains a private key, not a certificate",
+            "contains a private key, not a certificate".into(),
             "are `chain` and `key` exchanged? Name the certificate here",
         )),
         Content::Certificates => Err((
-            "contains no certificate in PEM form",
+            "contains no certificate in PEM form".into(),
             "the file must have a block `-----BEGIN CERTIFICATE-----`; convert DER with `openssl x509 -inform der`",
         )),
         Content::PrivateKey if is_encrypted() => Err((
-            "is encrypted",
+            "is encrypted".into(),
             "nobody can type a password at start; decrypt it with `openssl pkey` and protect the file",
         )),
         Content::PrivateKey if has_key() => Ok(()),
         Content::PrivateKey if has_certificate() => Err((
-            "contains a certificate, not a private key",
+            "contains a certificate, not a private key".into(),
             "are `chain` and `key` exchanged? Name the private key here",
         )),
         Content::PrivateKey => Err((
-            "contains no private key in PEM form",
+            "contains no private key in PEM form".into(),
             "the file must have a block `-----BEGIN PRIVATE KEY-----` (or `EC` or `RSA PRIVATE KEY`)",
         )),
         Content::ClusterKey if super::cluster_key(bytes).is_some() => Ok(()),
         Content::ClusterKey => Err((
-            "does not consist of 64 hexadecimal digits",
+            "does not consist of 64 hexadecimal digits".into(),
             "make one with `evergate cluster key > FILE` and copy it to all nodes",
         )),
-        Content::Secret if bytes.len() >= 32 => Ok(()),
-        Content::Secret => Err((
-            "has fewer than 32 bytes",
-            "make one with `openssl rand -out FILE 32` and copy it to all nodes",
-        )),
+        Content::TicketKeys => TicketKeys::from_file_bytes(bytes).map(drop).map_err(|error| {
+            (
+                format!("cannot be used: {error}").into(),
+                "make one with `openssl rand -out FILE 64` and copy it to all nodes",
+            )
+        }),
     }
 }

@@ -141,7 +141,7 @@ pub(super) static TLS: Section = Section {
             "client_certificates",
             Kind::Choice(&["none", "optional", "required"]),
             "\"none\"",
-            "Whether clients are asked for a certificate.",
+            "Whether clients are asked for a certificate. A session that is resumed has that of its full handshake, while it is good and for 12 hours at most.",
         ),
         optional(
             "client_ca",
@@ -150,25 +150,30 @@ pub(super) static TLS: Section = Section {
             "\"certs/clients-ca.pem\"",
             "PEM file of the authorities that issue client certificates.",
         ),
-        with_default("tickets", Kind::Bool, "true", "Whether sessions can be resumed with tickets."),
+        with_default(
+            "tickets",
+            Kind::Bool,
+            "true",
+            "Whether sessions can be resumed with tickets: for 12 hours after the full handshake, and not after the client's certificate expires.",
+        ),
         optional(
             "ticket_keys",
             Kind::Text,
             "random keys of this process; in a cluster, keys that all nodes derive",
             "\"certs/ticket.keys\"",
-            "File with the secret that tickets are encrypted with, at least 32 random bytes. Nodes that share it resume each other's sessions.",
+            "File with the keys that tickets are encrypted with, the newest first, at most 3: 64 random bytes each, as `openssl rand -out FILE 64` makes them, or a line each with these bytes in base64 and, optionally, the unix time from which the key encrypts. Nodes that share it resume each other's sessions.",
         ),
         with_default(
             "ticket_rotate_s",
             Kind::Integer(60, 604_800),
             "43200",
-            "How long a ticket key encrypts new tickets. It decrypts for as long again.",
+            "How long a ticket key encrypts new tickets. It decrypts for as long again. Keys of a file stay until the file changes.",
         ),
         with_default(
             "session_id_lifetime_s",
             Kind::Integer(0, 43_200),
             "3600",
-            "How long a TLS 1.2 client without tickets can resume a session by its id; 0 = not at all. Sessions are kept in `limits.session_cache_mb`.",
+            "How long a TLS 1.2 client without tickets can resume a session by its id; 0 = not at all. A session ends with its client's certificate in any case. Sessions are kept in `limits.session_cache_mb`.",
         ),
     ],
 };

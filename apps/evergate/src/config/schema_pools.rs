@@ -157,7 +157,7 @@ pub(super) static SERVER: Section = Section {
 /// `[pools.tls]`
 pub(super) static POOL_TLS: Section = Section {
     header: "[pools.tls]",
-    about: "TLS from this node to the servers of the pool. The presence of the table switches it on.",
+    about: "TLS from this node to the servers of the pool. The presence of the table switches it on. `http/1.1` is offered as application protocol, unless only `tls` and `tcp` listeners use the pool: then none is.",
     keys: &[
         with_default(
             "verify",
@@ -168,9 +168,9 @@ pub(super) static POOL_TLS: Section = Section {
         optional(
             "server_name",
             Kind::Text,
-            "host of the server's address",
+            "host of each server's own address",
             "\"app.internal\"",
-            "Name sent as SNI and expected in the certificate.",
+            "Name sent as SNI and expected in the certificate, for all servers of the pool. Health checks go by the same name.",
         ),
         optional(
             "ca",

@@ -52,15 +52,18 @@ impl Checks {
         for (index, pool) in config.pools.iter().enumerate() {
             let Some(health) = &pool.health else { continue };
             let Some(runtime) = generation.pools.get(index) else { continue };
-            let tls = generation.snapshot.pools.get(index).and_then(|pool| pool.tls.clone());
-            for (server, runtime) in pool.servers.iter().zip(&runtime.servers) {
+            let Some(made) = generation.snapshot.pools.get(index) else { continue };
+            for ((server, runtime), made_server) in
+                pool.servers.iter().zip(&runtime.servers).zip(&made.servers)
+            {
+                let tls = made.tls.clone().zip(made_server.tls_name.clone());
                 let record = before.remove(&runtime.id).unwrap_or_default();
                 self.records.insert(runtime.id, record.clone());
                 let check = Check {
                     pool: pool.name.clone(),
                     server: runtime.clone(),
                     health: health.clone(),
-                    probe: Probe::new(server, &health.check, tls.clone()),
+                    probe: Probe::new(server, &health.check, tls),
                     record,
                     permits: self.permits.clone(),
                 };

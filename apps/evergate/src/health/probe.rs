@@ -6,6 +6,7 @@ use crate::config::model::{HealthCheck, Server, StatusRange};
 use evergate_connection::UpstreamTls;
 use evergate_http::{HeaderSlots, Limits, Parsed, parse_response};
 use rustls::ClientConnection;
+use rustls_pki_types::ServerName;
 use std::io;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,7 +15,8 @@ use tokio::net::TcpStream;
 /// What to do for a check.
 pub(super) struct Probe {
     address: SocketAddr,
-    tls: Option<UpstreamTls>,
+    /// With the name under which the server is asked for and verified.
+    tls: Option<(UpstreamTls, ServerName<'static>)>,
     http: Option<Http>,
 }
 
@@ -24,7 +26,11 @@ struct Http {
 }
 
 impl Probe {
-    pub(super) fn new(server: &Server, check: &HealthCheck, tls: Option<UpstreamTls>) -> Probe {
+    pub(super) fn new(
+        server: &Server,
+        check: &HealthCheck,
+        tls: Option<(UpstreamTls, ServerName<'static>)>,
+    ) -> Probe {
         let http = match check {
             HealthCheck::Tcp => None,
             HealthCheck::Http { path, host, expect } => {
@@ -116,12 +122,15 @@ struct Stream {
 }
 
 impl Stream {
-    async fn connect(address: SocketAddr, tls: Option<&UpstreamTls>) -> Result<Stream, String> {
+    async fn connect(
+        address: SocketAddr,
+        tls: Option<&(UpstreamTls, ServerName<'static>)>,
+    ) -> Result<Stream, String> {
         let socket = TcpStream::connect(address).await.map_err(|error| format!("cannot connect: {error}"))?;
         let tls = match tls {
             None => None,
-            Some(tls) => {
-                let made = ClientConnection::new(tls.config.clone(), tls.name.clone());
+            Some((tls, name)) => {
+                let made = ClientConnection::new(tls.config.clone(), name.clone());
                 Some(Box::new(made.map_err(|error| format!("TLS: {error}"))?))
             }
         };

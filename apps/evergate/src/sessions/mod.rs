@@ -200,6 +200,7 @@ mod tests {
         Arc::new(ServerRuntime {
             id,
             name: format!("s{id}"),
+            host: String::new(),
             addresses: Vec::new(),
             name_hash: id,
             weight: AtomicU32::new(1),

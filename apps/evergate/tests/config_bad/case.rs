@@ -26,6 +26,7 @@ impl World for Small {
             Some("/base/k.pem" | "/base/open.pem") => pem("PRIVATE KEY"),
             Some("/base/encrypted.pem") => pem("ENCRYPTED PRIVATE KEY"),
             Some("/base/empty") => Ok(Vec::new()),
+            Some("/base/half.keys") => Ok(vec![0xa5; 32]),
             Some("/base/cluster.key") => Ok(b"0123456789abcdef".repeat(4)),
             Some("/base/short.key") => Ok(b"0123456789abcdef".repeat(3)),
             Some("/base/denied.pem") => Err(io::ErrorKind::PermissionDenied.into()),

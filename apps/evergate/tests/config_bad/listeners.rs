@@ -174,10 +174,11 @@ fn a_file_that_contradicts_itself_is_refused_at_the_place_with_advice() {
             "`client_certificates = \"required\"`",
         ),
         ("{L}tls = \"a\"\n{C}{P}[tls.a]\nalpn = [@@\"\"]\n", "tls.a.alpn[0]", "registered ids"),
+        ("{L}tls = \"a\"\n{C}{P}[tls.a]\nticket_keys = @@\"empty\"\n", "tls.a.ticket_keys", "holds no key"),
         (
-            "{L}tls = \"a\"\n{C}{P}[tls.a]\nticket_keys = @@\"empty\"\n",
+            "{L}tls = \"a\"\n{C}{P}[tls.a]\nticket_keys = @@\"half.keys\"\n",
             "tls.a.ticket_keys",
-            "fewer than 32 bytes",
+            "`openssl rand -out FILE 64`",
         ),
     ];
     expect(Severity::Error, cases);

@@ -63,14 +63,15 @@ pub(crate) fn key() -> rustls::pki_types::PrivatePkcs8KeyDer<'static> {
 /// TLS towards servers that trust our test certificate.
 pub(crate) fn upstream_tls() -> UpstreamTls {
     let settings = ClientSettings { verify: Verify::Roots(vec![root()]), ..ClientSettings::default() };
-    UpstreamTls {
-        config: client_config(settings).unwrap(),
-        name: ServerName::try_from("test.example").unwrap(),
-    }
+    UpstreamTls { config: client_config(settings).unwrap() }
 }
 
 pub(crate) fn pool(name: &str) -> Pool {
-    let server = |name: &str| Server { name: name.to_owned(), cookie: format!("c-{name}") };
+    let server = |name: &str| Server {
+        name: name.to_owned(),
+        cookie: format!("c-{name}"),
+        tls_name: Some(ServerName::try_from("test.example").unwrap()),
+    };
     Pool {
         name: name.to_owned(),
         stickiness: Stickiness::None,

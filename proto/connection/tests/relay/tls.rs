@@ -228,6 +228,49 @@ fn a_server_whose_tls_fails_is_answered_for() {
     assert_eq!(rig.logs[0].reason, "upstream_tls");
 }
 
+/// The name in a ClientHello.
+fn asked_for(hello: &[u8]) -> Option<String> {
+    let mut acceptor = rustls::server::Acceptor::default();
+    acceptor.read_tls(&mut &hello[..]).unwrap();
+    let accepted = acceptor.accept().ok()??;
+    accepted.client_hello().server_name().map(str::to_owned)
+}
+
+#[test]
+fn each_server_is_asked_for_and_verified_under_its_own_name() {
+    let named = |second: Option<&'static str>| {
+        snapshot(|snapshot| {
+            snapshot.pools[0].tls = Some(upstream_tls());
+            snapshot.pools[0].servers[0].tls_name = Some(ServerName::try_from("elsewhere.example").unwrap());
+            snapshot.pools[0].servers[1].tls_name = second.map(|name| ServerName::try_from(name).unwrap());
+        })
+    };
+    let mut rig = Rig::new(&named(Some("test.example")), setup::HTTP, Peer::plain());
+    rig.send(format!("{GET}\r\n").as_bytes());
+    assert_eq!(asked_for(&rig.server_got(1)).as_deref(), Some("elsewhere.example"));
+    rig.reset_server(1);
+    let hello = rig.server_got(2);
+    assert_eq!(asked_for(&hello).as_deref(), Some("test.example"));
+    let mut server = TlsServer::new();
+    server.0.read_tls(&mut &hello[..]).unwrap();
+    server.0.process_new_packets().unwrap();
+    same(&server.turn(&mut rig, 2), &forwarded(GET, "http", 0));
+    // The first server shows a certificate that is good for the others only; the second one has no name.
+    let mut rig = Rig::new(&named(None), setup::HTTP, Peer::plain());
+    rig.send(format!("{GET}\r\n").as_bytes());
+    let mut first = TlsServer::new();
+    first.0.read_tls(&mut &rig.server_got(1)[..]).unwrap();
+    first.0.process_new_packets().unwrap();
+    let mut flight = Vec::new();
+    while first.0.wants_write() {
+        first.0.write_tls(&mut flight).unwrap();
+    }
+    rig.serve(1, &flight);
+    assert!(rig.legs[&1].released.is_some(), "not verified");
+    assert!(rig.legs[&2].released.is_some() && rig.server_got(2).is_empty(), "nothing is said to it");
+    assert_eq!(asked_for(&rig.server_got(3)).as_deref(), Some("test.example"));
+}
+
 #[test]
 fn a_response_without_a_length_is_whole_only_when_its_tls_server_says_so() {
     let config = snapshot(|snapshot| snapshot.pools[0].tls = Some(upstream_tls()));

@@ -176,9 +176,8 @@ pub(crate) fn config(behind: Wire) -> Arc<Snapshot> {
     snapshot(|snapshot| {
         snapshot.pools[0].stickiness = Stickiness::Cookie;
         snapshot.pools.push(setup::pool("down"));
-        snapshot.pools[0].tls = behind
-            .version()
-            .map(|version| UpstreamTls { config: deterministic_config(version), ..setup::upstream_tls() });
+        snapshot.pools[0].tls =
+            behind.version().map(|version| UpstreamTls { config: deterministic_config(version) });
         set_rules(snapshot, &rules);
     })
 }

@@ -219,7 +219,7 @@ impl Incoming {
                 (Frame::Hello { .. }, Some(_)) | (_, None) => anyhow::bail!("frames out of order"),
                 _ => {}
             }
-            let mut hear = |facts: &mut LegFacts| {
+            let hear = |facts: &mut LegFacts| {
                 facts.shift(self.ahead_ms);
                 layout.know_neighbour(facts);
             };
