@@ -23,6 +23,7 @@ pub(super) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
         let name = checks.name(raw.name.as_deref(), &at, &mut seen, "web");
         let servers = servers(raw, &at, checks);
         sticky(raw, &at, checks);
+        shared_cookie(config, i, &at, checks);
         queue_classes(raw, &at, checks);
         let sessions = sessions::sessions(raw, &at, checks);
         warn_of_contradictions(raw, &at, checks);
@@ -143,6 +144,24 @@ fn warn_of_plain_https(pool: &RawPool, address: SocketAddr, at: &KeyPath, checks
             "add an empty table `[pools.tls]` if the server speaks TLS",
         );
     }
+}
+
+/// A client has one cookie of a name: that of the pool that it was at last.
+fn shared_cookie(config: &RawConfig, index: usize, at: &KeyPath, checks: &mut Checks<'_>) {
+    let is_sticky = |pool: &&RawPool| pool.sticky == Sticky::Cookie;
+    let Some(raw) = config.pools.get(index).filter(is_sticky) else { return };
+    let mut earlier = config.pools[..index].iter().filter(is_sticky);
+    let Some(other) = earlier.find(|pool| pool.sticky_cookie == raw.sticky_cookie) else { return };
+    checks.report.warning(
+        at,
+        format!(
+            "the cookie {:?} is also that of pool {:?}",
+            raw.sticky_cookie,
+            other.name.as_deref().unwrap_or_default()
+        ),
+        "a client that goes from one to the other is placed anew each time",
+        "give one of them a `sticky_cookie` of its own",
+    );
 }
 
 fn sticky(raw: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) {

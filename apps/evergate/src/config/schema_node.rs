@@ -132,7 +132,7 @@ pub(super) const HEAD_BYTES_MAX: Key = with_default(
 );
 pub(super) const HEADERS_MAX: Key = with_default(
     "headers_max",
-    Kind::Integer(8, 1000),
+    Kind::Integer(8, 128),
     "100",
     "Number of headers in a head. Answered with 431.",
 );

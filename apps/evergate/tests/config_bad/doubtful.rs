@@ -24,6 +24,11 @@ fn a_doubtful_file_is_used_with_a_warning() {
         ),
         ("{L}{C}{P}[pools.tls]\nverify = @@false\n", "pools[0].tls.verify", "name the authority"),
         (
+            "{L}[[listeners]]\nname = \"b\"\naddress = \":1\"\nprotocol = \"http\"\npool = \"b\"\n{C}[[pools]]\nname = \"web\"\nsticky = \"cookie\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n@@[[pools]]\nname = \"b\"\nsticky = \"cookie\"\n[[pools.servers]]\naddress = \"10.0.0.2:80\"\n",
+            "pools[1]",
+            "placed anew",
+        ),
+        (
             "{L}[[listeners]]\nname = \"b\"\naddress = @@\":443\"\nprotocol = \"http\"\npool = \"web\"\n{C}{P}",
             "listeners[1].address",
             "port 80",
