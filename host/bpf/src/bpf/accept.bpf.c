@@ -260,6 +260,15 @@ static __always_inline bool has_socket(struct __sk_buff *skb, const struct packe
 	return state && state != STATE_LISTEN;
 }
 
+/* A SYN with data is dropped (a checksum over what is cut off could not be mended): what our kernel answers takes a slot, and
+ * a flood of such SYNs would take all. Its sender says it again without (RFC 7413, section 4.1.3). */
+static __always_inline int accept_syn(struct __sk_buff *skb, struct packet *p)
+{
+	if (has_socket(skb, p))		/* left to the kernel */
+		return owner_word(hash_bucket(&p->key)) & OWNER_CLOSED ? TC_ACT_SHOT : TC_ACT_OK;
+	return p->data_len ? TC_ACT_SHOT : answer_syn(skb, p);
+}
+
 SEC("tc") int stateless_accept(struct __sk_buff *skb)
 {
 	struct packet p;
@@ -270,9 +279,7 @@ SEC("tc") int stateless_accept(struct __sk_buff *skb)
 	__u32 *flags = bpf_map_lookup_elem(&listeners, &l);
 	if (!flags || !(*flags & LISTENER_STATELESS) || p.tcp.rst || p.tcp.fin)
 		return TC_ACT_OK;
-	if (p.tcp.syn && !p.tcp.ack && (p.data_len || has_socket(skb, &p)))	/* left to the kernel */
-		return owner_word(hash_bucket(&p.key)) & OWNER_CLOSED ? TC_ACT_SHOT : TC_ACT_OK;
 	if (p.tcp.syn)
-		return p.tcp.ack ? TC_ACT_OK : answer_syn(skb, &p);
+		return p.tcp.ack ? TC_ACT_OK : accept_syn(skb, &p);
 	return p.tcp.ack ? accept_ack(skb, &p) : TC_ACT_OK;
 }
