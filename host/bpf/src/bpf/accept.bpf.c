@@ -230,9 +230,10 @@ static __always_inline int accept_ack(struct __sk_buff *skb, struct packet *p)
 	int judged = judge_cookie(&p->key, cookie, theirs);
 	if (judged < 2) {
 		count(COOKIE_WRONG);
-		/* The first segment was lost, and so was the ACK: the peer says it again. A RST would be the end of it. Of
-		 * strangers one in a thousand looks like that, and is left to its own timers. */
-		if (judged == 1 && p->data_len)
+		/* The first segment was lost, and so was the ACK: the peer says it again, also when all that is left is its
+		 * end. A RST would be the end of it. Of strangers one in a thousand looks like that, and is left to its own
+		 * timers. */
+		if (judged == 1 && (p->data_len || p->tcp.fin))
 			verdict = TC_ACT_SHOT;
 		goto release;
 	}
@@ -277,9 +278,9 @@ SEC("tc") int stateless_accept(struct __sk_buff *skb)
 	struct listener l = { .port = p.key.local_port };
 	__builtin_memcpy(l.ip, p.key.local_addr, 16);
 	__u32 *flags = bpf_map_lookup_elem(&listeners, &l);
-	if (!flags || !(*flags & LISTENER_STATELESS) || p.tcp.rst || p.tcp.fin)
+	if (!flags || !(*flags & LISTENER_STATELESS) || p.tcp.rst)
 		return TC_ACT_OK;
 	if (p.tcp.syn)
-		return p.tcp.ack ? TC_ACT_OK : accept_syn(skb, &p);
+		return p.tcp.ack || p.tcp.fin ? TC_ACT_OK : accept_syn(skb, &p);
 	return p.tcp.ack ? accept_ack(skb, &p) : TC_ACT_OK;
 }

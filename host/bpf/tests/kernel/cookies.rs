@@ -7,6 +7,7 @@ use crate::world::{PORT, World, at, eventually, mac, node, privileged, vip};
 use evergate_bpf::{Bucket, CookieKey, Counter, Flow, LaneId, Leases, Mode, Owner};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 
 const BYTES: u64 = 8 << 20;
 
@@ -138,6 +139,41 @@ fn a_later_segment_that_comes_first_does_not_end_the_connection() {
     socket.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"first second");
     assert!(count(&world, 1, Counter::CookieAccepted) > 0);
+}
+
+/// What a socket has to send waits for its end, and leaves with it.
+fn cork(socket: &TcpStream) {
+    let on = 1i32;
+    let value = (&raw const on).cast();
+    // SAFETY: pointer and length describe the integer.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CORK, value, 4) };
+    assert_eq!(result, 0);
+}
+
+#[test]
+fn an_end_that_comes_first_does_not_reset_the_client() {
+    if !privileged() {
+        return;
+    }
+    for (v6, lost, last) in [
+        (false, "", ""),
+        (false, "", "last"),
+        (false, "first ", ""),
+        (true, "", ""),
+        (true, "first ", "last"),
+    ] {
+        let (world, listener, mut client) = unheard(v6, lost.as_bytes());
+        cork(&client);
+        client.write_all(last.as_bytes()).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let (mut socket, _) = accept(&listener);
+        let mut got = String::new();
+        socket.read_to_string(&mut got).unwrap();
+        assert_eq!(got, format!("{lost}{last}"));
+        socket.write_all(b"bye").unwrap();
+        client.read_exact(&mut [0; 3]).expect("it was not reset");
+        assert!(count(&world, 1, Counter::CookieAccepted) > 0, "IPv6 {v6}");
+    }
 }
 
 #[test]
