@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Changes with every change of a map's layout: maps of another layout cannot be reused.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 const BPF_FS: &str = "/sys/fs/bpf";
 

@@ -45,7 +45,7 @@ struct slot {
 	__u32 snd_nxt;
 	__u32 sent_ack, sent_edge, sent_win;	/* what really left; sent_win unscaled, as on the wire */
 	__be32 tsval;
-	__u32 egress_pad;
+	__u32 ahead_max;	/* of a restored flow: the most that its peer may have; never below snd_nxt */
 	__u64 answered_ns;	/* last repeated ACK that was let through */
 	__u64 born_ns;
 	__u32 greeted;		/* counted in `greetings`, until a program takes the slot */

@@ -101,8 +101,11 @@ static __always_inline bool note_kernel(struct __sk_buff *skb, const struct pack
 		s->k_ack = ack;
 		s->k_edge = edge;
 	}
-	if (after(end, s->snd_nxt))
-		s->snd_nxt = end;
+	if (after(end, s->snd_nxt)) {
+		if (after(end, s->ahead_max))	/* first, so that it is never below */
+			WRITE(s->ahead_max, end);
+		WRITE(s->snd_nxt, end);
+	}
 	__be32 ts[2];
 	if (s->has_ts && p->tcp.doff >= 8 && !bpf_skb_load_bytes(skb, p->l4 + 24, ts, 8)) {
 		s->tsval = ts[0];
@@ -407,7 +410,8 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct packet *p,
 		return TC_ACT_OK;
 	__u32 ack = bpf_ntohl(p->tcp.ack_seq), next = READ(s->snd_nxt);
 	if (after(ack, next)) {
-		if (!(READ(s->flags) & FLAG_RESTORED))
+		/* Beyond what the node before us can have sent, our kernel refuses it, as it does for any other flow. */
+		if (!(READ(s->flags) & FLAG_RESTORED) || after(ack, READ(s->ahead_max)))
 			return TC_ACT_OK;
 		if (after(ack, s->peer_ack))
 			WRITE(s->peer_ack, ack);

@@ -274,6 +274,7 @@ fn restored(v6: bool, timestamps: Option<(u32, u32)>) -> Restored {
         receive: 1000,
         window: 65_535 << 7,
         window_scale: 7,
+        peer_window_scale: 4,
         timestamps,
         interface: 1,
         source_mac: [2, 0, 0, 0, 0, 1],
@@ -305,6 +306,42 @@ fn after_a_take_over_neither_side_is_told_what_it_does_not_know() {
             leave(gate, &Segment { data: vec![7; 150], ..ack.clone() }).unwrap();
             assert_eq!(enter(gate, &ahead), Ok(ahead));
             assert_eq!(slot.peer_acked(), 100);
+        });
+    }
+}
+
+/// The most that the peer of [`restored`] may have on top of what is known.
+const AHEAD_MAX: u32 = 2 * (65_535 << 4);
+
+#[test]
+fn after_a_take_over_nobody_has_more_than_the_dead_node_can_have_sent() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let from = restored(v6, None);
+            let slot = gate.restore(&from).unwrap();
+            let more = |by: u32| from.send.wrapping_add(by);
+            let ours = Segment { seq: from.send, ack: 1000, window: 4000, ..out(v6) };
+            let heard = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) }).unwrap().ack;
+            let said = |seq| leave(gate, &Segment { seq, ..ours.clone() }).unwrap().seq;
+            for by in [AHEAD_MAX + 1, 1 << 30, i32::MAX as u32] {
+                assert_eq!(heard(more(by)), more(by), "our kernel refuses it");
+                assert_eq!((slot.peer_acked(), said(from.send)), (from.send, from.send));
+            }
+            assert_eq!(heard(more(AHEAD_MAX)), from.send);
+            assert_eq!(said(from.send), more(AHEAD_MAX));
+            // Once our kernel has sent more than that it knows best, for the rest of the flow's life.
+            let (step, mut sent) = (1u32 << 30, from.send);
+            for _ in 0..9 {
+                sent = sent.wrapping_add(step);
+                leave(gate, &Segment { seq: sent, data: vec![7; 10], ..ours.clone() }).unwrap();
+                sent = sent.wrapping_add(10);
+                let forged = sent.wrapping_add(1);
+                assert_eq!((heard(forged), heard(sent)), (forged, sent));
+                assert_eq!((slot.peer_acked(), said(sent)), (sent, sent));
+            }
         });
     }
 }

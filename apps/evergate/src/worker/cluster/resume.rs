@@ -125,6 +125,7 @@ impl Leg {
             receive: self.receive_sequence(),
             window: self.window(),
             window_scale: self.tcp.receive_scale(),
+            peer_window_scale: self.tcp.send_scale(),
             timestamps: self.stamp(now_ms).map(|own| (own, newest)),
             interface: interface.index,
             source_mac: interface.mac,
