@@ -72,13 +72,11 @@ pub struct Slot {
     flow: Flow,
 }
 
-impl Restored {
-    /// How much more than `send` the peer may turn out to have, in bytes: what the node before us can have sent, which is what
-    /// the peer had room for. Twice, because the peer may have taken that in and made room again since `send` was learnt.
-    /// Whoever acknowledges more is not the peer.
-    pub fn ahead_max(&self) -> u32 {
-        2 * (65_535 << self.peer_window_scale.min(14))
-    }
+/// How much more than [`Restored::send`] the peer may turn out to have, in bytes: what the node before us can have sent, which
+/// is what the peer had room for. Twice, because the peer may have taken that in and made room again since `send` was learnt.
+/// Whoever acknowledges more is not the peer.
+pub fn ahead_max(peer_window_scale: u8) -> u32 {
+    2 * (65_535 << peer_window_scale.min(14))
 }
 
 impl fmt::Debug for Slot {
@@ -125,7 +123,7 @@ impl Slot {
             snd_nxt: from.send,
             snd_una: from.send,
             peer_ack: from.send,
-            ahead_max: from.send.wrapping_add(from.ahead_max()),
+            ahead_max: from.send.wrapping_add(ahead_max(from.peer_window_scale)),
             tsval: tsval.to_be(),
             tsecr: tsecr.to_be(),
             established: 1,

@@ -10,6 +10,8 @@ enum {
 	BUCKETS = 1024,
 	LANES = 64,		/* workers with a batch and a ring of their own */
 	BATCH = 64,		/* ACKs per system call */
+	HELD_BACK_MAX = 65536,	/* bytes that may be mirrored but not acknowledged, so that a new owner has news for the peer */
+	PEER_WINDOW_MAX = 65535 << 14,
 	KNOCK_MAX = 4096,	/* bytes of a segment that is kept for a socket to come; a power of two */
 };
 

@@ -462,7 +462,7 @@ static __always_inline int ingress_other(struct __sk_buff *skb, struct packet *p
 	__u32 bucket = 0;
 	if (!accept_frame(skb, p, &stray) || !error_about(skb, p, &bucket))
 		return TC_ACT_OK;
-	int verdict = steer(skb, p, bucket, stray);
+	int verdict = steer(skb, p, bucket, stray, 0);
 	return verdict >= 0 ? verdict : TC_ACT_OK;
 }
 
@@ -488,7 +488,7 @@ SEC("tc") int gate_ingress(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	bool asleep = s && READ(s->flags) & FLAG_ASLEEP;
 	bool knocked = (asleep || (!s && role == ROLE_LISTENER)) && knock(skb, &p, bucket);
-	int verdict = steer(skb, &p, bucket, stray);
+	int verdict = steer(skb, &p, bucket, stray, s);
 	if (verdict >= 0)
 		return verdict;
 	if (asleep || knocked) {

@@ -733,6 +733,39 @@ fn on_hold_the_highest_ack_is_remembered_and_nothing_comes_in() {
 }
 
 #[test]
+fn on_hold_only_the_peer_of_a_restored_flow_is_heard() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let from = restored(v6, None);
+            gate.owners().set_all(Owner::new(node(1), &[]).unwrap().held());
+            let slot = gate.restore(&from).unwrap();
+            let say = |seq: u32, ack: u32| {
+                assert_eq!(enter(gate, &Segment { seq, ack, ..inward(v6) }), Err(DROP));
+                gate.heard(&slot.flow()).map(|heard| heard.ack.wrapping_sub(from.send))
+            };
+            let sent = |ahead: u32| from.send.wrapping_add(ahead);
+            let (first, last) = (from.receive.wrapping_sub(65_536), from.receive + from.window);
+            let old = 0u32.wrapping_sub(65_535 << 14);
+            let forged = [(1000, AHEAD_MAX + 1), (1000, i32::MAX as u32), (1000, 1 << 31), (1000, old - 1)]
+                .into_iter()
+                .chain([(first.wrapping_sub(1), 0), (last + 1, 0)]);
+            for (seq, ahead) in forged.clone() {
+                assert_eq!(say(seq, sent(ahead)), None, "sequence number {seq}, {ahead} ahead");
+            }
+            assert_eq!(say(1000, sent(old)), Some(old));
+            assert_eq!(say(first, sent(150)), Some(150), "the peer's own word");
+            for (seq, ahead) in forged {
+                assert_eq!(say(seq, sent(ahead)), Some(150));
+            }
+            assert_eq!(say(last, sent(AHEAD_MAX)), Some(AHEAD_MAX));
+        });
+    }
+}
+
+#[test]
 fn in_flood_mode_a_backup_remembers_and_others_drop() {
     if !privileged() {
         return;
