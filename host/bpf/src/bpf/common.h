@@ -181,7 +181,7 @@ enum kind {
 	KIND_OTHER,		/* nothing that concerns us */
 	KIND_ARP,
 	KIND_IP,		/* IP, but not TCP: only the addresses of the key are set */
-	KIND_ODD,		/* fragments, options, extension headers: ports unknown, so no bucket */
+	KIND_ODD,		/* fragments, options, extension headers, cut off: ports unknown, so no bucket */
 	KIND_TCP,
 };
 
@@ -222,6 +222,8 @@ static __always_inline enum kind read_ipv4(struct __sk_buff *skb, struct packet 
 	__u32 total = bpf_ntohs(ip.tot_len);
 	if (!total)			/* larger than 64 KB: the field is unused */
 		total = skb->len - 14;
+	if (total > skb->len - 14)	/* cut off on its way */
+		return KIND_ODD;
 	return read_tcp(skb, p, total - 20, egress);
 }
 
@@ -238,8 +240,10 @@ static __always_inline enum kind read_ipv6(struct __sk_buff *skb, struct packet 
 		return KIND_ODD;
 	if (ip.nexthdr != IPPROTO_TCP)
 		return KIND_IP;
-	__u32 total = bpf_ntohs(ip.payload_len);
-	return read_tcp(skb, p, total ? total : skb->len - 54, egress);
+	__u32 total = bpf_ntohs(ip.payload_len), there = skb->len - 54;
+	if (total > there)
+		return KIND_ODD;
+	return read_tcp(skb, p, total ? total : there, egress);
 }
 
 static __always_inline enum kind read_packet(struct __sk_buff *skb, struct packet *p, bool egress)

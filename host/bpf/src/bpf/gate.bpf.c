@@ -328,8 +328,8 @@ static __always_inline void complete(struct __sk_buff *skb, const struct packet 
 }
 
 /* Would the kernel look at this segment's ACK? The same window and timestamp test, so that nobody who guesses blindly
- * moves what we believe the peer to have. */
-static __always_inline bool plausible(struct __sk_buff *skb, const struct packet *p, struct slot *s)
+ * moves what we believe the peer to have. `tsecr`: set when the segment carries a newer timestamp of the peer to echo. */
+static __always_inline bool plausible(struct __sk_buff *skb, const struct packet *p, struct slot *s, __be32 *tsecr)
 {
 	__u32 seq = bpf_ntohl(p->tcp.seq), end = seq + p->data_len + p->tcp.fin;
 	if (before(end, s->k_ack) || after(seq, s->k_edge))
@@ -341,12 +341,10 @@ static __always_inline bool plausible(struct __sk_buff *skb, const struct packet
 		return true;		/* in another place of the header: the kernel finds them */
 	/* a flow that was restored without asking its peer knows no timestamp of it */
 	__s32 newer = s->tsecr ? bpf_ntohl(ts[1]) - bpf_ntohl(s->tsecr) : 1;
-	if (newer < 0)
-		return false;
 	/* an ACK of ours with an old echo would make the peer take a genuine retransmission for a spurious one */
 	if (newer > 0 && !after(seq, s->k_ack))
-		s->tsecr = ts[1];
-	return true;
+		*tsecr = ts[1];
+	return newer >= 0;
 }
 
 static __always_inline void wake(struct slot *s, __u32 index, __u32 ack)
@@ -406,7 +404,8 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct packet *p,
 	}
 	if (p->tcp.rst && !p->tcp.syn && bpf_ntohl(p->tcp.seq) == s->k_ack)
 		note_reset(s);
-	if (!p->tcp.ack || p->tcp.syn || p->tcp.rst || !plausible(skb, p, s))
+	__be32 tsecr = 0;
+	if (!p->tcp.ack || p->tcp.syn || p->tcp.rst || !plausible(skb, p, s, &tsecr))
 		return TC_ACT_OK;
 	__u32 ack = bpf_ntohl(p->tcp.ack_seq), next = READ(s->snd_nxt);
 	if (after(ack, next)) {
@@ -424,6 +423,9 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct packet *p,
 	}
 	if (!s->established)
 		s->established = 1;
+	/* As in the kernel, an old ACK proves nothing: a timestamp far ahead would make all that the peer says look old. */
+	if (tsecr && !before(ack, s->snd_una))
+		s->tsecr = tsecr;
 	if (after(ack, s->snd_una)) {
 		WRITE(s->snd_una, ack);
 		wake(s, index, ack);
