@@ -59,11 +59,11 @@ struct slot {
 	__u32 syn_sent;		/* active open that waits for its SYN-ACK */
 	__u32 established;	/* the peer has answered our SYN or SYN-ACK */
 	__u32 ingress_pad[11];
-	/* 3: written at registration only */
+	/* 3: written at registration only, and where packets go next once more when it is learnt */
 	struct flow_key key;
 	__u8 eth[14];		/* link header of our packets */
 	__u8 wscale, has_ts;	/* our receive window's scale; timestamps in use */
-	__u32 ifindex;
+	__u32 ifindex;		/* where our packets leave */
 	__u16 bucket, generation;
 };
 _Static_assert(sizeof(struct slot) == 256, "a slot is four cache lines");

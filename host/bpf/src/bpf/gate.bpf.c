@@ -169,6 +169,7 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct packet *p, 
 	bool template = skb->mark == template_mark, open = flags & FLAG_OPEN;
 	if (flags & FLAG_LEARN && !template) {
 		bpf_skb_load_bytes(skb, 0, s->eth, 14);
+		s->ifindex = skb->ifindex;		/* that header is right there only */
 		__sync_fetch_and_and(&s->flags, ~FLAG_LEARN);
 	}
 	if (th.rst && !th.ack && READ(s->syn_sent)) {

@@ -4,8 +4,10 @@ use crate::frame::{ACK, FIN, RST, SYN, Segment};
 use crate::world::{PORT, VIRTUAL_MAC, at, bench, node, privileged, vip};
 use evergate_bpf::{
     Counter, Events, Flow, Gate, GateError, Hook, Lane, LaneId, Leases, Mode, Owner, Restored, Slot,
+    interface_index,
 };
 use std::net::{SocketAddr, TcpListener};
+use std::process::Command;
 
 pub(crate) const PASS: u32 = 0;
 pub(crate) const NEXT: u32 = u32::MAX; // pass, after the stateless accept has looked
@@ -417,6 +419,45 @@ fn nothing_reaches_a_socket_that_is_being_made() {
             assert_eq!((enter(gate, &said), knocks()), (Err(DROP), 1));
             slot.set_asleep(false);
             assert_eq!((enter(gate, &said), knocks()), (Ok(said), 0));
+        });
+    }
+}
+
+/// Packets that a card of the calling thread's network namespace has sent.
+fn sent_by(card: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let line = text.lines().find_map(|line| line.trim().strip_prefix(card)?.strip_prefix(':')).unwrap();
+    line.split_whitespace().nth(9).unwrap().parse().unwrap()
+}
+
+#[test]
+fn acks_leave_where_our_kernel_sends_packets_of_the_flow() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let ip = |words: &str| {
+                assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+            };
+            // So that the cards say nothing of their own.
+            std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+            ip("link add eth0 type veth peer name eth1");
+            ip("link set eth0 up");
+            ip("link set eth1 up");
+            let [first, second] = ["eth0", "eth1"].map(|card| interface_index(card).unwrap());
+            // It came in on the first card; our kernel's route leads to the second.
+            let from = Restored { interface: first, next_hop: [0; 6], ..restored(v6, None) };
+            let slot = gate.restore(&from).unwrap();
+            let mut lane = gate.lane(LaneId::new(0).unwrap()).unwrap();
+            let hop = [2, 0, 0, 0, 0, 8];
+            let data = Segment { to_mac: hop, seq: from.send, ack: 1000, data: vec![7; 9], ..out(v6) };
+            gate.run_on(second, Hook::Egress, &data.bytes(), 0).unwrap();
+            assert_eq!(slot.next_hop(), hop);
+            let before = ["eth0", "eth1"].map(sent_by);
+            lane.emit_acks([&slot]).unwrap();
+            let sent = ["eth0", "eth1"].map(sent_by);
+            assert_eq!([sent[0] - before[0], sent[1] - before[1]], [0, 1]);
         });
     }
 }
