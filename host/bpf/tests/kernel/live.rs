@@ -4,6 +4,7 @@ use crate::frame::{Segment, Wire};
 use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
 use crate::world::{PORT, World, at, eventually, mac, node, options, privileged, vip};
+use evergate_bpf::netns::Namespace;
 use evergate_bpf::{Bucket, Counter, Events, Flow, Gate, LaneId, Mode, Options, Owner};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -263,4 +264,31 @@ fn an_orderly_end_gives_both_slots_back() {
     }
     let counters = world.nodes[0].gate.counters().unwrap();
     assert_eq!((counters.get(Counter::FinHeld), counters.get(Counter::RstHeld)), (0, 0), "{counters:?}");
+}
+
+#[test]
+fn maps_of_another_size_or_layout_stay_pinned_only_when_they_are_to_be_kept() {
+    if !privileged() {
+        return;
+    }
+    Namespace::new().unwrap().run(|| {
+        let pins = Path::new("/sys/fs/bpf/evergate/test");
+        let load = |flows_max, keep| drop(Gate::load(&Options { flows_max, keep, ..options(pins) }).unwrap());
+        let pinned = || {
+            let names = std::fs::read_dir(pins).unwrap().map(|entry| entry.unwrap().file_name());
+            let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        load(1024, false);
+        for other in ["v0-1024", "another"] {
+            std::fs::create_dir(pins.join(other)).unwrap();
+        }
+        load(2048, true);
+        assert_eq!(pinned().len(), 4);
+        load(2048, false);
+        let [another, own] = &pinned()[..] else { panic!("{:?}", pinned()) };
+        assert!(another == "another" && own.ends_with("-2048"), "{own}");
+        load(2048, true); // and what is there is found
+    });
 }
