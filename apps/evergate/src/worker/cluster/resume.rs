@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const WINDOW: u32 = 65_535 << 6;
 /// Window of a peer that has not said how much room it has, in bytes: that of most before they have heard anything.
 const PEER_WINDOW: u32 = 65_535;
-/// Buffers of a restored socket, in bytes.
+/// Buffers of a socket while it is restored, in bytes.
 const BUFFER: u32 = 8 << 20;
 /// Probes are repeated so often at most, this far apart.
 const PROBES: usize = 20;
