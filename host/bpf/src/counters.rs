@@ -43,7 +43,7 @@ pub enum Counter {
     NotOurs,
     /// Packets to be passed on whose hop limit was spent.
     TtlSpent,
-    /// Fragments and packets with options or extension headers for our addresses, dropped.
+    /// Fragments, packets with options or extension headers, and such as are cut off, for our addresses, dropped.
     Unsteerable,
     /// ARP and neighbour questions answered.
     NeighbourAnswered,

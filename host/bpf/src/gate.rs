@@ -161,6 +161,10 @@ impl Gate {
         }
         let (loaded, said) = says::quietly(|| open.load());
         let loaded = loaded.map_err(|error| GateError::bpf(format!("{loading} {said}"), &error))?;
+        if !options.keep {
+            // What cannot be removed takes memory, and nothing else.
+            let _ = pins::clear_others(&folder);
+        }
         let handle = |map: &libbpf_rs::MapMut<'_>| {
             MapHandle::try_from(map).map_err(|error| GateError::bpf("keeping a map", &error))
         };

@@ -52,5 +52,5 @@ pub use gate::{Address, Gate, Heard, Mode, Options, interface_index};
 pub use knock::Knock;
 pub use lane::{BATCH, Events, Lane, LaneId};
 pub use owners::{BACKUPS_MAX, Leases, NodeId, Owner, Owners};
-pub use slot::{Origin, Restored, Slot};
+pub use slot::{Origin, Restored, Slot, ahead_max};
 pub use testrun::{Hook, Outcome};

@@ -1,13 +1,13 @@
 //! Where maps are pinned, so that the gate's state outlives the process and the next one finds it.
 
 use crate::GateError;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Changes with every change of a map's layout: maps of another layout cannot be reused.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 const BPF_FS: &str = "/sys/fs/bpf";
 
@@ -35,10 +35,21 @@ pub(crate) fn mount(folder: &Path) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+fn name(layout: u32, flows_max: u32) -> String {
+    format!("v{layout}-{flows_max}")
+}
+
+/// Whether such a folder has this name, of whatever layout and size.
+fn is_ours(name: &OsStr) -> bool {
+    let numbers = name.to_str().and_then(|name| name.strip_prefix('v')?.split_once('-'));
+    numbers
+        .is_some_and(|(layout, flows_max)| layout.parse::<u32>().is_ok() && flows_max.parse::<u32>().is_ok())
+}
+
 /// The folder for maps of this layout and size below `pins`, made if need be; mounts the BPF file system at its usual
 /// place when it is missing there.
 pub(crate) fn folder(pins: &Path, flows_max: u32) -> Result<PathBuf, GateError> {
-    let folder = pins.join(format!("v{LAYOUT}-{flows_max}"));
+    let folder = pins.join(name(LAYOUT, flows_max));
     let failed = |source| GateError::Pins { path: pins.to_owned(), source };
     let usual = Path::new(BPF_FS);
     if pins.starts_with(usual) && !is_bpf(usual).map_err(failed)? {
@@ -76,4 +87,30 @@ pub(crate) fn clear(folder: &Path) -> io::Result<()> {
         std::fs::remove_file(entry?.path())?;
     }
     Ok(())
+}
+
+/// Forgets what is pinned beside `folder`: maps of another layout or size, which nobody would find again. The programs of an
+/// earlier process have theirs as long as they are attached.
+pub(crate) fn clear_others(folder: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder.parent().unwrap_or(folder))? {
+        let entry = entry?;
+        if entry.path() != folder && is_ours(&entry.file_name()) {
+            clear(&entry.path())?;
+            std::fs::remove_dir(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_folders_of_this_kind_are_ours_to_remove() {
+        assert!(is_ours(OsStr::new(&name(LAYOUT, 1024))) && is_ours(OsStr::new("v1-5")));
+        for other in ["1024", "v1", "v-5", "v1-", "vx-5", "v1-5-6", "slots", ""] {
+            assert!(!is_ours(OsStr::new(other)), "{other}");
+        }
+    }
 }

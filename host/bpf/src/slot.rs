@@ -52,6 +52,8 @@ pub struct Restored {
     pub window: u32,
     /// Our receive window's scale.
     pub window_scale: u8,
+    /// The scale of the peer's window.
+    pub peer_window_scale: u8,
     /// Our next timestamp and the peer's newest, when in use.
     pub timestamps: Option<(u32, u32)>,
     /// Interface of the flow.
@@ -68,6 +70,13 @@ pub struct Slot {
     table: Arc<Table<types::slot>>,
     index: u32,
     flow: Flow,
+}
+
+/// How much more than [`Restored::send`] the peer may turn out to have, in bytes: what the node before us can have sent, which
+/// is what the peer had room for. Twice, because the peer may have taken that in and made room again since `send` was learnt.
+/// Whoever acknowledges more is not the peer.
+pub fn ahead_max(peer_window_scale: u8) -> u32 {
+    2 * (65_535 << peer_window_scale.min(14))
 }
 
 impl fmt::Debug for Slot {
@@ -114,6 +123,7 @@ impl Slot {
             snd_nxt: from.send,
             snd_una: from.send,
             peer_ack: from.send,
+            ahead_max: from.send.wrapping_add(ahead_max(from.peer_window_scale)),
             tsval: tsval.to_be(),
             tsecr: tsecr.to_be(),
             established: 1,

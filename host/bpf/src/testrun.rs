@@ -5,6 +5,8 @@ use libbpf_rs::libbpf_sys as sys;
 use std::io;
 use std::os::fd::AsRawFd;
 
+const LOOPBACK: u32 = 1;
+
 /// At which hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
@@ -24,14 +26,20 @@ pub struct Outcome {
 }
 
 impl Gate {
-    /// Runs the program of a hook on `frame`, with `mark` as the packet's mark.
+    /// Runs the program of a hook on `frame`, with `mark` as the packet's mark, on the loopback interface.
     pub fn run(&self, hook: Hook, frame: &[u8], mark: u32) -> io::Result<Outcome> {
+        self.run_on(LOOPBACK, hook, frame, mark)
+    }
+
+    /// As [`Gate::run`], on an interface of the calling thread's network namespace.
+    pub fn run_on(&self, interface: u32, hook: Hook, frame: &[u8], mark: u32) -> io::Result<Outcome> {
         let program = match hook {
             Hook::Egress => &self.programs.egress,
             Hook::Ingress => &self.programs.ingress,
         };
-        let mut context = [0u32; 48]; // __sk_buff: the mark is the third word
+        let mut context = [0u32; 48]; // __sk_buff: the mark is its third word, the interface its eleventh
         context[2] = mark;
+        context[10] = interface;
         let mut out = vec![0u8; frame.len() + 64];
         let mut options = sys::bpf_test_run_opts {
             sz: size_of::<sys::bpf_test_run_opts>() as _,

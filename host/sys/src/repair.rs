@@ -26,6 +26,10 @@ const OPTION_WINDOW_SCALE: u32 = 3;
 const OPTION_SACK: u32 = 4;
 const OPTION_TIMESTAMPS: u32 = 8;
 const IPV6_FREEBIND: i32 = 78;
+/// Which buffers the kernel must leave as they were set (Linux 5.14 and newer).
+const SO_BUF_LOCK: i32 = 72;
+/// Send buffer of a socket that has left repair mode, before the kernel doubles it: it grows from there as the path takes more.
+const SEND_BUFFER: i32 = 256 << 10;
 /// TCP's timestamps take 12 bytes of every segment.
 const TIMESTAMP_BYTES: u32 = 12;
 
@@ -142,7 +146,7 @@ pub struct Restore {
     pub window: u32,
     /// The peer's window, in bytes.
     pub peer_window: u32,
-    /// Send and receive buffers, in bytes.
+    /// Send and receive buffers while it is restored, in bytes. Afterwards the kernel sizes them like those of any socket.
     pub buffer: u32,
 }
 
@@ -234,9 +238,20 @@ impl Restoring {
         let fd = self.socket.as_raw_fd();
         set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &REPAIR_OFF_NO_PROBE)
             .map_err(at("leaving repair mode"))?;
+        unlock_buffers(fd);
         // Leaving cleared it, and the port must stay usable by the listener after this socket's end.
         set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32).map_err(at("SO_REUSEADDR"))?;
         Ok(self.socket)
+    }
+}
+
+/// Lets the kernel size the buffers: what was set to restore the socket would stay for its life, and let the queue of a slow
+/// peer grow to that. The receive buffer keeps its size, for the window that is offered already must fit.
+fn unlock_buffers(fd: RawFd) {
+    let unlock = || set(fd, libc::SOL_SOCKET, SO_BUF_LOCK, &0i32);
+    // Asked first: where a size cannot be unlocked again, a small one would be for life.
+    if unlock().is_ok() && set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER).is_ok() {
+        let _ = unlock(); // it was possible just now
     }
 }
 
@@ -282,6 +297,47 @@ mod tests {
                 assert!(after.wrapping_sub(seen) as i32 > 0, "{after} is not after {seen}");
                 assert_eq!(after & 1, unit);
             }
+        }
+    }
+
+    /// The kernel's word on a socket's buffers: which are locked, and the limits of the send and the receive buffer.
+    fn buffers(fd: RawFd) -> [u32; 3] {
+        [SO_BUF_LOCK, libc::SO_SNDBUF, libc::SO_RCVBUF]
+            .map(|name| get_u32(fd, libc::SOL_SOCKET, name).unwrap())
+    }
+
+    #[test]
+    fn the_kernel_sizes_the_buffers_of_a_restored_socket_and_what_waits_in_them_stays() {
+        for ip in ["127.0.0.1", "::1"] {
+            let end = |port| SocketAddr::new(ip.parse().unwrap(), port);
+            let (local, remote) = (end(9), end(10)); // nobody is there: only what the socket itself has matters
+            let facts =
+                TcpFacts { local, remote, mss: 1460, window_scales: Some((7, 7)), sack: true, stamp: None };
+            let restore = Restore {
+                facts,
+                send: 1,
+                receive: 1,
+                timestamp: None,
+                window: 65_535,
+                peer_window: 65_535,
+                buffer: 8 << 20,
+            };
+            let restoring = match restore.open() {
+                Err(error) if error.source.raw_os_error() == Some(libc::EPERM) => {
+                    eprintln!("skipped: {error}");
+                    return;
+                }
+                other => other.unwrap(),
+            };
+            assert_eq!(buffers(restoring.socket.as_raw_fd()), [3, 16 << 20, 16 << 20]);
+            let early = vec![7; 4096];
+            assert_eq!(restoring.receive(&early).unwrap(), early.len());
+            let socket = restoring.finish().unwrap();
+            assert_eq!(buffers(socket.as_raw_fd()), [0, 512 << 10, 16 << 20]);
+            let mut got = vec![0; early.len()];
+            let moved = crate::read(socket.as_raw_fd(), &mut got);
+            assert!(matches!(moved, crate::Transfer::Moved(count) if count == early.len()), "{moved:?}");
+            assert!(got == early);
         }
     }
 }

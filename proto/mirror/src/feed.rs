@@ -10,6 +10,9 @@ use std::collections::VecDeque;
 pub const FEED_BYTES_MAX: usize = 64 << 20;
 /// Frames that may be unacknowledged by one backup.
 pub const FEED_FRAMES_MAX: u64 = 1 << 20;
+/// Bytes that were sent already, and room of an empty feed, that are kept: to give them back at once would be a copy for each
+/// write.
+const SPARE_BYTES: usize = 1 << 20;
 
 /// Why a feed cannot go on: the backup must be given up.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -76,6 +79,11 @@ impl<T> Feed<T> {
         self.taken += count.min(self.bytes.len() - self.taken);
         if self.taken == self.bytes.len() {
             self.bytes.clear();
+            self.bytes.shrink_to(SPARE_BYTES);
+            self.taken = 0;
+        } else if self.taken > SPARE_BYTES && self.taken >= self.bytes.len() / 2 {
+            // A feed may never be quite empty. What moves is no more than what was sent since the last time.
+            self.bytes.drain(..self.taken);
             self.taken = 0;
         }
     }
@@ -149,6 +157,29 @@ mod tests {
             }
         }
         assert_eq!((frames, wire.len()), (vec![end(1), end(2), end(3)], 0));
+    }
+
+    #[test]
+    fn a_feed_that_is_never_empty_keeps_what_is_unsent_and_little_more() {
+        let mut feed: Feed<()> = Feed::default();
+        let (mut pushed, mut sent) = (Vec::new(), Vec::new());
+        for (unsent, count) in [(100_000, 90_000), (4 << 20, 300_000)] {
+            for _ in 0..100 {
+                while feed.unsent().len() < unsent {
+                    let frame = end(pushed.len() as u64);
+                    feed.push(&frame, None).unwrap();
+                    frame.encode(&mut pushed).unwrap();
+                }
+                sent.extend_from_slice(&feed.unsent()[..count]);
+                feed.advance(count);
+                feed.handle_answer(feed.frames(), |()| ()).unwrap();
+                assert!(feed.bytes.len() <= unsent + unsent.max(SPARE_BYTES) + 64, "{}", feed.bytes.len());
+            }
+        }
+        sent.extend_from_slice(feed.unsent());
+        feed.advance(usize::MAX);
+        assert!(sent == pushed, "not what was pushed");
+        assert!(feed.bytes.is_empty() && feed.bytes.capacity() <= SPARE_BYTES);
     }
 
     #[test]

@@ -230,9 +230,10 @@ static __always_inline int accept_ack(struct __sk_buff *skb, struct packet *p)
 	int judged = judge_cookie(&p->key, cookie, theirs);
 	if (judged < 2) {
 		count(COOKIE_WRONG);
-		/* The first segment was lost, and so was the ACK: the peer says it again. A RST would be the end of it. Of
-		 * strangers one in a thousand looks like that, and is left to its own timers. */
-		if (judged == 1 && p->data_len)
+		/* The first segment was lost, and so was the ACK: the peer says it again, also when all that is left is its
+		 * end. A RST would be the end of it. Of strangers one in a thousand looks like that, and is left to its own
+		 * timers. */
+		if (judged == 1 && (p->data_len || p->tcp.fin))
 			verdict = TC_ACT_SHOT;
 		goto release;
 	}
@@ -260,6 +261,15 @@ static __always_inline bool has_socket(struct __sk_buff *skb, const struct packe
 	return state && state != STATE_LISTEN;
 }
 
+/* A SYN with data is dropped (a checksum over what is cut off could not be mended): what our kernel answers takes a slot, and
+ * a flood of such SYNs would take all. Its sender says it again without (RFC 7413, section 4.1.3). */
+static __always_inline int accept_syn(struct __sk_buff *skb, struct packet *p)
+{
+	if (has_socket(skb, p))		/* left to the kernel */
+		return owner_word(hash_bucket(&p->key)) & OWNER_CLOSED ? TC_ACT_SHOT : TC_ACT_OK;
+	return p->data_len ? TC_ACT_SHOT : answer_syn(skb, p);
+}
+
 SEC("tc") int stateless_accept(struct __sk_buff *skb)
 {
 	struct packet p;
@@ -268,11 +278,9 @@ SEC("tc") int stateless_accept(struct __sk_buff *skb)
 	struct listener l = { .port = p.key.local_port };
 	__builtin_memcpy(l.ip, p.key.local_addr, 16);
 	__u32 *flags = bpf_map_lookup_elem(&listeners, &l);
-	if (!flags || !(*flags & LISTENER_STATELESS) || p.tcp.rst || p.tcp.fin)
+	if (!flags || !(*flags & LISTENER_STATELESS) || p.tcp.rst)
 		return TC_ACT_OK;
-	if (p.tcp.syn && !p.tcp.ack && (p.data_len || has_socket(skb, &p)))	/* left to the kernel */
-		return owner_word(hash_bucket(&p.key)) & OWNER_CLOSED ? TC_ACT_SHOT : TC_ACT_OK;
 	if (p.tcp.syn)
-		return p.tcp.ack ? TC_ACT_OK : answer_syn(skb, &p);
+		return p.tcp.ack || p.tcp.fin ? TC_ACT_OK : accept_syn(skb, &p);
 	return p.tcp.ack ? accept_ack(skb, &p) : TC_ACT_OK;
 }

@@ -10,6 +10,8 @@ enum {
 	BUCKETS = 1024,
 	LANES = 64,		/* workers with a batch and a ring of their own */
 	BATCH = 64,		/* ACKs per system call */
+	HELD_BACK_MAX = 65536,	/* bytes that may be mirrored but not acknowledged, so that a new owner has news for the peer */
+	PEER_WINDOW_MAX = 65535 << 14,
 	KNOCK_MAX = 4096,	/* bytes of a segment that is kept for a socket to come; a power of two */
 };
 
@@ -45,7 +47,7 @@ struct slot {
 	__u32 snd_nxt;
 	__u32 sent_ack, sent_edge, sent_win;	/* what really left; sent_win unscaled, as on the wire */
 	__be32 tsval;
-	__u32 egress_pad;
+	__u32 ahead_max;	/* of a restored flow: the most that its peer may have; never below snd_nxt */
 	__u64 answered_ns;	/* last repeated ACK that was let through */
 	__u64 born_ns;
 	__u32 greeted;		/* counted in `greetings`, until a program takes the slot */
@@ -57,11 +59,11 @@ struct slot {
 	__u32 syn_sent;		/* active open that waits for its SYN-ACK */
 	__u32 established;	/* the peer has answered our SYN or SYN-ACK */
 	__u32 ingress_pad[11];
-	/* 3: written at registration only */
+	/* 3: written at registration only, and where packets go next once more when it is learnt */
 	struct flow_key key;
 	__u8 eth[14];		/* link header of our packets */
 	__u8 wscale, has_ts;	/* our receive window's scale; timestamps in use */
-	__u32 ifindex;
+	__u32 ifindex;		/* where our packets leave */
 	__u16 bucket, generation;
 };
 _Static_assert(sizeof(struct slot) == 256, "a slot is four cache lines");
@@ -179,7 +181,7 @@ enum kind {
 	KIND_OTHER,		/* nothing that concerns us */
 	KIND_ARP,
 	KIND_IP,		/* IP, but not TCP: only the addresses of the key are set */
-	KIND_ODD,		/* fragments, options, extension headers: ports unknown, so no bucket */
+	KIND_ODD,		/* fragments, options, extension headers, cut off: ports unknown, so no bucket */
 	KIND_TCP,
 };
 
@@ -220,6 +222,8 @@ static __always_inline enum kind read_ipv4(struct __sk_buff *skb, struct packet 
 	__u32 total = bpf_ntohs(ip.tot_len);
 	if (!total)			/* larger than 64 KB: the field is unused */
 		total = skb->len - 14;
+	if (total > skb->len - 14)	/* cut off on its way */
+		return KIND_ODD;
 	return read_tcp(skb, p, total - 20, egress);
 }
 
@@ -236,8 +240,10 @@ static __always_inline enum kind read_ipv6(struct __sk_buff *skb, struct packet 
 		return KIND_ODD;
 	if (ip.nexthdr != IPPROTO_TCP)
 		return KIND_IP;
-	__u32 total = bpf_ntohs(ip.payload_len);
-	return read_tcp(skb, p, total ? total : skb->len - 54, egress);
+	__u32 total = bpf_ntohs(ip.payload_len), there = skb->len - 54;
+	if (total > there)
+		return KIND_ODD;
+	return read_tcp(skb, p, total ? total : there, egress);
 }
 
 static __always_inline enum kind read_packet(struct __sk_buff *skb, struct packet *p, bool egress)

@@ -101,8 +101,11 @@ static __always_inline bool note_kernel(struct __sk_buff *skb, const struct pack
 		s->k_ack = ack;
 		s->k_edge = edge;
 	}
-	if (after(end, s->snd_nxt))
-		s->snd_nxt = end;
+	if (after(end, s->snd_nxt)) {
+		if (after(end, s->ahead_max))	/* first, so that it is never below */
+			WRITE(s->ahead_max, end);
+		WRITE(s->snd_nxt, end);
+	}
 	__be32 ts[2];
 	if (s->has_ts && p->tcp.doff >= 8 && !bpf_skb_load_bytes(skb, p->l4 + 24, ts, 8)) {
 		s->tsval = ts[0];
@@ -166,6 +169,7 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct packet *p, 
 	bool template = skb->mark == template_mark, open = flags & FLAG_OPEN;
 	if (flags & FLAG_LEARN && !template) {
 		bpf_skb_load_bytes(skb, 0, s->eth, 14);
+		s->ifindex = skb->ifindex;		/* that header is right there only */
 		__sync_fetch_and_and(&s->flags, ~FLAG_LEARN);
 	}
 	if (th.rst && !th.ack && READ(s->syn_sent)) {
@@ -325,8 +329,8 @@ static __always_inline void complete(struct __sk_buff *skb, const struct packet 
 }
 
 /* Would the kernel look at this segment's ACK? The same window and timestamp test, so that nobody who guesses blindly
- * moves what we believe the peer to have. */
-static __always_inline bool plausible(struct __sk_buff *skb, const struct packet *p, struct slot *s)
+ * moves what we believe the peer to have. `tsecr`: set when the segment carries a newer timestamp of the peer to echo. */
+static __always_inline bool plausible(struct __sk_buff *skb, const struct packet *p, struct slot *s, __be32 *tsecr)
 {
 	__u32 seq = bpf_ntohl(p->tcp.seq), end = seq + p->data_len + p->tcp.fin;
 	if (before(end, s->k_ack) || after(seq, s->k_edge))
@@ -338,12 +342,10 @@ static __always_inline bool plausible(struct __sk_buff *skb, const struct packet
 		return true;		/* in another place of the header: the kernel finds them */
 	/* a flow that was restored without asking its peer knows no timestamp of it */
 	__s32 newer = s->tsecr ? bpf_ntohl(ts[1]) - bpf_ntohl(s->tsecr) : 1;
-	if (newer < 0)
-		return false;
 	/* an ACK of ours with an old echo would make the peer take a genuine retransmission for a spurious one */
 	if (newer > 0 && !after(seq, s->k_ack))
-		s->tsecr = ts[1];
-	return true;
+		*tsecr = ts[1];
+	return newer >= 0;
 }
 
 static __always_inline void wake(struct slot *s, __u32 index, __u32 ack)
@@ -403,11 +405,13 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct packet *p,
 	}
 	if (p->tcp.rst && !p->tcp.syn && bpf_ntohl(p->tcp.seq) == s->k_ack)
 		note_reset(s);
-	if (!p->tcp.ack || p->tcp.syn || p->tcp.rst || !plausible(skb, p, s))
+	__be32 tsecr = 0;
+	if (!p->tcp.ack || p->tcp.syn || p->tcp.rst || !plausible(skb, p, s, &tsecr))
 		return TC_ACT_OK;
 	__u32 ack = bpf_ntohl(p->tcp.ack_seq), next = READ(s->snd_nxt);
 	if (after(ack, next)) {
-		if (!(READ(s->flags) & FLAG_RESTORED))
+		/* Beyond what the node before us can have sent, our kernel refuses it, as it does for any other flow. */
+		if (!(READ(s->flags) & FLAG_RESTORED) || after(ack, READ(s->ahead_max)))
 			return TC_ACT_OK;
 		if (after(ack, s->peer_ack))
 			WRITE(s->peer_ack, ack);
@@ -420,6 +424,9 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct packet *p,
 	}
 	if (!s->established)
 		s->established = 1;
+	/* As in the kernel, an old ACK proves nothing: a timestamp far ahead would make all that the peer says look old. */
+	if (tsecr && !before(ack, s->snd_una))
+		s->tsecr = tsecr;
 	if (after(ack, s->snd_una)) {
 		WRITE(s->snd_una, ack);
 		wake(s, index, ack);
@@ -458,7 +465,7 @@ static __always_inline int ingress_other(struct __sk_buff *skb, struct packet *p
 	__u32 bucket = 0;
 	if (!accept_frame(skb, p, &stray) || !error_about(skb, p, &bucket))
 		return TC_ACT_OK;
-	int verdict = steer(skb, p, bucket, stray);
+	int verdict = steer(skb, p, bucket, stray, 0);
 	return verdict >= 0 ? verdict : TC_ACT_OK;
 }
 
@@ -484,7 +491,7 @@ SEC("tc") int gate_ingress(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	bool asleep = s && READ(s->flags) & FLAG_ASLEEP;
 	bool knocked = (asleep || (!s && role == ROLE_LISTENER)) && knock(skb, &p, bucket);
-	int verdict = steer(skb, &p, bucket, stray);
+	int verdict = steer(skb, &p, bucket, stray, s);
 	if (verdict >= 0)
 		return verdict;
 	if (asleep || knocked) {

@@ -95,6 +95,17 @@ static __always_inline bool lists_us(__u64 word)
 	return false;
 }
 
+/* Whether the flow's peer could say this. A restored flow has its slot before its peer is asked: the node before us told the
+ * peer no more than is mirrored, and at most so much less as it held back; it sent no more than the peer had room for. A
+ * number far off would stay the highest. */
+static __always_inline bool believable(const struct packet *p, struct slot *s)
+{
+	__u32 window = 65535u << (s->wscale & 15), seq = bpf_ntohl(p->tcp.seq), ack = bpf_ntohl(p->tcp.ack_seq);
+	__u32 most = READ(s->flags) & FLAG_RESTORED ? READ(s->ahead_max) : READ(s->snd_nxt);
+	return seq - (s->k_ack - HELD_BACK_MAX) <= window + HELD_BACK_MAX
+		&& !after(ack, most) && !before(ack, s->snd_una - PEER_WINDOW_MAX);
+}
+
 /* Remembers what the peer said: a new owner learns from it how much the peer has. */
 static __always_inline void hear(struct __sk_buff *skb, const struct packet *p)
 {
@@ -166,8 +177,8 @@ static __always_inline bool begins(const struct packet *p)
 	return flags && !(*flags & LISTENER_STATELESS);
 }
 
-/* Ingress verdict for a packet of the bucket; negative: it is ours, go on. */
-static __always_inline int steer(struct __sk_buff *skb, const struct packet *p, __u32 bucket, bool stray)
+/* Ingress verdict for a packet of the bucket; negative: it is ours, go on. `s`: the flow's slot, or 0. */
+static __always_inline int steer(struct __sk_buff *skb, const struct packet *p, __u32 bucket, bool stray, struct slot *s)
 {
 	if (!node)
 		return -1;
@@ -175,7 +186,8 @@ static __always_inline int steer(struct __sk_buff *skb, const struct packet *p, 
 	if ((word & 0xff) == node) {
 		if (!(word & OWNER_HOLD) && !(word & OWNER_CLOSED && begins(p)))
 			return -1;
-		hear(skb, p);
+		if (!s || believable(p, s))
+			hear(skb, p);
 		count(HELD);
 		return TC_ACT_SHOT;
 	}

@@ -1,11 +1,13 @@
 //! Connections that are accepted from cookies.
 
+use crate::frame::{SYN, Segment, Wire};
 use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
-use crate::world::{PORT, World, at, eventually, node, privileged, vip};
+use crate::world::{PORT, World, at, eventually, mac, node, privileged, vip};
 use evergate_bpf::{Bucket, CookieKey, Counter, Flow, LaneId, Leases, Mode, Owner};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 
 const BYTES: u64 = 8 << 20;
 
@@ -106,31 +108,97 @@ fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     accepted.unwrap()
 }
 
-/// The ACK of the handshake and the first segment are lost, so a later one comes first.
-#[test]
-fn a_later_segment_that_comes_first_does_not_end_the_connection() {
-    if !privileged() {
-        return;
-    }
+/// A client whose handshake was answered by node 1, where its ACK was lost, and `said` too; its owner now is node 2.
+fn unheard(v6: bool, said: &[u8]) -> (World, TcpListener, TcpStream) {
     let world = with_cookies([CookieKey([5, 6]); 2]);
-    let to = SocketAddr::new(vip(false), PORT);
+    let to = SocketAddr::new(vip(v6), PORT);
     let listener = world.nodes[1].namespace.run(move || TcpListener::bind(to).unwrap());
+    listener.set_nonblocking(true).unwrap();
     let mut client = world.client.run(move || TcpStream::connect(to).unwrap());
     client.set_nodelay(true).unwrap();
-    client.write_all(b"first").unwrap(); // to node 1, where nobody listens
+    client.write_all(said).unwrap(); // to node 1, where nobody listens
     for node_of in &world.nodes {
         node_of.gate.set_reset_unknown(true).unwrap();
         node_of.gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
     }
     let designated = Bucket::new(0).unwrap();
     world.nodes[0].gate.owners().set(designated, Owner::new(node(1), &[]).unwrap());
+    (world, listener, client)
+}
+
+/// The ACK of the handshake and the first segment are lost, so a later one comes first.
+#[test]
+fn a_later_segment_that_comes_first_does_not_end_the_connection() {
+    if !privileged() {
+        return;
+    }
+    let (world, listener, mut client) = unheard(false, b"first");
     client.write_all(b" second").unwrap();
-    listener.set_nonblocking(true).unwrap();
     let (mut socket, _) = accept(&listener);
     let mut got = [0; 12];
     socket.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"first second");
     assert!(count(&world, 1, Counter::CookieAccepted) > 0);
+}
+
+/// What a socket has to send waits for its end, and leaves with it.
+fn cork(socket: &TcpStream) {
+    let on = 1i32;
+    let value = (&raw const on).cast();
+    // SAFETY: pointer and length describe the integer.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CORK, value, 4) };
+    assert_eq!(result, 0);
+}
+
+#[test]
+fn an_end_that_comes_first_does_not_reset_the_client() {
+    if !privileged() {
+        return;
+    }
+    for (v6, lost, last) in [
+        (false, "", ""),
+        (false, "", "last"),
+        (false, "first ", ""),
+        (true, "", ""),
+        (true, "first ", "last"),
+    ] {
+        let (world, listener, mut client) = unheard(v6, lost.as_bytes());
+        cork(&client);
+        client.write_all(last.as_bytes()).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let (mut socket, _) = accept(&listener);
+        let mut got = String::new();
+        socket.read_to_string(&mut got).unwrap();
+        assert_eq!(got, format!("{lost}{last}"));
+        socket.write_all(b"bye").unwrap();
+        client.read_exact(&mut [0; 3]).expect("it was not reset");
+        assert!(count(&world, 1, Counter::CookieAccepted) > 0, "IPv6 {v6}");
+    }
+}
+
+#[test]
+fn syns_that_carry_data_hold_no_state() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        let world = with_cookies([CookieKey([5, 6]); 2]);
+        let to = SocketAddr::new(vip(v6), PORT);
+        let listener = world.nodes[0].namespace.run(move || TcpListener::bind(to).unwrap());
+        let connect = || world.client.run(move || TcpStream::connect(to).unwrap());
+        let (_before, _accepted) = (connect(), listener.accept().unwrap()); // neighbours may have to be found first
+        let known = world.nodes[0].gate.slots_in_use();
+        world.client.run(move || {
+            let wire = Wire::of("eth0");
+            let syn = Segment { flags: SYN, data: vec![7], ..Segment::new(at(v6, 10, 0), to) };
+            let of =
+                |port| Segment { to_mac: mac(1), from_mac: mac(10), from: at(v6, 10, port), ..syn.clone() };
+            (10_000..11_000).for_each(|port| wire.send(&of(port)));
+        });
+        assert_eq!(world.nodes[0].gate.slots_in_use(), known, "IPv6 {v6}");
+        let (_after, _accepted) = (connect(), listener.accept().unwrap());
+        assert_eq!(world.nodes[0].gate.slots_in_use(), known + 1);
+    }
 }
 
 /// Whoever closes first keeps the flow for a minute (TIME_WAIT). Its client may connect from the same port again.

@@ -1,6 +1,7 @@
 //! Building and reading frames, checksums verified.
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 pub(crate) const FIN: u8 = 1;
 pub(crate) const SYN: u8 = 2;
@@ -137,4 +138,35 @@ fn pseudo(from: IpAddr, to: IpAddr, length: u16) -> u32 {
         IpAddr::V6(v6) => sum(&v6.octets()),
     };
     address(from) + address(to) + 6 + u32::from(length)
+}
+
+/// Puts frames on the cable of a card of the calling thread's network namespace, whatever they say.
+pub(crate) struct Wire {
+    socket: OwnedFd,
+    card: i32,
+}
+
+impl Wire {
+    pub(crate) fn of(card: &str) -> Wire {
+        // SAFETY: no pointers are passed; a packet socket of no protocol hears nothing.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        Wire { socket, card: evergate_bpf::interface_index(card).unwrap() as i32 }
+    }
+
+    pub(crate) fn send(&self, segment: &Segment) {
+        let frame = segment.bytes();
+        // SAFETY: all zeros is a valid link address.
+        let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = self.card;
+        let (data, address) = (frame.as_ptr().cast(), (&raw const to).cast());
+        // SAFETY: pointers and lengths describe the frame and the address.
+        let sent = unsafe {
+            libc::sendto(self.socket.as_raw_fd(), data, frame.len(), 0, address, size_of_val(&to) as u32)
+        };
+        assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
+    }
 }

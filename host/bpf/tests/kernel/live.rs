@@ -1,9 +1,11 @@
 //! The gate between living kernels.
 
+use crate::frame::{Segment, Wire};
 use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
-use crate::world::{PORT, World, at, eventually, node, options, privileged, vip};
-use evergate_bpf::{Bucket, Counter, Flow, Gate, LaneId, Mode, Options, Owner};
+use crate::world::{PORT, World, at, eventually, mac, node, options, privileged, vip};
+use evergate_bpf::netns::Namespace;
+use evergate_bpf::{Bucket, Counter, Events, Flow, Gate, LaneId, Mode, Options, Owner};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -119,6 +121,40 @@ fn a_killed_process_with_unread_data_sends_no_rst() {
     killed(true, Counter::RstHeld);
 }
 
+/// Test runs take no frame that long.
+#[test]
+fn who_knocks_with_more_than_can_be_kept_is_told_without_it() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(Mode::Steer);
+    let (client, switch, first) = (&world.client, &world._switch, &world.nodes[0]);
+    for (namespace, card) in
+        [(client, "eth0"), (switch, "port10"), (switch, "port1"), (&first.namespace, "eth0")]
+    {
+        namespace.ip(&format!("link set {card} mtu 9000")).unwrap();
+    }
+    for v6 in [false, true] {
+        let (from, to) = (at(v6, 10, 50_000), SocketAddr::new(vip(v6), PORT));
+        let flow = Flow::new(to, from);
+        let gate = first.gate.clone();
+        let mut lane = first.namespace.run(move || gate.lane(LaneId::new(3).unwrap()).unwrap());
+        first.gate.set_pending(first.gate.bucket(&flow), Some(lane.id()));
+        client.run(move || {
+            let (to_mac, from_mac) = (mac(1), mac(10));
+            let long = Segment { to_mac, from_mac, seq: 700, data: vec![7; 4200], ..Segment::new(from, to) };
+            Wire::of("eth0").send(&long);
+        });
+        let mut events = Events::default();
+        eventually("it knocks", || {
+            lane.events(&mut events).unwrap();
+            !events.knocks.is_empty()
+        });
+        let knock = &events.knocks[0];
+        assert_eq!((knock.flow, knock.heard.seq, knock.data.len()), (flow, 700, 0));
+    }
+}
+
 /// Listeners of the server and of one node, for any number of exchanges: a process that another test starts may hold a
 /// closed one for a moment.
 struct Doors {
@@ -228,4 +264,31 @@ fn an_orderly_end_gives_both_slots_back() {
     }
     let counters = world.nodes[0].gate.counters().unwrap();
     assert_eq!((counters.get(Counter::FinHeld), counters.get(Counter::RstHeld)), (0, 0), "{counters:?}");
+}
+
+#[test]
+fn maps_of_another_size_or_layout_stay_pinned_only_when_they_are_to_be_kept() {
+    if !privileged() {
+        return;
+    }
+    Namespace::new().unwrap().run(|| {
+        let pins = Path::new("/sys/fs/bpf/evergate/test");
+        let load = |flows_max, keep| drop(Gate::load(&Options { flows_max, keep, ..options(pins) }).unwrap());
+        let pinned = || {
+            let names = std::fs::read_dir(pins).unwrap().map(|entry| entry.unwrap().file_name());
+            let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        load(1024, false);
+        for other in ["v0-1024", "another"] {
+            std::fs::create_dir(pins.join(other)).unwrap();
+        }
+        load(2048, true);
+        assert_eq!(pinned().len(), 4);
+        load(2048, false);
+        let [another, own] = &pinned()[..] else { panic!("{:?}", pinned()) };
+        assert!(another == "another" && own.ends_with("-2048"), "{own}");
+        load(2048, true); // and what is there is found
+    });
 }

@@ -333,6 +333,7 @@ fn slot_of(
         receive: leg.origin.received.wrapping_add(received as u32),
         window: WINDOW.min(65_535 << leg.window_scale),
         window_scale: leg.window_scale,
+        peer_window_scale: leg.tcp.send_scale(),
         timestamps,
         interface: node.card,
         source_mac: node.mac,

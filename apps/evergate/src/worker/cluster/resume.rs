@@ -12,7 +12,7 @@ use super::leg::tcp_facts;
 use super::told::Waiting;
 use crate::cluster::{Resumed, Round};
 use crate::worker::{Pulse, Worker};
-use evergate_bpf::{Flow, Heard, Leases, Restored, Slot};
+use evergate_bpf::{Flow, Heard, Leases, Restored, Slot, ahead_max};
 use evergate_cluster::{Bucket, MemberSet, Role};
 use evergate_mirror::{ConnectionId, Held, LegFacts, Phase};
 use evergate_sys::{Probe, Restore, Restoring, Stamp, TcpFacts};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const WINDOW: u32 = 65_535 << 6;
 /// Window of a peer that has not said how much room it has, in bytes: that of most before they have heard anything.
 const PEER_WINDOW: u32 = 65_535;
-/// Buffers of a restored socket, in bytes.
+/// Buffers of a socket while it is restored, in bytes.
 const BUFFER: u32 = 8 << 20;
 /// Probes are repeated so often at most, this far apart.
 const PROBES: usize = 20;
@@ -125,6 +125,7 @@ impl Leg {
             receive: self.receive_sequence(),
             window: self.window(),
             window_scale: self.tcp.receive_scale(),
+            peer_window_scale: self.tcp.send_scale(),
             timestamps: self.stamp(now_ms).map(|own| (own, newest)),
             interface: interface.index,
             source_mac: interface.mac,
@@ -156,10 +157,14 @@ impl Leg {
         self.heard.is_some()
     }
 
-    /// What the peer has, and how much room.
+    /// What the peer has, and how much room. Whoever has more than was ever sent is not the peer: his word would be skipped in
+    /// what is made again.
     fn hear(&mut self, heard: Heard) {
-        self.heard = Some(heard);
         let ahead = heard.ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32;
+        if i64::from(ahead) > i64::from(ahead_max(self.tcp.send_scale())) {
+            return;
+        }
+        self.heard = Some(heard);
         self.acked = self.sent + u64::try_from(ahead - 1).unwrap_or(0);
         let end = self.facts.received.wrapping_add(self.received as u32).wrapping_add(1);
         self.ended |= self.whole && heard.seq == end;
@@ -476,5 +481,21 @@ mod tests {
         let mut busy = vec![take(1, 50, true), take(2, 51, true), take(3, 52, true), take(4, 51, false)];
         give_way(&mut busy, &[take(5, 50, false), take(6, 53, false)]);
         assert_eq!(busy.iter().map(|take| take.id.0).collect::<Vec<_>>(), [3, 4]);
+    }
+
+    #[test]
+    fn who_has_more_than_was_ever_sent_is_not_heard() {
+        let mut leg = Leg::of(&take(1, 50, false).held, 0).unwrap();
+        let heard = |ack| Heard { seq: 1, ack, window: 1000, count: 1, timestamps: (0, 0) };
+        let most = ahead_max(leg.tcp.send_scale());
+        for forged in [most + 2, 1 << 30, i32::MAX as u32] {
+            leg.hear(heard(forged));
+            assert!(leg.heard.is_none() && leg.acked == 0, "{forged}");
+        }
+        for (ack, acked) in [(1u32.wrapping_sub(100), 0), (1, 0), (151, 149), (most + 1, u64::from(most) - 1)]
+        {
+            leg.hear(heard(ack));
+            assert_eq!((leg.heard, leg.acked), (Some(heard(ack)), acked));
+        }
     }
 }
