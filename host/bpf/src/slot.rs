@@ -72,11 +72,15 @@ pub struct Slot {
     flow: Flow,
 }
 
+/// Most that a server has on its way through a node that has told its backups nothing of it: what its windows hold.
+const UNTOLD_MAX: u32 = 32 << 20;
+
 /// How much more than [`Restored::send`] the peer may turn out to have, in bytes: what the node before us can have sent, which
-/// is what the peer had room for. Twice, because the peer may have taken that in and made room again since `send` was learnt.
-/// Whoever acknowledges more is not the peer.
+/// is what the peer had room for, twice, because it may have taken that in and made room again; and as often as that happened
+/// before the backups were told, with all that the other end may say before it hears of it. Whoever acknowledges more is not
+/// the peer.
 pub fn ahead_max(peer_window_scale: u8) -> u32 {
-    2 * (65_535 << peer_window_scale.min(14))
+    (2 * (65_535 << peer_window_scale.min(13)) + UNTOLD_MAX).min(1 << 30)
 }
 
 impl fmt::Debug for Slot {

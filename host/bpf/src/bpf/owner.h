@@ -96,13 +96,13 @@ static __always_inline bool lists_us(__u64 word)
 }
 
 /* Whether the flow's peer could say this. A restored flow has its slot before its peer is asked: the node before us told the
- * peer no more than is mirrored, and at most so much less as it held back; it sent no more than the peer had room for. A
+ * peer no more than is mirrored, and at most a window less, as its last words may be lost; it sent no more than `ahead_max`. A
  * number far off would stay the highest. */
 static __always_inline bool believable(const struct packet *p, struct slot *s)
 {
 	__u32 window = 65535u << (s->wscale & 15), seq = bpf_ntohl(p->tcp.seq), ack = bpf_ntohl(p->tcp.ack_seq);
 	__u32 most = READ(s->flags) & FLAG_RESTORED ? READ(s->ahead_max) : READ(s->snd_nxt);
-	return seq - (s->k_ack - HELD_BACK_MAX) <= window + HELD_BACK_MAX
+	return seq - (s->k_ack - window - HELD_BACK_MAX) <= 2 * window + HELD_BACK_MAX
 		&& !after(ack, most) && !before(ack, s->snd_una - PEER_WINDOW_MAX);
 }
 

@@ -313,7 +313,7 @@ fn after_a_take_over_neither_side_is_told_what_it_does_not_know() {
 }
 
 /// The most that the peer of [`restored`] may have on top of what is known.
-const AHEAD_MAX: u32 = 2 * (65_535 << 4);
+const AHEAD_MAX: u32 = 2 * (65_535 << 4) + (32 << 20);
 
 #[test]
 fn after_a_take_over_nobody_has_more_than_the_dead_node_can_have_sent() {
@@ -821,7 +821,8 @@ fn on_hold_only_the_peer_of_a_restored_flow_is_heard() {
                 gate.heard(&slot.flow()).map(|heard| heard.ack.wrapping_sub(from.send))
             };
             let sent = |ahead: u32| from.send.wrapping_add(ahead);
-            let (first, last) = (from.receive.wrapping_sub(65_536), from.receive + from.window);
+            let first = from.receive.wrapping_sub(65_536 + from.window);
+            let last = from.receive + from.window;
             let old = 0u32.wrapping_sub(65_535 << 14);
             let forged = [(1000, AHEAD_MAX + 1), (1000, i32::MAX as u32), (1000, 1 << 31), (1000, old - 1)]
                 .into_iter()
