@@ -43,7 +43,7 @@ fn a_file_that_does_not_fit_the_schema_is_refused_at_the_place_with_advice() {
         (
             "{L}{C}{P}[limits]\nheaders_max = @@1.5\n",
             "limits.headers_max",
-            "integer 8 to 1000; this is a number with a fraction",
+            "integer 8 to 128; this is a number with a fraction",
         ),
         (
             "{L}certificates = @@\"local\"\n{C}{P}",
