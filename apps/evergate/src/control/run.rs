@@ -248,7 +248,8 @@ impl Main {
         }
         if let Some(path) = self.daemon.config.node.pid_file.as_deref().filter(|_| is_successor) {
             // Only now: it must name the process that serves. The user that the node became may not write there.
-            self.pid_file = write_pid(path).map_err(|error| warning(format_args!("{error:#}"))).ok();
+            let written = PidFile::take_over(path).with_context(|| unwritten(path));
+            self.pid_file = written.map_err(|error| warning(format_args!("{error:#}"))).ok();
         }
         Ok(())
     }
@@ -413,7 +414,11 @@ fn rotated(inherited: &Inheritance) -> HashMap<String, u64> {
 }
 
 fn write_pid(path: &Path) -> Result<PidFile> {
-    PidFile::write(path).with_context(|| format!("cannot write {}", path.display()))
+    PidFile::write(path).with_context(|| unwritten(path))
+}
+
+fn unwritten(path: &Path) -> String {
+    format!("cannot write node.pid_file {}", path.display())
 }
 
 fn view(daemon: &Daemon, checks: &Checks, metrics_listen: Option<SocketAddr>) -> View {
