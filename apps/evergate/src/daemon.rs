@@ -1,9 +1,10 @@
 //! The process: binds, starts workers, and keeps what the control plane works on.
 
 use crate::assemble::{Assembled, Keepsakes, assemble};
+use crate::bind::{bind, bind_all};
 use crate::cluster::{self, Ground};
 use crate::config::Config;
-use crate::config::model::{AccessLog, Listener};
+use crate::config::model::AccessLog;
 use crate::handover::{Inheritance, Offer, Offered, OfferedServer, Progress};
 use crate::log::{Target, Writer};
 use crate::runtime::Generation;
@@ -20,7 +21,6 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-const BACKLOG: i32 = 4096;
 /// Sessions that a new process gets along, in bytes: the newest.
 const OFFERED_SESSIONS_BYTES: usize = 1 << 20;
 
@@ -253,8 +253,12 @@ impl Daemon {
         });
         let mut sockets: Vec<Vec<ListenerSocket>> = self.workers.iter().map(|_| Vec::new()).collect();
         let mut bound: Vec<_> = self.bound.iter().filter(|(name, _)| !gone.contains(name)).cloned().collect();
+        // Those that go are still there: their ports are ours too.
+        let mut ours: Vec<SocketAddr> = self.bound.iter().map(|(_, address)| *address).collect();
         for listener in fresh {
-            bound.push((listener.name.clone(), bind(listener, &mut sockets)?));
+            let address = bind(listener, &mut sockets, &ours)?;
+            ours.push(address);
+            bound.push((listener.name.clone(), address));
         }
         if let Some(cluster) = &self.cluster {
             cluster.change_listeners(&self.config, &config)?;
@@ -414,18 +418,6 @@ fn copies(sockets: &[Vec<ListenerSocket>]) -> Result<Vec<Vec<ListenerSocket>>> {
     all.context("cannot copy the listening sockets: is the limit of open files reached?")
 }
 
-/// Binds all listeners, once per worker.
-#[expect(clippy::type_complexity, reason = "where each is bound, and the sockets by worker")]
-fn bind_all(
-    config: &Config,
-    workers: usize,
-) -> Result<(Vec<(String, SocketAddr)>, Vec<Vec<ListenerSocket>>)> {
-    let mut sockets: Vec<Vec<ListenerSocket>> = (0..workers).map(|_| Vec::new()).collect();
-    let bind = |listener: &Listener| Ok((listener.name.clone(), bind(listener, &mut sockets)?));
-    let bound = config.listeners.iter().map(bind).collect::<Result<_>>()?;
-    Ok((bound, sockets))
-}
-
 fn offered_servers(generation: &Generation) -> Vec<OfferedServer> {
     let mut all = Vec::new();
     for pool in &generation.pools {
@@ -469,29 +461,6 @@ fn start_agent(ground: Ground, workers: &[WorkerHandle]) -> Result<cluster::Runn
         }
     };
     ground.start(tell, working)
-}
-
-/// Binds a listener once per worker, on the same port.
-fn bind(listener: &Listener, sockets: &mut [Vec<ListenerSocket>]) -> Result<SocketAddr> {
-    let mut address = listener.address.socket;
-    for (index, list) in sockets.iter_mut().enumerate() {
-        let mut result = evergate_sys::listen(address, BACKLOG);
-        if let (Err(_), 0, Some(fallback)) = (&result, index, listener.address.ipv4_fallback()) {
-            result = evergate_sys::listen(fallback, BACKLOG);
-            address = fallback;
-        }
-        let socket = result.with_context(|| {
-            format!(
-                "listener \"{}\" cannot listen on {address}: choose a free address, or give the process the right \
-                 to use ports below 1024 (CAP_NET_BIND_SERVICE)",
-                listener.name
-            )
-        })?;
-        address = evergate_sys::local_address(std::os::fd::AsRawFd::as_raw_fd(&socket))?;
-        let local = (!address.ip().is_unspecified()).then_some(address);
-        list.push(ListenerSocket { name: listener.name.clone(), socket, local });
-    }
-    Ok(address)
 }
 
 fn start_worker(

@@ -122,7 +122,7 @@ impl Main {
     fn wanted_metrics(&self, config: &Config) -> anyhow::Result<Option<TcpListener>> {
         match config.admin.metrics_listen {
             Some(address) if self.daemon.config.admin.metrics_listen != Some(address) => {
-                bind_metrics(address).map(Some)
+                bind_metrics(address, self.metrics.as_ref().map(|(address, _)| *address)).map(Some)
             }
             _ => Ok(None),
         }

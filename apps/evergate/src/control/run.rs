@@ -10,6 +10,8 @@ use super::state::{Control, Message, View, WorkerView};
 use super::status::{Finding, Reloaded};
 use super::upgrade::Upgrade;
 use super::watch::{Fingerprint, Watch, files};
+use crate::bind::{self, is_ours};
+use crate::config::model::ListenAddress;
 use crate::config::{Config, Problem};
 use crate::daemon::Daemon;
 use crate::handover::Inheritance;
@@ -184,7 +186,8 @@ impl Main {
             None => {
                 // What may need root comes before the daemon becomes another user.
                 pid_file = config.node.pid_file.as_deref().map(write_pid).transpose()?;
-                let metrics = config.admin.metrics_listen.map(bind_metrics).transpose()?;
+                let metrics = config.admin.metrics_listen.map(|address| bind_metrics(address, None));
+                let metrics = metrics.transpose()?;
                 let admin = config.admin.socket.as_deref();
                 Doors {
                     admin: admin.and_then(|path| bind_admin(path, "the node serves without it")),
@@ -447,9 +450,11 @@ pub(super) fn bind_admin(path: &Path, consequence: &str) -> Option<AdminSocket> 
     }
 }
 
-pub(super) fn bind_metrics(address: SocketAddr) -> Result<TcpListener> {
-    let socket = evergate_sys::listen(address, METRICS_BACKLOG).with_context(|| {
-        format!("cannot serve metrics on {address}: choose a free address for admin.metrics_listen")
-    })?;
-    Ok(TcpListener::from(socket))
+/// The socket of the metrics. `ours`: where the metrics of this process are served already.
+pub(super) fn bind_metrics(address: ListenAddress, ours: Option<SocketAddr>) -> Result<TcpListener> {
+    let is_first = !is_ours(address, ours.as_slice());
+    match bind::open(address, is_first, METRICS_BACKLOG) {
+        Ok((socket, _)) => Ok(TcpListener::from(socket)),
+        Err(refusal) => bail!("admin.metrics_listen: cannot serve metrics on \"{address}\": {refusal}"),
+    }
 }
