@@ -16,7 +16,7 @@ use evergate_sys::Waker;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -293,6 +293,11 @@ impl Daemon {
             kept.extend(fresh);
         }
         Ok(copies)
+    }
+
+    /// Lines of the access log that its writer could not write, counted as it goes on.
+    pub fn log_lines_unwritten(&self) -> Arc<AtomicU64> {
+        self.writer.as_ref().map(Writer::lost).unwrap_or_default()
     }
 
     /// Opens the access log anew, after it was rotated.
