@@ -5,11 +5,14 @@ use crate::bind::{bind, bind_all};
 use crate::cluster::{self, Ground};
 use crate::config::Config;
 use crate::config::model::AccessLog;
+use crate::control::message;
 use crate::handover::{Inheritance, Offer, Offered, OfferedServer, Progress};
 use crate::log::{Target, Writer};
 use crate::runtime::Generation;
 use crate::worker::cluster::Joining;
-use crate::worker::{Bounds, Command, Counters, ListenerSocket, Pulse, Settings, Shared, Worker};
+use crate::worker::{
+    Bounds, Command, Counters, ListenerSocket, Pulse, Settings, Shared, Worker, files_for_clients,
+};
 use anyhow::{Context, Result, bail};
 use evergate_crypto::CertifiedName;
 use evergate_sys::Waker;
@@ -86,7 +89,7 @@ impl Daemon {
         keep.share_tickets(ground.as_ref().map(Ground::ticket_secret));
         let Assembled { generation, certificates } = assemble(&config, None, &mut keep)?;
         keep.commit();
-        make_room_for_files(config.limits.listener.connections_max as u64);
+        let files = make_room_for_files(config.limits.listener.connections_max as u64);
         let count = config.node.worker_count().get();
         let is_first = inherited.is_none();
         let inherited_sessions =
@@ -120,6 +123,9 @@ impl Daemon {
             })?;
         }
         let shared = Arc::new(Shared::default());
+        if let Some(limit) = files {
+            shared.room.set_limit(limit);
+        }
         shared.sessions.set_bytes_max(config.limits.session_cache_bytes_max);
         for session in inherited_sessions {
             shared.sessions.keep(session);
@@ -274,6 +280,10 @@ impl Daemon {
             worker.tell(Command::Settings(settings.clone()));
             worker.tell(Command::Listeners { add, remove: Vec::new() });
         }
+        let max = config.limits.listener.connections_max;
+        if max > self.config.limits.listener.connections_max {
+            make_room_for_files(max as u64);
+        }
         self.bound = bound;
         self.generation = assembled.generation;
         self.certificates = assembled.certificates;
@@ -385,14 +395,27 @@ impl Daemon {
     }
 }
 
-/// Descriptors for so many connections, and as many to servers: as far as the process may, and a table of 2 MB.
-fn make_room_for_files(connections: u64) {
+/// Descriptors beside those of connections, roughly: listeners, workers, checks, idle connections to servers.
+const FILES_BESIDE: u64 = 1024;
+
+/// Descriptors for so many connections, and as many to servers: as far as the process may, and a table of 2 MB. How many it
+/// may have; the operator is told when that is too few.
+fn make_room_for_files(connections: u64) -> Option<u64> {
     const ROOM_MAX: u64 = 1 << 18;
-    if let Ok(limit) = evergate_sys::raise_file_limit() {
-        let _ = evergate_sys::make_room_for_files(
-            connections.saturating_mul(2).saturating_add(1024).min(limit).min(ROOM_MAX),
-        );
+    let limit = evergate_sys::raise_file_limit().ok()?;
+    let needed = connections.saturating_mul(2).saturating_add(FILES_BESIDE);
+    let _ = evergate_sys::make_room_for_files(needed.min(limit).min(ROOM_MAX));
+    if needed > limit {
+        let idle = files_for_clients(limit);
+        let busy = idle.saturating_sub(FILES_BESIDE.min(idle / 2)) / 2;
+        message::warning(format_args!(
+            "limits.connections_max = {connections} needs up to {needed} file descriptors (one for a client, one for its \
+             server, some for the rest), and this process may have {limit}: clients beyond about {busy} with a server \
+             each, or {idle} that are idle, wait in the kernel's queue; raise the hard limit (LimitNOFILE={needed} in the \
+             unit, or ulimit -Hn), or lower limits.connections_max"
+        ));
     }
+    Some(limit)
 }
 
 fn settings(config: &Config, workers: usize) -> Settings {
