@@ -5,7 +5,7 @@ use super::notify::Notify;
 use super::pid_file::PidFile;
 use super::server::{Serving, serve_admin, serve_metrics};
 use super::socket::AdminSocket;
-use super::source::Source;
+use super::source::{Origin, Source};
 use super::state::{Control, Message, View, WorkerView};
 use super::status::{Finding, Reloaded};
 use super::upgrade::Upgrade;
@@ -92,6 +92,9 @@ async fn serve(
     }
     main.open(doors, is_successor)?;
     main.announce();
+    if matches!(main.control.source.origin, Origin::Line { .. }) {
+        main.warn_of_certificates();
+    }
     let mut second = ticker(Duration::from_secs(1));
     let mut look = ticker(options.watch_interval);
     let mut drain_look = ticker(DRAIN_LOOK);
