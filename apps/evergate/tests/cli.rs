@@ -288,6 +288,26 @@ fn the_version_is_told_to_people_and_programs() {
     assert_eq!(json["version"], version);
 }
 
+#[test]
+fn output_that_cannot_be_written_is_a_failure_and_a_reader_that_has_enough_is_none() {
+    let folder = Folder::new("output");
+    let config = folder.write("good.toml", BASE);
+    let run = |args: &[&str], stdout: std::process::Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_evergate"));
+        let output = command.args(args).stdout(stdout).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for args in [&["cluster", "key"][..], &["check", &config], &["version", "--json"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let (code, err) = run(args, full.into());
+        assert_eq!(code, Some(1), "{args:?}");
+        assert!(err.contains("cannot write to standard output: No space left"), "{args:?}: {err}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(run(args, writer.into()), (Some(0), String::new()), "{args:?}");
+    }
+}
+
 /// Writes a pair for old.example that is valid for this span, in seconds since 1970.
 fn issue(folder: &Folder, begin_s: u64, end_s: u64) {
     let at = |seconds| rcgen::date_time_ymd(1970, 1, 1) + std::time::Duration::from_secs(seconds);
