@@ -41,8 +41,11 @@ pub struct Keepsakes {
     /// In a cluster: where the ticket keys of all nodes come from.
     shared_tickets: Option<Zeroizing<[u8; 32]>>,
     next_server: u64,
-    next_generation: u64,
+    /// Number of the generation in force; 0 before the first.
+    generation: u64,
+    /// What the last assembly asks for, see [`Keepsakes::commit`].
     pending: Vec<Change>,
+    pending_generation: u64,
 }
 
 /// A change of something that the generation in force uses too: made only when the whole reload has succeeded.
@@ -62,6 +65,8 @@ enum Change {
 impl Keepsakes {
     /// Makes the changes that the last assembly asks of what it shares with the generation before.
     pub fn commit(&mut self) {
+        // Not before: what is refused must not take a number, or operators look for the generation that it was.
+        self.generation = self.pending_generation;
         for change in std::mem::take(&mut self.pending) {
             match change {
                 Change::Tickets(handle, keys) => handle.replace(keys),
@@ -131,7 +136,7 @@ impl Keepsakes {
         for OfferedCertificate { names, chain, key } in &offer.self_signed {
             self.self_signed.insert(names.clone(), (chain.clone(), key.clone()));
         }
-        self.next_generation = offer.generation.saturating_sub(1);
+        self.generation = offer.generation.saturating_sub(1);
         Ok(())
     }
 
@@ -179,13 +184,13 @@ pub fn assemble(config: &Config, previous: Option<&Generation>, keep: &mut Keeps
         });
     let rates = Arc::new(Rates::new(limits));
     let rule_hits = Arc::new((0..rules.len()).map(|_| AtomicU64::new(0)).collect());
-    keep.next_generation = match config.cluster {
+    keep.pending_generation = match config.cluster {
         // Nodes with the same configuration must give it the same number: connections name it when they move.
         Some(_) => fingerprint(config),
-        None => keep.next_generation + 1,
+        None => keep.generation + 1,
     };
     let snapshot = Snapshot {
-        generation: keep.next_generation,
+        generation: keep.pending_generation,
         listeners,
         pools,
         rules,

@@ -1,26 +1,29 @@
 //! The process: binds, starts workers, and keeps what the control plane works on.
 
 use crate::assemble::{Assembled, Keepsakes, assemble};
+use crate::bind::{bind, bind_all};
 use crate::cluster::{self, Ground};
 use crate::config::Config;
-use crate::config::model::{AccessLog, Listener};
+use crate::config::model::AccessLog;
+use crate::control::message;
 use crate::handover::{Inheritance, Offer, Offered, OfferedServer, Progress};
 use crate::log::{Target, Writer};
 use crate::runtime::Generation;
 use crate::worker::cluster::Joining;
-use crate::worker::{Bounds, Command, Counters, ListenerSocket, Pulse, Settings, Shared, Worker};
+use crate::worker::{
+    Bounds, Command, Counters, ListenerSocket, Pulse, Settings, Shared, Worker, files_for_clients,
+};
 use anyhow::{Context, Result, bail};
 use evergate_crypto::CertifiedName;
 use evergate_sys::Waker;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-const BACKLOG: i32 = 4096;
 /// Sessions that a new process gets along, in bytes: the newest.
 const OFFERED_SESSIONS_BYTES: usize = 1 << 20;
 
@@ -86,7 +89,7 @@ impl Daemon {
         keep.share_tickets(ground.as_ref().map(Ground::ticket_secret));
         let Assembled { generation, certificates } = assemble(&config, None, &mut keep)?;
         keep.commit();
-        make_room_for_files(config.limits.listener.connections_max as u64);
+        let files = make_room_for_files(config.limits.listener.connections_max as u64);
         let count = config.node.worker_count().get();
         let is_first = inherited.is_none();
         let inherited_sessions =
@@ -120,6 +123,9 @@ impl Daemon {
             })?;
         }
         let shared = Arc::new(Shared::default());
+        if let Some(limit) = files {
+            shared.room.set_limit(limit);
+        }
         shared.sessions.set_bytes_max(config.limits.session_cache_bytes_max);
         for session in inherited_sessions {
             shared.sessions.keep(session);
@@ -253,8 +259,12 @@ impl Daemon {
         });
         let mut sockets: Vec<Vec<ListenerSocket>> = self.workers.iter().map(|_| Vec::new()).collect();
         let mut bound: Vec<_> = self.bound.iter().filter(|(name, _)| !gone.contains(name)).cloned().collect();
+        // Those that go are still there: their ports are ours too.
+        let mut ours: Vec<SocketAddr> = self.bound.iter().map(|(_, address)| *address).collect();
         for listener in fresh {
-            bound.push((listener.name.clone(), bind(listener, &mut sockets)?));
+            let address = bind(listener, &mut sockets, &ours)?;
+            ours.push(address);
+            bound.push((listener.name.clone(), address));
         }
         if let Some(cluster) = &self.cluster {
             cluster.change_listeners(&self.config, &config)?;
@@ -269,6 +279,10 @@ impl Daemon {
             worker.tell(Command::Reload(assembled.generation.clone()));
             worker.tell(Command::Settings(settings.clone()));
             worker.tell(Command::Listeners { add, remove: Vec::new() });
+        }
+        let max = config.limits.listener.connections_max;
+        if max > self.config.limits.listener.connections_max {
+            make_room_for_files(max as u64);
         }
         self.bound = bound;
         self.generation = assembled.generation;
@@ -289,6 +303,11 @@ impl Daemon {
             kept.extend(fresh);
         }
         Ok(copies)
+    }
+
+    /// Lines of the access log that its writer could not write, counted as it goes on.
+    pub fn log_lines_unwritten(&self) -> Arc<AtomicU64> {
+        self.writer.as_ref().map(Writer::lost).unwrap_or_default()
     }
 
     /// Opens the access log anew, after it was rotated.
@@ -376,14 +395,27 @@ impl Daemon {
     }
 }
 
-/// Descriptors for so many connections, and as many to servers: as far as the process may, and a table of 2 MB.
-fn make_room_for_files(connections: u64) {
+/// Descriptors beside those of connections, roughly: listeners, workers, checks, idle connections to servers.
+const FILES_BESIDE: u64 = 1024;
+
+/// Descriptors for so many connections, and as many to servers: as far as the process may, and a table of 2 MB. How many it
+/// may have; the operator is told when that is too few.
+fn make_room_for_files(connections: u64) -> Option<u64> {
     const ROOM_MAX: u64 = 1 << 18;
-    if let Ok(limit) = evergate_sys::raise_file_limit() {
-        let _ = evergate_sys::make_room_for_files(
-            connections.saturating_mul(2).saturating_add(1024).min(limit).min(ROOM_MAX),
-        );
+    let limit = evergate_sys::raise_file_limit().ok()?;
+    let needed = connections.saturating_mul(2).saturating_add(FILES_BESIDE);
+    let _ = evergate_sys::make_room_for_files(needed.min(limit).min(ROOM_MAX));
+    if needed > limit {
+        let idle = files_for_clients(limit);
+        let busy = idle.saturating_sub(FILES_BESIDE.min(idle / 2)) / 2;
+        message::warning(format_args!(
+            "limits.connections_max = {connections} needs up to {needed} file descriptors (one for a client, one for its \
+             server, some for the rest), and this process may have {limit}: clients beyond about {busy} with a server \
+             each, or {idle} that are idle, wait in the kernel's queue; raise the hard limit (LimitNOFILE={needed} in the \
+             unit, or ulimit -Hn), or lower limits.connections_max"
+        ));
     }
+    Some(limit)
 }
 
 fn settings(config: &Config, workers: usize) -> Settings {
@@ -412,18 +444,6 @@ fn copies(sockets: &[Vec<ListenerSocket>]) -> Result<Vec<Vec<ListenerSocket>>> {
     };
     let all: std::io::Result<_> = sockets.iter().map(|of| of.iter().map(copy).collect()).collect();
     all.context("cannot copy the listening sockets: is the limit of open files reached?")
-}
-
-/// Binds all listeners, once per worker.
-#[expect(clippy::type_complexity, reason = "where each is bound, and the sockets by worker")]
-fn bind_all(
-    config: &Config,
-    workers: usize,
-) -> Result<(Vec<(String, SocketAddr)>, Vec<Vec<ListenerSocket>>)> {
-    let mut sockets: Vec<Vec<ListenerSocket>> = (0..workers).map(|_| Vec::new()).collect();
-    let bind = |listener: &Listener| Ok((listener.name.clone(), bind(listener, &mut sockets)?));
-    let bound = config.listeners.iter().map(bind).collect::<Result<_>>()?;
-    Ok((bound, sockets))
 }
 
 fn offered_servers(generation: &Generation) -> Vec<OfferedServer> {
@@ -469,29 +489,6 @@ fn start_agent(ground: Ground, workers: &[WorkerHandle]) -> Result<cluster::Runn
         }
     };
     ground.start(tell, working)
-}
-
-/// Binds a listener once per worker, on the same port.
-fn bind(listener: &Listener, sockets: &mut [Vec<ListenerSocket>]) -> Result<SocketAddr> {
-    let mut address = listener.address.socket;
-    for (index, list) in sockets.iter_mut().enumerate() {
-        let mut result = evergate_sys::listen(address, BACKLOG);
-        if let (Err(_), 0, Some(fallback)) = (&result, index, listener.address.ipv4_fallback()) {
-            result = evergate_sys::listen(fallback, BACKLOG);
-            address = fallback;
-        }
-        let socket = result.with_context(|| {
-            format!(
-                "listener \"{}\" cannot listen on {address}: choose a free address, or give the process the right \
-                 to use ports below 1024 (CAP_NET_BIND_SERVICE)",
-                listener.name
-            )
-        })?;
-        address = evergate_sys::local_address(std::os::fd::AsRawFd::as_raw_fd(&socket))?;
-        let local = (!address.ip().is_unspecified()).then_some(address);
-        list.push(ListenerSocket { name: listener.name.clone(), socket, local });
-    }
-    Ok(address)
 }
 
 fn start_worker(

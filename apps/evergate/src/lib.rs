@@ -1,6 +1,7 @@
 //! The daemon and its command line.
 
 pub mod assemble;
+mod bind;
 pub mod cli;
 pub mod cluster;
 pub mod config;

@@ -1,19 +1,27 @@
 //! The access log: one JSON object a line, written by a thread of its own so that a slow disk stalls no worker.
 //!
-//! Bound: a worker that is so many batches ahead of the writer loses lines, and counts them.
+//! Bound: a worker that is so many batches ahead of the writer loses lines. What cannot be written is lost too: a full disk
+//! must not stop the switch. All of them are counted, and of trouble with the file the operator is told when it begins and
+//! when it is over, not with every line.
 
+use crate::control::message;
 use evergate_connection::{Connection, RequestLog};
 use serde::Serialize;
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Batches that may wait for the writer.
 const BATCHES_MAX: usize = 1024;
+/// A file that could not be opened anew is tried again with the first line after this long.
+const REOPEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Where lines go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,20 +143,22 @@ fn now_s() -> f64 {
 pub struct Writer {
     to_writer: SyncSender<Vec<u8>>,
     reopen: Arc<AtomicBool>,
+    lost: Arc<AtomicU64>,
     thread: JoinHandle<()>,
 }
 
 impl Writer {
     /// Starts writing to `target`, which must be writable.
     pub fn start(target: &Target) -> io::Result<Writer> {
-        let mut output = Output::open(target)?;
+        let lost = Arc::new(AtomicU64::new(0));
+        let mut output = Output::open(target, lost.clone())?;
         let (to_writer, batches) = sync_channel(BATCHES_MAX);
         let reopen = Arc::new(AtomicBool::new(false));
         let asked = reopen.clone();
         let thread = std::thread::Builder::new()
             .name("access-log".to_owned())
             .spawn(move || write_all(&batches, &mut output, &asked))?;
-        Ok(Writer { to_writer, reopen, thread })
+        Ok(Writer { to_writer, reopen, lost, thread })
     }
 
     /// An end for one worker.
@@ -161,6 +171,11 @@ impl Writer {
         self.reopen.store(true, Ordering::Relaxed);
     }
 
+    /// Lines that could not be written, counted as it goes on.
+    pub fn lost(&self) -> Arc<AtomicU64> {
+        self.lost.clone()
+    }
+
     /// Waits until every line is written; all senders must be gone.
     pub fn finish(self) {
         drop(self.to_writer);
@@ -171,6 +186,9 @@ impl Writer {
 fn write_all(batches: &Receiver<Vec<u8>>, output: &mut Output, reopen: &AtomicBool) {
     while let Ok(batch) = batches.recv() {
         if reopen.swap(false, Ordering::Relaxed) {
+            output.reopen_at = Some(Instant::now());
+        }
+        if output.reopen_at.is_some_and(|at| Instant::now() >= at) {
             output.reopen();
         }
         output.write(&batch);
@@ -179,29 +197,149 @@ fn write_all(batches: &Receiver<Vec<u8>>, output: &mut Output, reopen: &AtomicBo
 
 struct Output {
     target: Target,
-    file: Option<File>,
+    file: File,
+    lost: Arc<AtomicU64>,
+    /// When the file is to be opened anew, if it is.
+    reopen_at: Option<Instant>,
+    /// That it could not be opened anew has been said.
+    is_stuck: bool,
+    /// Lines lost since writing began to fail, which has been said; 0 while it works.
+    failing: u64,
+    /// The last line is there in part only.
+    is_torn: bool,
 }
 
 impl Output {
-    fn open(target: &Target) -> io::Result<Output> {
-        let file = match target {
-            Target::Stdout => None,
-            Target::File(path) => Some(OpenOptions::new().create(true).append(true).open(path)?),
-        };
-        Ok(Output { target: target.clone(), file })
+    fn open(target: &Target, lost: Arc<AtomicU64>) -> io::Result<Output> {
+        Ok(Output {
+            file: open(target)?,
+            target: target.clone(),
+            lost,
+            reopen_at: None,
+            is_stuck: false,
+            failing: 0,
+            is_torn: false,
+        })
     }
 
     fn reopen(&mut self) {
-        if let Ok(fresh) = Output::open(&self.target) {
-            *self = fresh; // else go on with the old file
+        match open(&self.target) {
+            Ok(file) => {
+                (self.file, self.reopen_at, self.is_torn) = (file, None, false);
+                if std::mem::take(&mut self.is_stuck) {
+                    message::info(format_args!("access log: {} is open again", self.target));
+                }
+            }
+            Err(error) => {
+                self.reopen_at = Some(Instant::now() + REOPEN_AGAIN);
+                if !std::mem::replace(&mut self.is_stuck, true) {
+                    message::warning(format_args!(
+                        "access log: cannot open {} anew: {error}; lines go to the file as it was, which may have another \
+                         name by now; let the user of this process write there, it is tried again every second",
+                        self.target
+                    ));
+                }
+            }
         }
     }
 
     fn write(&mut self, batch: &[u8]) {
-        // A full disk must not stop the switch: what cannot be written is lost.
-        let _ = match &mut self.file {
-            Some(file) => file.write_all(batch),
-            None => io::stdout().lock().write_all(batch),
-        };
+        let mut left = batch;
+        match self.write_from(&mut left) {
+            Ok(()) => {
+                if self.failing > 0 {
+                    let lines = std::mem::take(&mut self.failing);
+                    message::info(format_args!(
+                        "access log: writing to {} works again; {lines} lines are lost",
+                        self.target
+                    ));
+                }
+            }
+            Err(error) => {
+                let lines = left.iter().filter(|byte| **byte == b'\n').count() as u64;
+                self.lost.fetch_add(lines, Ordering::Relaxed);
+                if self.failing == 0 {
+                    message::warning(format_args!(
+                        "access log: cannot write to {}: {error}; lines are lost (evergate_log_lines_lost_total) until it \
+                         works again: make room, or have it rotated to another place",
+                        self.target
+                    ));
+                }
+                self.failing += lines;
+            }
+        }
+    }
+
+    /// Writes; what is left over when it fails stays in `left`.
+    fn write_from(&mut self, left: &mut &[u8]) -> io::Result<()> {
+        if self.is_torn {
+            // What is there of the line ends here, so that only that one is spoilt.
+            self.file.write_all(b"\n")?;
+            self.is_torn = false;
+        }
+        while !left.is_empty() {
+            match self.file.write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.is_torn = left[count - 1] != b'\n';
+                    *left = &left[count..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open(target: &Target) -> io::Result<File> {
+    match target {
+        // Not through the library's buffer: what it holds back when writing fails would be counted as written.
+        Target::Stdout => Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
+        Target::File(path) => OpenOptions::new().create(true).append(true).open(path),
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Stdout => f.write_str("standard output"),
+            Target::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full() -> Output {
+        let target = Target::File("/dev/full".into());
+        Output::open(&target, Arc::default()).unwrap()
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_counted() {
+        let mut output = full();
+        output.write(b"{1}\n{2}\n");
+        output.write(b"{3}\n");
+        assert_eq!((output.lost.load(Ordering::Relaxed), output.failing), (3, 3));
+        // Room again.
+        output.file = File::create("/dev/null").unwrap();
+        output.write(b"{4}\n");
+        assert_eq!((output.lost.load(Ordering::Relaxed), output.failing), (3, 0));
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_spoils_no_other() {
+        let (reader, writer) = io::pipe().unwrap();
+        let mut output = full();
+        output.file = File::from(std::os::fd::OwnedFd::from(writer));
+        output.write(b"{1}\n{2");
+        assert!(output.is_torn);
+        output.write(b"{3}\n");
+        assert!(!output.is_torn);
+        drop(output);
+        assert_eq!(io::read_to_string(reader).unwrap(), "{1}\n{2\n{3}\n");
     }
 }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use rustls::InconsistentKeys;
 use rustls::sign::CertifiedKey;
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
 
 use crate::error::KeyError;
 use crate::{pem, sign};
@@ -38,10 +39,11 @@ pub fn load_certificate(chain_pem: &[u8], key_pem: &[u8]) -> Result<CertifiedNam
     let (_, parsed) =
         X509Certificate::from_der(&first).map_err(|error| KeyError::Certificate(error.to_string()))?;
     let subject = parsed.subject().to_string();
-    let key = CertifiedKey::new(chain, key);
-    if key.keys_match().is_err() {
-        return Err(KeyError::Mismatch { subject });
+    if parsed.version() != X509Version::V3 {
+        return Err(KeyError::Version { subject, version: parsed.version().0.saturating_add(1) });
     }
+    let key = CertifiedKey::new(chain, key);
+    belong_together(&key, &subject)?;
     let names = names(&parsed);
     if names.is_empty() {
         return Err(KeyError::NoName { subject });
@@ -55,6 +57,18 @@ pub fn load_certificate(chain_pem: &[u8], key_pem: &[u8]) -> Result<CertifiedNam
         not_before_unix_s: parsed.validity().not_before.timestamp(),
         not_after_unix_s: parsed.validity().not_after.timestamp(),
     })
+}
+
+/// Whether the key is the certificate's. Any other trouble on the way is told as what it is.
+fn belong_together(key: &CertifiedKey, subject: &str) -> Result<(), KeyError> {
+    let subject = subject.to_owned();
+    match key.keys_match() {
+        Ok(()) => Ok(()),
+        Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
+            Err(KeyError::Mismatch { subject })
+        }
+        Err(error) => Err(KeyError::Unusable { subject, reason: error.to_string() }),
+    }
 }
 
 fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
@@ -94,4 +108,43 @@ pub fn self_signed(names: &[String]) -> Result<(String, String), KeyError> {
     let key = rcgen::KeyPair::generate().map_err(failed)?;
     let certificate = params.self_signed(&key).map_err(failed)?;
     Ok((certificate.pem(), key.serialize_pem()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A certificate of version 1 for old.example, which holds for 100 years, and its key; made for this test.
+    const VERSION_1: &str = "-----BEGIN CERTIFICATE-----
+MIIBKDCBzwIUZz4KnflG7M8FnWpgyMviCVj7ZFAwCgYIKoZIzj0EAwIwFjEUMBIG
+A1UEAwwLb2xkLmV4YW1wbGUwIBcNMjYxMTI0MjE1NTU0WhgPMjEyNjEwMzEyMTU1
+NTRaMBYxFDASBgNVBAMMC29sZC5leGFtcGxlMFkwEwYHKoZIzj0CAQYIKoZIzj0D
+AQcDQgAElHKgNk4faZu9yG/+llLKOIfYUL3lUBEvvh5i4ZGIHVVrP41ZzyVCFwA4
+e1EpvmODx6Vv6kI4d9Z2y0iPwlK/6jAKBggqhkjOPQQDAgNIADBFAiEA0ySOma06
+OhLB70o5V4ynF1hB99lVYI2ujAbUJTxTZT0CIFPc7cGmyH+ixAsMlKl1PB0lGj+C
+7PJfPodKRHA+H8FM
+-----END CERTIFICATE-----
+";
+    const ITS_KEY: &str = "-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgVEe0JwbTk4363rB6
+3jr1nYF/2zMz7zJ3P33PJ0+IBkyhRANCAASUcqA2Th9pm73Ib/6WUso4h9hQveVQ
+ES++HmLhkYgdVWs/jVnPJUIXADh7USm+Y4PHpW/qQjh31nbLSI/CUr/q
+-----END PRIVATE KEY-----
+";
+
+    #[test]
+    fn a_certificate_of_version_1_is_told_from_one_with_another_key() {
+        let error = load_certificate(VERSION_1.as_bytes(), ITS_KEY.as_bytes()).unwrap_err();
+        assert!(matches!(&error, KeyError::Version { version: 1, .. }), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("CN=old.example is of X.509 version 1") && text.contains("with extensions"),
+            "{text}"
+        );
+
+        let names = ["new.example".to_owned()];
+        let ((chain, _), (_, other_key)) = (self_signed(&names).unwrap(), self_signed(&names).unwrap());
+        let error = load_certificate(chain.as_bytes(), other_key.as_bytes()).unwrap_err();
+        assert!(matches!(error, KeyError::Mismatch { .. }), "{error}");
+    }
 }

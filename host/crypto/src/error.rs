@@ -29,6 +29,25 @@ pub enum KeyError {
         /// Subject of the certificate.
         subject: String,
     },
+    /// The certificate is of a version that has no extensions, and so cannot say what it is for.
+    #[error(
+        "certificate {subject} is of X.509 version {version}, and TLS needs version 3; issue it anew with extensions, \
+         such as subjectAltName (openssl x509 -extfile)"
+    )]
+    Version {
+        /// Subject of the certificate.
+        subject: String,
+        /// Its version, as people count: from 1.
+        version: u32,
+    },
+    /// The TLS library cannot use the certificate.
+    #[error("certificate {subject} cannot be used: {reason}; issue it anew")]
+    Unusable {
+        /// Subject of the certificate.
+        subject: String,
+        /// What the library says.
+        reason: String,
+    },
     /// The certificate names no host.
     #[error(
         "certificate {subject} names no host: it has neither subject alternative names nor a common name"

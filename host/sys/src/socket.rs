@@ -59,22 +59,46 @@ fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     owned(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) })
 }
 
-/// A listener that shares its port with those of other workers. Accepted sockets inherit TCP_NODELAY.
+/// How a socket listens.
+#[derive(Clone, Copy, Debug)]
+pub struct Listening {
+    /// Take IPv4 clients too, on `[::]`. An IPv6 socket takes its own family only otherwise.
+    pub both_families: bool,
+    /// Fail where anybody listens already, also where sharing was meant: nobody else's traffic is divided by mistake. Further
+    /// sockets of the same user may listen beside this one, when they do not ask to be first.
+    pub is_first: bool,
+    /// Connections that may wait to be accepted.
+    pub backlog: i32,
+}
+
+/// A listener that shares its port with those of other workers, for the family of its address alone.
 pub fn listen(address: SocketAddr, backlog: i32) -> io::Result<OwnedFd> {
+    listen_as(address, Listening { both_families: false, is_first: false, backlog })
+}
+
+/// A listener. Accepted sockets inherit TCP_NODELAY.
+pub fn listen_as(address: SocketAddr, how: Listening) -> io::Result<OwnedFd> {
     let socket = stream_socket(address)?;
     let fd = socket.as_raw_fd();
+    // For what is left of connections of a process before. It lets nobody in beside a socket that listens.
     set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
-    set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    if !how.is_first {
+        set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    }
     set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
-    if let SocketAddr::V6(v6) = address {
-        // "[::]" takes IPv4 clients too; a particular address takes only its own family.
-        set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, i32::from(!v6.ip().is_unspecified()))?;
+    if address.is_ipv6() {
+        // Explicit both ways: what the system does by default is a setting of its own.
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, i32::from(!how.both_families))?;
     }
     let raw = Raw::new(address);
     // SAFETY: pointer and length describe an initialised socket address.
     check(unsafe { libc::bind(fd, raw.pointer(), raw.length()) })?;
     // SAFETY: no pointers are passed.
-    check(unsafe { libc::listen(fd, backlog) })?;
+    check(unsafe { libc::listen(fd, how.backlog) })?;
+    if how.is_first {
+        // Only now, when it listens: of two processes that come at once the kernel has refused one.
+        set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    }
     Ok(socket)
 }
 

@@ -1,6 +1,9 @@
 //! Sockets against the real kernel, on loopback.
 
-use evergate_sys::{Epoll, Pipe, Transfer, Waker, accept, connect, connect_error, listen, local_address};
+use evergate_sys::{
+    Epoll, Listening, Pipe, Transfer, Waker, accept, connect, connect_error, listen, listen_as, local_address,
+};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 fn pair() -> (OwnedFd, OwnedFd) {
@@ -119,4 +122,73 @@ fn room_for_files_is_there_before_they_are_and_leaves_none_open() {
     assert!(size() >= count, "{} of {count}", size());
     assert!(!std::path::Path::new(&format!("/proc/self/fd/{}", count - 1)).exists(), "left open");
     assert!(evergate_sys::make_room_for_files(limit + 1).is_err());
+}
+
+const FIRST: Listening = Listening { both_families: false, is_first: true, backlog: 128 };
+const FURTHER: Listening = Listening { is_first: false, ..FIRST };
+
+fn address_of(socket: &OwnedFd) -> SocketAddr {
+    local_address(socket.as_raw_fd()).unwrap()
+}
+
+fn waiting(listener: &OwnedFd) -> usize {
+    std::iter::from_fn(|| accept(listener.as_raw_fd()).unwrap()).count()
+}
+
+#[test]
+fn nobody_is_first_where_somebody_listens() {
+    let any = "127.0.0.1:0".parse().unwrap();
+    let in_use =
+        |result: std::io::Result<OwnedFd>| result.unwrap_err().kind() == std::io::ErrorKind::AddrInUse;
+    for how in [FIRST, FURTHER] {
+        let there = listen_as(any, how).unwrap();
+        let address = address_of(&there);
+        assert!(in_use(listen_as(address, FIRST)), "beside {how:?}");
+        assert!(
+            in_use(listen_as(SocketAddr::from(([0, 0, 0, 0], address.port())), FIRST)),
+            "on all addresses"
+        );
+        drop(there);
+        listen_as(address, FIRST).unwrap();
+    }
+    let of_another_kind = TcpListener::bind(any).unwrap();
+    assert!(in_use(listen_as(of_another_kind.local_addr().unwrap(), FIRST)));
+}
+
+#[test]
+fn connections_that_a_listener_left_behind_hinder_nobody() {
+    let there = listen_as("127.0.0.1:0".parse().unwrap(), FIRST).unwrap();
+    let address = address_of(&there);
+    let _open = TcpStream::connect(address).unwrap();
+    let (_accepted, _) = accept(there.as_raw_fd()).unwrap().unwrap();
+    let closed = TcpStream::connect(address).unwrap();
+    drop(accept(there.as_raw_fd()).unwrap().unwrap()); // it closes first, so it waits in TIME_WAIT
+    drop((closed, there));
+    listen_as(address, FIRST).unwrap();
+}
+
+#[test]
+fn further_listeners_take_their_share_beside_the_first() {
+    let first = listen_as("127.0.0.1:0".parse().unwrap(), FIRST).unwrap();
+    let further = listen_as(address_of(&first), FURTHER).unwrap();
+    let _clients: Vec<_> = (0..100).map(|_| TcpStream::connect(address_of(&first)).unwrap()).collect();
+    let counts = (waiting(&first), waiting(&further));
+    // That all go one way has a probability of 2^-99.
+    assert!(counts.0 > 0 && counts.1 > 0 && counts.0 + counts.1 == 100, "{counts:?}");
+}
+
+#[test]
+fn only_a_listener_for_both_families_takes_ipv4_clients_on_the_ipv6_address() {
+    let any = "[::]:0".parse().unwrap();
+    for both_families in [false, true] {
+        let Ok(listener) = listen_as(any, Listening { both_families, ..FIRST }) else {
+            return eprintln!("skipped: this machine has no IPv6");
+        };
+        let port = address_of(&listener).port();
+        assert_eq!(TcpStream::connect(("127.0.0.1", port)).is_ok(), both_families);
+        if !both_families {
+            // The other family is free for somebody else.
+            listen_as(SocketAddr::from(([0, 0, 0, 0], port)), FIRST).unwrap();
+        }
+    }
 }

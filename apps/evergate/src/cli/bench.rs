@@ -11,8 +11,7 @@ pub(super) fn crypto(args: &BenchCryptoArgs) -> u8 {
         Err(error) => return failed(&error),
     };
     if args.json {
-        output::json(&costs);
-        return 0;
+        return output::json(&costs);
     }
     let mut table = Table::new(&["HANDSHAKE", "SUITE", "FULL", "RESUMED", "ENCRYPTION"]);
     for cost in &costs {
@@ -24,6 +23,5 @@ pub(super) fn crypto(args: &BenchCryptoArgs) -> u8 {
             format!("{:.0} Mbit/s", cost.bulk_mbit_per_s),
         ]);
     }
-    output::text(&format!("{}\nOne core, the server's part only.\n", table.show("")));
-    0
+    output::text(&format!("{}\nOne core, the server's part only.\n", table.show("")))
 }

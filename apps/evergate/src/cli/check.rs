@@ -41,12 +41,11 @@ pub(super) fn check(file: &Path, json: bool) -> u8 {
     };
     let listed: String = problems.iter().map(|problem| format!("{problem}\n")).collect();
     report.problems.extend(problems.iter().map(Finding::from));
-    if json {
-        output::json(&report);
-    } else {
-        output::text(&format!("{listed}{text}"));
-    }
-    if report.ok { 0 } else { WRONG }
+    let printed = match json {
+        true => output::json(&report),
+        false => output::text(&format!("{listed}{text}")),
+    };
+    if report.ok { printed } else { WRONG }
 }
 
 const CONSEQUENCE: &str = "the configuration is refused; a running node keeps its previous one";

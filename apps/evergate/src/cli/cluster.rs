@@ -5,8 +5,7 @@ use super::{RemoteArgs, remote};
 use crate::cluster::status::{ClusterStatus, TakeOverStatus};
 
 pub(super) fn key() -> u8 {
-    output::text(&format!("{}\n", crate::cluster::fresh_key()));
-    0
+    output::text(&format!("{}\n", crate::cluster::fresh_key()))
 }
 
 pub(super) fn status(args: &RemoteArgs) -> u8 {

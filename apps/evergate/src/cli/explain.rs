@@ -69,14 +69,8 @@ pub(super) fn explain(args: &ExplainArgs) -> u8 {
         }
     };
     match answer(args, &config) {
-        Ok(answer) => {
-            if args.json {
-                output::json(&answer);
-            } else {
-                output::text(&shown(&answer));
-            }
-            0
-        }
+        Ok(answer) if args.json => output::json(&answer),
+        Ok(answer) => output::text(&shown(&answer)),
         Err(Wrong::Usage(what)) => {
             output::tell(format_args!("error: {what}"));
             WRONG

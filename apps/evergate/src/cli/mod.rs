@@ -359,7 +359,6 @@ fn version(json: bool) -> u8 {
         true => output::json(&serde_json::json!({ "version": version })),
         false => output::text(&format!("evergate {version}\n")),
     }
-    0
 }
 
 impl From<&RunArgs> for crate::control::Options {

@@ -3,22 +3,33 @@
 use super::FAILED;
 use serde::Serialize;
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 
-/// Prints text as it is.
-pub(crate) fn text(text: &str) {
+/// Prints text as it is; the exit code. Output that got lost is a failure: a key, say, that is not in the file now.
+#[must_use]
+pub(crate) fn text(text: &str) -> u8 {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            tell(format_args!("error: cannot write to standard output: {error}; the output is not complete"));
+            FAILED
+        }
+        _ => 0,
+    }
 }
 
-/// Prints a value as JSON, for people and programs.
-pub(crate) fn json(value: &impl Serialize) {
+/// Prints a value as JSON, for people and programs; the exit code.
+#[must_use]
+pub(crate) fn json(value: &impl Serialize) -> u8 {
     match serde_json::to_string_pretty(value) {
         Ok(mut line) => {
             line.push('\n');
-            text(&line);
+            text(&line)
         }
-        Err(error) => tell(format_args!("error: cannot print JSON: {error}")),
+        Err(error) => {
+            tell(format_args!("error: cannot print JSON: {error}"));
+            FAILED
+        }
     }
 }
 

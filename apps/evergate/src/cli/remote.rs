@@ -1,7 +1,7 @@
 //! Commands to a running node, over its admin socket.
 
 use super::output::{self, Table};
-use super::{FAILED, RemoteArgs, ServerArgs, SocketArgs, UpgradeArgs, WRONG};
+use super::{RemoteArgs, ServerArgs, SocketArgs, UpgradeArgs, WRONG};
 use crate::control::client::{ask, request};
 use crate::control::status::{
     Certificates, Done, PoolStatus, Reloaded, Rules, ServerStatus, Servers, Status, Upgraded,
@@ -174,8 +174,7 @@ pub(super) fn upgrade(args: &UpgradeArgs) -> u8 {
         Err(error) => return output::failed(&error),
     };
     if args.remote.json {
-        output::json(&upgraded);
-        return 0;
+        return output::json(&upgraded);
     }
     let Upgraded { version, pid, passed, waiting } = &upgraded;
     let mut text = format!(
@@ -184,8 +183,7 @@ pub(super) fn upgrade(args: &UpgradeArgs) -> u8 {
     for (reason, count) in waiting {
         text += &format!("{count} follow later: {reason}\n");
     }
-    output::text(&text);
-    0
+    output::text(&text)
 }
 
 pub(super) fn reload(args: &RemoteArgs) -> u8 {
@@ -197,22 +195,21 @@ pub(super) fn reload(args: &RemoteArgs) -> u8 {
     for problem in &reloaded.problems {
         output::tell(format_args!("{}: {problem}", problem.severity));
     }
-    if args.json {
-        output::json(&reloaded);
-    } else if status == 200 {
-        output::text(&format!("reloaded: generation {} is in force\n", reloaded.generation));
+    let is_in_force = status == 200;
+    let printed = if args.json {
+        output::json(&reloaded)
+    } else if is_in_force {
+        output::text(&format!("reloaded: generation {} is in force\n", reloaded.generation))
     } else {
         output::tell(format_args!("refused: generation {} stays in force", reloaded.generation));
-    }
-    if status == 200 { 0 } else { WRONG }
+        WRONG
+    };
+    if is_in_force { printed } else { WRONG }
 }
 
 pub(super) fn metrics(args: &SocketArgs) -> u8 {
     match request(&socket_of(args), PATIENCE, ("GET", "/metrics")) {
-        Ok((200, body)) => {
-            output::text(&String::from_utf8_lossy(&body));
-            0
-        }
+        Ok((200, body)) => output::text(&String::from_utf8_lossy(&body)),
         Ok((status, _)) => output::failed(&anyhow!("the node answers with status {status}")),
         Err(error) => output::failed(&error),
     }
@@ -226,21 +223,16 @@ pub(super) fn show<T: Serialize + DeserializeOwned>(
     match ask::<T>(&socket_of(&args.socket), PATIENCE, ("GET", path), &[200]) {
         Ok((_, value)) if args.json => output::json(&value),
         Ok((_, value)) => output::text(&text(&value)),
-        Err(error) => return output::failed(&error),
+        Err(error) => output::failed(&error),
     }
-    0
 }
 
 pub(super) fn post(args: &RemoteArgs, path: &str) -> u8 {
     match ask::<Done>(&socket_of(&args.socket), PATIENCE, ("POST", path), &[200, 202]) {
         Ok((_, done)) if args.json => output::json(&done),
         Ok((_, done)) => output::text(&format!("{}\n", done.done)),
-        Err(error) => {
-            output::tell(format_args!("error: {error:#}"));
-            return FAILED;
-        }
+        Err(error) => output::failed(&error),
     }
-    0
 }
 
 /// The socket that the arguments name, or the environment, or the usual one.

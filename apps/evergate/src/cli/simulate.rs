@@ -24,20 +24,19 @@ pub(super) fn simulate(args: &SimulateArgs) -> u8 {
     let bar = Bar::new();
     let study = study(&plan, threads, |done, of, label| bar.show(done, of, label));
     bar.clear();
-    if args.json {
-        output::json(&study.rows);
-    } else {
-        output::text(&shown(&study));
-    }
+    let printed = match args.json {
+        true => output::json(&study.rows),
+        false => output::text(&shown(&study)),
+    };
     let folder = match (&args.out, args.json) {
         (Some(folder), _) => folder.clone(),
-        (None, true) => return 0,
+        (None, true) => return printed,
         (None, false) => default_folder(&args.plan),
     };
     match write(&study, &text, args, &folder) {
         Ok(page) => {
             output::tell(format_args!("figures and page: {}", page.display()));
-            0
+            printed
         }
         Err(error) => output::failed(&error),
     }

@@ -1,5 +1,6 @@
 //! What a node stands on before it serves: the gate, addresses, sockets, secrets. Made in this order, so that no packet of
-//! a movable address gets past the gate at any moment: load, fill the tables, attach, and only then take the addresses.
+//! a movable address gets past the gate at any moment: load, fill the tables, attach, and only then take the addresses. The
+//! sockets of heartbeats, which are bound to addresses of the node's own, come before all that.
 
 use super::agent::{Agent, Clock, Link};
 use super::instruction::Instruction;
@@ -63,6 +64,12 @@ impl Ground {
         let virtual_mac = cluster.virtual_mac.unwrap_or_else(|| mac_of(&cluster.name));
         let ports = PortBlocks::new(cluster.server_ports_first, cluster.ports_per_bucket)
             .context("the ports of server legs do not fit")?;
+        // Nobody else can have these, so a second process of this node ends here, before it takes the gate from the first.
+        let mut links = Vec::new();
+        for (path, own) in [(Path::Inside, entry.inside), (Path::Outside, entry.outside)] {
+            links.push(link(cluster, number, path, own)?);
+        }
+        let links = <[Link; 2]>::try_from(links).map_err(|_| anyhow!("there are two networks"))?;
         host::settle(ports)?;
         let gate = Arc::new(load_gate(cluster, number, ports, &secrets, virtual_mac)?);
         for (at, stateless) in clustered(config, cluster) {
@@ -78,11 +85,6 @@ impl Ground {
         let me = node_id(number);
         let incarnation = Incarnation(u64::from_le_bytes(evergate_crypto::random_bytes()).max(1));
         let protocol = protocol(cluster, me);
-        let mut links = Vec::new();
-        for (path, own) in [(Path::Inside, entry.inside), (Path::Outside, entry.outside)] {
-            links.push(link(cluster, number, path, own)?);
-        }
-        let links = <[Link; 2]>::try_from(links).map_err(|_| anyhow!("there are two networks"))?;
         let mirror_port = cluster.port.get() + 1; // the checks keep it in range
         let mirror_listeners = (0..workers).map(|worker| listen(entry.inside, mirror_port, worker));
         let (server_tls, client_tls) = evergate_crypto::channel_configs(&secrets.channels)?;
@@ -327,7 +329,7 @@ fn link(cluster: &Cluster, me: NodeNumber, path: Path, own: IpAddr) -> Result<Li
     let at = SocketAddr::new(own, port);
     let datagrams = evergate_sys::Datagrams::bind(at, evergate_cluster::CALM_AT).with_context(|| {
         format!(
-            "cannot send heartbeats from {at}: is it an address of this machine, and is this node {}?",
+            "cannot send heartbeats from {at}: is it an address of this machine, is this node {}, and does it not run already?",
             me.get()
         )
     })?;

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
+
+use evergate_crypto::KeyError;
 
 use super::address::is_host_name;
 use super::checks::{Checks, Content};
@@ -10,6 +13,7 @@ use super::model::{Certificate, CertificateSource, ClientCertificates, Tickets, 
 use super::place::KeyPath;
 use super::problem::REFUSED;
 use super::raw::{RawCertificate, RawTls};
+use super::validity::Concern;
 
 pub(super) fn certificates(raw: &[RawCertificate], checks: &mut Checks<'_>) -> Vec<Certificate> {
     let list = KeyPath::root().key("certificates");
@@ -67,7 +71,31 @@ fn source(raw: &RawCertificate, at: &KeyPath, checks: &mut Checks<'_>) -> Option
         ),
         _ => {}
     }
-    Some(CertificateSource::Files { chain: chain?, key: key? })
+    let (chain, key) = (chain?, key?);
+    pair(&chain, &key, at, checks);
+    Some(CertificateSource::Files { chain, key })
+}
+
+/// Whether a chain and its key belong together, and are valid now.
+fn pair(chain: &Path, key: &Path, at: &KeyPath, checks: &mut Checks<'_>) {
+    // Both were read a moment ago; what has happened to them since, loading them will tell.
+    let (Ok(chain), Ok(key)) = (checks.world.read(chain), checks.world.read(key)) else { return };
+    match checks.world.validity(&chain, &key) {
+        Ok(validity) => {
+            if let Some(Concern { what, consequence, remedy }) = validity.concern(checks.world.now_unix_s()) {
+                checks.report.warning(&at.key("chain"), what, consequence, remedy);
+            }
+        }
+        Err(error) => {
+            let of_key = matches!(
+                error,
+                KeyError::Key(_) | KeyError::Encrypted | KeyError::Unsupported(_) | KeyError::Mismatch { .. }
+            );
+            let text = error.to_string();
+            let (what, remedy) = text.rsplit_once("; ").unwrap_or((&text, "name another file here"));
+            checks.report.error(&at.key(if of_key { "key" } else { "chain" }), what, remedy);
+        }
+    }
 }
 
 fn self_signed(names: &[String], at: &KeyPath, checks: &mut Checks<'_>) -> Option<CertificateSource> {

@@ -69,10 +69,11 @@ pub(super) fn loops(config: &Config, checks: &mut Checks<'_>) {
     }
     if let Some(metrics) = config.admin.metrics_listen
         && let Some(listener) = config.listeners.iter().find(|l| {
-            l.address.socket == metrics
-                || (l.address.both_families
-                    && metrics.ip().is_unspecified()
-                    && metrics.port() == l.address.socket.port())
+            l.address.socket == metrics.socket
+                || ((l.address.both_families || metrics.both_families)
+                    && l.address.socket.ip().is_unspecified()
+                    && metrics.socket.ip().is_unspecified()
+                    && metrics.socket.port() == l.address.socket.port())
         })
     {
         checks.report.error_because(

@@ -9,7 +9,7 @@
 //! A configuration is used whole or not at all: any error refuses it. Reading it has no side effects;
 //! host names are resolved and files are read through [`World`].
 //!
-//! Not done here: binding addresses, looking users up, comparing certificates with keys.
+//! Not done here: binding addresses, looking users up, putting TLS settings together.
 
 mod address;
 mod certificates;
@@ -37,6 +37,7 @@ mod sessions;
 mod settings;
 mod shape;
 mod suggest;
+mod validity;
 mod world;
 
 use std::path::Path;
@@ -50,6 +51,7 @@ pub use line::one_line;
 pub use model::Config;
 pub use problem::{Problem, Severity};
 pub use rules::Rules;
+pub use validity::{Concern, Validity};
 pub use world::{FILE_BYTES_MAX, Machine, World};
 
 use checks::{Checks, Names};

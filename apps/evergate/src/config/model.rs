@@ -3,6 +3,7 @@
 //! References between parts are ids into the lists of [`Config`]; the checks guarantee that they are in
 //! range. Durations and sizes of 0 that mean "none" in the file are `None` here.
 
+use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -142,6 +143,13 @@ impl ListenAddress {
     /// The IPv4 address to bind on a machine without IPv6, if the listener is meant for both families.
     pub fn ipv4_fallback(&self) -> Option<SocketAddr> {
         self.both_families.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), self.socket.port()))
+    }
+}
+
+/// As it stands in a file.
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.both_families { write!(f, ":{}", self.socket.port()) } else { self.socket.fmt(f) }
     }
 }
 
@@ -500,5 +508,5 @@ pub struct Admin {
     /// Path of the admin API's Unix socket; `None` = no admin API.
     pub socket: Option<PathBuf>,
     /// Address of the metrics; `None` = not served.
-    pub metrics_listen: Option<SocketAddr>,
+    pub metrics_listen: Option<ListenAddress>,
 }

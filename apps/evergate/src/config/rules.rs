@@ -116,8 +116,11 @@ fn compile_error(config: &RawConfig, error: &RuleError, checks: &mut Checks<'_>)
     }
     let consequence =
         if error.why.is_empty() { REFUSED.to_owned() } else { format!("{}; {REFUSED}", error.why) };
-    let remedy =
-        if error.remedy.is_empty() { "correct the rule; see the reference of rules" } else { &error.remedy };
+    let remedy = if error.remedy.is_empty() {
+        "correct the rule; docs/rules.md describes the language"
+    } else {
+        &error.remedy
+    };
     let byte = if error.line > 0 {
         checks.report.source().byte_in_string(&at, error.line as usize, error.column as usize)
     } else {

@@ -181,7 +181,7 @@ pub(super) static TLS: Section = Section {
 /// `[[rules]]`
 pub(super) static RULE: Section = Section {
     header: "[[rules]]",
-    about: "A condition with what to do when it holds. The language of `when` has its own reference.",
+    about: "A condition with what to do when it holds. [rules.md](rules.md) describes conditions, and how a request is decided.",
     keys: &[
         required("name", Kind::Text, "\"api\"", "The name used in logs, metrics and explanations."),
         rule(
@@ -189,7 +189,7 @@ pub(super) static RULE: Section = Section {
             Kind::Text,
             "always",
             "'path.path_prefix(\"/api\")'",
-            "The condition, in the language of the rules' own reference. Single quotes spare escapes.",
+            "The condition, in the language of [rules.md](rules.md). Single quotes spare escapes.",
         ),
         rule(
             "priority",

@@ -216,7 +216,7 @@ pub(super) fn admin(raw: &RawAdmin, checks: &mut Checks<'_>) -> Admin {
                     ),
                 );
             }
-            Some(address.socket)
+            Some(address)
         }
         Some(Err(wrong)) => {
             checks.report.error(&metrics_at, wrong.what, wrong.remedy);

@@ -6,8 +6,21 @@ use std::io::{self, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
+use evergate_crypto::KeyError;
+
+use super::validity::Validity;
+
 /// Files and host names, as the checks see them.
 pub trait World {
+    /// When a certificate chain that is used with this key is valid, both as PEM; an error when they do not fit. Without an
+    /// answer of its own a world does not look into them.
+    fn validity(&self, _chain: &[u8], _key: &[u8]) -> Result<Validity, KeyError> {
+        Ok(Validity::ALWAYS)
+    }
+    /// The time, in seconds since 1970.
+    fn now_unix_s(&self) -> i64 {
+        0
+    }
     /// The content of a regular file of at most [`FILE_BYTES_MAX`].
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// Whether every user of the machine may read the file.
@@ -24,6 +37,14 @@ pub const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 pub struct Machine;
 
 impl World for Machine {
+    fn validity(&self, chain: &[u8], key: &[u8]) -> Result<Validity, KeyError> {
+        evergate_crypto::load_certificate(chain, key).map(|certificate| Validity::of(&certificate))
+    }
+
+    fn now_unix_s(&self) -> i64 {
+        evergate_sys::wall_clock_s().cast_signed()
+    }
+
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         // Opening a pipe would wait for its other end, so ask before opening.
         if !std::fs::metadata(path)?.is_file() {

@@ -91,8 +91,11 @@ fn traffic(out: &mut Exposition, status: &Status) {
     out.counter("evergate_connections_reused_total", "Requests sent over an idle server connection.")
         .sample(&[], total.reused);
     out.gauge("evergate_requests_queued", "Requests that wait for a server.").sample(&[], total.queued);
-    out.counter("evergate_log_lines_lost_total", "Access-log lines lost because writing was too slow.")
-        .sample(&[], total.log_lines_lost);
+    out.counter(
+        "evergate_log_lines_lost_total",
+        "Access-log lines lost because writing was too slow or failed.",
+    )
+    .sample(&[], total.log_lines_lost);
     let mut reasons = out
         .counter("evergate_ended_total", "Requests and connections that evergate itself ended, by reason.");
     for (reason, count) in &status.reasons {

@@ -9,7 +9,7 @@ use super::source::Read;
 use super::state::Message;
 use super::status::{Finding, Reloaded};
 use super::watch::{Fingerprint, files};
-use crate::config::{Config, Severity};
+use crate::config::{Concern, Config, Severity, Validity};
 use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 
@@ -122,7 +122,7 @@ impl Main {
     fn wanted_metrics(&self, config: &Config) -> anyhow::Result<Option<TcpListener>> {
         match config.admin.metrics_listen {
             Some(address) if self.daemon.config.admin.metrics_listen != Some(address) => {
-                bind_metrics(address).map(Some)
+                bind_metrics(address, self.metrics.as_ref().map(|(address, _)| *address)).map(Some)
             }
             _ => Ok(None),
         }
@@ -142,6 +142,17 @@ impl Main {
         }
     }
 
+    /// Tells of certificates that are not valid now, or not for long. Those that a configuration file names are told by its
+    /// checks when it is read.
+    pub(super) fn warn_of_certificates(&self) {
+        let now = evergate_sys::wall_clock_s().cast_signed();
+        for (name, certificate) in &self.daemon.certificates {
+            if let Some(Concern { what, consequence, remedy }) = Validity::of(certificate).concern(now) {
+                warning(format_args!("certificate \"{name}\": {what}; {consequence}; {remedy}"));
+            }
+        }
+    }
+
     /// Loads certificates, keys and ticket keys again when their files have changed, with the configuration in force.
     pub(super) fn compare_files(&mut self, now: Fingerprint) {
         let Some(changed) = self.watch.sees(&now) else { return };
@@ -154,6 +165,7 @@ impl Main {
                 self.checks.follow(&self.daemon.config, &self.daemon.generation);
                 self.publish();
                 info(format_args!("loaded changed files: {changed}; {}", self.summary()));
+                self.warn_of_certificates();
             }
             Err(error) => {
                 self.watch.refused(now);

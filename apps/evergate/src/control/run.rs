@@ -5,11 +5,13 @@ use super::notify::Notify;
 use super::pid_file::PidFile;
 use super::server::{Serving, serve_admin, serve_metrics};
 use super::socket::AdminSocket;
-use super::source::Source;
+use super::source::{Origin, Source};
 use super::state::{Control, Message, View, WorkerView};
 use super::status::{Finding, Reloaded};
 use super::upgrade::Upgrade;
 use super::watch::{Fingerprint, Watch, files};
+use crate::bind::{self, is_ours};
+use crate::config::model::ListenAddress;
 use crate::config::{Config, Problem};
 use crate::daemon::Daemon;
 use crate::handover::Inheritance;
@@ -90,6 +92,9 @@ async fn serve(
     }
     main.open(doors, is_successor)?;
     main.announce();
+    if matches!(main.control.source.origin, Origin::Line { .. }) {
+        main.warn_of_certificates();
+    }
     let mut second = ticker(Duration::from_secs(1));
     let mut look = ticker(options.watch_interval);
     let mut drain_look = ticker(DRAIN_LOOK);
@@ -184,7 +189,8 @@ impl Main {
             None => {
                 // What may need root comes before the daemon becomes another user.
                 pid_file = config.node.pid_file.as_deref().map(write_pid).transpose()?;
-                let metrics = config.admin.metrics_listen.map(bind_metrics).transpose()?;
+                let metrics = config.admin.metrics_listen.map(|address| bind_metrics(address, None));
+                let metrics = metrics.transpose()?;
                 let admin = config.admin.socket.as_deref();
                 Doors {
                     admin: admin.and_then(|path| bind_admin(path, "the node serves without it")),
@@ -208,6 +214,7 @@ impl Main {
             started_unix_s: evergate_sys::wall_clock_s(),
             workers: daemon.workers.iter().map(worker).collect(),
             shared: daemon.shared.clone(),
+            log_lines_unwritten: daemon.log_lines_unwritten(),
             draining: AtomicBool::new(false),
             reloads_succeeded: AtomicU64::new(0),
             reloads_failed: AtomicU64::new(0),
@@ -248,7 +255,8 @@ impl Main {
         }
         if let Some(path) = self.daemon.config.node.pid_file.as_deref().filter(|_| is_successor) {
             // Only now: it must name the process that serves. The user that the node became may not write there.
-            self.pid_file = write_pid(path).map_err(|error| warning(format_args!("{error:#}"))).ok();
+            let written = PidFile::take_over(path).with_context(|| unwritten(path));
+            self.pid_file = written.map_err(|error| warning(format_args!("{error:#}"))).ok();
         }
         Ok(())
     }
@@ -413,7 +421,11 @@ fn rotated(inherited: &Inheritance) -> HashMap<String, u64> {
 }
 
 fn write_pid(path: &Path) -> Result<PidFile> {
-    PidFile::write(path).with_context(|| format!("cannot write {}", path.display()))
+    PidFile::write(path).with_context(|| unwritten(path))
+}
+
+fn unwritten(path: &Path) -> String {
+    format!("cannot write node.pid_file {}", path.display())
 }
 
 fn view(daemon: &Daemon, checks: &Checks, metrics_listen: Option<SocketAddr>) -> View {
@@ -442,9 +454,11 @@ pub(super) fn bind_admin(path: &Path, consequence: &str) -> Option<AdminSocket> 
     }
 }
 
-pub(super) fn bind_metrics(address: SocketAddr) -> Result<TcpListener> {
-    let socket = evergate_sys::listen(address, METRICS_BACKLOG).with_context(|| {
-        format!("cannot serve metrics on {address}: choose a free address for admin.metrics_listen")
-    })?;
-    Ok(TcpListener::from(socket))
+/// The socket of the metrics. `ours`: where the metrics of this process are served already.
+pub(super) fn bind_metrics(address: ListenAddress, ours: Option<SocketAddr>) -> Result<TcpListener> {
+    let is_first = !is_ours(address, ours.as_slice());
+    match bind::open(address, is_first, METRICS_BACKLOG) {
+        Ok((socket, _)) => Ok(TcpListener::from(socket)),
+        Err(refusal) => bail!("admin.metrics_listen: cannot serve metrics on \"{address}\": {refusal}"),
+    }
 }

@@ -64,6 +64,8 @@ pub(super) struct Control {
     pub(super) started_unix_s: u64,
     pub(super) workers: Vec<WorkerView>,
     pub(super) shared: Arc<Shared>,
+    /// Lines of the access log that could not be written.
+    pub(super) log_lines_unwritten: Arc<AtomicU64>,
     pub(super) draining: AtomicBool,
     pub(super) reloads_succeeded: AtomicU64,
     pub(super) reloads_failed: AtomicU64,
@@ -89,6 +91,9 @@ impl Control {
     pub(super) fn status(&self) -> Status {
         let view = self.view();
         let workers: Vec<WorkerStatus> = self.workers.iter().enumerate().map(worker_status).collect();
+        let mut total = total(&workers);
+        // Lost behind the workers, so that no worker's count has them.
+        total.log_lines_lost += self.log_lines_unwritten.load(Ordering::Relaxed);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -110,7 +115,7 @@ impl Control {
             },
             session_ids: self.shared.sessions.len() as u64,
             resident_bytes: evergate_sys::resident_bytes(),
-            total: total(&workers),
+            total,
             reasons: self.reasons(),
             workers,
             pools: view.pools(),

@@ -5,7 +5,7 @@
 //! nothing is left, or when draining would. Should the new process be gone before that, this one serves again.
 
 use super::message::{error, info, warning};
-use super::run::{Main, bind_metrics};
+use super::run::Main;
 use super::state::Message;
 use super::status::{Refused, Upgraded};
 use crate::handover::{Failure, Offered, Order, Progress, Successor};
@@ -186,11 +186,9 @@ impl Main {
         if let Some((socket, _)) = self.admin.take() {
             self.serve_admin(socket.returned());
         }
-        if let Some((address, _)) = self.metrics.take() {
-            match bind_metrics(address) {
-                Ok(listener) => self.serve_metrics(listener),
-                Err(problem) => warning(format_args!("{problem:#}")),
-            }
+        self.metrics = None;
+        if let Some(listener) = self.metrics_socket.take() {
+            self.serve_metrics(listener);
         }
         if let Some(asker) = asker {
             let remedy = "see what it said on standard error".to_owned();

@@ -4,9 +4,13 @@
 //! no requests for longer than one check. After that `rise` and `fall` results in a row are needed. Later checks are
 //! spread over the interval, so that the servers of a large pool are not all asked in the same moment.
 //!
+//! A check that this machine cannot make, because no descriptor or port is left, counts for nothing: else a crowd of clients
+//! would take every healthy server down.
+//!
 //! A reload starts the tasks anew; a server that is carried over keeps its state and its record.
 
 mod probe;
+mod shortage;
 mod tally;
 
 pub use tally::{Record, Transition};
@@ -15,7 +19,8 @@ use crate::config::Config;
 use crate::config::model::Health;
 use crate::control::message;
 use crate::runtime::{Generation, ServerRuntime};
-use probe::Probe;
+use probe::{Failure, Probe};
+use shortage::Shortage;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,6 +37,7 @@ pub struct Checks {
     tasks: JoinSet<()>,
     records: BTreeMap<u64, Arc<Record>>,
     permits: Arc<Semaphore>,
+    shortage: Arc<Shortage>,
 }
 
 impl Default for Checks {
@@ -40,6 +46,7 @@ impl Default for Checks {
             tasks: JoinSet::new(),
             records: BTreeMap::new(),
             permits: Arc::new(Semaphore::new(PROBES_MAX)),
+            shortage: Arc::default(),
         }
     }
 }
@@ -48,6 +55,7 @@ impl Checks {
     /// Checks the servers of this generation from now on, and no others. Needs a runtime.
     pub fn follow(&mut self, config: &Config, generation: &Generation) {
         self.tasks = JoinSet::new();
+        self.shortage = Arc::default();
         let mut before = std::mem::take(&mut self.records);
         for (index, pool) in config.pools.iter().enumerate() {
             let Some(health) = &pool.health else { continue };
@@ -66,6 +74,7 @@ impl Checks {
                     probe: Probe::new(server, &health.check, tls),
                     record,
                     permits: self.permits.clone(),
+                    shortage: self.shortage.clone(),
                 };
                 self.tasks.spawn(check.run());
             }
@@ -86,6 +95,7 @@ struct Check {
     probe: Probe,
     record: Arc<Record>,
     permits: Arc<Semaphore>,
+    shortage: Arc<Shortage>,
 }
 
 impl Check {
@@ -109,9 +119,12 @@ impl Check {
         let begun = Instant::now();
         let limit = self.health.timeout;
         let result = match tokio::time::timeout(limit, self.probe.run()).await {
-            Ok(result) => result,
+            Ok(Ok(detail)) => Ok(detail),
+            Ok(Err(Failure::OfServer(detail))) => Err(detail),
+            Ok(Err(Failure::OfMachine(why))) => return self.shortage.begin(self.server.id, &why),
             Err(_) => Err(format!("no answer within {} ms", limit.as_millis())),
         };
+        self.shortage.end(self.server.id);
         let up = self.server.healthy.load(Ordering::Relaxed);
         let transition = self.record.observe(up, &self.health, result, begun.elapsed());
         if let Some(transition) = transition {

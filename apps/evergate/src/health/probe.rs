@@ -12,6 +12,31 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+/// Why a check has not found a server well.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The server, or the way to it.
+    OfServer(String),
+    /// This machine could not ask, which says nothing of the server.
+    OfMachine(String),
+}
+
+impl From<String> for Failure {
+    fn from(what: String) -> Failure {
+        Failure::OfServer(what)
+    }
+}
+
+/// What an attempt to connect came to that did not succeed.
+fn unconnected(error: &io::Error) -> Failure {
+    let what = format!("cannot connect: {error}");
+    match error.raw_os_error() {
+        // No descriptor, no memory for a socket, no port on our side.
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::EADDRNOTAVAIL) => Failure::OfMachine(what),
+        _ => Failure::OfServer(what),
+    }
+}
+
 /// What to do for a check.
 pub(super) struct Probe {
     address: SocketAddr,
@@ -52,7 +77,7 @@ impl Probe {
     }
 
     /// What was seen, or why it is not good. The caller bounds the time.
-    pub(super) async fn run(&self) -> Result<String, String> {
+    pub(super) async fn run(&self) -> Result<String, Failure> {
         let mut stream = Stream::connect(self.address, self.tls.as_ref()).await?;
         match &self.http {
             None => Ok(if self.tls.is_some() { "TLS handshake completed" } else { "connected" }.to_owned()),
@@ -65,7 +90,7 @@ impl Probe {
                 if http.expect.iter().any(|range| range.contains(status)) {
                     Ok(format!("status {status}"))
                 } else {
-                    Err(format!("status {status}, expected {}", shown(&http.expect)))
+                    Err(format!("status {status}, expected {}", shown(&http.expect)).into())
                 }
             }
         }
@@ -125,8 +150,8 @@ impl Stream {
     async fn connect(
         address: SocketAddr,
         tls: Option<&(UpstreamTls, ServerName<'static>)>,
-    ) -> Result<Stream, String> {
-        let socket = TcpStream::connect(address).await.map_err(|error| format!("cannot connect: {error}"))?;
+    ) -> Result<Stream, Failure> {
+        let socket = TcpStream::connect(address).await.map_err(|error| unconnected(&error))?;
         let tls = match tls {
             None => None,
             Some((tls, name)) => {
@@ -207,5 +232,21 @@ impl Stream {
             }
         }
         Ok(length > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_machine_lacks_is_no_failure_of_the_server() {
+        let failure = |number| unconnected(&io::Error::from_raw_os_error(number));
+        for number in [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::EADDRNOTAVAIL] {
+            assert!(matches!(failure(number), Failure::OfMachine(_)), "{number}");
+        }
+        for number in [libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::ETIMEDOUT] {
+            assert!(matches!(failure(number), Failure::OfServer(_)), "{number}");
+        }
     }
 }

@@ -48,6 +48,12 @@ impl Worker {
 
     /// Listens again where no more connections could be taken a moment ago.
     pub(super) fn listen_again(&mut self) {
+        if self.shared.room.is_short() {
+            self.look_for_room();
+        }
+        if self.shared.room.is_short() {
+            return;
+        }
         for index in std::mem::take(&mut self.paused) {
             let Some(Some(listener)) = self.listeners.get(index) else { continue };
             let token = Source::Listener(index as u32).token();
@@ -55,6 +61,22 @@ impl Worker {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => self.paused.push(index),
                 _ => {} // another one may have taken the place, and be listened to
             }
+        }
+    }
+
+    fn look_for_room(&self) {
+        let Some(listener) = self.listeners.iter().flatten().next() else { return };
+        if let Ok(copy) = listener.socket.try_clone() {
+            self.shared.room.look(copy.as_raw_fd());
+        }
+    }
+
+    /// Takes no connection of a listener for a moment: asked again at once, the kernel would say the same without end.
+    fn pause(&mut self, index: usize) {
+        self.counters.reason("accept_failed");
+        let Some(Some(listener)) = self.listeners.get(index) else { return };
+        if self.epoll.remove(listener.socket.as_raw_fd()).is_ok() {
+            self.paused.push(index);
         }
     }
 
@@ -90,15 +112,26 @@ impl Worker {
     fn accept_up_to(&mut self, index: usize, batch: usize) -> bool {
         for _ in 0..batch {
             let Some(Some(listener)) = self.listeners.get(index) else { return false };
+            if self.shared.room.is_short() {
+                self.pause(index);
+                return false;
+            }
             match evergate_sys::accept(listener.socket.as_raw_fd()) {
-                Ok(Some((socket, address))) => self.accept(index, socket, address),
-                Ok(None) => return false,
-                Err(_) => {
-                    // Out of descriptors, most likely: asked again at once, the kernel would say so without end.
-                    self.counters.reason("accept_failed");
-                    if self.epoll.remove(listener.socket.as_raw_fd()).is_ok() {
-                        self.paused.push(index);
+                Ok(Some((socket, address))) => {
+                    let fd = socket.as_raw_fd();
+                    if self.shared.room.is_used_up_by(fd) {
+                        let why = format_args!(
+                            "{fd} file descriptors are in use, and the last ones are kept for servers, health \
+                                                checks and operators"
+                        );
+                        self.shared.room.tell(self.now, &why);
                     }
+                    self.accept(index, socket, address);
+                }
+                Ok(None) => return false,
+                Err(error) => {
+                    self.shared.room.tell(self.now, &error);
+                    self.pause(index);
                     return false;
                 }
             }

@@ -18,6 +18,7 @@ mod named_sessions;
 mod perform;
 mod pulse;
 mod pump;
+mod room;
 mod slab;
 mod upstream;
 mod wheel;
@@ -25,6 +26,7 @@ mod wheel;
 pub use counters::{Count, Counters};
 pub use named_sessions::NamedSessions;
 pub use pulse::Pulse;
+pub use room::{Room, files_for_clients};
 
 use crate::handover::Progress;
 use crate::log::LineSender;
@@ -128,6 +130,8 @@ pub struct Shared {
     pub held: std::sync::Mutex<HashMap<Held, usize>>,
     /// Sessions that clients resume by their ids.
     pub sessions: NamedSessions,
+    /// How many descriptors are left.
+    pub room: Room,
 }
 
 /// Something that is counted against a bound.

@@ -27,6 +27,7 @@ mod redial;
 mod relay;
 mod resets;
 mod rolling;
+mod second;
 mod sessions;
 mod sockets;
 mod traffic;

@@ -40,4 +40,14 @@ fn a_replaced_certificate_is_used_and_a_broken_one_changes_nothing() {
     assert_eq!(names(&node)[0], "second.example");
     make(&folder, &["third.example"]);
     eventually("the repaired pair is in use", || (names(&node) == ["third.example"]).then_some(()));
+    // One that has expired is used, and told.
+    assert!(!node.lines().iter().any(|line| line.contains("expired")));
+    let mut params = rcgen::CertificateParams::new(vec!["fourth.example".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2020, 1, 2);
+    let key = rcgen::KeyPair::generate().unwrap();
+    folder.write("cert.pem", &params.self_signed(&key).unwrap().pem());
+    folder.write("key.pem", &key.serialize_pem());
+    let line = node.line("the certificate has expired, on 2020-01-02T00:00:00Z");
+    assert!(line.starts_with("warning: certificate \"c\": ") && line.contains("clients refuse it"), "{line}");
+    assert_eq!(names(&node), ["fourth.example"]);
 }

@@ -1,6 +1,8 @@
 //! Active health checks against servers that die, return, and answer badly.
 
 use crate::node::{Backend, Demo, Folder, Node, Port, config, eventually, get, plain};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
 
 const HTTP: &str =
     "health = { path = \"/healthz\", interval_ms = 100, timeout_ms = 100, rise = 2, fall = 2 }\n";
@@ -135,4 +137,55 @@ fn pools_with_tls_are_checked_over_tls() {
         "{detail}"
     );
     assert_eq!(get(port.address(), "/trusting").0, 200);
+}
+
+const OFTEN: &str = "health = { path = \"/healthz\", interval_ms = 500, timeout_ms = 500, fall = 1 }\n";
+
+/// A node that may have so many descriptors.
+fn with_descriptors(folder: &Folder, count: u32, text: &str) -> Node {
+    let path = folder.write("evergate.toml", &config(text));
+    Node::start_with(folder, &[], |command| {
+        let limited = format!("ulimit -n {count}; exec \"$0\" run \"$1\"");
+        *command = Command::new("sh");
+        command.args(["-c", &limited, env!("CARGO_BIN_EXE_evergate")]).arg(path);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped())
+    })
+}
+
+#[test]
+fn clients_that_take_all_descriptors_leave_the_servers_checked_and_the_operator_heard() {
+    let (folder, port, backend) = (Folder::new(), Port::new(), Backend::new("one"));
+    let node = with_descriptors(&folder, 100, &(plain(&port, &[backend.address()]) + OFTEN));
+    let warning = node.line("limits.connections_max = 100000");
+    assert!(warning.contains("may have 100:") && warning.contains("LimitNOFILE=201024"), "{warning}");
+    let crowd: Vec<_> = (0..200).map(|_| TcpStream::connect(port.address()).unwrap()).collect();
+    let warning = node.line("accept_failed");
+    assert!(warning.contains("kept for servers"), "{warning}");
+    let checked = || node.server("web/s0").health.map_or(0, |health| health.passed);
+    let before = checked();
+    eventually("checks go on", || (checked() > before + 3).then_some(()));
+    assert_eq!(node.server("web/s0").state, "up");
+    drop(crowd);
+    assert_eq!(get(port.address(), "/").1, "one");
+    assert!(!node.lines().iter().any(|line| line.contains("is down")));
+    assert_eq!(node.lines().iter().filter(|line| line.contains("accept_failed")).count(), 1);
+}
+
+#[test]
+fn a_check_that_this_machine_cannot_make_counts_for_nothing() {
+    let (folder, port, backend) = (Folder::new(), Port::new(), Backend::new("one"));
+    let node = Node::with_config(&folder, &(plain(&port, &[backend.address()]) + OFTEN));
+    eventually("it is checked", || node.server("web/s0").health);
+    let limit = |count: u32| {
+        let pid = node.id().to_string();
+        let status =
+            Command::new("prlimit").args(["--pid", &pid, &format!("--nofile={count}:20000")]).status();
+        assert!(status.unwrap().success());
+    };
+    limit(3);
+    node.line("health checks cannot be made: cannot connect: Too many open files");
+    limit(1000);
+    node.line("health checks of all servers are made again");
+    assert!(!node.lines().iter().any(|line| line.contains("is down")));
+    assert_eq!(node.server("web/s0").state, "up");
 }

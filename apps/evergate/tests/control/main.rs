@@ -10,6 +10,7 @@ mod files;
 mod health;
 mod node;
 mod reload;
+mod second;
 mod service_manager;
 mod signals;
 mod upgrade;

@@ -49,7 +49,12 @@ impl Node {
     }
 
     pub(crate) fn line_count(&self) -> usize {
-        self.process.lines().len()
+        self.lines().len()
+    }
+
+    /// The messages so far.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.process.lines()
     }
 
     /// Runs a command against this node.

@@ -73,6 +73,51 @@ fn sighup_reloads_and_opens_the_access_log_anew() {
 }
 
 #[test]
+fn an_access_log_that_cannot_be_opened_anew_is_told_once_and_opened_as_soon_as_it_can_be() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let logs = "[logs]\naccess = \"access.log\"\n";
+    let node = Node::with_config(&folder, &(logs.to_owned() + &plain(&port, &demo.addresses)));
+    let (log, old) = (folder.path("access.log"), folder.path("access.log.1"));
+    assert_eq!(get(port.address(), "/first").0, 200);
+    eventually("the first line is written", || text_of(&log).contains("/first").then_some(()));
+    std::fs::rename(&log, &old).unwrap();
+    std::fs::create_dir(&log).unwrap(); // nobody can write to that, root included
+    node.signal("HUP");
+    node.line("reloaded ");
+    assert_eq!(get(port.address(), "/second").0, 200);
+    let warning = node.line("access log: cannot open");
+    assert!(
+        warning.contains("access.log anew: Is a directory") && warning.contains("as it was"),
+        "{warning}"
+    );
+    eventually("the second line is in the old file", || text_of(&old).contains("/second").then_some(()));
+    std::fs::remove_dir(&log).unwrap();
+    eventually("lines are in the new file", || {
+        get(port.address(), "/third");
+        text_of(&log).contains("/third").then_some(())
+    });
+    node.line("is open again");
+    let warnings = node.lines().iter().filter(|line| line.contains("cannot open")).count();
+    assert_eq!(warnings, 1);
+    assert_eq!(node.status().total.log_lines_lost, 0);
+}
+
+#[test]
+fn lines_that_a_full_disk_does_not_take_are_counted_and_told_once() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let logs = "[logs]\naccess = \"/dev/full\"\n";
+    let node = Node::with_config(&folder, &(logs.to_owned() + &plain(&port, &demo.addresses)));
+    for _ in 0..3 {
+        assert_eq!(get(port.address(), "/").0, 200);
+    }
+    eventually("all are counted", || (node.status().total.log_lines_lost == 3).then_some(()));
+    let output = node.cli(&["metrics"]);
+    assert!(output.out.contains("\nevergate_log_lines_lost_total 3\n"), "{}", output.out);
+    node.line("access log: cannot write to /dev/full: No space left");
+    assert_eq!(node.lines().iter().filter(|line| line.contains("access log")).count(), 1);
+}
+
+#[test]
 fn the_service_manager_hears_of_start_reload_and_stop() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let manager = ServiceManager::new(&folder);

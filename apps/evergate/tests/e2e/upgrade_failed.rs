@@ -3,6 +3,7 @@
 use super::backend::Backend;
 use super::client::{Wire, connect, get};
 use super::node::{Node, eventually, plain};
+use crate::support::{hello, said};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 
@@ -38,22 +39,6 @@ impl Scene {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         path.to_str().unwrap().to_owned()
     }
-}
-
-/// What a new process says: for `printf` of a shell.
-fn said(text: &str) -> String {
-    let length = text.len();
-    assert!(length < 256);
-    format!("printf '\\{length:03o}\\000\\000\\000\\000{text}' >&0")
-}
-
-/// The first word of a new process that takes connections in the form in which this one gives them.
-fn hello() -> String {
-    format!(
-        r#"{{"Hello":{{"version":"9","handover":{},"parcel":{}}}}}"#,
-        evergate::handover::HANDOVER_VERSION,
-        evergate_connection::PARCEL_VERSION,
-    )
 }
 
 #[test]

@@ -192,3 +192,19 @@ pub(crate) fn web(servers: &[SocketAddr], pool: &str) -> String {
         servers.join(", ")
     )
 }
+
+/// What a new process says: for `printf` of a shell.
+pub(crate) fn said(text: &str) -> String {
+    let length = text.len();
+    assert!(length < 256);
+    format!("printf '\\{length:03o}\\000\\000\\000\\000{text}' >&0")
+}
+
+/// The first word of a new process that takes connections in the form in which this one gives them.
+pub(crate) fn hello() -> String {
+    format!(
+        r#"{{"Hello":{{"version":"9","handover":{},"parcel":{}}}}}"#,
+        evergate::handover::HANDOVER_VERSION,
+        evergate_connection::PARCEL_VERSION,
+    )
+}

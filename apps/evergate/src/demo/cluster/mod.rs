@@ -140,14 +140,12 @@ pub fn run(options: &Options) -> Result<bool> {
         complain(&show);
     }
     voice.say(&format!("\n{}\n{}", report::table(&show.board, &show.kills), report.verdict()));
-    if options.json {
-        crate::cli::output::text(&format!("{}\n", report.json()));
-    }
+    let printed = !options.json || crate::cli::output::text(&format!("{}\n", report.json())) == 0;
     result?;
     if !options.once {
         stay(&mut show, &folder.0)?;
     }
-    Ok(good)
+    Ok(good && printed)
 }
 
 fn perform(show: &mut Show<'_>, certificate: &str) -> Result<()> {

@@ -1,0 +1,174 @@
+//! Listening sockets: bound once per worker, and never beside those of another process.
+//!
+//! Workers share a port (SO_REUSEPORT), and the kernel would let a second process of the same user share it as well, and
+//! divide the clients between them. So the first socket at an address asks to be the first, and the others share with it.
+//! Where this process listens already, as when a reload gives a listener another name, there is nothing left to ask.
+
+use crate::config::Config;
+use crate::config::model::{ListenAddress, Listener};
+use crate::worker::ListenerSocket;
+use anyhow::{Result, anyhow};
+use evergate_sys::Listening;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+const BACKLOG: i32 = 4096;
+
+/// Binds all listeners of a configuration, once per worker.
+#[expect(clippy::type_complexity, reason = "where each is bound, and the sockets by worker")]
+pub(crate) fn bind_all(
+    config: &Config,
+    workers: usize,
+) -> Result<(Vec<(String, SocketAddr)>, Vec<Vec<ListenerSocket>>)> {
+    let mut sockets: Vec<Vec<ListenerSocket>> = (0..workers).map(|_| Vec::new()).collect();
+    let mut bound: Vec<(String, SocketAddr)> = Vec::new();
+    for listener in &config.listeners {
+        let ours: Vec<SocketAddr> = bound.iter().map(|(_, address)| *address).collect();
+        bound.push((listener.name.clone(), bind(listener, &mut sockets, &ours)?));
+    }
+    Ok((bound, sockets))
+}
+
+/// Binds a listener once per worker, on the same port. `ours`: where this process listens already.
+pub(crate) fn bind(
+    listener: &Listener,
+    sockets: &mut [Vec<ListenerSocket>],
+    ours: &[SocketAddr],
+) -> Result<SocketAddr> {
+    let mut at = listener.address;
+    for (index, list) in sockets.iter_mut().enumerate() {
+        let is_first = index == 0 && !is_ours(at, ours);
+        let (socket, bound) = open(at, is_first, BACKLOG).map_err(|refusal| {
+            anyhow!("listener \"{}\" cannot listen on \"{}\": {refusal}", listener.name, listener.address)
+        })?;
+        at = bound;
+        let local = (!at.socket.ip().is_unspecified()).then_some(at.socket);
+        list.push(ListenerSocket { name: listener.name.clone(), socket, local });
+    }
+    Ok(at.socket)
+}
+
+/// Listens at an address, or on all of IPv4 where both families are meant and the machine has no IPv6; where it is bound.
+/// Otherwise what is wrong and what to do. `is_first`: nobody else may listen there.
+pub(crate) fn open(
+    address: ListenAddress,
+    is_first: bool,
+    backlog: i32,
+) -> Result<(OwnedFd, ListenAddress), String> {
+    let listen = |at: ListenAddress| {
+        let how = Listening { both_families: at.both_families, is_first, backlog };
+        let socket = evergate_sys::listen_as(at.socket, how)?;
+        let bound = evergate_sys::local_address(socket.as_raw_fd())?;
+        Ok((socket, ListenAddress { socket: bound, ..at }))
+    };
+    let error = match listen(address) {
+        Ok(listening) => return Ok(listening),
+        Err(error) => error,
+    };
+    match address.ipv4_fallback().filter(|_| is_without_ipv6(&error)) {
+        None => Err(explained(&error, address)),
+        Some(fallback) => {
+            let fallback = ListenAddress { socket: fallback, both_families: false };
+            listen(fallback).map_err(|second: io::Error| {
+                format!("[::]: {error}; {fallback}: {}", explained(&second, fallback))
+            })
+        }
+    }
+}
+
+/// Whether this process listens at an address, or at one that takes the same connections.
+pub(crate) fn is_ours(address: ListenAddress, ours: &[SocketAddr]) -> bool {
+    let wanted = address.socket;
+    ours.iter().any(|known| {
+        let same = known.ip() == wanted.ip();
+        known.port() == wanted.port() && (same || known.ip().is_unspecified() || wanted.ip().is_unspecified())
+    })
+}
+
+/// The errors of a machine without IPv6; any other says that the address itself cannot be had.
+fn is_without_ipv6(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
+}
+
+/// The error with a remedy that fits it.
+fn explained(error: &io::Error, address: ListenAddress) -> String {
+    let port = address.socket.port();
+    let remedy = match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => {
+            format!(
+                "a process listens there, see `ss -ltnp 'sport = :{port}'`: end it, or choose another address"
+            )
+        }
+        Some(libc::EACCES) => {
+            "ports below 1024 need a right: give the process CAP_NET_BIND_SERVICE, start it as root \
+                               with node.user, or choose a port from 1024 on"
+                .to_owned()
+        }
+        Some(libc::EADDRNOTAVAIL) => {
+            format!("no interface has this address: give it to one, or write \":{port}\" for all addresses")
+        }
+        Some(libc::EAFNOSUPPORT) => {
+            format!("this machine has no IPv6: write \"0.0.0.0:{port}\", or an IPv4 address of it")
+        }
+        _ => "choose another address".to_owned(),
+    };
+    format!("{error}; {remedy}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(number: i32) -> io::Error {
+        io::Error::from_raw_os_error(number)
+    }
+
+    #[test]
+    fn only_a_machine_without_ipv6_gets_ipv4_in_its_place() {
+        for number in [libc::EADDRINUSE, libc::EACCES, libc::EMFILE] {
+            assert!(!is_without_ipv6(&error(number)));
+        }
+        assert!(is_without_ipv6(&error(libc::EAFNOSUPPORT)) && is_without_ipv6(&error(libc::EADDRNOTAVAIL)));
+    }
+
+    #[test]
+    fn the_remedy_fits_the_error() {
+        let remedy = |number| explained(&error(number), ListenAddress::any(443));
+        for (number, part) in [
+            (libc::EADDRINUSE, "sport = :443"),
+            (libc::EACCES, "CAP_NET_BIND_SERVICE"),
+            (libc::EADDRNOTAVAIL, "no interface"),
+            (libc::EAFNOSUPPORT, "0.0.0.0:443"),
+        ] {
+            let text = remedy(number);
+            assert!(text.contains(part), "{text}");
+            assert_eq!(text.contains("CAP_NET"), number == libc::EACCES, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_in_use_is_no_reason_to_take_ipv4_only() {
+        let Ok((_there, at)) = open(ListenAddress::any(0), true, 8) else { panic!("no port at all") };
+        if at.socket.is_ipv4() {
+            return eprintln!("skipped: this machine has no IPv6");
+        }
+        let refusal = open(ListenAddress::any(at.socket.port()), true, 8).unwrap_err();
+        assert!(refusal.contains("ss -ltnp") && !refusal.contains("0.0.0.0"), "{refusal}");
+    }
+
+    #[test]
+    fn an_address_is_ours_when_it_takes_the_same_connections() {
+        let ours = ["127.0.0.1:80".parse().unwrap(), "[::]:81".parse().unwrap()];
+        let at = |text: &str| ListenAddress { socket: text.parse().unwrap(), both_families: false };
+        for (text, expected) in [
+            ("127.0.0.1:80", true),
+            ("0.0.0.0:80", true),
+            ("127.0.0.2:80", false),
+            ("127.0.0.1:82", false),
+            ("127.0.0.1:81", true),
+        ] {
+            assert_eq!(is_ours(at(text), &ours), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The last file descriptors of the process: clients that only wait must not get them. A request needs one for its server, a
+//! health check one for its question, an operator one to see what is going on.
+//!
+//! The kernel gives out the lowest number that is free. So a descriptor with a high number says that all below are in use,
+//! and nobody need count.
+
+use crate::control::message;
+use evergate_base::Micros;
+use std::fmt::Display;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+/// Kept back: this part of the limit, within bounds.
+const KEPT_PART: u64 = 16;
+const KEPT_MIN: u64 = 16;
+const KEPT_MAX: u64 = 1024;
+/// A shortage is over, and the next one is told, when there was none for so long.
+const EPISODE: Micros = Micros::from_ms(60_000);
+
+/// Where the workers of a process stand with its descriptors.
+#[derive(Debug)]
+pub struct Room {
+    /// Clients get no descriptor from this number on.
+    clients_below: AtomicI32,
+    is_short: AtomicBool,
+    /// When connections could last not be taken, in microseconds; 0 for never.
+    short_at: AtomicU64,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room {
+            clients_below: AtomicI32::new(i32::MAX),
+            is_short: AtomicBool::new(false),
+            short_at: AtomicU64::new(0),
+        }
+    }
+}
+
+/// How many of so many descriptors clients get.
+pub fn files_for_clients(limit: u64) -> u64 {
+    limit.saturating_sub((limit / KEPT_PART).clamp(KEPT_MIN, KEPT_MAX))
+}
+
+impl Room {
+    /// The process may have so many descriptors.
+    pub fn set_limit(&self, limit: u64) {
+        let below = i32::try_from(files_for_clients(limit)).unwrap_or(i32::MAX);
+        self.clients_below.store(below, Ordering::Relaxed);
+    }
+
+    /// Whether no worker may take connections now.
+    pub(super) fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// Whether a connection has got the last descriptor that clients get; then nobody takes more until [`Room::look`] finds
+    /// room.
+    pub(super) fn is_used_up_by(&self, fd: RawFd) -> bool {
+        let is_last = fd >= self.clients_below.load(Ordering::Relaxed);
+        if is_last {
+            self.is_short.store(true, Ordering::Relaxed);
+        }
+        is_last
+    }
+
+    /// The lowest descriptor that is free now is this one.
+    pub(super) fn look(&self, free: RawFd) {
+        if free < self.clients_below.load(Ordering::Relaxed) {
+            self.is_short.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Connections cannot be taken: the operator is told once an episode.
+    pub(super) fn tell(&self, now: Micros, why: &dyn Display) {
+        if self.begins(now) {
+            message::warning(format_args!(
+                "accept_failed: no more connections can be taken: {why}; clients wait in the kernel's queue until others \
+                 have gone: raise the limit of open files (LimitNOFILE=, ulimit -n), or lower limits.connections_max"
+            ));
+        }
+    }
+
+    fn begins(&self, now: Micros) -> bool {
+        let before = self.short_at.swap(now.0.max(1), Ordering::Relaxed);
+        before == 0 || now.0.saturating_sub(before) >= EPISODE.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_descriptors_are_kept_from_clients_until_there_is_room() {
+        let room = Room::default();
+        assert!(!room.is_used_up_by(1_000_000), "without a limit");
+        room.set_limit(1024);
+        assert!(!room.is_used_up_by(959) && !room.is_short());
+        assert!(room.is_used_up_by(960) && room.is_short());
+        room.look(961);
+        assert!(room.is_short());
+        room.look(17);
+        assert!(!room.is_short());
+    }
+
+    #[test]
+    fn a_part_within_bounds_is_kept() {
+        let kept = [8, 64, 1024, 1 << 20].map(|limit| limit - files_for_clients(limit));
+        assert_eq!(kept, [8, 16, 64, 1024]);
+    }
+
+    #[test]
+    fn a_shortage_is_told_once_and_again_after_a_minute_without() {
+        let room = Room::default();
+        let told = [1, 2, 50, 100, 161, 162].map(|s| room.begins(Micros::from_ms(s * 1000)));
+        assert_eq!(told, [true, false, false, false, true, false]);
+    }
+}

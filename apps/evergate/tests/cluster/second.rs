@@ -1,0 +1,52 @@
+//! A second process of a node that runs.
+
+use crate::world::{World, evergate, privileged};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+/// Sends a word to a server that gives every one back.
+fn echoed(stream: &mut TcpStream, word: &[u8; 4]) -> bool {
+    let mut answer = [0; 4];
+    stream.write_all(word).is_ok() && stream.read_exact(&mut answer).is_ok() && answer == *word
+}
+
+#[test]
+fn a_second_process_of_a_node_is_refused_and_the_first_ones_connections_go_on() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let nodes = world.cluster(2, "");
+    let server = SocketAddr::new(world.family.inside(254), 9);
+    world.switch.run(move || {
+        let listener = TcpListener::bind(server).unwrap();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                std::thread::spawn(move || std::io::copy(&mut stream.try_clone().unwrap(), &mut stream));
+            }
+        });
+    });
+    let to = SocketAddr::new(world.family.address(), 8080);
+    let connect = move || {
+        let stream = TcpStream::connect_timeout(&to, Duration::from_secs(10)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    };
+    let mut open = world.switch.run(connect);
+    assert!(echoed(&mut open, b"once"));
+    for node in &nodes {
+        let file = world.folder.path(&format!("node-{}.toml", node.number)).display().to_string();
+        let number = node.number.to_string();
+        let output = world
+            .host(node.number)
+            .run(move || evergate(&["run", &file, "--node", &number, "--socket", "/nonexistent/admin.sock"]));
+        assert_eq!(output.code, Some(1), "{output:?}");
+        assert!(output.err.contains("does it not run already?"), "{output:?}");
+    }
+    assert!(echoed(&mut open, b"more"));
+    assert!(echoed(&mut world.switch.run(connect), b"anew"));
+    for node in &nodes {
+        assert_eq!(node.status().standing, "active");
+    }
+}

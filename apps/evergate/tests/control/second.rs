@@ -1,0 +1,97 @@
+//! A second process beside one that runs: it is refused, and the first one notices nothing.
+
+use crate::node::{Demo, Folder, Node, Port, config, evergate, get, plain, text_of};
+
+/// Starts `evergate run`, which must refuse; what it says.
+fn refused(folder: &Folder, text: &str) -> String {
+    let path = folder.write("second.toml", &config(text));
+    let output = evergate(&["run", path.to_str().unwrap()]);
+    assert_eq!(output.code, Some(1), "{output:?}");
+    output.err
+}
+
+#[test]
+fn a_second_process_gets_neither_the_port_nor_the_metrics_nor_the_pid_file_of_the_first() {
+    let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
+    let listener = plain(&port, &demo.addresses);
+    let admin = format!("[admin]\nsocket = \"admin.sock\"\nmetrics_listen = \"{}\"\n", metrics.address());
+    let node = "[node]\nworkers = 2\npid_file = \"evergate.pid\"\n";
+    let first = Node::with_config(&folder, &format!("{node}{admin}{listener}"));
+
+    let text = refused(&folder, &format!("[admin]\nsocket = \"off\"\n{listener}"));
+    let expected = format!("listener \"in\" cannot listen on \"{}\": Address already in use", port.address());
+    assert!(text.contains(&expected) && text.contains("ss -ltnp") && !text.contains("CAP_NET"), "{text}");
+
+    let elsewhere = plain(&Port::new(), &demo.addresses);
+    let metrics_only = admin.replace("admin.sock", "other.sock");
+    let text = refused(&folder, &format!("{metrics_only}{elsewhere}"));
+    assert!(text.contains("admin.metrics_listen: cannot serve metrics") && text.contains("in use"), "{text}");
+
+    let text = refused(&folder, &format!("{node}[admin]\nsocket = \"off\"\n{elsewhere}"));
+    assert!(text.contains("evergate.pid") && text.contains(&format!("({}) is alive", first.id())), "{text}");
+
+    assert_eq!(text_of(&folder.path("evergate.pid")), format!("{}\n", first.id()));
+    for _ in 0..20 {
+        assert_eq!(get(port.address(), "/").0, 200);
+    }
+    assert_eq!(first.status().total.accepted, 20, "all of them");
+}
+
+#[test]
+fn a_process_starts_where_a_killed_one_left_its_pid_file_and_its_connections() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let text = format!("[node]\nworkers = 2\npid_file = \"evergate.pid\"\n{}", plain(&port, &demo.addresses));
+    let mut killed = Node::with_config(&folder, &text);
+    let _open = std::net::TcpStream::connect(port.address()).unwrap();
+    assert_eq!(get(port.address(), "/").0, 200);
+    killed.signal("KILL");
+    killed.wait();
+    assert_eq!(text_of(&folder.path("evergate.pid")), format!("{}\n", killed.id()));
+    let next = Node::with_config(&folder, &text);
+    assert_eq!(get(port.address(), "/").0, 200);
+    assert_eq!(text_of(&folder.path("evergate.pid")), format!("{}\n", next.id()));
+}
+
+#[test]
+fn a_reload_takes_no_port_of_another_process_and_keeps_its_own_under_another_name() {
+    let (folder, port, taken, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
+    let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
+    let other_folder = Folder::new();
+    let _other = Node::with_config(&other_folder, &plain(&taken, &demo.addresses));
+    let reload = |text: &str| {
+        folder.write("evergate.toml", &config(text));
+        node.cli(&["reload"])
+    };
+    let output = reload(&plain(&taken, &demo.addresses));
+    assert!(output.code == Some(2) && output.err.contains("Address already in use"), "{output:?}");
+    assert_eq!(get(port.address(), "/").0, 200);
+    assert_eq!(node.status().generation, 1);
+    // What is refused takes no number.
+    let everywhere = format!("0.0.0.0:{}", port.number);
+    let wider = plain(&port, &demo.addresses).replace(&port.address().to_string(), &everywhere);
+    for (generation, text) in
+        [(2, plain(&port, &demo.addresses).replace("name = \"in\"", "name = \"other\"")), (3, wider)]
+    {
+        let output = reload(&text);
+        assert_eq!(output.out, format!("reloaded: generation {generation} is in force\n"), "{output:?}");
+        assert_eq!(get(port.address(), "/").0, 200);
+    }
+}
+
+#[test]
+fn an_ipv6_listener_takes_ipv6_clients_only_and_a_bare_port_both() {
+    let (folder, demo) = (Folder::new(), Demo::start(1));
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        return eprintln!("skipped: this machine has no IPv6");
+    }
+    let port = Port::new();
+    let listener = plain(&port, &demo.addresses);
+    let (own, number) = (port.address().to_string(), port.number);
+    for (address, has_ipv4) in [(format!("[::]:{number}"), false), (format!(":{number}"), true)] {
+        let node = Node::with_config(&folder, &listener.replace(&own, &address));
+        assert_eq!(get(([0, 0, 0, 0, 0, 0, 0, 1], number).into(), "/").0, 200, "{address}");
+        let ipv4 = std::net::TcpStream::connect(("127.0.0.1", number));
+        assert_eq!(ipv4.is_ok(), has_ipv4, "{address}");
+        drop(node);
+    }
+}
