@@ -180,15 +180,17 @@ fn further_listeners_take_their_share_beside_the_first() {
 #[test]
 fn only_a_listener_for_both_families_takes_ipv4_clients_on_the_ipv6_address() {
     let any = "[::]:0".parse().unwrap();
-    for both_families in [false, true] {
-        let Ok(listener) = listen_as(any, Listening { both_families, ..FIRST }) else {
-            return eprintln!("skipped: this machine has no IPv6");
-        };
-        let port = address_of(&listener).port();
-        assert_eq!(TcpStream::connect(("127.0.0.1", port)).is_ok(), both_families);
-        if !both_families {
-            // The other family is free for somebody else.
-            listen_as(SocketAddr::from(([0, 0, 0, 0], port)), FIRST).unwrap();
-        }
-    }
+    let both = Listening { both_families: true, ..FIRST };
+    let Ok(of_both) = listen_as(any, both) else { return eprintln!("skipped: this machine has no IPv6") };
+    let _client = TcpStream::connect(("127.0.0.1", address_of(&of_both).port())).unwrap();
+    assert_eq!(waiting(&of_both), 1);
+
+    // Each family to its own, at one port.
+    let ipv4 = listen_as("0.0.0.0:0".parse().unwrap(), FIRST).unwrap();
+    let port = address_of(&ipv4).port();
+    let at = SocketAddr::new("::".parse().unwrap(), port);
+    assert_eq!(listen_as(at, both).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+    let ipv6 = listen_as(at, FIRST).unwrap();
+    let _clients = ["127.0.0.1", "::1"].map(|host| TcpStream::connect((host, port)).unwrap());
+    assert_eq!((waiting(&ipv4), waiting(&ipv6)), (1, 1));
 }

@@ -159,3 +159,16 @@ fn without_a_node_the_commands_fail_and_say_where_they_looked() {
     let output = evergate(&["status", "--socket", socket.to_str().unwrap()]);
     assert!(output.code == Some(1) && output.err.contains("nobody.sock"), "{output:?}");
 }
+
+#[test]
+fn a_status_that_cannot_be_printed_is_a_failure() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
+    for args in [&["status"][..], &["status", "--json"], &["metrics"], &["reload"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_evergate"));
+        let output = command.args(args).arg("--socket").arg(&node.socket).stdout(full).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains("standard output"), "{args:?}: {said}");
+    }
+}
