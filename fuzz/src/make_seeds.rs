@@ -267,8 +267,10 @@ fn parcel(put: &impl Fn(&str, &str, &[u8]), name: &str, listener: u8, requests: 
 
 /// Both ends of a connection to a server that speaks TLS, after its handshake.
 fn upstream() -> (Records, Records) {
-    let tls = snapshot().pools[TLS_POOL as usize].tls.clone().expect("the pool speaks TLS");
-    let mut ours = ClientHandshake::new(&tls.config, tls.name).expect("it fits");
+    let pool = &snapshot().pools[TLS_POOL as usize];
+    let tls = pool.tls.as_ref().expect("the pool speaks TLS");
+    let name = pool.servers[0].tls_name.clone().expect("and so do its servers");
+    let mut ours = ClientHandshake::new(&tls.config, name).expect("it fits");
     let mut theirs = Handshake::new(&server_configs()[0], &handshake_params()).expect("it fits");
     let mut flight = Vec::new();
     ours.start(&mut flight).expect("a hello");
