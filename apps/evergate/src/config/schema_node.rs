@@ -128,7 +128,7 @@ pub(super) const HEAD_BYTES_MAX: Key = with_default(
     "head_bytes_max",
     Kind::Integer(1024, 1_048_576),
     "16384",
-    "Size of a request or response head. Larger requests are answered with 431.",
+    "Size of a request or response head. Larger requests are answered with 431; a response head has 16384 bytes at most in any case, or 502 is the answer.",
 );
 pub(super) const HEADERS_MAX: Key = with_default(
     "headers_max",
