@@ -400,7 +400,7 @@ const FILES_BESIDE: u64 = 1024;
 
 /// `limits.connections_max` where the configuration does not say, and so many descriptors that nobody need hear that it cannot
 /// all be had.
-const CONNECTIONS_MAX_UNSAID: u64 = 100_000;
+pub(crate) const CONNECTIONS_MAX_UNSAID: u64 = 100_000;
 const FILES_PLENTY: u64 = 16_384;
 
 /// Whether the operator hears that this process may have too few descriptors.

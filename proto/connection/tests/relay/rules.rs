@@ -2,7 +2,7 @@
 
 use super::harness::setup::set_rules;
 use super::{plain, text};
-use evergate_rules::RuleSpec;
+use evergate_rules::{RuleSpec, Ruleset};
 
 fn rule(name: &str, when: &str) -> RuleSpec {
     RuleSpec { name: name.to_owned(), when: when.to_owned(), ..RuleSpec::default() }
@@ -95,4 +95,54 @@ fn answers_of_our_own_have_the_headers_that_rules_set() {
         );
     }
     assert!(rig.legs.is_empty());
+}
+
+/// What `check` calls a spelling that no request has, and what requests are brought to, are two pieces of code.
+#[test]
+fn literals_of_paths_are_refused_exactly_where_requests_are_spelt_otherwise() {
+    let compiles = |path: &str| {
+        let rules = [rule("path", &format!("path == {path:?}"))];
+        Ruleset::compile(&rules, &evergate_rules::Limits::default())
+            .map(drop)
+            .map_err(|errors| format!("{errors:?}"))
+    };
+    for path in [
+        "/",
+        "/a",
+        "/a/",
+        "//",
+        "//a",
+        "/a//b",
+        "/%7Euser",
+        "/%7euser",
+        "/~user",
+        "/a%2fb",
+        "/a%2Fb",
+        "/%41",
+        "/./a",
+        "/a/.",
+        "/a/..",
+        "/a/../b",
+        "/..",
+        "/a/%2e%2E/b",
+        "/%2E",
+        "/a.b",
+        "/...",
+        "/a;b=c",
+        "/a:b@c",
+        "/%20",
+        "/%c3%A9",
+        "/a!$&'()*+,=",
+    ] {
+        let mut canonical = Vec::new();
+        let spelt = evergate_http::canonical_path(path.as_bytes(), &mut canonical).map(|_| text(&canonical));
+        match spelt {
+            Ok(spelt) if spelt == path => assert_eq!(compiles(path), Ok(()), "{path}"),
+            Ok(spelt) => {
+                assert!(compiles(path).is_err_and(|error| error.contains(&spelt)), "{path} is {spelt}");
+                assert_eq!(compiles(&spelt), Ok(()), "{spelt}");
+            }
+            Err(_) => assert!(compiles(path).is_err(), "{path} is refused"),
+        }
+    }
 }
