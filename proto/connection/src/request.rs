@@ -115,13 +115,14 @@ impl Connection {
         if let Some(known) = self.replayed_route() {
             return self.repeat_request(io, head, data, known);
         }
-        self.adopt_snapshot(io);
+        // A request that waits for its body goes on under the configuration that it began with.
+        if self.receiving == Receiving::Head {
+            self.adopt_snapshot(io);
+            self.begin_log(io, Some(head));
+        }
         let limits = &self.listener().limits;
         let (body_max, prefix_max, http) =
             (limits.body_bytes_max, limits.body_prefix_bytes, limits.http.clone());
-        if self.receiving == Receiving::Head {
-            self.begin_log(io, Some(head));
-        }
         if !self.is_let_in() {
             self.last_response = true; // only a new handshake changes it
             return self.answer(io, head, 421, "client_certificate_policy", &[]);
@@ -453,13 +454,17 @@ impl Connection {
         if Arc::ptr_eq(newest, &self.snapshot) {
             return;
         }
-        let name = &self.snapshot.listeners[self.listener as usize].name;
-        let protocol = self.listener().protocol;
-        let index = newest.listener_index(name);
-        if let Some(index) = index.filter(|index| newest.listeners[*index as usize].protocol == protocol) {
+        if let Some(index) = self.listener_of(newest) {
             self.snapshot = newest.clone();
             self.listener = index;
         }
+    }
+
+    /// Where another configuration has this connection's listener, if it has it.
+    fn listener_of(&self, other: &Snapshot) -> Option<u32> {
+        let listener = self.listener();
+        let index = other.listener_index(&listener.name)?;
+        (other.listeners[index as usize].protocol == listener.protocol).then_some(index)
     }
 
     /// Whether the listener, as it is now, would let this client in: it asks for no certificate, or asked for the same.
@@ -470,9 +475,11 @@ impl Connection {
     }
 
     /// Whether this request is answered and none after it: the node drains, or the newest configuration no longer has the
-    /// listener, which is known once it was looked at ([`Connection::adopt_snapshot`]).
+    /// listener.
     fn is_last(&self, io: &Io<'_>) -> bool {
-        io.node.is_draining() || io.node.snapshot().generation != self.snapshot.generation
+        let newest = io.node.snapshot();
+        let is_newest = newest.generation == self.snapshot.generation;
+        io.node.is_draining() || (!is_newest && self.listener_of(newest).is_none())
     }
 
     /// Whether the connection has had as many requests, or its key almost as many records, as it may.

@@ -317,3 +317,30 @@ fn rules_see_the_start_of_a_body() {
     assert_eq!(rig.legs[&1].pool, 0);
     assert!(rig.server_got(1).ends_with(&body));
 }
+
+#[test]
+fn a_request_that_waits_for_its_body_is_decided_by_the_configuration_that_it_began_under() {
+    let when = r#"json("/kind") == "x""#;
+    let to_other = [RuleSpec { route: Some("other".to_owned()), ..rule("old", when) }];
+    let denied = [RuleSpec { deny: Some(403), ..rule("new", when) }];
+    let mut rig = Rig::new(&snapshot(|snapshot| set_rules(snapshot, &to_other)), setup::HTTP, Peer::plain());
+    let head = "POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n";
+    rig.send(format!("{head}{{\"kin").as_bytes());
+    rig.node.snapshot = snapshot(|snapshot| {
+        set_rules(snapshot, &denied);
+        snapshot.generation += 1;
+    });
+    rig.send(b"d\":\"x\"}");
+    assert_eq!(rig.legs[&1].pool, 1);
+    rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    assert!(
+        text(&rig.received()).starts_with("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"),
+        "it stays open"
+    );
+    let log = &rig.logs[0];
+    let names =
+        log.snapshot.as_ref().map(|snapshot| snapshot.pools[log.pool.unwrap() as usize].name.as_str());
+    assert_eq!(names, Some("other"));
+    rig.send(format!("{head}{{\"kind\":\"x\"}}").as_bytes());
+    assert!(text(&rig.received()).starts_with("HTTP/1.1 403 Forbidden\r\n"), "the next one");
+}
