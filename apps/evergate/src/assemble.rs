@@ -452,6 +452,7 @@ fn pool_runtime(pool: &PoolConfig, previous: Option<&Generation>, keep: &mut Kee
         idle: pool.keep_alive_idle,
         tls_fingerprint: tls_fingerprint(pool),
         unavailable: AtomicU64::new(0),
+        line: Arc::default(),
     }
 }
 

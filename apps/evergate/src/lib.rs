@@ -11,6 +11,7 @@ pub mod daemon;
 pub mod demo;
 pub mod handover;
 pub mod health;
+pub mod line;
 pub mod log;
 pub mod rate;
 pub mod runtime;

@@ -1,5 +1,6 @@
 //! What outlives a reload and is shared by all workers: the servers with their load and health, and the generations.
 
+use crate::line::Line;
 use crate::sessions::Sessions;
 use evergate_balance::Policy;
 use evergate_base::Micros;
@@ -45,6 +46,9 @@ pub struct ServerRuntime {
     pub failures: AtomicU64,
 }
 
+/// Between these a server that cannot be reached looks twice as slow as the slowest of its pool, in microseconds.
+const UNREACHABLE_US_MIN: u32 = 10_000;
+const UNREACHABLE_US_MAX: u32 = 60_000_000;
 /// How long a measured time counts whole when none follows.
 const HALVED_EVERY: Micros = Micros::from_ms(10_000);
 
@@ -92,7 +96,8 @@ impl ServerRuntime {
         requests * u64::from(self.aged_us(now))
     }
 
-    fn aged_us(&self, now: Micros) -> u32 {
+    /// What was measured, as much of it as still counts.
+    pub fn aged_us(&self, now: Micros) -> u32 {
         let age = now.since(Micros(self.measured_at.load(Ordering::Relaxed)));
         let measured = self.response_us.load(Ordering::Relaxed);
         (measured >> (age.0 / HALVED_EVERY.0).min(31)).max(measured.min(1))
@@ -116,6 +121,17 @@ impl ServerRuntime {
         let took = if answered { took } else { took.max(before) };
         let after = if before == 0 { took } else { before - before / 8 + took / 8 };
         self.response_us.store(after.max(1), Ordering::Relaxed);
+    }
+
+    /// No connection could be made, for `took`. Whoever measures nothing of a server would try it first, so it counts as twice as
+    /// slow as the slowest of its pool; less so as time passes, like all that was measured.
+    pub fn handle_unreachable(&self, took: Micros, slowest_us: u32, now: Micros) {
+        let took = took.0.min(u64::from(u32::MAX)) as u32;
+        let before = self.response_us.load(Ordering::Relaxed);
+        let least = slowest_us.saturating_mul(2).max(UNREACHABLE_US_MIN);
+        self.response_us
+            .store(took.max(before).max(least).min(UNREACHABLE_US_MAX.max(took)), Ordering::Relaxed);
+        self.measured_at.store(now.0, Ordering::Relaxed);
     }
 
     /// Counts a request out.
@@ -151,6 +167,8 @@ pub struct PoolRuntime {
     pub tls_fingerprint: u64,
     /// Requests that no server could take.
     pub unavailable: AtomicU64,
+    /// Requests that wait for a server, of all workers.
+    pub line: Arc<Line>,
 }
 
 /// Everything that a reload replaces.
@@ -268,6 +286,23 @@ mod tests {
         server.outstanding.store(0, Ordering::Relaxed);
         let much_later = last + Micros::from_ms(10_000_000);
         assert_eq!(server.completion_us(much_later), 1, "not like one that was never asked");
+    }
+
+    #[test]
+    fn a_server_that_cannot_be_reached_does_not_attract_requests_and_is_asked_again_in_time() {
+        let (server, now) = (server(), Micros::from_ms(60_000));
+        server.handle_unreachable(Micros(50), 0, now);
+        assert_eq!(server.completion_us(now), 10_000, "nothing was measured of the others either");
+        server.handle_unreachable(Micros(50), 30_000, now);
+        assert_eq!(server.completion_us(now), 60_000);
+        let many = (0..200).fold(0, |slowest, _| {
+            server.handle_unreachable(Micros(50), slowest, now);
+            server.aged_us(now)
+        });
+        assert_eq!(many, UNREACHABLE_US_MAX, "bounded, though it is the slowest itself");
+        server.handle_unreachable(Micros(90_000_000), 0, now);
+        assert_eq!(server.completion_us(now), 90_000_000, "as long as the connection was tried for");
+        assert!(server.completion_us(now + Micros::from_ms(200_000)) < 1000);
     }
 
     #[test]

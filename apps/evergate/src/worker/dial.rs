@@ -41,19 +41,36 @@ impl Worker {
         let Some(pool_runtime) = self.current[index].generation.pools.get(pool as usize).cloned() else {
             return;
         };
-        let choice = match &pool_runtime.sessions {
-            Some(sessions) => self.choose_by_session(key, &pool_runtime, sessions, tried),
-            None => {
-                self.choose(index, pool as usize, &pool_runtime, hint, tried).map(|server| (server, None))
-            }
+        // Who comes after others waits behind them, although there may be room at the moment.
+        let choice = match pool_runtime.line.is_empty() {
+            true => self.find_server(index, key, pool, hint, tried),
+            false => None,
         };
         match choice {
             Some((server, handed)) => self.connect(key, leg, &pool_runtime, server, handed, reuse),
             None => {
                 let rank = self.rank(key, &pool_runtime);
-                let waiting = Waiting { client: key, leg, pool, hint, tried: tried.to_vec(), reuse, rank };
+                let place = pool_runtime.line.join(rank, &self.waker, &self.shared);
+                let tried = tried.to_vec();
+                let waiting = Waiting { client: key, leg, pool, hint, tried, reuse, rank, place };
                 self.enqueue(index, &pool_runtime, waiting);
             }
+        }
+    }
+
+    /// A server for a request, counted in, with what the choice was by session.
+    fn find_server(
+        &mut self,
+        current: usize,
+        key: Key,
+        pool: u32,
+        hint: Hint,
+        tried: &[u32],
+    ) -> Option<(u32, Option<Box<Handed>>)> {
+        let runtime = self.current[current].generation.pools.get(pool as usize)?.clone();
+        match &runtime.sessions {
+            Some(sessions) => self.choose_by_session(key, &runtime, sessions, tried),
+            None => self.choose(current, pool as usize, &runtime, hint, tried).map(|server| (server, None)),
         }
     }
 
@@ -265,35 +282,53 @@ impl Worker {
                     handed.handle_lost();
                 }
                 server.leave();
-                server.failures.fetch_add(1, Ordering::Relaxed);
-                self.counters.server_failures.add(1);
+                self.note_failure(key, &server, Some(Micros(0)));
                 self.with(key, |connection, io| connection.handle_leg_failed(io, leg, Failure::Refused));
                 self.perform(key);
             }
         }
     }
 
-    /// Requests that waited may go where there is room now.
+    /// Requests that waited may go where there is room now, those of other workers too.
     pub(super) fn serve_waiting(&mut self, generation: u64) {
+        if self.shared.waiting.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         let Some(index) = self.current_of(generation) else { return };
         for pool in 0..self.current[index].waiting.len() {
-            while !self.current[index].waiting[pool].is_empty() {
-                let runtime = self.current[index].generation.pools[pool].clone();
-                if !runtime.servers.iter().any(|server| server.is_eligible()) {
-                    break;
-                }
-                let Some(waiting) = self.current[index].waiting[pool].pop_front() else { break };
-                self.counters.queued.sub(1);
-                let waits =
-                    self.clients.get_mut(waiting.client).and_then(|client| client.connection.leg_id());
-                if waits == Some(waiting.leg) {
-                    let Waiting { client, leg, pool, hint, tried, reuse, .. } = waiting;
-                    self.dial(client, leg, pool, hint, &tried, reuse);
-                    self.file(client); // it has another deadline now
-                    self.put_again(client); // what its client has said meanwhile was left in the socket
-                }
-            }
+            while self.serve_first(index, pool) {}
         }
+    }
+
+    /// The first of this worker's requests that wait for a pool gets a server, if there is room and it is its turn; whether
+    /// there may be more to do.
+    fn serve_first(&mut self, index: usize, pool: usize) -> bool {
+        let runtime = self.current[index].generation.pools[pool].clone();
+        if runtime.line.is_empty() || !runtime.servers.iter().any(|server| server.is_eligible()) {
+            return false;
+        }
+        let first = self.current[index].waiting[pool].front();
+        if !runtime.line.is_turn_of(first.map(|waiting| &waiting.place), self.now) {
+            return false;
+        }
+        let Some(first) = self.current[index].waiting[pool].pop_front() else { return false };
+        let (key, leg) = (first.client, first.leg);
+        if self.clients.get_mut(key).and_then(|client| client.connection.leg_id()) != Some(leg) {
+            self.counters.queued.sub(1);
+            return true; // it has given up
+        }
+        let Some((server, handed)) = self.find_server(index, key, first.pool, first.hint, &first.tried)
+        else {
+            self.current[index].waiting[pool].push_front(first);
+            return false;
+        };
+        self.counters.queued.sub(1);
+        let reuse = first.reuse;
+        drop(first); // the next one's turn
+        self.connect(key, leg, &runtime, server, handed, reuse);
+        self.file(key); // it has another deadline now
+        self.put_again(key); // what its client has said meanwhile was left in the socket
+        true
     }
 
     /// A connection that gave up its leg waits no longer.
@@ -308,6 +343,17 @@ impl Worker {
         }
         if gone > 0 {
             self.counters.queued.sub(gone as u64);
+        }
+    }
+
+    /// A request has waited for a server for as long as it may.
+    pub(super) fn count_unserved(&mut self, key: Key) {
+        for current in &self.current {
+            for (queue, pool) in current.waiting.iter().zip(&current.generation.pools) {
+                if queue.iter().any(|waiting| waiting.client == key) {
+                    pool.unavailable.fetch_add(1, Ordering::Relaxed);
+                }
+            }
         }
     }
 

@@ -132,6 +132,8 @@ pub struct Shared {
     pub sessions: NamedSessions,
     /// How many descriptors are left.
     pub room: Room,
+    /// Requests that wait for servers.
+    pub waiting: AtomicUsize,
 }
 
 /// Something that is counted against a bound.

@@ -15,11 +15,16 @@ impl Worker {
         }
         self.send_down(key);
         self.send_up(key);
+        let mut unserved = false;
         for (status, reason) in self.effects.answered.drain(..) {
             self.counters.response(status);
             if !reason.is_empty() {
                 self.counters.reason(reason);
             }
+            unserved |= reason == "queue_timeout";
+        }
+        if unserved {
+            self.count_unserved(key);
         }
         if !self.effects.list.is_empty() {
             let mut list = std::mem::take(&mut self.effects.list);

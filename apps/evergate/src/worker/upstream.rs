@@ -3,6 +3,7 @@
 use super::cluster::Gated;
 use super::slab::{Key, Source};
 use super::{Worker, dial};
+use crate::line::Place;
 use crate::runtime::ServerRuntime;
 use crate::sessions::Handed;
 use evergate_base::Micros;
@@ -87,6 +88,8 @@ pub(super) struct Waiting {
     pub(super) reuse: bool,
     /// Its place by service class: lower ones leave first.
     pub(super) rank: usize,
+    /// Its place among those of all workers.
+    pub(super) place: Place,
 }
 
 impl Worker {
@@ -132,9 +135,26 @@ impl Worker {
         };
         let stale = upstream.reused && upstream.ended && upstream.answered_at.is_none();
         if !stale {
-            upstream.server.failures.fetch_add(1, Ordering::Relaxed);
-            self.counters.server_failures.add(1);
+            let unreachable = upstream.connecting.then(|| self.now.since(upstream.used_since));
+            let server = upstream.server.clone();
+            self.note_failure(client, &server, unreachable);
         }
+    }
+
+    /// A server failed; `unreachable` says how long a connection to it was tried for.
+    pub(super) fn note_failure(&mut self, client: Key, server: &ServerRuntime, unreachable: Option<Micros>) {
+        server.failures.fetch_add(1, Ordering::Relaxed);
+        self.counters.server_failures.add(1);
+        let Some(took) = unreachable else { return };
+        let generation = self.clients.get(client).map(|client| client.connection.snapshot().generation);
+        let pools = generation
+            .and_then(|generation| self.current_of(generation))
+            .map(|index| &self.current[index].generation.pools);
+        let pool = pools.and_then(|pools| {
+            pools.iter().find(|pool| pool.servers.iter().any(|known| known.id == server.id))
+        });
+        let slowest = pool.and_then(|pool| pool.servers.iter().map(|known| known.aged_us(self.now)).max());
+        server.handle_unreachable(took, slowest.unwrap_or_default(), self.now);
     }
 
     /// The connection is done with its server connection: kept for others when clean, else closed.
