@@ -133,6 +133,7 @@ fn a_request_that_waits_too_long_for_room_at_a_server_is_answered_with_503_and_t
     let late = get(at, "/late");
     assert_eq!(late.status, 503, "{}", late.text());
     assert!(late.text().contains("queue_timeout"), "{}", late.text());
+    assert_eq!(node.metric("evergate_pool_unavailable_total{pool=\"web\"}"), 1);
     eventually("nobody waits", || (node.metric("evergate_requests_queued") == 0).then_some(()));
     backend.open_gate();
     assert_eq!(first.response().unwrap().text(), "one");
@@ -162,6 +163,35 @@ fn a_body_that_came_while_its_request_waited_for_a_server_is_passed_on_at_once()
     backend.open_gate();
     assert_eq!(first.response().unwrap().text(), "one");
     assert_eq!(second.response().unwrap().text(), "hello");
+}
+
+#[test]
+fn who_waits_longest_for_a_server_is_served_first_whichever_worker_holds_it() {
+    const CLIENTS: u64 = 16; // all on one worker of two: once in 32,768 runs
+    let backend = Backend::new("one");
+    let config = plain(&[backend.address()], "", "").replace("\" }", "\", connections_max = 1 }")
+        + "[node]\nworkers = 2\n";
+    let node = Node::start(&config);
+    let at = node.address("in");
+    let ask = |path: &str| {
+        let mut wire = connect(at);
+        wire.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).unwrap();
+        wire
+    };
+    let mut first = ask("/hold");
+    eventually("the server has its one request", || (backend.requests() == 1).then_some(()));
+    let mut waiting = Vec::new();
+    for number in 1..=CLIENTS {
+        waiting.push(ask(&format!("/{number}")));
+        eventually("one more waits", || (node.metric("evergate_requests_queued") == number).then_some(()));
+    }
+    backend.open_gate();
+    for wire in std::iter::once(&mut first).chain(&mut waiting) {
+        assert_eq!(wire.response().unwrap().text(), "one");
+    }
+    let order: Vec<String> = backend.seen().iter().skip(1).map(|seen| seen.head.start.clone()).collect();
+    let wanted: Vec<String> = (1..=CLIENTS).map(|number| format!("GET /{number} HTTP/1.1")).collect();
+    assert_eq!(order, wanted);
 }
 
 #[test]
