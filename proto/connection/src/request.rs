@@ -297,6 +297,7 @@ impl Connection {
             generation: snapshot.generation,
             pool,
             server: u32::MAX,
+            place: 0,
             rules: matched.iter().map(|rule| rule.0).collect(),
             flags,
             // Nobody will compare it without backups.
@@ -396,6 +397,7 @@ impl Connection {
             generation: snapshot.generation,
             pool,
             server: u32::MAX,
+            place: 0,
             rules: Vec::new(),
             flags: RouteFlags { close: true, ..RouteFlags::default() },
             head_hash: 0,
@@ -442,8 +444,8 @@ impl Connection {
         }
         leg.decided = true;
         if let Some(remote) = &mut self.remote {
-            let tls = leg.export_tls();
-            remote.log.push(Entry::Route(Route { tls, ..leg.route.clone() }));
+            let (tls, place) = (leg.export_tls(), self.snapshot.place(leg.route.pool, leg.route.server));
+            remote.log.push(Entry::Route(Route { tls, place, ..leg.route.clone() }));
         }
     }
 

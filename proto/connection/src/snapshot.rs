@@ -1,5 +1,6 @@
 //! The configuration as a connection sees it: one immutable generation, shared by all connections of a worker.
 
+use crate::routing::hash_head;
 use evergate_base::Micros;
 use evergate_rules::Ruleset;
 use rustls_pki_types::ServerName;
@@ -188,4 +189,25 @@ impl Snapshot {
     pub fn listener_index(&self, name: &str) -> Option<u32> {
         self.listeners.iter().position(|listener| listener.name == name).map(|index| index as u32)
     }
+
+    /// Names a server of a pool, the same in all generations that have both.
+    pub(crate) fn place(&self, pool: u32, server: u32) -> u64 {
+        let names =
+            self.pools.get(pool as usize).and_then(|pool| Some((pool, pool.servers.get(server as usize)?)));
+        names.map_or(0, |(pool, server)| place_of(pool, server))
+    }
+
+    /// The server at this place: its pool and its index there.
+    pub fn find_place(&self, place: u64) -> Option<(u32, u32)> {
+        (0..).zip(&self.pools).find_map(|(index, pool)| {
+            let server = pool.servers.iter().position(|server| place_of(pool, server) == place)?;
+            Some((index, server as u32))
+        })
+    }
+}
+
+/// Also says whether the server speaks TLS: who goes on with a connection to it has its records, or there are none.
+fn place_of(pool: &Pool, server: &Server) -> u64 {
+    let hash = hash_head(pool.name.as_bytes()).rotate_left(7) ^ hash_head(server.name.as_bytes());
+    hash ^ u64::from(pool.tls.is_some())
 }

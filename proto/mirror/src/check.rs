@@ -268,6 +268,7 @@ mod tests {
             generation: u64::MAX, // of the configuration: any
             pool: 0,
             server: 0,
+            place: 0,
             rules: Vec::new(),
             flags: RouteFlags::default(),
             head_hash: 0,

@@ -112,6 +112,9 @@ pub struct Route {
     pub pool: u32,
     /// Server, as an index of the pool.
     pub server: u32,
+    /// Hash of both names: finds the server in another generation.
+    #[serde(with = "postcard::fixint::le")]
+    pub place: u64,
     /// Rules that matched, in order, as indexes of that generation.
     pub rules: Vec<u32>,
     /// What the response depends on.

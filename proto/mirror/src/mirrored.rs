@@ -1,9 +1,10 @@
 //! The fold of a connection's entries: what a take-over starts from.
 
 use crate::{
-    Boundary, ClientCheckpoint, Entry, Established, Hello, LegTls, Open, POSITION_MAX, Phase, RecordPosition,
-    Route, ServerCheckpoint, Side,
+    Boundary, ClientCheckpoint, Entry, Established, Hello, Kind, LegTls, Open, POSITION_MAX, Phase,
+    RecordPosition, Route, ServerCheckpoint, Side,
 };
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Raw input that is acknowledged but not yet passed on.
@@ -127,6 +128,28 @@ impl Mirrored {
         let route = self.routes.get(&self.server.request).map(|route| route.generation);
         let handshake = self.hello.as_ref().and(self.open.as_ref()).map(|open| open.generation);
         handshake.or(route)
+    }
+
+    /// The place of the server that the connection goes on with under any generation, if there is one: its handshake is over,
+    /// and what is left of its request and response is passed on as it comes, so that rules have no part in it any more.
+    pub fn movable_place(&self) -> Option<u64> {
+        let route = self.routes.get(&self.server.request).filter(|_| self.hello.is_none())?;
+        let raw = self.open.as_ref().is_some_and(|open| open.kind == Kind::Raw);
+        let in_response = self.server.leg == route.leg && self.server.phase != Phase::Head;
+        let behind_head = match self.client.request.cmp(&self.server.request) {
+            Ordering::Less => false,
+            Ordering::Equal => self.client.phase != Phase::Head,
+            Ordering::Greater => true,
+        };
+        (raw || (in_response && behind_head)).then_some(route.place)
+    }
+
+    /// The connection goes on under another generation, which has its server at these indexes.
+    pub fn move_route(&mut self, generation: u64, pool: u32, server: u32) {
+        if let Some(route) = self.routes.get_mut(&self.server.request) {
+            (route.generation, route.pool, route.server) = (generation, pool, server);
+            route.rules = Vec::new();
+        }
     }
 
     /// Raw client input up to which we may acknowledge.
@@ -361,11 +384,49 @@ mod tests {
             generation: 7,
             pool: 0,
             server: 0,
+            place: 9,
             rules: Vec::new(),
             flags: crate::RouteFlags::default(),
             head_hash: 0,
             tls: None,
         })
+    }
+
+    #[test]
+    fn what_is_only_passed_on_goes_on_under_any_generation_and_nothing_else() {
+        let opened = |kind| {
+            let mut state = Mirrored::default();
+            state.apply(&Entry::Open(Open { generation: 7, listener: "in".to_owned(), kind, tls: false }));
+            state.apply(&route(1, 3));
+            state.server.request = 1;
+            state
+        };
+        assert_eq!(opened(Kind::Raw).movable_place(), Some(9), "a tunnel, whoever has spoken");
+        let body = || Phase::Body(vec![1]);
+        let http = |(asked, sent): (u32, Phase), (leg, said): (u32, Phase)| {
+            let mut state = opened(Kind::Http);
+            state.client = ClientCheckpoint { request: asked, phase: sent, ..Default::default() };
+            state.server = ServerCheckpoint { request: 1, leg, phase: said, ..Default::default() };
+            state
+        };
+        let answered = || (3, body());
+        assert_eq!(http((2, Phase::Head), answered()).movable_place(), Some(9), "only the response is left");
+        assert_eq!(http((1, body()), answered()).movable_place(), Some(9), "inside both bodies");
+        assert_eq!(http((1, Phase::Head), answered()).movable_place(), None, "the head is to be said again");
+        assert_eq!(http((0, body()), answered()).movable_place(), None);
+        assert_eq!(
+            http((2, Phase::Head), (3, Phase::Head)).movable_place(),
+            None,
+            "its head is to be written"
+        );
+        assert_eq!(http((2, Phase::Head), (0, body())).movable_place(), None);
+        let mut state = http((2, Phase::Head), answered());
+        assert_eq!(state.generation(), Some(7));
+        state.move_route(8, 4, 5);
+        let moved = &state.routes[&1];
+        assert_eq!((state.generation(), moved.pool, moved.server), (Some(8), 4, 5));
+        state.hello = Some(Hello { secret: [0; 32], accepted_unix_s: 0, found: None, bytes: Vec::new() });
+        assert_eq!(state.movable_place(), None, "the handshake may have to be made again");
     }
 
     #[test]

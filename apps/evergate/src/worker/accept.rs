@@ -1,7 +1,7 @@
 //! New connections: limits first, then the state machine.
 
 use super::slab::Source;
-use super::{Client, Held, ListenerSocket, Worker, canonical};
+use super::{Client, Held, ListenerSocket, Settings, Worker, canonical};
 use evergate_connection::{Accepted, Connection};
 use evergate_mirror::ConnectionId;
 use std::collections::HashMap;
@@ -272,16 +272,40 @@ impl Worker {
     /// Counts a connection out.
     fn give_back(&self, held: &[Held]) {
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
-        if held.is_empty() {
+        if !held.is_empty() {
+            let_go(&mut self.shared.held.lock().unwrap_or_else(PoisonError::into_inner), held);
+        }
+    }
+
+    /// Other bounds hold from now on: the connections that are there count against them, whatever they say.
+    pub(super) fn use_settings(&mut self, settings: Settings) {
+        let same = self.settings.listeners == settings.listeners
+            && self.settings.connections_max == settings.connections_max;
+        self.settings = settings;
+        if same {
             return;
         }
-        let mut counts = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
-        for held in held {
-            if let Some(count) = counts.get_mut(held) {
-                *count -= 1;
-                if *count == 0 {
-                    counts.remove(held);
-                }
+        for key in self.clients.keys() {
+            let Some(client) = self.clients.get(key) else { continue };
+            let source = client.connection.client_address().ip();
+            let wanted = self.bounds_on(client.connection.listener_name(), source);
+            let mut counts = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
+            let_go(&mut counts, &client.held);
+            let held = hold(&mut counts, wanted);
+            drop(counts);
+            if let Some(client) = self.clients.get_mut(key) {
+                client.held = held;
+            }
+        }
+    }
+}
+
+fn let_go(counts: &mut HashMap<Held, usize>, held: &[Held]) {
+    for held in held {
+        if let Some(count) = counts.get_mut(held) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(held);
             }
         }
     }

@@ -54,6 +54,8 @@ use wheel::Wheel;
 const ROUNDS: usize = 8;
 /// While requests wait for room at a server, it is looked for so often, in milliseconds.
 const QUEUE_LOOK_MS: i32 = 10;
+/// Generations that a worker of a cluster keeps although none of its connections is bound to them, the newest included.
+const GENERATIONS_KEPT: usize = 4;
 /// Events taken at once.
 const EVENTS: usize = 512;
 /// Large buffers kept for blocked connections.
@@ -441,12 +443,14 @@ impl Worker {
         self.listen_again();
         self.serve_all_waiting();
         self.counters.cpu_ns.set(evergate_sys::thread_cpu_ns());
-        // A generation goes when no connection holds its snapshot any more.
-        let newest = self.current.len() - 1;
+        // A generation goes when no connection holds its snapshot any more; in a cluster the last ones stay, for connections of
+        // other nodes whose requests began under them.
+        let kept = if self.cluster.is_some() { GENERATIONS_KEPT } else { 1 };
+        let first_kept = self.current.len().saturating_sub(kept);
         let mut index = 0;
         self.current.retain(|current| {
             index += 1;
-            index > newest
+            index > first_kept
                 || Arc::strong_count(&current.generation.snapshot) > 1
                 || current.waiting.iter().any(|queue| !queue.is_empty())
         });
@@ -491,7 +495,7 @@ impl Worker {
                     self.drop_outdated();
                 }
                 Command::Listeners { add, remove } => self.change_listeners(add, &remove),
-                Command::Settings(settings) => self.settings = settings,
+                Command::Settings(settings) => self.use_settings(settings),
                 Command::Drain => self.drain(),
                 Command::Stop => self.stopping = true,
                 Command::Cluster(instruction) => self.take_instruction(instruction),

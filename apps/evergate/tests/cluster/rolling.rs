@@ -1,7 +1,7 @@
 //! A new program on every node, one after the other, as docs/operating.md says: nothing breaks.
 
-use crate::traffic::{self, Traffic};
-use crate::world::{World, privileged, settled};
+use crate::traffic::{self, Traffic, Transfer};
+use crate::world::{Node, World, privileged, settled};
 
 #[test]
 fn every_process_is_replaced_one_after_the_other_and_no_transfer_breaks() {
@@ -9,8 +9,47 @@ fn every_process_is_replaced_one_after_the_other_and_no_transfer_breaks() {
         return;
     }
     let world = World::new(3);
-    let (mut nodes, config) = traffic::three(&world);
+    let (nodes, config) = traffic::three(&world);
     let traffic = Traffic::start(&world, &traffic::PLAIN);
+    let nodes = replace_all(&world, nodes, &config, &traffic);
+    traffic.end();
+    drop(nodes);
+}
+
+/// Transfers of which nothing is left to be decided: all but uploads whose responses are yet to come.
+const PASSED_ON: [Transfer; 8] = [
+    traffic::PLAIN[0],
+    traffic::PLAIN[1],
+    traffic::PLAIN[2],
+    traffic::PLAIN[3],
+    traffic::PLAIN[5],
+    traffic::PLAIN[7],
+    traffic::PLAIN[8],
+    traffic::PLAIN[9],
+];
+
+/// Only nodes that have been there since know the configuration that they began under.
+#[test]
+fn transfers_from_before_a_reload_survive_new_processes_on_all_nodes() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(3);
+    let (nodes, config) = traffic::three(&world);
+    let traffic = Traffic::start(&world, &PASSED_ON);
+    traffic.goes_on("before the reload");
+    let config = format!("[[rules]]\nname = \"new\"\nwhen = 'path == \"/new\"'\ndeny = 403\n{config}");
+    for node in &nodes {
+        world.write_config(node.number, &config);
+        let reload = node.cli(&["reload"]);
+        assert_eq!(reload.code, Some(0), "{reload:?}");
+    }
+    let nodes = replace_all(&world, nodes, &config, &traffic);
+    traffic.end();
+    drop(nodes);
+}
+
+fn replace_all(world: &World, mut nodes: Vec<Node>, config: &str, traffic: &Traffic) -> Vec<Node> {
     traffic.silences();
     for number in 1..=3 {
         let mut old = nodes.remove(usize::from(number) - 1);
@@ -20,7 +59,7 @@ fn every_process_is_replaced_one_after_the_other_and_no_transfer_breaks() {
         traffic.goes_on("without the drained node");
         old.process.signal("TERM");
         assert!(old.process.wait().success(), "{:#?}", old.process.lines());
-        let new = world.start(number, &config);
+        let new = world.start(number, config);
         assert_ne!(new.process.id(), before);
         nodes.insert(usize::from(number) - 1, new);
         settled(&nodes);
@@ -31,7 +70,7 @@ fn every_process_is_replaced_one_after_the_other_and_no_transfer_breaks() {
     for status in settled(&nodes) {
         assert_eq!(status.counts.connections_lost + status.counts.take_overs, 0, "{:?}", status.counts);
     }
-    traffic.end();
+    nodes
 }
 
 #[test]

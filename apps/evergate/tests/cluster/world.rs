@@ -193,9 +193,14 @@ impl World {
         (1..=count).map(of).collect()
     }
 
+    /// The file that a node reads when it starts or is told to.
+    pub(crate) fn write_config(&self, number: u8, config: &str) -> PathBuf {
+        self.folder.write(&format!("node-{number}.toml"), config)
+    }
+
     /// Starts a node with this configuration.
     pub(crate) fn start(&self, number: u8, config: &str) -> Node {
-        let file = self.folder.write(&format!("node-{number}.toml"), config);
+        let file = self.write_config(number, config);
         let socket = self.folder.path(&format!("node-{number}.sock"));
         let (file_text, socket_text) = (file.display().to_string(), socket.display().to_string());
         let process = self.host(number).run(move || {

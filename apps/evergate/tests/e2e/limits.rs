@@ -103,6 +103,31 @@ fn one_source_gets_no_more_than_its_share() {
 }
 
 #[test]
+fn a_share_that_a_reload_brings_counts_the_connections_that_are_there() {
+    let backend = Backend::new("one");
+    let config = |limits: &str| plain(&[backend.address()], limits, "");
+    let node = Node::start(&config(""));
+    let at = node.address("in");
+    let set = |most: usize| {
+        node.write(&config(&format!("limits = {{ connections_per_source_max = {most} }}")));
+        node.reload();
+    };
+    let mut kept: Vec<_> = (0..5).map(|_| connect(at)).collect();
+    for wire in &mut kept {
+        assert_eq!(wire.get("/x").unwrap().status, 200);
+    }
+    set(5);
+    eventually("there is no sixth", || connect(at).get("/x").err());
+    set(6);
+    eventually("the five count once each", || connect(at).get("/x").ok());
+    set(0);
+    eventually("there is no bound", || {
+        let mut wires = [connect(at), connect(at), connect(at)];
+        wires.iter_mut().all(|wire| wire.get("/x").is_ok()).then_some(())
+    });
+}
+
+#[test]
 fn a_client_that_does_not_read_holds_back_nobody_and_little_memory() {
     let (_backend, node) = node("", "");
     let at = node.address("in");

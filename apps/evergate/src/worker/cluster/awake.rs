@@ -15,7 +15,7 @@ use evergate_base::Micros;
 use evergate_bpf::{Leases, Slot};
 use evergate_cluster::Bucket;
 use evergate_connection::{Accepted, Connection, Io, ResumedLeg};
-use evergate_mirror::{ConnectionId, Held, LegFacts};
+use evergate_mirror::{ConnectionId, Held, LegFacts, Mirrored};
 
 /// A peer that had less room than this is asked once more: it may have made more while nobody listened, and says so only
 /// once.
@@ -80,12 +80,8 @@ impl Worker {
 
     /// State machine, sockets and backups of one connection.
     fn put_together(&mut self, take: Awake) -> bool {
-        let Awake { id, bucket, held, client, server, .. } = take;
-        let index = match held.state.generation() {
-            Some(generation) => self.current_of(generation),
-            None => Some(self.current.len() - 1),
-        };
-        let Some(index) = index else {
+        let Awake { id, bucket, mut held, client, server, .. } = take;
+        let Some(index) = self.generation_for(&mut held.state) else {
             self.counters.reason("resume_generation");
             return self.drop_awake(client, server);
         };
@@ -128,11 +124,11 @@ impl Worker {
         if let (Some(server), Some(leg)) = (&server, &leg) {
             mirroring.legs.insert(leg.route.leg, server.facts);
         }
-        let mut entry = Client::new(socket, connection, Vec::new());
+        let counted = self.count_in(connection.listener_name(), connection.client_address().ip());
+        let mut entry = Client::new(socket, connection, counted);
         entry.mirroring = Some(Box::new(mirroring));
         let key = self.clients.insert(entry);
         self.note_bucket(key, bucket);
-        self.shared.connections.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.register_resumed(key);
         let mut goes_on = false;
         self.guarded(Some(Source::Client(key)), |worker| {
@@ -153,6 +149,19 @@ impl Worker {
         goes_on
     }
 
+    /// The generation that a connection goes on under: the one that it is bound to, or the newest where that is gone here and
+    /// has no more part in it.
+    fn generation_for(&self, state: &mut Mirrored) -> Option<usize> {
+        let newest = self.current.len() - 1;
+        let Some(generation) = state.generation() else { return Some(newest) };
+        self.current_of(generation).or_else(|| {
+            let snapshot = &self.current[newest].generation.snapshot;
+            let (pool, server) = snapshot.find_place(state.movable_place()?)?;
+            state.move_route(snapshot.generation, pool, server);
+            Some(newest)
+        })
+    }
+
     fn register_resumed(&mut self, key: Key) {
         self.counters.open.set(self.clients.len() as u64);
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -170,6 +179,7 @@ impl Worker {
     fn attach_server(&mut self, key: Key, server: AwakeLeg, leg: &ResumedLeg) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let generation = client.connection.snapshot().generation;
+        let in_response = client.connection.expects_more().1;
         let runtime = self.current_of(generation).and_then(|index| {
             let pool = self.current[index].generation.pools.get(leg.route.pool as usize)?;
             Some((pool.servers.get(leg.route.server as usize).cloned()?, pool.tls_fingerprint))
@@ -181,6 +191,8 @@ impl Worker {
         runtime.enter_resumed();
         let number = leg.route.leg;
         let AwakeLeg { facts, received, ended, acked, slot, socket } = server;
+        // Where the name means another address now, it carries no further request.
+        let strange = runtime.addresses.first() != Some(&facts.remote);
         let stands = Stands { received, ended, sent: leg.output, acked };
         let gated = Gated::resumed(slot, &facts, stands, self.now);
         let slot = gated.slot.index();
@@ -197,8 +209,8 @@ impl Worker {
             ended: false,
             idle_until: Micros(0),
             used_since: self.now,
-            answered_at: None,
-            tls_fingerprint,
+            answered_at: in_response.then_some(self.now), // how long that took, nobody here knows
+            tls_fingerprint: if strange { !tls_fingerprint } else { tls_fingerprint },
             records: None,
             gated: Some(Box::new(gated)),
             unsettled: None,
