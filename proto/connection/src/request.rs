@@ -127,16 +127,16 @@ impl Connection {
             self.last_response = true; // only a new handshake changes it
             return self.answer(io, head, 421, "client_certificate_policy", &[]);
         }
+        io.scratch.path.clear();
+        if let Err(refusal) = evergate_http::canonical_path(head.path, &mut io.scratch.path) {
+            return self.answer(io, head, refusal.status, refusal.reason, &[]);
+        }
         if let Some(port) = self.listener().redirect_to_https {
-            let location = routing::https_location(head, port);
+            let location = routing::https_location(head, self.local.ip(), port);
             return self.answer(io, head, 308, "redirect", &[("Location", &location)]);
         }
         if matches!(head.framing, RequestFraming::Length(length) if body_max > 0 && length > body_max) {
             return self.answer(io, head, 413, "body_too_long", &[]);
-        }
-        io.scratch.path.clear();
-        if let Err(refusal) = evergate_http::canonical_path(head.path, &mut io.scratch.path) {
-            return self.answer(io, head, refusal.status, refusal.reason, &[]);
         }
         let prefix = match self.receiving {
             Receiving::Prefix => {

@@ -159,14 +159,19 @@ pub(crate) fn lower_case<'a>(host: &[u8], out: &'a mut [u8; 256]) -> &'a [u8] {
     &out[..length]
 }
 
-/// Where a plain request goes on a listener that only redirects.
-pub(crate) fn https_location(head: &RequestHead<'_>, port: u16) -> String {
+/// Where a plain request goes on a listener that only redirects. One that names no host came to `local`; one that asks for no
+/// path (`*`) is led to the site.
+pub(crate) fn https_location(head: &RequestHead<'_>, local: IpAddr, port: u16) -> String {
     let mut location = b"https://".to_vec();
-    location.extend_from_slice(head.host_name());
+    match (head.host_name(), local) {
+        (b"", IpAddr::V4(local)) => location.extend_from_slice(local.to_string().as_bytes()),
+        (b"", IpAddr::V6(local)) => location.extend_from_slice(format!("[{local}]").as_bytes()),
+        (host, _) => location.extend_from_slice(host),
+    }
     if port != 443 {
         location.extend_from_slice(format!(":{port}").as_bytes());
     }
-    location.extend_from_slice(head.path);
+    location.extend_from_slice(if head.path == b"*" { b"/" } else { head.path });
     if let Some(query) = head.query {
         location.push(b'?');
         location.extend_from_slice(query);

@@ -73,6 +73,8 @@ impl Template {
     /// fills in behind nothing but slashes has one slash in front, as two would begin another site's name
     /// (`//evil.example`).
     pub(crate) fn fill(&self, request: &Request<'_>) -> String {
+        // A request for no path (`*`) is led to the site: behind a host the star would be part of its name.
+        let path = if request.path == b"*" { b"/" } else { request.path };
         let mut location = String::new();
         for (at, piece) in self.0.iter().enumerate() {
             let begins = matches!((at, piece), (0, Piece::Literal(_)) | (_, Piece::Host));
@@ -86,7 +88,7 @@ impl Template {
                 Piece::Literal(text) if bare => location.push_str(text.trim_start_matches('/')),
                 Piece::Literal(text) => location.push_str(text),
                 Piece::Host => encode(request.host, in_host, &mut location),
-                Piece::Path => encode(rest(request.path), in_path_or_query, &mut location),
+                Piece::Path => encode(rest(path), in_path_or_query, &mut location),
                 Piece::Query if request.query.is_empty() => {
                     // An empty query leaves no lone separator.
                     if location.ends_with(['?', '&']) {
@@ -187,7 +189,8 @@ mod tests {
             ("/${path}", "h", "///evil.example", "", "/evil.example"),
             ("/${path}", "h", "/\\evil.example", "", "/%5Cevil.example"),
             ("/${path}", "h", "/", "", "/"),
-            ("${path}", "h", "*", "", "/*"),
+            ("${path}", "h", "*", "", "/"),
+            ("https://${host}${path}", "a.example", "*", "", "https://a.example/"),
             ("/${query}", "h", "/", "/evil.example", "/evil.example"),
             ("/${query}", "h", "/", "\\evil.example", "/%5Cevil.example"),
             ("/${query}${path}", "h", "/evil.example", "", "/evil.example"),

@@ -87,6 +87,23 @@ fn no_pool_no_server_no_luck() {
 }
 
 #[test]
+fn a_redirect_to_https_always_names_a_site_and_a_path() {
+    for (request, location) in [
+        ("OPTIONS * HTTP/1.1\r\nHost: test.example\r\n\r\n", "https://test.example:8443/"),
+        ("GET /z HTTP/1.0\r\n\r\n", "https://127.0.0.1:8443/z"),
+    ] {
+        let mut rig = plain(|snapshot| snapshot.listeners[1].redirect_to_https = Some(8443));
+        rig.send(request.as_bytes());
+        let got = rig.received();
+        assert_eq!(status_of(&got), 308);
+        assert!(text(&got).contains(&format!("Location: {location}\r\n")), "{}", text(&got));
+    }
+    let mut rig = plain(|snapshot| snapshot.listeners[1].redirect_to_https = Some(443));
+    rig.send(b"GET /a/../%zz HTTP/1.1\r\nHost: test.example\r\n\r\n");
+    assert_eq!(status_of(&rig.received()), 400, "a path that is refused anywhere else");
+}
+
+#[test]
 fn an_idempotent_request_is_tried_again_elsewhere() {
     on_each(|mut rig, scheme| {
         rig.send(format!("{GET}\r\n").as_bytes());

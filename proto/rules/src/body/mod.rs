@@ -3,6 +3,7 @@
 //! `Content-Type` decides which parser may run, so that a body is read the way the server will read it. Whatever the
 //! parser cannot settle (malformed, cut off, compressed, too deep) is reported as such and never as "no value".
 
+mod charset;
 mod form;
 mod json;
 mod multipart;
@@ -13,6 +14,8 @@ pub(crate) use form::decode as decode_form;
 pub(crate) use trie::Trie;
 
 use std::collections::HashMap;
+
+use charset::Charset;
 
 use crate::field::{Field, FieldId, Fields, Format};
 use crate::lang;
@@ -59,6 +62,8 @@ pub(crate) enum Media<'a> {
     Xml,
     UrlEncoded,
     Multipart(&'a [u8]),
+    /// As the format says, but text that is not ASCII is read in another way than as UTF-8.
+    Latin(Format),
     /// Encoded (compressed), or of several types or of none that can be read: the fields are undecidable.
     Opaque,
 }
@@ -93,7 +98,7 @@ impl Media<'_> {
                 .checked_sub(name.len())
                 .is_some_and(|at| essence[at..].eq_ignore_ascii_case(name.as_bytes()))
         };
-        if is("application/json") || is("text/json") || suffix("+json") {
+        let media = if is("application/json") || is("text/json") || suffix("+json") {
             Media::Json
         } else if is("application/xml") || is("text/xml") || suffix("+xml") {
             Media::Xml
@@ -102,7 +107,14 @@ impl Media<'_> {
         } else if is("multipart/form-data") {
             multipart::boundary(parameters).map_or(Media::Opaque, Media::Multipart)
         } else {
-            Media::Other
+            return Media::Other;
+        };
+        match (Charset::of(parameters), media, media.format()) {
+            (Charset::Utf8, ..) => media,
+            (Charset::Latin, Media::Json | Media::Xml | Media::UrlEncoded, Some(format)) => {
+                Media::Latin(format)
+            }
+            _ => Media::Opaque,
         }
     }
 
@@ -112,6 +124,7 @@ impl Media<'_> {
             Media::Json => Some(Format::Json),
             Media::Xml => Some(Format::Xml),
             Media::UrlEncoded | Media::Multipart(_) => Some(Format::Form),
+            Media::Latin(format) => Some(format),
             Media::Other | Media::Opaque => None,
         }
     }
@@ -175,6 +188,13 @@ impl Wanted {
             Media::Xml => xml::read(&self.xml, bytes, whole, limits, sink),
             Media::UrlEncoded => form::read(&self.form, bytes, whole, limits, sink),
             Media::Multipart(boundary) => multipart::read(&self.form, boundary, bytes, whole, limits, sink),
+            Media::Latin(format) => match format {
+                Format::Form if !form::decode(bytes).is_ascii() => Reach::Broken,
+                Format::Form => self.read(Media::UrlEncoded, bytes, whole, limits, sink),
+                _ if !bytes.is_ascii() => Reach::Broken,
+                Format::Json => self.read(Media::Json, bytes, whole, limits, sink),
+                Format::Xml => self.read(Media::Xml, bytes, whole, limits, sink),
+            },
             Media::Opaque => Reach::Broken,
             Media::Other => Reach::Whole,
         }
@@ -210,6 +230,35 @@ mod tests {
         assert_eq!(media("multipart/form-data"), Media::Opaque);
         assert_eq!(media("text/plain"), Media::Other);
         assert_eq!(Media::of(&[]), Media::Other);
+    }
+
+    #[test]
+    fn a_charset_that_makes_other_text_of_the_bytes_is_opaque() {
+        let media = |text: &'static str| Media::of(&[(b"Content-Type", text.as_bytes())]);
+        for text in [
+            "application/json",
+            "text/xml",
+            "application/x-www-form-urlencoded",
+            "multipart/form-data; boundary=x",
+        ] {
+            for charset in ["utf-7", "ibm037", "utf-16le"] {
+                let text = format!("{text}; charset={charset}").leak();
+                assert_eq!(media(text), Media::Opaque, "{text}");
+            }
+        }
+        assert_eq!(media("text/plain; charset=utf-7"), Media::Other);
+        let latin = "application/x-www-form-urlencoded; charset=ISO-8859-1";
+        assert_eq!(media(latin), Media::Latin(Format::Form));
+        let read = |body: &[u8]| {
+            let mut found = 0;
+            let reach =
+                wanted()
+                    .read(media(latin), body, true, &Limits::default(), &mut |_, _: Value<'_>| found += 1);
+            (reach, found)
+        };
+        assert_eq!(read(b"a=b"), (Reach::Whole, 1));
+        assert_eq!(read(b"a=%E9"), (Reach::Broken, 0));
+        assert_eq!(read(b"a=\xE9"), (Reach::Broken, 0));
     }
 
     #[test]

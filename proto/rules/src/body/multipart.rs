@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use memchr::memmem;
 
+use super::charset::Charset;
 use super::{Reach, Sink, Value, is_token};
 use crate::field::FieldId;
 use crate::spec::Limits;
@@ -39,7 +40,10 @@ fn once<'a>(kept: &mut Option<&'a [u8]>, value: &'a [u8]) -> Option<()> {
 /// Gives `take` the name and value of each parameter, the first `;` included in `rest`. `None` if `take` says so, or
 /// if parsers differ about the parameters: about escapes in quoted values, where other values end, and names that are
 /// no tokens or that say how the value is encoded or continued (RFC 2231), of which only `filename*` is harmless.
-fn parameters<'a>(mut rest: &'a [u8], mut take: impl FnMut(&'a [u8], &'a [u8]) -> Option<()>) -> Option<()> {
+pub(super) fn parameters<'a>(
+    mut rest: &'a [u8],
+    mut take: impl FnMut(&'a [u8], &'a [u8]) -> Option<()>,
+) -> Option<()> {
     loop {
         rest = rest.trim_ascii_start();
         if rest.is_empty() {
@@ -137,12 +141,17 @@ fn walk(
         at = delimiters.next(start)?;
         // A delimiter may follow the head directly: its line end is then the head's.
         let value = bytes.get(start..at - 2).unwrap_or_default();
+        // RFC 7578 section 4.6: what all fields without a charset of their own are in.
+        if part.name == b"_charset_" && Charset::named(value) != Charset::Utf8 {
+            return Err(Reach::Broken);
+        }
         if let Some(&field) = wanted.get(part.name) {
             sink.value(
                 field,
                 match part.file {
                     Some(file) => file,
                     None if value.len() > limits.body_value_bytes_max => Value::Long,
+                    None if !part.charset.agrees_on(value) => Value::Long,
                     None => Value::Text(value),
                 },
             );
@@ -170,11 +179,13 @@ struct Part<'b> {
     name: &'b [u8],
     /// What stands for its text if it may be a file.
     file: Option<Value<'static>>,
+    /// How its text is to be read.
+    charset: Charset,
 }
 
 /// Reads a part's head. `None` if servers may read it differently.
 fn head(head: &[u8]) -> Option<Part<'_>> {
-    let mut found = None;
+    let (mut found, mut charset) = (None, None);
     for line in head.split(|&byte| byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let colon = memchr::memchr(b':', line)?;
@@ -191,9 +202,12 @@ fn head(head: &[u8]) -> Option<Part<'_>> {
         } else if name.eq_ignore_ascii_case(b"content-transfer-encoding") {
             let plain = [b"7bit".as_slice(), b"8bit", b"binary"];
             plain.iter().find(|plain| value.eq_ignore_ascii_case(plain))?;
+        } else if name.eq_ignore_ascii_case(b"content-type") {
+            let parameters = memchr::memchr(b';', value).map_or(&b""[..], |at| &value[at..]);
+            charset.replace(Charset::of(parameters)).is_none().then_some(())?;
         }
     }
-    found
+    found.map(|part| Part { charset: charset.unwrap_or(Charset::Utf8), ..part })
 }
 
 /// Reads the Content-Disposition of a part that belongs to a form.
@@ -209,7 +223,8 @@ fn disposition(value: &[u8]) -> Option<Part<'_>> {
         if parameter.eq_ignore_ascii_case(b"name") { once(&mut name, value) } else { Some(()) }
     })?;
     // RFC 7578 section 4.2 forbids `filename*`: to some servers it makes a file, others see a text without it.
-    Some(Part { name: name?, file: if file { Some(Value::Opaque) } else { encoded.then_some(Value::Long) } })
+    let file = if file { Some(Value::Opaque) } else { encoded.then_some(Value::Long) };
+    Some(Part { name: name?, file, charset: Charset::Utf8 })
 }
 
 #[cfg(test)]
@@ -236,6 +251,30 @@ mod tests {
     fn fields_are_values_and_files_only_exist() {
         let text = format!("{:?}", Value::Text(b"line\r\ntwo"));
         assert_eq!(values(BODY, true), (Reach::Whole, vec![text, "Opaque".into()]));
+    }
+
+    #[test]
+    fn text_in_another_charset_is_unknown() {
+        let of = |content_type: &str, value: &str| {
+            let head = format!("Content-Disposition: form-data; name=a\r\nContent-Type: {content_type}");
+            values(&format!("--x\r\n{head}\r\n\r\n{value}\r\n--x--\r\n"), true)
+        };
+        let text = |text: &str| (Reach::Whole, vec![format!("{:?}", Value::Text(text.as_bytes()))]);
+        assert_eq!(of("text/plain; charset=UTF-8", "\u{e9}"), text("\u{e9}"));
+        assert_eq!(of("text/plain; charset=ISO-8859-1", "x"), text("x"));
+        for (content_type, value) in
+            [("text/plain; charset=ISO-8859-1", "\u{e9}"), ("text/plain; charset=utf-7", "+AHg-")]
+        {
+            assert_eq!(of(content_type, value), (Reach::Whole, vec!["Long".into()]), "{content_type}");
+        }
+        assert_eq!(of("text/plain\r\nContent-Type: text/plain", "x").0, Reach::Broken);
+        let named = |charset: &str| {
+            let part = |name: &str, value: &str| {
+                format!("--x\r\nContent-Disposition: form-data; name={name}\r\n\r\n{value}\r\n")
+            };
+            values(&format!("{}{}--x--\r\n", part("_charset_", charset), part("a", "b")), true).0
+        };
+        assert_eq!((named("utf-8"), named("utf-7")), (Reach::Whole, Reach::Broken));
     }
 
     #[test]

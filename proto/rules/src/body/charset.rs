@@ -1,0 +1,87 @@
+//! The `charset` parameter: what it says of a body's bytes.
+
+use super::multipart::parameters;
+use memchr::memmem;
+
+/// How bytes become text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Charset {
+    /// UTF-8 or ASCII, or nothing is said: as they are.
+    Utf8,
+    /// ISO 8859-1 and the like: as they are where all are ASCII.
+    Latin,
+    /// Another one, or servers may disagree about which.
+    Other,
+}
+
+impl Charset {
+    /// What a Content-Type's parameters say, the first `;` included.
+    pub(super) fn of(text: &[u8]) -> Charset {
+        if !mentioned(text) {
+            return Charset::Utf8;
+        }
+        let mut found = None;
+        // There are servers that go by the first place where the word occurs.
+        let read = parameters(text, |name, value| {
+            if name.eq_ignore_ascii_case(b"charset") {
+                return found.replace(Charset::named(value)).is_none().then_some(());
+            }
+            (!mentioned(name) && !mentioned(value)).then_some(())
+        });
+        read.and(found).unwrap_or(Charset::Other)
+    }
+
+    /// The one with this name.
+    pub(super) fn named(name: &[u8]) -> Charset {
+        let is_one_of =
+            |names: &[&str]| names.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
+        if is_one_of(&["utf-8", "utf8", "us-ascii", "ascii"]) {
+            Charset::Utf8
+        } else if is_one_of(&["iso-8859-1", "iso-8859-15", "windows-1252", "latin1"]) {
+            Charset::Latin
+        } else {
+            Charset::Other
+        }
+    }
+
+    /// Whether these bytes are the same text to whoever reads them as UTF-8.
+    pub(super) fn agrees_on(self, bytes: &[u8]) -> bool {
+        match self {
+            Charset::Utf8 => true,
+            Charset::Latin => bytes.is_ascii(),
+            Charset::Other => false,
+        }
+    }
+}
+
+fn mentioned(text: &[u8]) -> bool {
+    memmem::find(&text.to_ascii_lowercase(), b"charset").is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_charset_that_all_readers_find_counts() {
+        for (text, charset) in [
+            ("", Charset::Utf8),
+            ("; odata=verbose", Charset::Utf8),
+            ("; charset", Charset::Other),
+            ("; charset=utf-8", Charset::Utf8),
+            (";CHARSET=\"UTF-8\"; x=y", Charset::Utf8),
+            ("; charset=ISO-8859-1", Charset::Latin),
+            ("; charset=utf-7", Charset::Other),
+            ("; charset=", Charset::Other),
+            ("; charset=utf-8; charset=utf-8", Charset::Other),
+            ("; charset=utf-8; charset=utf-7", Charset::Other),
+            ("; x=\"; charset=utf-7\"; charset=utf-8", Charset::Other),
+            ("; xcharset=utf-7", Charset::Other),
+            ("; charset*=utf-7''x", Charset::Other),
+            ("; charset='utf-8'", Charset::Other),
+            ("; charset=utf-8 x", Charset::Other),
+        ] {
+            assert_eq!(Charset::of(text.as_bytes()), charset, "{text}");
+        }
+    }
+}
