@@ -205,6 +205,8 @@ impl Connection {
             }
             Receiving::Ended if self.leg.is_some() => self.last_response = true,
             Receiving::Head if self.plain.is_empty() && !self.is_handshaking() => self.end_orderly(io, ""),
+            // Who only looks whether somebody listens is nothing to tell of.
+            _ if self.in_pos == 0 && self.raw.is_empty() => self.end_abruptly(io, ""),
             _ => self.end_abruptly(io, "client_gone"),
         }
     }

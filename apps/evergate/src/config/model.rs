@@ -304,7 +304,7 @@ pub struct Pool {
     pub keep_alive_idle_max: usize,
     /// How long they are kept.
     pub keep_alive_idle: Duration,
-    /// Further servers tried for a request that was certainly not executed.
+    /// How often a request is tried again that was not executed, or may be executed twice.
     pub retries: u32,
     /// Longest TCP and TLS connect.
     pub connect_timeout: Duration,

@@ -74,7 +74,7 @@ pub(super) static POOL: Section = Section {
             "retries",
             Kind::Integer(0, 10),
             "2",
-            "Further servers tried when a request was certainly not executed (connect failed, or nothing was sent).",
+            "How often a request is tried again, at another server where there is one: one of which nothing was sent, or whose method is idempotent (RFC 9110) and whose response has not begun.",
         ),
         with_default(
             "connect_timeout_ms",

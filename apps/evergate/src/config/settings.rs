@@ -1,6 +1,7 @@
 //! Checks of what concerns the whole process: node, timeouts, limits, logs, admin.
 
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::address;
@@ -39,8 +40,17 @@ pub(super) fn node(raw: &RawNode, checks: &mut Checks<'_>) -> Node {
         workers: raw.workers.and_then(NonZeroUsize::new),
         user: raw.user.clone(),
         group: raw.group.clone(),
-        pid_file: raw.pid_file.as_deref().map(|p| checks.path(p)),
+        pid_file: raw.pid_file.as_deref().and_then(|path| pid_file(path, checks)),
     }
+}
+
+fn pid_file(path: &str, checks: &mut Checks<'_>) -> Option<PathBuf> {
+    if path.is_empty() {
+        let at = KeyPath::root().key("node").key("pid_file");
+        checks.report.error(&at, "the path is empty", "write the path of a file, or remove `pid_file`");
+        return None;
+    }
+    Some(checks.path(path))
 }
 
 pub(super) fn timeouts(raw: &RawTimeouts, checks: &mut Checks<'_>) -> Timeouts {

@@ -28,6 +28,7 @@ fn a_file_that_does_not_fit_the_schema_is_refused_at_the_place_with_advice() {
             "did you mean `expect_status`?",
         ),
         ("{L}{C}{P}[[rules]]\nname = \"r\"\n@@wehn = \"true\"\n", "rules[0].wehn", "did you mean `when`?"),
+        ("{L}{C}{P}[node]\npid_file = @@\"\"\n", "node.pid_file", "remove `pid_file`"),
         // Types.
         ("{L}{C}{P}[node]\nworkers = @@\"4\"\n", "node.workers", "write `workers = 4`"),
         (

@@ -318,3 +318,16 @@ fn a_server_that_does_not_get_all_that_was_to_be_said_gets_an_rst() {
         assert_eq!((rig.legs[&1].released, rig.legs[&1].reset), (Some(false), true));
     });
 }
+
+#[test]
+fn who_only_looks_whether_somebody_listens_leaves_no_line() {
+    for listener in [setup::HTTP, setup::HTTPS] {
+        let mut rig = Rig::new(&snapshot(|_| {}), listener, Peer::plain());
+        rig.cut_client();
+        assert!(rig.closed.is_some() && rig.logs.is_empty());
+    }
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
+    rig.wire(&[22, 3, 1]);
+    rig.cut_client();
+    assert_eq!(rig.logs[0].reason, "client_gone");
+}
