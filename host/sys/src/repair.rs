@@ -42,18 +42,24 @@ pub struct Stamp {
     pub at_ms: u64,
 }
 
+/// What one node takes for a moment, another takes for an earlier one by so much at most, while a connection between them is made ..
+const CLOCKS_DIFFER_MS: u64 = 1000;
+/// .. and clocks run apart by one part in so many, at most: no crystal is worse.
+const CLOCKS_DRIFT: u64 = 2000;
+
 impl Stamp {
-    /// What the stamp has become at `now_ms`, `slack_ms` ahead to make up for clocks that differ. Clocks that run
-    /// backwards are taken to stand still: a peer drops segments with older stamps than it has seen.
-    pub fn at(self, now_ms: u64, slack_ms: u64) -> u32 {
-        let elapsed_ms = now_ms.saturating_sub(self.at_ms) + slack_ms;
-        let ticks = if self.value & 1 == 0 { elapsed_ms } else { elapsed_ms.wrapping_mul(1000) };
+    /// What the stamp has become at `now_ms`, or later: whoever took it may have had another clock, and a peer drops segments
+    /// with older stamps than it has seen. Clocks that run backwards are taken to stand still.
+    pub fn at(self, now_ms: u64) -> u32 {
+        let elapsed_ms = now_ms.saturating_sub(self.at_ms);
+        let latest_ms = elapsed_ms + elapsed_ms / CLOCKS_DRIFT + CLOCKS_DIFFER_MS;
+        let ticks = if self.value & 1 == 0 { latest_ms } else { latest_ms.wrapping_mul(1000) };
         (self.value.wrapping_add(ticks as u32).wrapping_add(1) & !1) | (self.value & 1)
     }
 
     /// The stamp to continue with: [`Stamp::at`], but later than `seen`, the newest that the peer echoed.
-    pub fn after(self, now_ms: u64, slack_ms: u64, seen: u32) -> u32 {
-        let value = self.at(now_ms, slack_ms);
+    pub fn after(self, now_ms: u64, seen: u32) -> u32 {
+        let value = self.at(now_ms);
         if value.wrapping_sub(seen) as i32 > 0 {
             return value;
         }
@@ -288,14 +294,36 @@ mod tests {
     fn stamps_only_move_forward_and_keep_their_unit() {
         for unit in [0, 1] {
             let stamp = Stamp { value: 0xffff_fff0 | unit, at_ms: 1_000_000 };
-            for (now_ms, slack_ms) in [(1_000_000, 0), (999_000, 0), (1_000_001, 0), (1_005_000, 100)] {
-                let value = stamp.at(now_ms, slack_ms);
+            for now_ms in [1_000_000, 999_000, 1_000_001, 1_005_000] {
+                let value = stamp.at(now_ms);
                 assert!(value.wrapping_sub(stamp.value) as i32 >= 0, "{stamp:?} at {now_ms}: {value}");
                 assert_eq!(value & 1, unit);
                 let seen = value.wrapping_add(5);
-                let after = stamp.after(now_ms, slack_ms, seen);
+                let after = stamp.after(now_ms, seen);
                 assert!(after.wrapping_sub(seen) as i32 > 0, "{after} is not after {seen}");
                 assert_eq!(after & 1, unit);
+            }
+        }
+    }
+
+    /// Nodes go on with a connection one after the other, each from what the one before told it.
+    #[test]
+    fn stamps_move_forward_through_nodes_whose_clocks_differ() {
+        let hour_ms = 3_600_000;
+        for (delay_ms, slow_ppm) in [(0, 0), (1000, 0), (0, 450), (900, 450)] {
+            // Of a node's clock that shows `ahead` at a moment; the next one's is slower.
+            let mut told = Stamp { value: 2_000, at_ms: 50_000_000 };
+            let mut began_ms = 0; // by the true clock
+            for _ in 0..4 {
+                let dies_ms = began_ms + 5 * hour_ms;
+                let newest = told.value.wrapping_add((dies_ms - began_ms) as u32); // what its kernel said last
+                // The next node takes all times of the channel for later than they are, and its own clock is slow.
+                let heard = Stamp { at_ms: told.at_ms + delay_ms, ..told };
+                let elapsed_ms = (dies_ms - began_ms) - (dies_ms - began_ms) * slow_ppm / 1_000_000;
+                let now_ms = told.at_ms + elapsed_ms;
+                let value = heard.at(now_ms);
+                assert!(value.wrapping_sub(newest) as i32 >= 0, "{value} after {newest}");
+                (told, began_ms) = (Stamp { value, at_ms: now_ms }, dies_ms);
             }
         }
     }

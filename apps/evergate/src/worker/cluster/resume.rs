@@ -15,7 +15,7 @@ use crate::worker::{Pulse, Worker};
 use evergate_bpf::{Flow, Heard, Leases, Restored, Slot, ahead_max};
 use evergate_cluster::{Bucket, MemberSet, Role};
 use evergate_mirror::{ConnectionId, Held, LegFacts, Phase};
-use evergate_sys::{Probe, Restore, Restoring, Stamp, TcpFacts};
+use evergate_sys::{Probe, Restore, Restoring, TcpFacts};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -30,8 +30,6 @@ const PROBES: usize = 20;
 const PROBE_EVERY: Duration = Duration::from_millis(2);
 /// How far below the mirrored position a probe acknowledges: what it says must be nothing new.
 const PROBE_BELOW: u32 = 256 << 10;
-/// Clocks of nodes may differ by so much without stamps going back.
-const STAMP_SLACK_MS: u64 = 100;
 
 /// One leg on its way to a socket.
 pub(super) struct Leg {
@@ -111,8 +109,8 @@ impl Leg {
     fn stamp(&self, now_ms: u64) -> Option<u32> {
         let seen = self.heard.map_or(0, |heard| heard.timestamps.1);
         self.tcp.stamp.map(|stamp| match self.heard {
-            Some(_) => stamp.after(now_ms, STAMP_SLACK_MS, seen),
-            None => Stamp::at(stamp, now_ms, STAMP_SLACK_MS),
+            Some(_) => stamp.after(now_ms, seen),
+            None => stamp.at(now_ms),
         })
     }
 
@@ -191,6 +189,8 @@ impl Leg {
     /// Gate first, then the socket, still asleep.
     fn build(&mut self, cluster: &Cluster, now_ms: u64) -> anyhow::Result<()> {
         let restored = self.restored(cluster, now_ms);
+        // Whoever goes on after this node begins from what is said from now on.
+        self.facts.timestamp = restored.timestamps.map(|(own, _)| (own, now_ms));
         let slot = self.slot.take().ok_or_else(|| anyhow::anyhow!("no slot"))?;
         let slot = cluster.gate.restore_again(slot, &restored);
         slot.set_asleep(true);
