@@ -1,6 +1,8 @@
 //! Mirror channels whose other end is gone without a word.
 
 use crate::world::{World, eventually, privileged, settled};
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
 /// The dead node's kernel has acknowledged everything, so nothing of ours is repeated, and its RST is lost.
@@ -32,4 +34,47 @@ fn a_channel_on_which_nobody_answers_is_made_anew() {
     world.switch.run(|| assert!(Command::new("nft").args(["flush", "ruleset"]).status().unwrap().success()));
     let second = world.start(2, &config);
     settled(&[first, second]);
+}
+
+/// What clients have said without its server having it is mirrored whole: here more than may wait for one backup.
+#[test]
+fn a_backup_is_filled_with_more_than_its_channel_may_hold() {
+    const CLIENTS: usize = 80;
+    const SAID: usize = 1_000_000;
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let rule = "[[rules]]\nname = \"late\"\nwhen = 'json(\"/last\") == \"x\"'\ndeny = 403\n";
+    let config = world
+        .config(&World::entries(2), "")
+        .replace("workers = 2", "workers = 1")
+        .replace("protocol = \"tcp\"", "protocol = \"http\"\nlimits = { body_prefix_bytes = 2000000 }");
+    let config = format!("{rule}{config}");
+    let first = world.start(1, &config);
+    first.eventually("is alone", |status| status.buckets.owned == 1024);
+    let at = SocketAddr::new(world.family.address(), 8080);
+    let clients: Vec<TcpStream> = world.switch.run(move || {
+        let client = |_| {
+            let mut client = TcpStream::connect(at).unwrap();
+            let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1500000\r\n\r\n";
+            client.write_all(format!("{head}[{}", " ".repeat(SAID)).as_bytes()).unwrap();
+            client
+        };
+        (0..CLIENTS).map(client).collect()
+    });
+    eventually("all of it is acknowledged, and so part of what backups are told", || {
+        let sockets = world.switch.run(|| {
+            Command::new("ss").args(["-tnH", "state", "established", "dport = :8080"]).output().unwrap()
+        });
+        let text = String::from_utf8_lossy(&sockets.stdout).into_owned();
+        let waits = |line: &str| line.split_whitespace().nth(1) != Some("0");
+        (text.lines().count() == CLIENTS && !text.lines().any(waits)).then_some(())
+    });
+    let second = world.start(2, &config);
+    let nodes = [first, second];
+    for status in settled(&nodes) {
+        assert_eq!(status.counts.channels_lost, 0, "{:?}", status.counts);
+    }
+    drop(clients);
 }

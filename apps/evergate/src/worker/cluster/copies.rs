@@ -22,6 +22,10 @@ const LONG_SPAN: Micros = Micros::from_ms(2);
 const WAITING_BYTES_MAX: usize = 16_384;
 /// Between two attempts to make a channel.
 const RETRY: Micros = Micros::from_ms(50);
+/// With so many bytes of a channel unsent the copies that are yet to be filled over it wait, for so long at a time: what is
+/// decided meanwhile goes the same way, and a channel with too much counts as dead.
+const FILLED_AHEAD: usize = 4 << 20;
+const FILLED_AFTER: Micros = Micros::from_ms(2);
 /// A channel that breaks twice within this time is not tried a third time before the cluster has decided what follows.
 const BREAKS_AGAIN: Micros = Micros::from_ms(10_000);
 
@@ -186,11 +190,16 @@ impl Worker {
         }
     }
 
-    /// Everything about a bucket for a backup that knows nothing: what is said afterwards follows it.
+    /// Everything about a bucket for a backup that knows nothing: what is said afterwards follows it. A channel that has much
+    /// to say takes it later, as one that was made anew.
     pub(super) fn tell_everything(&mut self, bucket: Bucket, node: NodeId) {
         let Some(cluster) = &mut self.cluster else { return };
         let peer = (node, cluster.worker_of(bucket));
         let Some(outgoing) = cluster.outgoing.get_mut(&peer) else { return };
+        if outgoing.feed.unsent().len() >= FILLED_AHEAD {
+            cluster.channels_at = cluster.channels_at.min(self.now + FILLED_AFTER);
+            return outgoing.follow(bucket, false);
+        }
         outgoing.follow(bucket, true);
         outgoing.begin_anew(bucket);
         let mut frames = Vec::new();
