@@ -130,5 +130,22 @@ pub fn wall_clock_s() -> u64 {
 pub fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = text.split(' ').nth(1).and_then(|field| field.parse().ok()).unwrap_or(0);
-    pages * 4096
+    // SAFETY: no pointers are passed.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    pages * u64::try_from(page_bytes).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resident_memory_is_what_the_kernel_says_whatever_its_pages() {
+        let text = std::fs::read_to_string("/proc/self/status").unwrap();
+        let kilobytes = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let kilobytes: u64 = kilobytes.trim().trim_end_matches(" kB").parse().unwrap();
+        // Other tests allocate meanwhile; pages of 16 KiB and more are not mistaken for ones of 4.
+        let resident = resident_bytes();
+        assert!((kilobytes * 512..kilobytes * 2048).contains(&resident), "{resident} {kilobytes}");
+    }
 }
