@@ -330,8 +330,7 @@ impl Daemon {
         }
         for (name, (handle, file, every)) in self.keep.tickets() {
             let last = rotated_unix_s.entry(name.to_owned()).or_insert(now_unix_s);
-            if file.is_none() && now_unix_s.saturating_sub(*last) >= every.as_secs().max(1) {
-                *last = now_unix_s;
+            if file.is_none() && is_due(last, now_unix_s, every.as_secs().max(1)) {
                 handle.replace(handle.current().rotated(now_unix_s));
             }
         }
@@ -393,6 +392,17 @@ impl Daemon {
             writer.finish();
         }
     }
+}
+
+/// Whether so many seconds have passed since `last`, which then is now. A clock that was ahead once must not stop it until
+/// the time is there again.
+fn is_due(last: &mut u64, now: u64, every: u64) -> bool {
+    *last = now.min(*last);
+    let due = now - *last >= every;
+    if due {
+        *last = now;
+    }
+    due
 }
 
 /// Descriptors beside those of connections, roughly: listeners, workers, checks, idle connections to servers.
@@ -538,6 +548,13 @@ impl Drop for End {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_rotate_on_after_the_clock_was_ahead() {
+        let mut last = 5000;
+        let due = [1000, 1059, 1060, 1061, 1120].map(|now| is_due(&mut last, now, 60));
+        assert_eq!(due, [false, false, true, false, true]);
+    }
 
     #[test]
     fn a_limit_that_nobody_set_is_told_of_only_where_little_can_be_had() {
