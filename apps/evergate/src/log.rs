@@ -6,6 +6,7 @@
 
 use crate::control::message;
 use evergate_connection::{Connection, RequestLog};
+use evergate_sys::Patient;
 use serde::Serialize;
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -197,7 +198,7 @@ fn write_all(batches: &Receiver<Vec<u8>>, output: &mut Output, reopen: &AtomicBo
 
 struct Output {
     target: Target,
-    file: File,
+    file: Patient,
     lost: Arc<AtomicU64>,
     /// When the file is to be opened anew, if it is.
     reopen_at: Option<Instant>,
@@ -292,12 +293,13 @@ impl Output {
     }
 }
 
-fn open(target: &Target) -> io::Result<File> {
-    match target {
+fn open(target: &Target) -> io::Result<Patient> {
+    let file = match target {
         // Not through the library's buffer: what it holds back when writing fails would be counted as written.
-        Target::Stdout => Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
-        Target::File(path) => OpenOptions::new().create(true).append(true).open(path),
-    }
+        Target::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?),
+        Target::File(path) => OpenOptions::new().create(true).append(true).open(path)?,
+    };
+    Ok(Patient(file))
 }
 
 impl fmt::Display for Target {
@@ -325,7 +327,7 @@ mod tests {
         output.write(b"{3}\n");
         assert_eq!((output.lost.load(Ordering::Relaxed), output.failing), (3, 3));
         // Room again.
-        output.file = File::create("/dev/null").unwrap();
+        output.file = Patient(File::create("/dev/null").unwrap());
         output.write(b"{4}\n");
         assert_eq!((output.lost.load(Ordering::Relaxed), output.failing), (3, 0));
     }
@@ -334,7 +336,7 @@ mod tests {
     fn a_line_that_was_cut_off_spoils_no_other() {
         let (reader, writer) = io::pipe().unwrap();
         let mut output = full();
-        output.file = File::from(std::os::fd::OwnedFd::from(writer));
+        output.file = Patient(File::from(std::os::fd::OwnedFd::from(writer)));
         output.write(b"{1}\n{2");
         assert!(output.is_torn);
         output.write(b"{3}\n");
