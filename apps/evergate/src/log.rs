@@ -1,8 +1,8 @@
 //! The access log: one JSON object a line, written by a thread of its own so that a slow disk stalls no worker.
 //!
-//! Bound: a worker that is so many batches ahead of the writer loses lines. What cannot be written is lost too: a full disk
-//! must not stop the switch. All of them are counted, and of trouble with the file the operator is told when it begins and
-//! when it is over, not with every line.
+//! Bound: workers that are so many batches or bytes ahead of the writer lose lines. What cannot be written is lost too: a
+//! full disk must not stop the switch. All of them are counted, and of trouble with the file the operator is told when it
+//! begins and when it is over, not with every line. The end waits for the writer for a moment only.
 
 use crate::control::message;
 use evergate_connection::{Connection, RequestLog};
@@ -14,13 +14,15 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Batches that may wait for the writer.
 const BATCHES_MAX: usize = 1024;
+/// Their memory, in bytes. Clients choose how long a line is.
+const BYTES_MAX: usize = 16 << 20;
 /// A file that could not be opened anew is tried again with the first line after this long.
 const REOPEN_AGAIN: Duration = Duration::from_secs(1);
 
@@ -73,12 +75,44 @@ struct Tls<'a> {
     resumed: bool,
 }
 
+/// Lines of one turn of a worker's loop.
+#[derive(Debug, Default)]
+struct Batch {
+    text: Vec<u8>,
+    lines: u64,
+}
+
+/// What waits for the writer, the batch that it writes included.
+#[derive(Debug, Default)]
+struct Backlog {
+    bytes: AtomicUsize,
+    lines: AtomicU64,
+}
+
+impl Backlog {
+    /// Whether there is room for a batch, which then is counted.
+    fn add(&self, batch: &Batch) -> bool {
+        let bytes = batch.text.capacity();
+        let has_room = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= BYTES_MAX;
+        self.lines.fetch_add(batch.lines, Ordering::Relaxed);
+        if !has_room {
+            self.remove(batch);
+        }
+        has_room
+    }
+
+    fn remove(&self, batch: &Batch) {
+        self.bytes.fetch_sub(batch.text.capacity(), Ordering::Relaxed);
+        self.lines.fetch_sub(batch.lines, Ordering::Relaxed);
+    }
+}
+
 /// A worker's end: lines of one turn of its loop are sent as one batch.
 #[derive(Debug)]
 pub struct LineSender {
-    batch: Vec<u8>,
-    lines: u64,
-    to_writer: SyncSender<Vec<u8>>,
+    batch: Batch,
+    backlog: Arc<Backlog>,
+    to_writer: SyncSender<Batch>,
 }
 
 impl LineSender {
@@ -114,21 +148,27 @@ impl LineSender {
             audit: log.audit,
             class: log.class.as_deref(),
         };
-        if serde_json::to_writer(&mut self.batch, &line).is_ok() {
-            self.batch.push(b'\n');
-            self.lines += 1;
+        if serde_json::to_writer(&mut self.batch.text, &line).is_ok() {
+            self.batch.text.push(b'\n');
+            self.batch.lines += 1;
         }
     }
 
     /// Sends the batch; the number of lines lost because the writer is behind.
     pub fn flush(&mut self) -> u64 {
-        if self.batch.is_empty() {
+        if self.batch.text.is_empty() {
             return 0;
         }
-        let lines = std::mem::take(&mut self.lines);
-        match self.to_writer.try_send(std::mem::take(&mut self.batch)) {
+        let batch = std::mem::take(&mut self.batch);
+        if !self.backlog.add(&batch) {
+            return batch.lines;
+        }
+        match self.to_writer.try_send(batch) {
             Ok(()) => 0,
-            Err(_) => lines,
+            Err(TrySendError::Full(batch) | TrySendError::Disconnected(batch)) => {
+                self.backlog.remove(&batch);
+                batch.lines
+            }
         }
     }
 }
@@ -142,7 +182,8 @@ fn now_s() -> f64 {
 /// The writer's thread.
 #[derive(Debug)]
 pub struct Writer {
-    to_writer: SyncSender<Vec<u8>>,
+    to_writer: SyncSender<Batch>,
+    backlog: Arc<Backlog>,
     reopen: Arc<AtomicBool>,
     lost: Arc<AtomicU64>,
     thread: JoinHandle<()>,
@@ -151,20 +192,27 @@ pub struct Writer {
 impl Writer {
     /// Starts writing to `target`, which must be writable.
     pub fn start(target: &Target) -> io::Result<Writer> {
-        let lost = Arc::new(AtomicU64::new(0));
-        let mut output = Output::open(target, lost.clone())?;
+        Writer::start_with(Output::open(target, Arc::default())?)
+    }
+
+    fn start_with(mut output: Output) -> io::Result<Writer> {
+        let lost = output.lost.clone();
         let (to_writer, batches) = sync_channel(BATCHES_MAX);
-        let reopen = Arc::new(AtomicBool::new(false));
-        let asked = reopen.clone();
+        let (backlog, reopen) = (Arc::new(Backlog::default()), Arc::new(AtomicBool::new(false)));
+        let (waiting, asked) = (backlog.clone(), reopen.clone());
         let thread = std::thread::Builder::new()
             .name("access-log".to_owned())
-            .spawn(move || write_all(&batches, &mut output, &asked))?;
-        Ok(Writer { to_writer, reopen, lost, thread })
+            .spawn(move || write_all(&batches, &mut output, &waiting, &asked))?;
+        Ok(Writer { to_writer, backlog, reopen, lost, thread })
     }
 
     /// An end for one worker.
     pub fn sender(&self) -> LineSender {
-        LineSender { batch: Vec::new(), lines: 0, to_writer: self.to_writer.clone() }
+        LineSender {
+            batch: Batch::default(),
+            backlog: self.backlog.clone(),
+            to_writer: self.to_writer.clone(),
+        }
     }
 
     /// Opens the file anew before the next line.
@@ -184,7 +232,7 @@ impl Writer {
     }
 }
 
-fn write_all(batches: &Receiver<Vec<u8>>, output: &mut Output, reopen: &AtomicBool) {
+fn write_all(batches: &Receiver<Batch>, output: &mut Output, backlog: &Backlog, reopen: &AtomicBool) {
     while let Ok(batch) = batches.recv() {
         if reopen.swap(false, Ordering::Relaxed) {
             output.reopen_at = Some(Instant::now());
@@ -192,7 +240,8 @@ fn write_all(batches: &Receiver<Vec<u8>>, output: &mut Output, reopen: &AtomicBo
         if output.reopen_at.is_some_and(|at| Instant::now() >= at) {
             output.reopen();
         }
-        output.write(&batch);
+        output.write(&batch.text);
+        backlog.remove(&batch);
     }
 }
 
@@ -314,6 +363,25 @@ impl fmt::Display for Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_beyond_the_bytes_that_may_wait_for_the_writer_are_lost() {
+        let (to_writer, batches) = sync_channel(BATCHES_MAX);
+        let mut sender = LineSender { batch: Batch::default(), backlog: Arc::default(), to_writer };
+        let mut lost_of = |bytes: usize| {
+            sender.batch = Batch { text: vec![b'\n'; bytes], lines: 3 };
+            sender.flush()
+        };
+        assert_eq!((lost_of(BYTES_MAX - 1), lost_of(2), lost_of(1)), (0, 3, 0));
+        let backlog = sender.backlog.clone();
+        assert_eq!(backlog.lines.load(Ordering::Relaxed), 6);
+        drop(sender);
+        let mut output = full();
+        output.file = Patient(File::create("/dev/null").unwrap());
+        write_all(&batches, &mut output, &backlog, &AtomicBool::new(false));
+        let left = (backlog.bytes.load(Ordering::Relaxed), backlog.lines.load(Ordering::Relaxed));
+        assert_eq!(left, (0, 0));
+    }
 
     fn full() -> Output {
         let target = Target::File("/dev/full".into());
