@@ -4,7 +4,6 @@ use crate::assemble::{Assembled, Keepsakes, assemble};
 use crate::bind::{bind, bind_all};
 use crate::cluster::{self, Ground};
 use crate::config::Config;
-use crate::config::model::AccessLog;
 use crate::control::message;
 use crate::handover::{Inheritance, Offer, Offered, OfferedServer, Progress};
 use crate::log::{Target, Writer};
@@ -105,17 +104,9 @@ impl Daemon {
                 (std::mem::take(bound), std::mem::take(listeners), std::mem::take(streams))
             }
         };
-        let writer = match &config.logs.access {
-            AccessLog::Off => None,
-            AccessLog::Stdout => Some(Writer::start(&Target::Stdout)?),
-            AccessLog::File(path) => {
-                let target = Target::File(path.clone());
-                Some(
-                    Writer::start(&target)
-                        .with_context(|| format!("cannot open access log {}", path.display()))?,
-                )
-            }
-        };
+        let writer = Target::of(&config.logs.access)
+            .map(|to| Writer::start(&to).with_context(|| format!("cannot open access log {to}")))
+            .transpose()?;
         // A process that inherits was started by one that has done so.
         if let Some(user) = config.node.user.as_ref().filter(|_| is_first) {
             evergate_sys::drop_privileges(user, config.node.group.as_deref()).with_context(|| {
@@ -374,8 +365,8 @@ impl Daemon {
         self.workers.iter().all(WorkerHandle::is_finished)
     }
 
-    /// Ends what is left and waits for the workers and the log.
-    pub fn stop(mut self) {
+    /// Ends what is left and waits for the workers. The access log's writer may have lines left, and is to be finished.
+    pub fn stop(mut self) -> Option<Writer> {
         // First: another node goes on with what is closed here.
         if let Some(Err(error)) = self.cluster.take().map(cluster::Running::stop) {
             crate::control::message::error(format_args!("the agent of the cluster has ended: {error}"));
@@ -388,9 +379,7 @@ impl Daemon {
                 let _ = thread.join();
             }
         }
-        if let Some(writer) = self.writer.take() {
-            writer.finish();
-        }
+        self.writer.take()
     }
 }
 

@@ -4,6 +4,7 @@
 //! full disk must not stop the switch. All of them are counted, and of trouble with the file the operator is told when it
 //! begins and when it is over, not with every line. The end waits for the writer for a moment only.
 
+use crate::config::model::AccessLog;
 use crate::control::message;
 use evergate_connection::{Connection, RequestLog};
 use evergate_sys::Patient;
@@ -15,8 +16,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Batches that may wait for the writer.
@@ -26,6 +26,9 @@ const BYTES_MAX: usize = 16 << 20;
 /// A file that could not be opened anew is tried again with the first line after this long.
 const REOPEN_AGAIN: Duration = Duration::from_secs(1);
 
+/// How long the end of the process waits for what is left to be written.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Where lines go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -33,6 +36,17 @@ pub enum Target {
     Stdout,
     /// A file, opened anew on request so that it can be rotated.
     File(PathBuf),
+}
+
+impl Target {
+    /// Where a configuration wants them, if anywhere.
+    pub fn of(access: &AccessLog) -> Option<Target> {
+        match access {
+            AccessLog::Off => None,
+            AccessLog::Stdout => Some(Target::Stdout),
+            AccessLog::File(path) => Some(Target::File(path.clone())),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -182,11 +196,13 @@ fn now_s() -> f64 {
 /// The writer's thread.
 #[derive(Debug)]
 pub struct Writer {
+    target: Target,
     to_writer: SyncSender<Batch>,
     backlog: Arc<Backlog>,
     reopen: Arc<AtomicBool>,
     lost: Arc<AtomicU64>,
-    thread: JoinHandle<()>,
+    /// Hears nothing until the thread has ended.
+    ended: Receiver<()>,
 }
 
 impl Writer {
@@ -196,14 +212,16 @@ impl Writer {
     }
 
     fn start_with(mut output: Output) -> io::Result<Writer> {
-        let lost = output.lost.clone();
+        let (target, lost) = (output.target.clone(), output.lost.clone());
         let (to_writer, batches) = sync_channel(BATCHES_MAX);
         let (backlog, reopen) = (Arc::new(Backlog::default()), Arc::new(AtomicBool::new(false)));
         let (waiting, asked) = (backlog.clone(), reopen.clone());
-        let thread = std::thread::Builder::new()
-            .name("access-log".to_owned())
-            .spawn(move || write_all(&batches, &mut output, &waiting, &asked))?;
-        Ok(Writer { to_writer, backlog, reopen, lost, thread })
+        let (end, ended) = channel::<()>();
+        std::thread::Builder::new().name("access-log".to_owned()).spawn(move || {
+            let _end = end;
+            write_all(&batches, &mut output, &waiting, &asked);
+        })?;
+        Ok(Writer { target, to_writer, backlog, reopen, lost, ended })
     }
 
     /// An end for one worker.
@@ -225,10 +243,24 @@ impl Writer {
         self.lost.clone()
     }
 
-    /// Waits until every line is written; all senders must be gone.
-    pub fn finish(self) {
+    /// Where the lines go.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Waits until every line is written, but not longer than this; all senders must be gone. A pipe that nobody reads keeps
+    /// the thread until the process ends, and what is left is lost.
+    pub fn finish(self, patience: Duration) {
         drop(self.to_writer);
-        let _ = self.thread.join();
+        if self.ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+            let lines = self.backlog.lines.load(Ordering::Relaxed);
+            self.lost.fetch_add(lines, Ordering::Relaxed);
+            message::warning(format_args!(
+                "access log: {} takes nothing any more: the last {lines} lines are lost; let something read it that lives \
+                 longer than this process, or set logs.access to a file",
+                self.target
+            ));
+        }
     }
 }
 
@@ -398,6 +430,22 @@ mod tests {
         output.file = Patient(File::create("/dev/null").unwrap());
         output.write(b"{4}\n");
         assert_eq!((output.lost.load(Ordering::Relaxed), output.failing), (3, 0));
+    }
+
+    #[test]
+    fn a_writer_that_is_stuck_is_not_waited_for_and_what_is_left_is_lost() {
+        let (reader, writer) = io::pipe().unwrap();
+        let mut output = full();
+        output.file = Patient(File::from(std::os::fd::OwnedFd::from(writer)));
+        let writer = Writer::start_with(output).unwrap();
+        let mut sender = writer.sender();
+        sender.batch = Batch { text: vec![b'\n'; 1 << 20], lines: 1 << 20 }; // more than any pipe holds
+        assert_eq!(sender.flush(), 0);
+        drop(sender);
+        let lost = writer.lost();
+        writer.finish(Duration::from_millis(1));
+        assert_eq!(lost.load(Ordering::Relaxed), 1 << 20);
+        drop(reader); // ends the thread
     }
 
     #[test]
