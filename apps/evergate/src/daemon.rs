@@ -301,6 +301,11 @@ impl Daemon {
         self.writer.as_ref().map(Writer::lost).unwrap_or_default()
     }
 
+    /// Whether the access log goes elsewhere than the configuration in force says: that cannot change while running.
+    pub fn logs_elsewhere(&self) -> bool {
+        Target::of(&self.config.logs.access).as_ref() != self.writer.as_ref().map(Writer::target)
+    }
+
     /// Opens the access log anew, after it was rotated.
     pub fn reopen_logs(&self) {
         if let Some(writer) = &self.writer {
