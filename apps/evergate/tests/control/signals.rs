@@ -136,6 +136,19 @@ fn a_standard_output_that_nobody_reads_does_not_keep_the_node() {
 }
 
 #[test]
+fn a_standard_error_that_nobody_reads_stops_neither_clients_nor_operators_nor_the_end() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let (mut node, unread) = Node::start_unheard(&folder, &plain(&port, &demo.addresses));
+    for command in ["drain", "ready"] {
+        assert_eq!(node.cli(&["servers", command, "web/s0"]).code, Some(0));
+    }
+    assert_eq!(get(port.address(), "/").0, 200);
+    node.signal("TERM");
+    assert_eq!(node.wait().code(), Some(0));
+    drop(unread);
+}
+
+#[test]
 fn the_service_manager_hears_of_start_reload_and_stop() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let manager = ServiceManager::new(&folder);
