@@ -4,7 +4,6 @@ use crate::assemble::{Assembled, Keepsakes, assemble};
 use crate::bind::{bind, bind_all};
 use crate::cluster::{self, Ground};
 use crate::config::Config;
-use crate::config::model::AccessLog;
 use crate::control::message;
 use crate::handover::{Inheritance, Offer, Offered, OfferedServer, Progress};
 use crate::log::{Target, Writer};
@@ -105,17 +104,9 @@ impl Daemon {
                 (std::mem::take(bound), std::mem::take(listeners), std::mem::take(streams))
             }
         };
-        let writer = match &config.logs.access {
-            AccessLog::Off => None,
-            AccessLog::Stdout => Some(Writer::start(&Target::Stdout)?),
-            AccessLog::File(path) => {
-                let target = Target::File(path.clone());
-                Some(
-                    Writer::start(&target)
-                        .with_context(|| format!("cannot open access log {}", path.display()))?,
-                )
-            }
-        };
+        let writer = Target::of(&config.logs.access)
+            .map(|to| Writer::start(&to).with_context(|| format!("cannot open access log {to}")))
+            .transpose()?;
         // A process that inherits was started by one that has done so.
         if let Some(user) = config.node.user.as_ref().filter(|_| is_first) {
             evergate_sys::drop_privileges(user, config.node.group.as_deref()).with_context(|| {
@@ -310,6 +301,11 @@ impl Daemon {
         self.writer.as_ref().map(Writer::lost).unwrap_or_default()
     }
 
+    /// Whether the access log goes elsewhere than the configuration in force says: that cannot change while running.
+    pub fn logs_elsewhere(&self) -> bool {
+        Target::of(&self.config.logs.access).as_ref() != self.writer.as_ref().map(Writer::target)
+    }
+
     /// Opens the access log anew, after it was rotated.
     pub fn reopen_logs(&self) {
         if let Some(writer) = &self.writer {
@@ -330,8 +326,7 @@ impl Daemon {
         }
         for (name, (handle, file, every)) in self.keep.tickets() {
             let last = rotated_unix_s.entry(name.to_owned()).or_insert(now_unix_s);
-            if file.is_none() && now_unix_s.saturating_sub(*last) >= every.as_secs().max(1) {
-                *last = now_unix_s;
+            if file.is_none() && is_due(last, now_unix_s, every.as_secs().max(1)) {
                 handle.replace(handle.current().rotated(now_unix_s));
             }
         }
@@ -375,8 +370,8 @@ impl Daemon {
         self.workers.iter().all(WorkerHandle::is_finished)
     }
 
-    /// Ends what is left and waits for the workers and the log.
-    pub fn stop(mut self) {
+    /// Ends what is left and waits for the workers. The access log's writer may have lines left, and is to be finished.
+    pub fn stop(mut self) -> Option<Writer> {
         // First: another node goes on with what is closed here.
         if let Some(Err(error)) = self.cluster.take().map(cluster::Running::stop) {
             crate::control::message::error(format_args!("the agent of the cluster has ended: {error}"));
@@ -389,10 +384,19 @@ impl Daemon {
                 let _ = thread.join();
             }
         }
-        if let Some(writer) = self.writer.take() {
-            writer.finish();
-        }
+        self.writer.take()
     }
+}
+
+/// Whether so many seconds have passed since `last`, which then is now. A clock that was ahead once must not stop it until
+/// the time is there again.
+fn is_due(last: &mut u64, now: u64, every: u64) -> bool {
+    *last = now.min(*last);
+    let due = now - *last >= every;
+    if due {
+        *last = now;
+    }
+    due
 }
 
 /// Descriptors beside those of connections, roughly: listeners, workers, checks, idle connections to servers.
@@ -538,6 +542,13 @@ impl Drop for End {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_rotate_on_after_the_clock_was_ahead() {
+        let mut last = 5000;
+        let due = [1000, 1059, 1060, 1061, 1120].map(|now| is_due(&mut last, now, 60));
+        assert_eq!(due, [false, false, true, false, true]);
+    }
 
     #[test]
     fn a_limit_that_nobody_set_is_told_of_only_where_little_can_be_had() {

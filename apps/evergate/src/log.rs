@@ -1,11 +1,13 @@
 //! The access log: one JSON object a line, written by a thread of its own so that a slow disk stalls no worker.
 //!
-//! Bound: a worker that is so many batches ahead of the writer loses lines. What cannot be written is lost too: a full disk
-//! must not stop the switch. All of them are counted, and of trouble with the file the operator is told when it begins and
-//! when it is over, not with every line.
+//! Bound: workers that are so many batches or bytes ahead of the writer lose lines. What cannot be written is lost too: a
+//! full disk must not stop the switch. All of them are counted, and of trouble with the file the operator is told when it
+//! begins and when it is over, not with every line. The end waits for the writer for a moment only.
 
+use crate::config::model::AccessLog;
 use crate::control::message;
 use evergate_connection::{Connection, RequestLog};
+use evergate_sys::Patient;
 use serde::Serialize;
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -13,15 +15,19 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Batches that may wait for the writer.
 const BATCHES_MAX: usize = 1024;
+/// Their memory, in bytes. Clients choose how long a line is.
+const BYTES_MAX: usize = 16 << 20;
 /// A file that could not be opened anew is tried again with the first line after this long.
 const REOPEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long the end of the process waits for what is left to be written.
+pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Where lines go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +36,17 @@ pub enum Target {
     Stdout,
     /// A file, opened anew on request so that it can be rotated.
     File(PathBuf),
+}
+
+impl Target {
+    /// Where a configuration wants them, if anywhere.
+    pub fn of(access: &AccessLog) -> Option<Target> {
+        match access {
+            AccessLog::Off => None,
+            AccessLog::Stdout => Some(Target::Stdout),
+            AccessLog::File(path) => Some(Target::File(path.clone())),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -72,12 +89,44 @@ struct Tls<'a> {
     resumed: bool,
 }
 
+/// Lines of one turn of a worker's loop.
+#[derive(Debug, Default)]
+struct Batch {
+    text: Vec<u8>,
+    lines: u64,
+}
+
+/// What waits for the writer, the batch that it writes included.
+#[derive(Debug, Default)]
+struct Backlog {
+    bytes: AtomicUsize,
+    lines: AtomicU64,
+}
+
+impl Backlog {
+    /// Whether there is room for a batch, which then is counted.
+    fn add(&self, batch: &Batch) -> bool {
+        let bytes = batch.text.capacity();
+        let has_room = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= BYTES_MAX;
+        self.lines.fetch_add(batch.lines, Ordering::Relaxed);
+        if !has_room {
+            self.remove(batch);
+        }
+        has_room
+    }
+
+    fn remove(&self, batch: &Batch) {
+        self.bytes.fetch_sub(batch.text.capacity(), Ordering::Relaxed);
+        self.lines.fetch_sub(batch.lines, Ordering::Relaxed);
+    }
+}
+
 /// A worker's end: lines of one turn of its loop are sent as one batch.
 #[derive(Debug)]
 pub struct LineSender {
-    batch: Vec<u8>,
-    lines: u64,
-    to_writer: SyncSender<Vec<u8>>,
+    batch: Batch,
+    backlog: Arc<Backlog>,
+    to_writer: SyncSender<Batch>,
 }
 
 impl LineSender {
@@ -113,21 +162,27 @@ impl LineSender {
             audit: log.audit,
             class: log.class.as_deref(),
         };
-        if serde_json::to_writer(&mut self.batch, &line).is_ok() {
-            self.batch.push(b'\n');
-            self.lines += 1;
+        if serde_json::to_writer(&mut self.batch.text, &line).is_ok() {
+            self.batch.text.push(b'\n');
+            self.batch.lines += 1;
         }
     }
 
     /// Sends the batch; the number of lines lost because the writer is behind.
     pub fn flush(&mut self) -> u64 {
-        if self.batch.is_empty() {
+        if self.batch.text.is_empty() {
             return 0;
         }
-        let lines = std::mem::take(&mut self.lines);
-        match self.to_writer.try_send(std::mem::take(&mut self.batch)) {
+        let batch = std::mem::take(&mut self.batch);
+        if !self.backlog.add(&batch) {
+            return batch.lines;
+        }
+        match self.to_writer.try_send(batch) {
             Ok(()) => 0,
-            Err(_) => lines,
+            Err(TrySendError::Full(batch) | TrySendError::Disconnected(batch)) => {
+                self.backlog.remove(&batch);
+                batch.lines
+            }
         }
     }
 }
@@ -141,29 +196,41 @@ fn now_s() -> f64 {
 /// The writer's thread.
 #[derive(Debug)]
 pub struct Writer {
-    to_writer: SyncSender<Vec<u8>>,
+    target: Target,
+    to_writer: SyncSender<Batch>,
+    backlog: Arc<Backlog>,
     reopen: Arc<AtomicBool>,
     lost: Arc<AtomicU64>,
-    thread: JoinHandle<()>,
+    /// Hears nothing until the thread has ended.
+    ended: Receiver<()>,
 }
 
 impl Writer {
     /// Starts writing to `target`, which must be writable.
     pub fn start(target: &Target) -> io::Result<Writer> {
-        let lost = Arc::new(AtomicU64::new(0));
-        let mut output = Output::open(target, lost.clone())?;
+        Writer::start_with(Output::open(target, Arc::default())?)
+    }
+
+    fn start_with(mut output: Output) -> io::Result<Writer> {
+        let (target, lost) = (output.target.clone(), output.lost.clone());
         let (to_writer, batches) = sync_channel(BATCHES_MAX);
-        let reopen = Arc::new(AtomicBool::new(false));
-        let asked = reopen.clone();
-        let thread = std::thread::Builder::new()
-            .name("access-log".to_owned())
-            .spawn(move || write_all(&batches, &mut output, &asked))?;
-        Ok(Writer { to_writer, reopen, lost, thread })
+        let (backlog, reopen) = (Arc::new(Backlog::default()), Arc::new(AtomicBool::new(false)));
+        let (waiting, asked) = (backlog.clone(), reopen.clone());
+        let (end, ended) = channel::<()>();
+        std::thread::Builder::new().name("access-log".to_owned()).spawn(move || {
+            let _end = end;
+            write_all(&batches, &mut output, &waiting, &asked);
+        })?;
+        Ok(Writer { target, to_writer, backlog, reopen, lost, ended })
     }
 
     /// An end for one worker.
     pub fn sender(&self) -> LineSender {
-        LineSender { batch: Vec::new(), lines: 0, to_writer: self.to_writer.clone() }
+        LineSender {
+            batch: Batch::default(),
+            backlog: self.backlog.clone(),
+            to_writer: self.to_writer.clone(),
+        }
     }
 
     /// Opens the file anew before the next line.
@@ -176,14 +243,28 @@ impl Writer {
         self.lost.clone()
     }
 
-    /// Waits until every line is written; all senders must be gone.
-    pub fn finish(self) {
+    /// Where the lines go.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Waits until every line is written, but not longer than this; all senders must be gone. A pipe that nobody reads keeps
+    /// the thread until the process ends, and what is left is lost.
+    pub fn finish(self, patience: Duration) {
         drop(self.to_writer);
-        let _ = self.thread.join();
+        if self.ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+            let lines = self.backlog.lines.load(Ordering::Relaxed);
+            self.lost.fetch_add(lines, Ordering::Relaxed);
+            message::warning(format_args!(
+                "access log: {} takes nothing any more: the last {lines} lines are lost; let something read it that lives \
+                 longer than this process, or set logs.access to a file",
+                self.target
+            ));
+        }
     }
 }
 
-fn write_all(batches: &Receiver<Vec<u8>>, output: &mut Output, reopen: &AtomicBool) {
+fn write_all(batches: &Receiver<Batch>, output: &mut Output, backlog: &Backlog, reopen: &AtomicBool) {
     while let Ok(batch) = batches.recv() {
         if reopen.swap(false, Ordering::Relaxed) {
             output.reopen_at = Some(Instant::now());
@@ -191,13 +272,14 @@ fn write_all(batches: &Receiver<Vec<u8>>, output: &mut Output, reopen: &AtomicBo
         if output.reopen_at.is_some_and(|at| Instant::now() >= at) {
             output.reopen();
         }
-        output.write(&batch);
+        output.write(&batch.text);
+        backlog.remove(&batch);
     }
 }
 
 struct Output {
     target: Target,
-    file: File,
+    file: Patient,
     lost: Arc<AtomicU64>,
     /// When the file is to be opened anew, if it is.
     reopen_at: Option<Instant>,
@@ -292,12 +374,13 @@ impl Output {
     }
 }
 
-fn open(target: &Target) -> io::Result<File> {
-    match target {
+fn open(target: &Target) -> io::Result<Patient> {
+    let file = match target {
         // Not through the library's buffer: what it holds back when writing fails would be counted as written.
-        Target::Stdout => Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
-        Target::File(path) => OpenOptions::new().create(true).append(true).open(path),
-    }
+        Target::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?),
+        Target::File(path) => OpenOptions::new().create(true).append(true).open(path)?,
+    };
+    Ok(Patient(file))
 }
 
 impl fmt::Display for Target {
@@ -313,6 +396,25 @@ impl fmt::Display for Target {
 mod tests {
     use super::*;
 
+    #[test]
+    fn lines_beyond_the_bytes_that_may_wait_for_the_writer_are_lost() {
+        let (to_writer, batches) = sync_channel(BATCHES_MAX);
+        let mut sender = LineSender { batch: Batch::default(), backlog: Arc::default(), to_writer };
+        let mut lost_of = |bytes: usize| {
+            sender.batch = Batch { text: vec![b'\n'; bytes], lines: 3 };
+            sender.flush()
+        };
+        assert_eq!((lost_of(BYTES_MAX - 1), lost_of(2), lost_of(1)), (0, 3, 0));
+        let backlog = sender.backlog.clone();
+        assert_eq!(backlog.lines.load(Ordering::Relaxed), 6);
+        drop(sender);
+        let mut output = full();
+        output.file = Patient(File::create("/dev/null").unwrap());
+        write_all(&batches, &mut output, &backlog, &AtomicBool::new(false));
+        let left = (backlog.bytes.load(Ordering::Relaxed), backlog.lines.load(Ordering::Relaxed));
+        assert_eq!(left, (0, 0));
+    }
+
     fn full() -> Output {
         let target = Target::File("/dev/full".into());
         Output::open(&target, Arc::default()).unwrap()
@@ -325,16 +427,32 @@ mod tests {
         output.write(b"{3}\n");
         assert_eq!((output.lost.load(Ordering::Relaxed), output.failing), (3, 3));
         // Room again.
-        output.file = File::create("/dev/null").unwrap();
+        output.file = Patient(File::create("/dev/null").unwrap());
         output.write(b"{4}\n");
         assert_eq!((output.lost.load(Ordering::Relaxed), output.failing), (3, 0));
+    }
+
+    #[test]
+    fn a_writer_that_is_stuck_is_not_waited_for_and_what_is_left_is_lost() {
+        let (reader, writer) = io::pipe().unwrap();
+        let mut output = full();
+        output.file = Patient(File::from(std::os::fd::OwnedFd::from(writer)));
+        let writer = Writer::start_with(output).unwrap();
+        let mut sender = writer.sender();
+        sender.batch = Batch { text: vec![b'\n'; 1 << 20], lines: 1 << 20 }; // more than any pipe holds
+        assert_eq!(sender.flush(), 0);
+        drop(sender);
+        let lost = writer.lost();
+        writer.finish(Duration::from_millis(1));
+        assert_eq!(lost.load(Ordering::Relaxed), 1 << 20);
+        drop(reader); // ends the thread
     }
 
     #[test]
     fn a_line_that_was_cut_off_spoils_no_other() {
         let (reader, writer) = io::pipe().unwrap();
         let mut output = full();
-        output.file = File::from(std::os::fd::OwnedFd::from(writer));
+        output.file = Patient(File::from(std::os::fd::OwnedFd::from(writer)));
         output.write(b"{1}\n{2");
         assert!(output.is_torn);
         output.write(b"{3}\n");

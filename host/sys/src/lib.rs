@@ -17,6 +17,7 @@ mod netlink;
 mod option;
 mod orphans;
 mod outlive;
+mod patient;
 mod pinger;
 mod prober;
 mod process;
@@ -32,6 +33,7 @@ pub use leg::{connect_from, connect_socket_from, destroy, forget, local_port_ran
 pub use link::{Announcer, add_address, card_address, card_mtu, has_carrier, neighbour, set_neighbour};
 pub use orphans::destroy_orphans;
 pub use outlive::Survivor;
+pub use patient::Patient;
 pub use pinger::{Pinger, Pong};
 pub use prober::{Probe, Prober};
 pub use process::{

@@ -1,7 +1,25 @@
 //! What the operator is told on standard error: one line each, beginning with its weight.
+//!
+//! While a node runs, a thread of its own writes them in their order: standard error that nobody reads stops neither the
+//! control plane nor a worker. Bound: messages beyond some bytes are lost, counted, and told of as soon as there is room.
+//! The end waits for those that are left for a moment only. Other commands write themselves.
 
+use evergate_sys::Patient;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::collections::VecDeque;
 use std::fmt::Display;
+use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsFd;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Bytes of messages that may wait for the writer.
+const BYTES_MAX: usize = 1 << 20;
+/// How long the end of the process waits for what is left.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+static QUEUE: Queue = Queue::new();
 
 /// Something happened that an operator may want to know.
 pub fn info(text: impl Display) {
@@ -19,7 +37,225 @@ pub fn error(text: impl Display) {
 }
 
 fn line(weight: &str, text: &dyn Display) {
-    let text = format!("{weight}: {text}").replace(['\n', '\r'], " ");
-    // Nobody can be told that nobody can be told.
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    tell(format!("{weight}: {text}").replace(['\n', '\r'], " "));
+}
+
+/// Text as it is, on lines of its own.
+pub(crate) fn tell(text: String) {
+    if let Some(text) = QUEUE.push(text) {
+        // Nobody can be told that nobody can be told.
+        let _ = writeln!(std::io::stderr().lock(), "{text}");
+    }
+}
+
+/// As long as it lives, nobody waits for standard error.
+#[derive(Debug)]
+pub(crate) struct Queued(());
+
+impl Queued {
+    /// Starts the writer.
+    pub(crate) fn start() -> std::io::Result<Queued> {
+        let mut file = Patient(File::from(std::io::stderr().as_fd().try_clone_to_owned()?));
+        std::thread::Builder::new().name("messages".to_owned()).spawn(move || QUEUE.write_to(&mut file))?;
+        QUEUE.open();
+        tell_of_panics();
+        Ok(Queued(()))
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        QUEUE.close(PATIENCE);
+    }
+}
+
+/// A panic is a message too: the library would write it from the thread that panics, a worker perhaps.
+fn tell_of_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        error(format_args!("thread {} {panic}", thread.name().unwrap_or("without a name")));
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            tell(trace.to_string());
+        }
+    }));
+}
+
+/// Messages on their way to one writer.
+#[derive(Debug)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    waiting: VecDeque<String>,
+    bytes: usize,
+    /// Messages that had no room since the last one that had.
+    lost: u64,
+    is_writing: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Whoever tells something writes it.
+    Direct,
+    /// The writer writes it.
+    Queued,
+    /// The writer has not come to its end in time: what is told now would not come out either.
+    Stuck,
+}
+
+impl State {
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.lost == 0
+    }
+
+    fn push(&mut self, text: String) {
+        if self.bytes.saturating_add(text.len()) > BYTES_MAX {
+            self.lost += 1;
+            return;
+        }
+        if let Some(notice) = self.take_lost() {
+            self.keep(notice);
+        }
+        self.keep(text);
+    }
+
+    fn keep(&mut self, text: String) {
+        self.bytes += text.len();
+        self.waiting.push_back(text);
+    }
+
+    fn take_lost(&mut self) -> Option<String> {
+        let lost = std::mem::take(&mut self.lost);
+        (lost > 0).then(|| {
+            format!("warning: {lost} messages are lost: standard error was not read; let something read it all the time")
+        })
+    }
+
+    fn next(&mut self) -> Option<String> {
+        match self.waiting.pop_front() {
+            Some(text) => {
+                self.bytes -= text.len();
+                Some(text)
+            }
+            None => self.take_lost(),
+        }
+    }
+}
+
+impl Queue {
+    const fn new() -> Queue {
+        let state =
+            State { phase: Phase::Direct, waiting: VecDeque::new(), bytes: 0, lost: 0, is_writing: false };
+        Queue { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self) {
+        self.state().phase = Phase::Queued;
+    }
+
+    /// Takes a message, or gives it back to be written at once.
+    fn push(&self, text: String) -> Option<String> {
+        let mut state = self.state();
+        match state.phase {
+            Phase::Direct => return Some(text),
+            Phase::Queued => state.push(text),
+            Phase::Stuck => {}
+        }
+        self.changed.notify_all();
+        None
+    }
+
+    /// Writes what comes, for ever.
+    fn write_to(&self, output: &mut impl Write) {
+        let mut state = self.state();
+        loop {
+            while state.is_empty() {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            let Some(mut text) = state.next() else { continue };
+            state.is_writing = true;
+            drop(state);
+            text.push('\n');
+            // Nobody can be told that nobody can be told.
+            let _ = output.write_all(text.as_bytes());
+            state = self.state();
+            state.is_writing = false;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until everything is written, but not longer than this.
+    fn close(&self, patience: Duration) {
+        let is_busy = |state: &mut State| !state.is_empty() || state.is_writing;
+        let waited = self.changed.wait_timeout_while(self.state(), patience, is_busy);
+        let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.phase = if timeout.timed_out() { Phase::Stuck } else { Phase::Direct };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+
+    /// A queue whose writer writes to the pipe.
+    fn queue() -> (&'static Queue, BufReader<std::io::PipeReader>) {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let queue: &'static Queue = Box::leak(Box::new(Queue::new()));
+        queue.open();
+        std::thread::spawn(move || queue.write_to(&mut writer));
+        (queue, BufReader::new(reader))
+    }
+
+    #[test]
+    fn messages_come_out_in_their_order_and_the_end_waits_for_them() {
+        let (queue, mut reader) = queue();
+        for number in 0..100 {
+            assert_eq!(queue.push(number.to_string()), None);
+        }
+        queue.close(Duration::from_secs(60));
+        for number in 0..100 {
+            let mut line = String::new();
+            reader.read_line(&mut line).unwrap();
+            assert_eq!(line, format!("{number}\n"));
+        }
+        assert_eq!(queue.push("after".to_owned()).as_deref(), Some("after"), "nobody else would write it");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_reader_and_what_is_lost_is_told_when_it_is_there() {
+        let (queue, mut reader) = queue();
+        let (count, text) = (40, "x".repeat(BYTES_MAX / 10));
+        for _ in 0..count {
+            assert_eq!(queue.push(text.clone()), None);
+        }
+        let lost = queue.state().lost;
+        assert!(lost >= count - 11, "{lost}: one is being written, ten wait");
+        let mut line = String::new();
+        for _ in lost..count {
+            line.clear();
+            reader.read_line(&mut line).unwrap();
+            assert_eq!(line.len(), text.len() + 1);
+        }
+        line.clear();
+        reader.read_line(&mut line).unwrap();
+        assert!(line.starts_with(&format!("warning: {lost} messages are lost")), "{line}");
+    }
+
+    #[test]
+    fn the_end_does_not_wait_for_a_reader_that_never_comes() {
+        let (queue, _reader) = queue();
+        queue.push("x".repeat(BYTES_MAX));
+        queue.close(Duration::from_millis(1));
+        assert_eq!(queue.push("after".to_owned()), None, "it would block");
+    }
 }

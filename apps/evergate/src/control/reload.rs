@@ -107,8 +107,9 @@ impl Main {
         if let Some(listener) = metrics {
             self.serve_metrics(listener);
         }
-        if self.daemon.config.logs != before.logs {
-            let what = "`logs.access` has changed while running".to_owned();
+        if self.daemon.logs_elsewhere() {
+            let what =
+                "`logs.access` is not where the access log goes: it cannot change while running".to_owned();
             let remedy = "restart to change where the access log goes";
             let file = self.control.source.to_string();
             let consequence = "the access log goes where it went before";

@@ -16,6 +16,7 @@ use crate::config::{Config, Problem};
 use crate::daemon::Daemon;
 use crate::handover::Inheritance;
 use crate::health::Checks;
+use crate::log::PATIENCE;
 use anyhow::{Context, Result, bail};
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
@@ -31,6 +32,8 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 const MESSAGES_MAX: usize = 64;
 /// How often the end of draining is looked for.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
+/// How long the access log is waited for after a second signal.
+const PATIENCE_LEFT: Duration = Duration::from_millis(100);
 const METRICS_BACKLOG: i32 = 128;
 
 /// How to run.
@@ -116,7 +119,7 @@ async fn serve(
     if let Some((_, serving)) = &main.admin {
         serving.settle().await; // who asked for the end hears of it
     }
-    main.end();
+    main.end(&mut signals).await;
     Ok(())
 }
 
@@ -139,6 +142,14 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         })
+    }
+
+    /// Waits for one that asks for the end.
+    async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }
 
@@ -344,7 +355,7 @@ impl Main {
         }
     }
 
-    fn end(self) {
+    async fn end(self, signals: &mut Signals) {
         let open = self.open_connections();
         let passed = self.passed_to().map(|passed| format!(": {passed}")).unwrap_or_default();
         if !self.daemon.is_finished() && !self.stop_now {
@@ -352,7 +363,14 @@ impl Main {
                 "draining took too long: ending {open} open connections (timeouts.drain_ms)"
             ));
         }
-        self.daemon.stop();
+        let patience = if self.stop_now { PATIENCE_LEFT } else { PATIENCE };
+        if let Some(writer) = self.daemon.stop() {
+            let finish = tokio::task::spawn_blocking(move || writer.finish(patience));
+            tokio::select! {
+                _ = finish => {}
+                () = signals.stop() => info("a second signal: ending now, what is left of the access log is lost"),
+            }
+        }
         info(format_args!("stopped{passed}"));
     }
 

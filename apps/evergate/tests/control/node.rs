@@ -4,7 +4,7 @@ pub(crate) use crate::support::{DEADLINE, Folder, Output, Port, eventually, ever
 
 use crate::support::{Process, plain_at};
 use evergate::control::status::{ServerStatus, Status};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, PipeReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -30,6 +30,18 @@ impl Node {
     ) -> Node {
         let process = Process::start(|command| adjust(command.args(args)));
         Node { process, socket: folder.path("admin.sock") }
+    }
+
+    /// Starts one whose messages go to a pipe that is full and stays so, and waits until it answers operators.
+    pub(crate) fn start_unheard(folder: &Folder, text: &str) -> (Node, PipeReader) {
+        let path = folder.write("evergate.toml", &config(text));
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut filler = writer.try_clone().unwrap();
+        std::thread::spawn(move || filler.write_all(&vec![b'.'; 1 << 20]));
+        let process = Process::spawn(|command| command.arg(path).stderr(writer));
+        let node = Node { process, socket: folder.path("admin.sock") };
+        eventually("the node answers", || (node.cli(&["status"]).code == Some(0)).then_some(()));
+        (node, reader)
     }
 
     /// Writes a configuration with an admin socket and one worker around `text`, and starts with it.

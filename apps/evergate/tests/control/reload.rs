@@ -91,3 +91,16 @@ fn the_admin_socket_and_the_metrics_move_with_a_reload() {
     let other = folder.path("other.sock");
     assert_eq!(crate::node::evergate(&["status", "--socket", other.to_str().unwrap()]).code, Some(0));
 }
+
+#[test]
+fn an_access_log_that_should_go_elsewhere_is_told_at_every_reload_until_it_goes_where_it_should() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let base = plain(&port, &demo.addresses);
+    let node = Node::with_config(&folder, &base);
+    for (access, is_told) in [("access.log", true), ("access.log", true), ("off", false)] {
+        folder.write("evergate.toml", &config(&format!("[logs]\naccess = \"{access}\"\n{base}")));
+        let reloaded: Reloaded = node.json(&["reload"]);
+        let told = reloaded.problems.iter().any(|problem| problem.what.contains("`logs.access`"));
+        assert_eq!((reloaded.ok, told), (true, is_told), "{access}");
+    }
+}

@@ -118,6 +118,37 @@ fn lines_that_a_full_disk_does_not_take_are_counted_and_told_once() {
 }
 
 #[test]
+fn a_standard_output_that_nobody_reads_does_not_keep_the_node() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let text = format!("[logs]\naccess = \"stdout\"\n{}", plain(&port, &demo.addresses));
+    let config = folder.write("evergate.toml", &crate::node::config(&text));
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut node = Node::start_with(&folder, &[config.to_str().unwrap()], |command| command.stdout(writer));
+    // More than a pipe of 64 KiB holds.
+    for _ in 0..40 {
+        assert_eq!(get(port.address(), &format!("/{}", "a".repeat(4000))).0, 200);
+    }
+    node.signal("TERM");
+    assert_eq!(node.wait().code(), Some(0));
+    node.line("access log: standard output takes nothing any more: the last ");
+    node.line("stopped");
+    drop(reader);
+}
+
+#[test]
+fn a_standard_error_that_nobody_reads_stops_neither_clients_nor_operators_nor_the_end() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let (mut node, unread) = Node::start_unheard(&folder, &plain(&port, &demo.addresses));
+    for command in ["drain", "ready"] {
+        assert_eq!(node.cli(&["servers", command, "web/s0"]).code, Some(0));
+    }
+    assert_eq!(get(port.address(), "/").0, 200);
+    node.signal("TERM");
+    assert_eq!(node.wait().code(), Some(0));
+    drop(unread);
+}
+
+#[test]
 fn the_service_manager_hears_of_start_reload_and_stop() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let manager = ServiceManager::new(&folder);

@@ -111,23 +111,29 @@ pub(crate) struct Process {
 impl Process {
     /// Runs `evergate run`, as `adjust` adds to it, and waits until it is ready.
     pub(crate) fn start(adjust: impl FnOnce(&mut Command) -> &mut Command) -> Process {
+        let process = Process::spawn(adjust);
+        process.line_after(0, "ready: ");
+        process
+    }
+
+    /// Runs `evergate run`; what it says is seen unless `adjust` sends it elsewhere.
+    pub(crate) fn spawn(adjust: impl FnOnce(&mut Command) -> &mut Command) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evergate"));
         command.arg("run").env_remove("NOTIFY_SOCKET");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = adjust(&mut command).spawn().unwrap();
         let lines = Arc::new(Lines::default());
-        let (stderr, to) = (child.stderr.take().unwrap(), lines.clone());
+        let (stderr, to) = (child.stderr.take(), lines.clone());
         std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            let stderr = stderr.into_iter().flat_map(|stderr| BufReader::new(stderr).lines());
+            for line in stderr.map_while(Result::ok) {
                 to.seen.lock().unwrap().0.push(line);
                 to.more.notify_all();
             }
             to.seen.lock().unwrap().1 = true;
             to.more.notify_all();
         });
-        let process = Process { child, lines };
-        process.line_after(0, "ready: ");
-        process
+        Process { child, lines }
     }
 
     /// Waits for a message with this in it after the first `from` ones; and how many there were up to it.

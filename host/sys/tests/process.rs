@@ -1,0 +1,48 @@
+//! What the process becomes: in children, as it is for good.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+/// Set in the child: whom it becomes.
+const USER: &str = "EVERGATE_TEST_USER";
+
+fn is_root() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"))
+}
+
+fn numbers(text: &str) -> BTreeSet<u32> {
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+#[test]
+fn whoever_becomes_a_user_has_all_of_its_groups() {
+    if let Ok(user) = std::env::var(USER) {
+        evergate_sys::drop_privileges(&user, None).unwrap();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        println!("\n{}", status.lines().find(|line| line.starts_with("Groups:")).unwrap());
+        return;
+    }
+    if !is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    // A database in which the user is in two more groups, seen by the child alone. `id` asks getgrouplist.
+    let database = std::env::temp_dir().join(format!("evergate-groups-{}", std::process::id()));
+    let groups = std::fs::read_to_string("/etc/group").unwrap();
+    std::fs::write(&database, groups + "evergate-a:x:47111:nobody\nevergate-b:x:47112:nobody\n").unwrap();
+    let script = r#"mount --bind "$0" /etc/group && echo && id -G nobody && exec "$@""#;
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .arg(&database)
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", "whoever_becomes_a_user_has_all_of_its_groups"])
+        .env(USER, "nobody")
+        .output()
+        .unwrap();
+    std::fs::remove_file(&database).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text} {}", String::from_utf8_lossy(&output.stderr));
+    let expected = numbers(text.lines().nth(1).unwrap());
+    assert!(expected.is_superset(&BTreeSet::from([47111, 47112])), "{text}");
+    assert_eq!(numbers(text.lines().find(|line| line.starts_with("Groups:")).unwrap()), expected);
+}
