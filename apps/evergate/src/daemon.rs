@@ -6,7 +6,7 @@ use crate::cluster::{self, Ground};
 use crate::config::Config;
 use crate::config::model::AccessLog;
 use crate::control::message;
-use crate::handover::{Inheritance, Offer, Offered, OfferedServer, Progress};
+use crate::handover::{Inheritance, Offer, Offered, Progress, adopt_servers, offered_servers, prefer_known};
 use crate::log::{Target, Writer};
 use crate::runtime::Generation;
 use crate::worker::cluster::Joining;
@@ -78,7 +78,7 @@ pub struct Daemon {
 impl Daemon {
     /// Binds everything, becomes the configured user, and starts the workers. With an inheritance its sockets take the place
     /// of new ones. Serves once [`Daemon::listen`] is called.
-    pub fn start(config: Config, inherited: Option<&mut Inheritance>) -> Result<Daemon> {
+    pub fn start(mut config: Config, inherited: Option<&mut Inheritance>) -> Result<Daemon> {
         let mut keep = Keepsakes::default();
         if let Some(inherited) = &inherited {
             keep.inherit(&inherited.offer)?;
@@ -87,6 +87,9 @@ impl Daemon {
         // Before anything listens: no packet of a movable address may get past the gate.
         let ground = config.cluster.as_ref().map(|cluster| Ground::prepare(&config, cluster)).transpose()?;
         keep.share_tickets(ground.as_ref().map(Ground::ticket_secret));
+        if let Some(inherited) = &inherited {
+            prefer_known(&mut config, &inherited.offer.servers);
+        }
         let Assembled { generation, certificates } = assemble(&config, None, &mut keep)?;
         keep.commit();
         let files = make_room_for_files(config.limits.listener.connections_max as u64);
@@ -233,7 +236,7 @@ impl Daemon {
     }
 
     /// Puts another configuration in force; on any error nothing changes.
-    pub fn reload(&mut self, config: Config) -> Result<()> {
+    pub fn reload(&mut self, mut config: Config) -> Result<()> {
         if config.node != self.config.node {
             bail!(
                 "[node] cannot change while running (workers, user, group, pid_file): restart to change it"
@@ -244,6 +247,7 @@ impl Daemon {
                 "[cluster] cannot change while running: restart the nodes one after the other to change it"
             );
         }
+        prefer_known(&mut config, &offered_servers(&self.generation));
         let assembled = assemble(&config, Some(&self.generation), &mut self.keep)?;
         let gone: Vec<String> = self
             .config
@@ -454,36 +458,6 @@ fn copies(sockets: &[Vec<ListenerSocket>]) -> Result<Vec<Vec<ListenerSocket>>> {
     };
     let all: std::io::Result<_> = sockets.iter().map(|of| of.iter().map(copy).collect()).collect();
     all.context("cannot copy the listening sockets: is the limit of open files reached?")
-}
-
-fn offered_servers(generation: &Generation) -> Vec<OfferedServer> {
-    let mut all = Vec::new();
-    for pool in &generation.pools {
-        all.extend(pool.servers.iter().map(|server| OfferedServer {
-            pool: pool.name.clone(),
-            name: server.name.clone(),
-            healthy: server.healthy.load(Ordering::Relaxed),
-            draining: server.draining.load(Ordering::Relaxed),
-            response_us: server.response_us.load(Ordering::Relaxed),
-        }));
-    }
-    all
-}
-
-/// What the process before knew of the servers.
-fn adopt_servers(generation: &Generation, known: &[OfferedServer]) {
-    for pool in &generation.pools {
-        for server in &pool.servers {
-            let Some(known) = known.iter().find(|known| known.pool == pool.name && known.name == server.name)
-            else {
-                continue;
-            };
-            server.healthy.store(known.healthy, Ordering::Relaxed);
-            server.draining.store(known.draining, Ordering::Relaxed);
-            server.response_us.store(known.response_us, Ordering::Relaxed);
-            server.measured_at.store(evergate_sys::monotonic_us(), Ordering::Relaxed);
-        }
-    }
 }
 
 /// Starts the agent: it tells the workers what they are to do.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One server of a pool. The same value serves every generation that names the same pool, server, host and address.
+/// One server of a pool. The same value serves every generation that names the same pool, server and host, as long as the
+/// address in use is among those that the host has.
 #[derive(Debug)]
 pub struct ServerRuntime {
     /// Distinguishes servers in a worker's table of idle connections.
@@ -18,7 +19,7 @@ pub struct ServerRuntime {
     pub name: String,
     /// Its host as the configuration writes it: what it is verified as, where nothing else is said.
     pub host: String,
-    /// Where it listens; the first that answered.
+    /// Where it listens: the first is used, the others are what its name led to beside it when this was made.
     pub addresses: Vec<SocketAddr>,
     /// Hash of the name: its identity for source stickiness.
     pub name_hash: u64,
@@ -49,6 +50,11 @@ pub struct ServerRuntime {
 const HALVED_EVERY: Micros = Micros::from_ms(10_000);
 
 impl ServerRuntime {
+    /// The address in use.
+    pub fn address(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+
     /// Whether a new request may go there now.
     pub fn is_eligible(&self) -> bool {
         let max = self.connections_max.load(Ordering::Relaxed);

@@ -213,7 +213,7 @@ impl View {
         ServerStatus {
             pool: pool.to_owned(),
             name: server.name.clone(),
-            address: server.addresses.first().map_or_else(String::new, ToString::to_string),
+            address: server.address().to_string(),
             state: match (draining, healthy) {
                 (true, _) => "draining",
                 (false, true) => "up",

@@ -18,10 +18,12 @@
 
 mod link;
 mod predecessor;
+mod servers;
 mod successor;
 
 pub use link::{FRAME_BYTES_MAX, Frame, Link};
 pub use predecessor::{Inheritance, Predecessor};
+pub use servers::{adopt_servers, adopted, offered_servers, prefer_known};
 pub use successor::{Failure, Order, Successor};
 
 use evergate_base::session::KeptSession;
@@ -135,6 +137,9 @@ pub struct OfferedServer {
     pub pool: String,
     /// Its name.
     pub name: String,
+    /// The address in use.
+    #[serde(default)]
+    pub address: Option<SocketAddr>,
     /// What the health checks say.
     pub healthy: bool,
     /// An operator took it out.
