@@ -199,9 +199,10 @@ impl Main {
             }
         };
         let rotated = inherited.as_ref().map(|inherited| rotated(inherited)).unwrap_or_default();
+        let servers = inherited.as_ref().map(|inherited| inherited.offer.servers.clone()).unwrap_or_default();
         let daemon = Daemon::start(config, inherited)?;
         let (messages, inbox) = mpsc::channel(MESSAGES_MAX);
-        let mut checks = Checks::default();
+        let mut checks = Checks::inherited(&daemon.generation, &servers);
         checks.follow(&daemon.config, &daemon.generation);
         let metrics_listen = doors.metrics.as_ref().and_then(|listener| listener.local_addr().ok());
         let worker = |handle: &crate::daemon::WorkerHandle| WorkerView {
