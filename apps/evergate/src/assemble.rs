@@ -8,6 +8,7 @@ use crate::config::model::{
 };
 use crate::handover::{Offer, OfferedCertificate, OfferedTickets};
 use crate::rate::Rates;
+use crate::rule_hits::RuleHits;
 use crate::runtime::{Generation, ServerRuntime};
 use anyhow::{Context, Result};
 use evergate_base::Micros;
@@ -19,7 +20,7 @@ use evergate_crypto::{
     TicketHandle, TicketKeys, Verify, client_config, client_policy, load_certificate, self_signed,
     server_config,
 };
-use evergate_rules::RuleId;
+use evergate_rules::{Effect, RuleId, Ruleset};
 use evergate_tls::Version;
 use pools::pool_runtime;
 use rustls_pki_types::pem::PemObject;
@@ -27,7 +28,7 @@ use rustls_pki_types::{CertificateDer, ServerName};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
@@ -175,15 +176,9 @@ pub fn assemble(config: &Config, previous: Option<&Generation>, keep: &mut Keeps
         })
         .collect::<Result<Vec<_>>>()?;
     let runtimes = config.pools.iter().map(|pool| Arc::new(pool_runtime(pool, previous, keep))).collect();
-    let limits =
-        (0..rules.len() as u32).flat_map(|rule| rules.effects_of(RuleId(rule))).filter_map(|effect| {
-            match effect {
-                evergate_rules::Effect::RateLimit(rule, limit) => Some((rule, limit)),
-                _ => None,
-            }
-        });
-    let rates = Arc::new(Rates::new(limits));
-    let rule_hits = Arc::new((0..rules.len()).map(|_| AtomicU64::new(0)).collect());
+    let rates = Arc::new(rates(&rules, previous));
+    let counted = previous.map(|previous| &previous.rule_hits);
+    let rule_hits = RuleHits::new(&config.rules.specs, counted, evergate_sys::wall_clock_s());
     keep.pending_generation = match config.cluster {
         // Nodes with the same configuration must give it the same number: connections name it when they move.
         Some(_) => fingerprint(config),
@@ -200,6 +195,15 @@ pub fn assemble(config: &Config, previous: Option<&Generation>, keep: &mut Keeps
     let generation = Generation { snapshot: Arc::new(snapshot), pools: runtimes, rule_hits, rates };
     let names = config.certificates.iter().map(|certificate| certificate.name.clone());
     Ok(Assembled { generation: Arc::new(generation), certificates: names.zip(certificates).collect() })
+}
+
+fn rates(rules: &Ruleset, previous: Option<&Generation>) -> Rates {
+    let effects = (0..rules.len() as u32).flat_map(|rule| rules.effects_of(RuleId(rule)));
+    let limits = effects.filter_map(|effect| match effect {
+        Effect::RateLimit(rule, limit) => Some((rule, rules.name(rule), limit)),
+        _ => None,
+    });
+    Rates::new(limits, previous.map(|previous| &*previous.rates))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

@@ -13,6 +13,7 @@ pub mod handover;
 pub mod health;
 pub mod log;
 pub mod rate;
+pub mod rule_hits;
 pub mod runtime;
 pub mod sessions;
 pub mod worker;

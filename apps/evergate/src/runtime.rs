@@ -1,5 +1,6 @@
 //! What outlives a reload and is shared by all workers: the servers with their load and health, and the generations.
 
+use crate::rule_hits::RuleHits;
 use crate::sessions::Sessions;
 use evergate_balance::Policy;
 use evergate_base::Micros;
@@ -155,8 +156,8 @@ pub struct PoolRuntime {
     pub idle: Duration,
     /// Tells apart what its connections to servers were made with: other authorities, another certificate, TLS or none.
     pub tls_fingerprint: u64,
-    /// Requests that no server could take.
-    pub unavailable: AtomicU64,
+    /// Requests that no server could take; a reload counts on.
+    pub unavailable: Arc<AtomicU64>,
 }
 
 /// Everything that a reload replaces.
@@ -166,8 +167,8 @@ pub struct Generation {
     pub snapshot: Arc<Snapshot>,
     /// The pools, in the order of the snapshot's.
     pub pools: Vec<Arc<PoolRuntime>>,
-    /// How often each rule matched, by rule index.
-    pub rule_hits: Arc<Vec<AtomicU64>>,
+    /// How often each rule matched.
+    pub rule_hits: Arc<RuleHits>,
     /// Rate limits by rule index, shared by the workers.
     pub rates: Arc<crate::rate::Rates>,
 }

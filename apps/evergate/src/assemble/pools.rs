@@ -33,7 +33,7 @@ pub(super) fn pool_runtime(
         idle_max: pool.keep_alive_idle_max,
         idle: pool.keep_alive_idle,
         tls_fingerprint: tls_fingerprint(pool),
-        unavailable: AtomicU64::new(0),
+        unavailable: known.map(|known| known.unavailable.clone()).unwrap_or_default(),
     }
 }
 

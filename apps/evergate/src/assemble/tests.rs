@@ -191,6 +191,28 @@ fn a_reload_that_is_refused_leaves_the_rotation_of_ticket_keys_as_it_was() {
 }
 
 #[test]
+fn what_was_counted_goes_on_until_the_rules_change() {
+    let text = |path: &str| {
+        let limit = "{ requests_per_s = 1, burst = 1, key = \"global\" }";
+        let rule = format!("[[rules]]\nname = \"r\"\nwhen = 'path == \"{path}\"'\nrate_limit = {limit}\n");
+        listener("in", 1, "http", "web") + NAMED + &rule
+    };
+    let mut keep = Keepsakes::default();
+    let first = assembled(&text("/a"), None, &mut keep);
+    first.rule_hits.get(0).unwrap().store(5, Ordering::Relaxed);
+    first.pools[0].unavailable.store(7, Ordering::Relaxed);
+    let passes = |of: &Generation| of.rates.allow(RuleId(0), [10, 0, 0, 1].into(), b"", 0);
+    assert!(passes(&first) && !passes(&first));
+    let same = assembled(&text("/a"), Some(&first), &mut keep);
+    let other = assembled(&text("/b"), Some(&same), &mut keep);
+    for (generation, hits) in [(&same, 5), (&other, 0)] {
+        assert_eq!(generation.rule_hits.get(0).unwrap().load(Ordering::Relaxed), hits);
+        assert_eq!(generation.pools[0].unavailable.load(Ordering::Relaxed), 7);
+        assert!(!passes(generation), "a reload is no way around a limit");
+    }
+}
+
+#[test]
 fn the_bound_on_connections_that_nobody_set_is_known_as_such() {
     let text = listener("in", 1, "http", "web")
         + "[[pools]]\nname = \"web\"\nservers = [{ address = \"10.0.0.1:1\" }]\n";

@@ -147,7 +147,7 @@ impl Control {
         };
         Rules {
             generation: view.generation.snapshot.generation,
-            since_unix_s: view.since_unix_s,
+            since_unix_s: view.generation.rule_hits.since_unix_s,
             rules: ruleset.precedence().map(rule).collect(),
         }
     }
