@@ -1,5 +1,7 @@
 //! The process: binds, starts workers, and keeps what the control plane works on.
 
+mod ended;
+
 use crate::assemble::{Assembled, Keepsakes, assemble};
 use crate::bind::{bind, bind_all};
 use crate::cluster::{self, Ground};
@@ -16,6 +18,7 @@ use crate::worker::{
 use anyhow::{Context, Result, bail};
 use evergate_crypto::CertifiedName;
 use evergate_sys::Waker;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -186,7 +189,7 @@ impl Daemon {
     /// What a new process gets, with its descriptors, and our ends of the workers' streams.
     pub fn offer(
         &self,
-        rotated_unix_s: &std::collections::HashMap<String, u64>,
+        rotated_unix_s: &HashMap<String, u64>,
     ) -> Result<(Offer, Vec<OwnedFd>, Vec<UnixStream>)> {
         let mut offer = Offer {
             configuration: self.config.digest,
@@ -198,10 +201,14 @@ impl Daemon {
         };
         self.keep.bequeath(&mut offer, rotated_unix_s);
         let (mut descriptors, mut ours) = (Vec::new(), Vec::new());
+        let mut seen: HashMap<String, usize> = HashMap::new();
         for (worker, sockets) in self.copies()?.into_iter().enumerate() {
             for ListenerSocket { name, socket, .. } in sockets {
                 let bound = self.bound.iter().find(|(known, _)| *known == name);
                 let Some((_, address)) = bound else { continue };
+                // One for each worker there, also where a worker here listens on those of another that has ended.
+                let next = seen.entry(name.clone()).or_default();
+                let worker = std::mem::replace(next, *next + 1);
                 offer.sockets.push(Offered::Listener { name, worker, address: *address });
                 descriptors.push(socket);
             }
@@ -218,7 +225,10 @@ impl Daemon {
     /// Passes everything to the new process over these streams.
     pub fn hand_over(&self, streams: Vec<UnixStream>, progress: &Arc<Progress>) {
         for (worker, stream) in self.workers.iter().zip(streams) {
-            worker.tell(Command::HandOver(stream, progress.clone()));
+            match worker.is_finished() {
+                true => progress.skip(), // it has nothing any more
+                false => worker.tell(Command::HandOver(stream, progress.clone())),
+            }
         }
     }
 
@@ -270,6 +280,7 @@ impl Daemon {
             ours.push(address);
             bound.push((listener.name.clone(), address));
         }
+        self.settle_fresh(&mut sockets);
         if let Some(cluster) = &self.cluster {
             cluster.change_listeners(&self.config, &config)?;
         }
@@ -323,11 +334,7 @@ impl Daemon {
 
     /// Rotates ticket keys that are due; those from files are rotated by whoever writes the file. `rotated_unix_s`: when,
     /// by name.
-    pub fn rotate_tickets(
-        &self,
-        now_unix_s: u64,
-        rotated_unix_s: &mut std::collections::HashMap<String, u64>,
-    ) {
+    pub fn rotate_tickets(&self, now_unix_s: u64, rotated_unix_s: &mut HashMap<String, u64>) {
         self.keep.renew_shared_tickets(now_unix_s);
         if self.keep.has_shared_tickets() {
             return;

@@ -364,10 +364,17 @@ impl Main {
         for (index, (handle, seen)) in self.daemon.workers.iter().zip(&self.control.workers).enumerate() {
             let ended = handle.is_finished() && seen.alive.swap(false, Ordering::Relaxed);
             if ended && self.drain_until.is_none() {
+                let others = match self.control.cluster {
+                    None => "its connections are lost, and the others take the new ones",
+                    Some(_) => "the other nodes take over",
+                };
                 error(format_args!(
-                    "worker {index} has ended unexpectedly; the others go on. Restart the process soon, and report it"
+                    "worker {index} has ended unexpectedly: {others}. Restart the process soon, and report it"
                 ));
             }
+        }
+        if self.drain_until.is_none() {
+            let _ = self.daemon.pass_on_listeners(); // without a descriptor it is tried again in a second
         }
     }
 

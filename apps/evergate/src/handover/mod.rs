@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The form of what processes say to each other. Another form has another number.
 pub const HANDOVER_VERSION: u32 = 2;
@@ -159,4 +159,11 @@ pub struct Progress {
     pub lost: AtomicBool,
     /// What could not go at that first look, by reason.
     pub waiting: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Progress {
+    /// A worker has no connections to look at.
+    pub fn skip(&self) {
+        self.swept.fetch_add(1, Ordering::Relaxed);
+    }
 }
