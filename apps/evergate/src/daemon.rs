@@ -6,7 +6,7 @@ use crate::assemble::{Assembled, Keepsakes, assemble};
 use crate::bind::{bind, bind_all};
 use crate::cluster::{self, Ground};
 use crate::config::Config;
-use crate::config::model::AccessLog;
+use crate::config::model::{AccessLog, ListenAddress, Listener};
 use crate::control::message;
 use crate::handover::{Inheritance, Offer, Offered, Progress, adopt_servers, offered_servers, prefer_known};
 use crate::log::{Target, Writer};
@@ -67,6 +67,8 @@ pub struct Daemon {
     pub workers: Vec<WorkerHandle>,
     /// Where each listener is bound, by name: ports chosen by the kernel included.
     pub bound: Vec<(String, SocketAddr)>,
+    /// Where the metrics are served, by somebody else.
+    pub metrics: Option<ListenAddress>,
     /// What the workers share.
     pub shared: Arc<Shared>,
     keep: Keepsakes,
@@ -160,6 +162,7 @@ impl Daemon {
             certificates,
             workers,
             bound,
+            metrics: None,
             shared,
             keep,
             writer,
@@ -274,11 +277,11 @@ impl Daemon {
         let mut sockets: Vec<Vec<ListenerSocket>> = self.workers.iter().map(|_| Vec::new()).collect();
         let mut bound: Vec<_> = self.bound.iter().filter(|(name, _)| !gone.contains(name)).cloned().collect();
         // Those that go are still there: their ports are ours too.
-        let mut ours: Vec<SocketAddr> = self.bound.iter().map(|(_, address)| *address).collect();
+        let mut ours = self.listens_on();
         for listener in fresh {
-            let address = bind(listener, &mut sockets, &ours)?;
-            ours.push(address);
-            bound.push((listener.name.clone(), address));
+            let at = bind(listener, &mut sockets, &ours)?;
+            ours.push(at);
+            bound.push((listener.name.clone(), at.socket));
         }
         self.settle_fresh(&mut sockets);
         if let Some(cluster) = &self.cluster {
@@ -304,6 +307,17 @@ impl Daemon {
         self.certificates = assembled.certificates;
         self.config = config;
         Ok(())
+    }
+
+    /// Where this process takes connections of clients, and of who reads its metrics.
+    pub fn listens_on(&self) -> Vec<ListenAddress> {
+        let as_bound = |(name, socket): &(String, SocketAddr)| {
+            let is_it = |listener: &&Listener| listener.name == *name;
+            let meant = self.config.listeners.iter().find(is_it).map(|listener| listener.address);
+            let both_families = socket.is_ipv6() && meant.is_some_and(|meant| meant.both_families);
+            ListenAddress { socket: *socket, both_families }
+        };
+        self.bound.iter().map(as_bound).chain(self.metrics).collect()
     }
 
     /// Keeps these sockets and no longer those of listeners that are gone; copies for the workers.

@@ -189,7 +189,7 @@ impl Main {
             None => {
                 // What may need root comes before the daemon becomes another user.
                 pid_file = config.node.pid_file.as_deref().map(write_pid).transpose()?;
-                let metrics = config.admin.metrics_listen.map(|address| bind_metrics(address, None));
+                let metrics = config.admin.metrics_listen.map(|address| bind_metrics(address, &[]));
                 let metrics = metrics.transpose()?;
                 let admin = config.admin.socket.as_deref();
                 Doors {
@@ -408,7 +408,12 @@ impl Main {
         let address = listener.local_addr();
         self.metrics_socket = listener.try_clone().ok();
         match address.and_then(|address| Ok((address, serve_metrics(listener, self.control.clone())?))) {
-            Ok(serving) => self.metrics = Some(serving),
+            Ok(serving) => {
+                let meant = self.daemon.config.admin.metrics_listen;
+                let both_families = serving.0.is_ipv6() && meant.is_some_and(|meant| meant.both_families);
+                self.daemon.metrics = Some(ListenAddress { socket: serving.0, both_families });
+                self.metrics = Some(serving);
+            }
             Err(error) => warning(format_args!("cannot serve the metrics: {error}")),
         }
     }
@@ -462,9 +467,9 @@ pub(super) fn bind_admin(path: &Path, consequence: &str) -> Option<AdminSocket> 
     }
 }
 
-/// The socket of the metrics. `ours`: where the metrics of this process are served already.
-pub(super) fn bind_metrics(address: ListenAddress, ours: Option<SocketAddr>) -> Result<TcpListener> {
-    let is_first = !is_ours(address, ours.as_slice());
+/// The socket of the metrics. `ours`: where this process listens already.
+pub(super) fn bind_metrics(address: ListenAddress, ours: &[ListenAddress]) -> Result<TcpListener> {
+    let is_first = !is_ours(address, ours);
     match bind::open(address, is_first, METRICS_BACKLOG) {
         Ok((socket, _)) => Ok(TcpListener::from(socket)),
         Err(refusal) => bail!("admin.metrics_listen: cannot serve metrics on \"{address}\": {refusal}"),
