@@ -1,16 +1,16 @@
 //! From a checked configuration to a generation: certificates loaded, keys made, servers carried over.
 
+mod pools;
+
 use crate::config::model::{
-    CertificateSource, ClientCertificates, Config, Listener as ListenerConfig, Pool as PoolConfig, PoolId,
-    PoolTls, Protocol, Sticky, Tickets, TlsSettings, TlsVersion,
+    CertificateSource, ClientCertificates, Config, Listener as ListenerConfig, PoolId, PoolTls, Protocol,
+    Server as ServerConfig, Sticky, Tickets, TlsSettings, TlsVersion,
 };
-use crate::config::model::{Policy as PolicyConfig, Server as ServerConfig};
 use crate::handover::{Offer, OfferedCertificate, OfferedTickets};
 use crate::rate::Rates;
-use crate::runtime::{Generation, PoolRuntime, ServerRuntime};
-use crate::sessions::{Recipe, Sessions};
+use crate::rule_hits::RuleHits;
+use crate::runtime::{Generation, ServerRuntime};
 use anyhow::{Context, Result};
-use evergate_balance::Policy;
 use evergate_base::Micros;
 use evergate_connection::{
     Limits, Listener, Pool, Protocol as WireProtocol, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
@@ -20,14 +20,15 @@ use evergate_crypto::{
     TicketHandle, TicketKeys, Verify, client_config, client_policy, load_certificate, self_signed,
     server_config,
 };
-use evergate_rules::RuleId;
+use evergate_rules::{Effect, RuleId, Ruleset};
 use evergate_tls::Version;
+use pools::pool_runtime;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
@@ -175,15 +176,9 @@ pub fn assemble(config: &Config, previous: Option<&Generation>, keep: &mut Keeps
         })
         .collect::<Result<Vec<_>>>()?;
     let runtimes = config.pools.iter().map(|pool| Arc::new(pool_runtime(pool, previous, keep))).collect();
-    let limits =
-        (0..rules.len() as u32).flat_map(|rule| rules.effects_of(RuleId(rule))).filter_map(|effect| {
-            match effect {
-                evergate_rules::Effect::RateLimit(rule, limit) => Some((rule, limit)),
-                _ => None,
-            }
-        });
-    let rates = Arc::new(Rates::new(limits));
-    let rule_hits = Arc::new((0..rules.len()).map(|_| AtomicU64::new(0)).collect());
+    let rates = Arc::new(rates(&rules, previous));
+    let counted = previous.map(|previous| &previous.rule_hits);
+    let rule_hits = RuleHits::new(&config.rules.specs, counted, evergate_sys::wall_clock_s());
     keep.pending_generation = match config.cluster {
         // Nodes with the same configuration must give it the same number: connections name it when they move.
         Some(_) => fingerprint(config),
@@ -200,6 +195,15 @@ pub fn assemble(config: &Config, previous: Option<&Generation>, keep: &mut Keeps
     let generation = Generation { snapshot: Arc::new(snapshot), pools: runtimes, rule_hits, rates };
     let names = config.certificates.iter().map(|certificate| certificate.name.clone());
     Ok(Assembled { generation: Arc::new(generation), certificates: names.zip(certificates).collect() })
+}
+
+fn rates(rules: &Ruleset, previous: Option<&Generation>) -> Rates {
+    let effects = (0..rules.len() as u32).flat_map(|rule| rules.effects_of(RuleId(rule)));
+    let limits = effects.filter_map(|effect| match effect {
+        Effect::RateLimit(rule, limit) => Some((rule, rules.name(rule), limit)),
+        _ => None,
+    });
+    Rates::new(limits, previous.map(|previous| &*previous.rates))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
@@ -430,97 +434,6 @@ fn pool_tls(tls: &PoolTls, alpn: Vec<Vec<u8>>) -> Result<UpstreamTls> {
     Ok(UpstreamTls { config: client_config(ClientSettings { verify, alpn, certificate })? })
 }
 
-fn pool_runtime(pool: &PoolConfig, previous: Option<&Generation>, keep: &mut Keepsakes) -> PoolRuntime {
-    let known = previous.and_then(|previous| previous.pools.iter().find(|known| known.name == pool.name));
-    let servers: Vec<_> =
-        pool.servers.iter().map(|server| server_runtime(pool, server, known, keep)).collect();
-    PoolRuntime {
-        name: pool.name.clone(),
-        policy: match pool.policy {
-            PolicyConfig::RoundRobin => Policy::RoundRobin,
-            PolicyConfig::LeastOutstanding => Policy::LeastOutstanding,
-            PolicyConfig::LeastExpectedCompletion => Policy::LeastExpectedCompletion,
-            _ => Policy::PowerOfTwo,
-        },
-        sessions: sessions(pool, &servers, known),
-        servers,
-        sticky_load_percent_max: pool.sticky_load_percent_max,
-        queue_max: pool.queue_max,
-        queue_timeout: pool.queue_timeout,
-        queue_classes: pool.queue_classes.clone(),
-        idle_max: pool.keep_alive_idle_max,
-        idle: pool.keep_alive_idle,
-        tls_fingerprint: tls_fingerprint(pool),
-        unavailable: AtomicU64::new(0),
-        line: Arc::default(),
-    }
-}
-
-/// Connections of before a reload serve on when this stays the same; 0 without TLS.
-fn tls_fingerprint(pool: &PoolConfig) -> u64 {
-    let Some(tls) = &pool.tls else { return 0 };
-    let client = tls.client.iter().flat_map(|identity| [&identity.chain, &identity.key]);
-    let said = format!("{tls:?}").into_bytes();
-    let files = tls.ca.iter().chain(client).map(|path| std::fs::read(path).unwrap_or_default());
-    fnv(std::iter::once(said).chain(files).flatten()).max(1)
-}
-
-/// A reload keeps the sessions, unless it changes the policy.
-fn sessions(
-    pool: &PoolConfig,
-    servers: &[Arc<ServerRuntime>],
-    known: Option<&Arc<PoolRuntime>>,
-) -> Option<Arc<Sessions>> {
-    let recipe = Recipe::of(pool, servers)?;
-    let former = known.and_then(|known| Some((known, known.sessions.as_ref()?)));
-    Some(match former {
-        Some((_, former)) if *former.recipe() == recipe => former.clone(),
-        Some((known, former)) if former.recipe().has_policy_of(&recipe) => {
-            Arc::new(Sessions::succeeding(recipe, servers, former, &known.servers))
-        }
-        _ => Arc::new(Sessions::new(recipe, servers)),
-    })
-}
-
-fn server_runtime(
-    pool: &PoolConfig,
-    server: &ServerConfig,
-    known: Option<&Arc<PoolRuntime>>,
-    keep: &mut Keepsakes,
-) -> Arc<ServerRuntime> {
-    let max = server.connections_max.map_or(0, |max| max.get());
-    let same = |known: &&Arc<ServerRuntime>| {
-        (&known.name, &known.host, &known.addresses) == (&server.name, &server.host, &server.addresses)
-    };
-    if let Some(known) = known.and_then(|known| known.servers.iter().find(same)) {
-        keep.pending.push(Change::Server {
-            server: known.clone(),
-            weight: server.weight,
-            connections_max: max,
-            unchecked: pool.health.is_none(),
-        });
-        return known.clone();
-    }
-    keep.next_server += 1;
-    Arc::new(ServerRuntime {
-        id: keep.next_server,
-        name: server.name.clone(),
-        host: server.host.clone(),
-        addresses: server.addresses.clone(),
-        name_hash: stable_hash(&[&pool.name, &server.name]),
-        weight: AtomicU32::new(server.weight),
-        connections_max: AtomicU32::new(max),
-        healthy: AtomicBool::new(true),
-        losses: AtomicU64::new(0),
-        draining: AtomicBool::new(false),
-        outstanding: AtomicU32::new(0),
-        response_us: AtomicU32::new(0),
-        measured_at: AtomicU64::new(0),
-        requests: AtomicU64::new(0),
-        failures: AtomicU64::new(0),
-    })
-}
-
 /// FNV-1a: the same on every node and in every version, because cookies carry it.
 fn stable_hash(parts: &[&str]) -> u64 {
     let bytes = parts.iter().flat_map(|part| part.bytes().chain(std::iter::once(0)));
@@ -530,12 +443,16 @@ fn stable_hash(parts: &[&str]) -> u64 {
 
 /// Names what decides about connections: the same on all nodes that run the same version with the same file.
 fn fingerprint(config: &Config) -> u64 {
+    let mut pools = config.pools.clone();
+    for server in pools.iter_mut().flat_map(|pool| &mut pool.servers) {
+        server.addresses.sort_unstable(); // resolvers answer in any order
+    }
     let decides = format!(
         "{:?} {:?} {:?} {:?} {:?} {:?} {:?}",
         config.listeners,
         config.tls,
         config.certificates,
-        config.pools,
+        pools,
         config.rules.specs,
         config.timeouts,
         config.limits

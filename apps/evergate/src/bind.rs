@@ -2,7 +2,8 @@
 //!
 //! Workers share a port (SO_REUSEPORT), and the kernel would let a second process of the same user share it as well, and
 //! divide the clients between them. So the first socket at an address asks to be the first, and the others share with it.
-//! Where this process listens already, as when a reload gives a listener another name, there is nothing left to ask.
+//! Where this process listens already, as when a reload gives a listener another name, or its port to the metrics, there is
+//! nothing left to ask.
 
 use crate::config::Config;
 use crate::config::model::{ListenAddress, Listener};
@@ -10,7 +11,7 @@ use crate::worker::ListenerSocket;
 use anyhow::{Result, anyhow};
 use evergate_sys::Listening;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 const BACKLOG: i32 = 4096;
@@ -23,9 +24,11 @@ pub(crate) fn bind_all(
 ) -> Result<(Vec<(String, SocketAddr)>, Vec<Vec<ListenerSocket>>)> {
     let mut sockets: Vec<Vec<ListenerSocket>> = (0..workers).map(|_| Vec::new()).collect();
     let mut bound: Vec<(String, SocketAddr)> = Vec::new();
+    let mut ours = Vec::new();
     for listener in &config.listeners {
-        let ours: Vec<SocketAddr> = bound.iter().map(|(_, address)| *address).collect();
-        bound.push((listener.name.clone(), bind(listener, &mut sockets, &ours)?));
+        let at = bind(listener, &mut sockets, &ours)?;
+        ours.push(at);
+        bound.push((listener.name.clone(), at.socket));
     }
     Ok((bound, sockets))
 }
@@ -34,8 +37,8 @@ pub(crate) fn bind_all(
 pub(crate) fn bind(
     listener: &Listener,
     sockets: &mut [Vec<ListenerSocket>],
-    ours: &[SocketAddr],
-) -> Result<SocketAddr> {
+    ours: &[ListenAddress],
+) -> Result<ListenAddress> {
     let mut at = listener.address;
     for (index, list) in sockets.iter_mut().enumerate() {
         let is_first = index == 0 && !is_ours(at, ours);
@@ -46,7 +49,7 @@ pub(crate) fn bind(
         let local = (!at.socket.ip().is_unspecified()).then_some(at.socket);
         list.push(ListenerSocket { name: listener.name.clone(), socket, local });
     }
-    Ok(at.socket)
+    Ok(at)
 }
 
 /// Listens at an address, or on all of IPv4 where both families are meant and the machine has no IPv6; where it is bound.
@@ -78,12 +81,18 @@ pub(crate) fn open(
 }
 
 /// Whether this process listens at an address, or at one that takes the same connections.
-pub(crate) fn is_ours(address: ListenAddress, ours: &[SocketAddr]) -> bool {
-    let wanted = address.socket;
+pub(crate) fn is_ours(address: ListenAddress, ours: &[ListenAddress]) -> bool {
     ours.iter().any(|known| {
-        let same = known.ip() == wanted.ip();
-        known.port() == wanted.port() && (same || known.ip().is_unspecified() || wanted.ip().is_unspecified())
+        let same = known.socket.ip() == address.socket.ip();
+        let meet = same || takes(*known, address.socket.ip()) || takes(address, known.socket.ip());
+        known.socket.port() == address.socket.port() && meet
     })
+}
+
+/// Whether connections to `ip` come here because all addresses do, of its family at least.
+fn takes(all: ListenAddress, ip: IpAddr) -> bool {
+    let of_family = all.socket.is_ipv4() == ip.is_ipv4();
+    all.socket.ip().is_unspecified() && (of_family || all.both_families)
 }
 
 /// The errors of a machine without IPv6; any other says that the address itself cannot be had.
@@ -159,16 +168,22 @@ mod tests {
 
     #[test]
     fn an_address_is_ours_when_it_takes_the_same_connections() {
-        let ours = ["127.0.0.1:80".parse().unwrap(), "[::]:81".parse().unwrap()];
         let at = |text: &str| ListenAddress { socket: text.parse().unwrap(), both_families: false };
+        let ours = [at("127.0.0.1:80"), ListenAddress::any(81), at("[::]:82"), at("0.0.0.0:83")];
         for (text, expected) in [
             ("127.0.0.1:80", true),
             ("0.0.0.0:80", true),
             ("127.0.0.2:80", false),
-            ("127.0.0.1:82", false),
             ("127.0.0.1:81", true),
+            ("[::1]:81", true),
+            ("[::1]:82", true),
+            ("127.0.0.1:82", false),
+            ("0.0.0.0:82", false),
+            ("[::1]:83", false),
+            ("127.0.0.1:84", false),
         ] {
             assert_eq!(is_ours(at(text), &ours), expected, "{text}");
         }
+        assert!(is_ours(ListenAddress::any(82), &ours) && is_ours(ListenAddress::any(83), &ours));
     }
 }

@@ -1,11 +1,14 @@
 //! The process: binds, starts workers, and keeps what the control plane works on.
 
+mod ended;
+
 use crate::assemble::{Assembled, Keepsakes, assemble};
 use crate::bind::{bind, bind_all};
 use crate::cluster::{self, Ground};
 use crate::config::Config;
+use crate::config::model::{ListenAddress, Listener};
 use crate::control::message;
-use crate::handover::{Inheritance, Offer, Offered, OfferedServer, Progress};
+use crate::handover::{Inheritance, Offer, Offered, Progress, adopt_servers, offered_servers, prefer_known};
 use crate::log::{Target, Writer};
 use crate::runtime::Generation;
 use crate::worker::cluster::Joining;
@@ -15,6 +18,7 @@ use crate::worker::{
 use anyhow::{Context, Result, bail};
 use evergate_crypto::CertifiedName;
 use evergate_sys::Waker;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -63,6 +67,8 @@ pub struct Daemon {
     pub workers: Vec<WorkerHandle>,
     /// Where each listener is bound, by name: ports chosen by the kernel included.
     pub bound: Vec<(String, SocketAddr)>,
+    /// Where the metrics are served, by somebody else.
+    pub metrics: Option<ListenAddress>,
     /// What the workers share.
     pub shared: Arc<Shared>,
     keep: Keepsakes,
@@ -77,7 +83,7 @@ pub struct Daemon {
 impl Daemon {
     /// Binds everything, becomes the configured user, and starts the workers. With an inheritance its sockets take the place
     /// of new ones. Serves once [`Daemon::listen`] is called.
-    pub fn start(config: Config, inherited: Option<&mut Inheritance>) -> Result<Daemon> {
+    pub fn start(mut config: Config, inherited: Option<&mut Inheritance>) -> Result<Daemon> {
         let mut keep = Keepsakes::default();
         if let Some(inherited) = &inherited {
             keep.inherit(&inherited.offer)?;
@@ -86,6 +92,9 @@ impl Daemon {
         // Before anything listens: no packet of a movable address may get past the gate.
         let ground = config.cluster.as_ref().map(|cluster| Ground::prepare(&config, cluster)).transpose()?;
         keep.share_tickets(ground.as_ref().map(Ground::ticket_secret));
+        if let Some(inherited) = &inherited {
+            prefer_known(&mut config, &inherited.offer.servers);
+        }
         let Assembled { generation, certificates } = assemble(&config, None, &mut keep)?;
         keep.commit();
         let files = make_room_for_files(config.limits.listener.connections_max as u64);
@@ -145,6 +154,7 @@ impl Daemon {
             certificates,
             workers,
             bound,
+            metrics: None,
             shared,
             keep,
             writer,
@@ -174,7 +184,7 @@ impl Daemon {
     /// What a new process gets, with its descriptors, and our ends of the workers' streams.
     pub fn offer(
         &self,
-        rotated_unix_s: &std::collections::HashMap<String, u64>,
+        rotated_unix_s: &HashMap<String, u64>,
     ) -> Result<(Offer, Vec<OwnedFd>, Vec<UnixStream>)> {
         let mut offer = Offer {
             configuration: self.config.digest,
@@ -186,10 +196,14 @@ impl Daemon {
         };
         self.keep.bequeath(&mut offer, rotated_unix_s);
         let (mut descriptors, mut ours) = (Vec::new(), Vec::new());
+        let mut seen: HashMap<String, usize> = HashMap::new();
         for (worker, sockets) in self.copies()?.into_iter().enumerate() {
             for ListenerSocket { name, socket, .. } in sockets {
                 let bound = self.bound.iter().find(|(known, _)| *known == name);
                 let Some((_, address)) = bound else { continue };
+                // One for each worker there, also where a worker here listens on those of another that has ended.
+                let next = seen.entry(name.clone()).or_default();
+                let worker = std::mem::replace(next, *next + 1);
                 offer.sockets.push(Offered::Listener { name, worker, address: *address });
                 descriptors.push(socket);
             }
@@ -206,7 +220,10 @@ impl Daemon {
     /// Passes everything to the new process over these streams.
     pub fn hand_over(&self, streams: Vec<UnixStream>, progress: &Arc<Progress>) {
         for (worker, stream) in self.workers.iter().zip(streams) {
-            worker.tell(Command::HandOver(stream, progress.clone()));
+            match worker.is_finished() {
+                true => progress.skip(), // it has nothing any more
+                false => worker.tell(Command::HandOver(stream, progress.clone())),
+            }
         }
     }
 
@@ -224,7 +241,7 @@ impl Daemon {
     }
 
     /// Puts another configuration in force; on any error nothing changes.
-    pub fn reload(&mut self, config: Config) -> Result<()> {
+    pub fn reload(&mut self, mut config: Config) -> Result<()> {
         if config.node != self.config.node {
             bail!(
                 "[node] cannot change while running (workers, user, group, pid_file): restart to change it"
@@ -235,6 +252,7 @@ impl Daemon {
                 "[cluster] cannot change while running: restart the nodes one after the other to change it"
             );
         }
+        prefer_known(&mut config, &offered_servers(&self.generation));
         let assembled = assemble(&config, Some(&self.generation), &mut self.keep)?;
         let gone: Vec<String> = self
             .config
@@ -251,12 +269,13 @@ impl Daemon {
         let mut sockets: Vec<Vec<ListenerSocket>> = self.workers.iter().map(|_| Vec::new()).collect();
         let mut bound: Vec<_> = self.bound.iter().filter(|(name, _)| !gone.contains(name)).cloned().collect();
         // Those that go are still there: their ports are ours too.
-        let mut ours: Vec<SocketAddr> = self.bound.iter().map(|(_, address)| *address).collect();
+        let mut ours = self.listens_on();
         for listener in fresh {
-            let address = bind(listener, &mut sockets, &ours)?;
-            ours.push(address);
-            bound.push((listener.name.clone(), address));
+            let at = bind(listener, &mut sockets, &ours)?;
+            ours.push(at);
+            bound.push((listener.name.clone(), at.socket));
         }
+        self.settle_fresh(&mut sockets);
         if let Some(cluster) = &self.cluster {
             cluster.change_listeners(&self.config, &config)?;
         }
@@ -280,6 +299,17 @@ impl Daemon {
         self.certificates = assembled.certificates;
         self.config = config;
         Ok(())
+    }
+
+    /// Where this process takes connections of clients, and of who reads its metrics.
+    pub fn listens_on(&self) -> Vec<ListenAddress> {
+        let as_bound = |(name, socket): &(String, SocketAddr)| {
+            let is_it = |listener: &&Listener| listener.name == *name;
+            let meant = self.config.listeners.iter().find(is_it).map(|listener| listener.address);
+            let both_families = socket.is_ipv6() && meant.is_some_and(|meant| meant.both_families);
+            ListenAddress { socket: *socket, both_families }
+        };
+        self.bound.iter().map(as_bound).chain(self.metrics).collect()
     }
 
     /// Keeps these sockets and no longer those of listeners that are gone; copies for the workers.
@@ -315,11 +345,7 @@ impl Daemon {
 
     /// Rotates ticket keys that are due; those from files are rotated by whoever writes the file. `rotated_unix_s`: when,
     /// by name.
-    pub fn rotate_tickets(
-        &self,
-        now_unix_s: u64,
-        rotated_unix_s: &mut std::collections::HashMap<String, u64>,
-    ) {
+    pub fn rotate_tickets(&self, now_unix_s: u64, rotated_unix_s: &mut HashMap<String, u64>) {
         self.keep.renew_shared_tickets(now_unix_s);
         if self.keep.has_shared_tickets() {
             return;
@@ -458,36 +484,6 @@ fn copies(sockets: &[Vec<ListenerSocket>]) -> Result<Vec<Vec<ListenerSocket>>> {
     };
     let all: std::io::Result<_> = sockets.iter().map(|of| of.iter().map(copy).collect()).collect();
     all.context("cannot copy the listening sockets: is the limit of open files reached?")
-}
-
-fn offered_servers(generation: &Generation) -> Vec<OfferedServer> {
-    let mut all = Vec::new();
-    for pool in &generation.pools {
-        all.extend(pool.servers.iter().map(|server| OfferedServer {
-            pool: pool.name.clone(),
-            name: server.name.clone(),
-            healthy: server.healthy.load(Ordering::Relaxed),
-            draining: server.draining.load(Ordering::Relaxed),
-            response_us: server.response_us.load(Ordering::Relaxed),
-        }));
-    }
-    all
-}
-
-/// What the process before knew of the servers.
-fn adopt_servers(generation: &Generation, known: &[OfferedServer]) {
-    for pool in &generation.pools {
-        for server in &pool.servers {
-            let Some(known) = known.iter().find(|known| known.pool == pool.name && known.name == server.name)
-            else {
-                continue;
-            };
-            server.healthy.store(known.healthy, Ordering::Relaxed);
-            server.draining.store(known.draining, Ordering::Relaxed);
-            server.response_us.store(known.response_us, Ordering::Relaxed);
-            server.measured_at.store(evergate_sys::monotonic_us(), Ordering::Relaxed);
-        }
-    }
 }
 
 /// Starts the agent: it tells the workers what they are to do.

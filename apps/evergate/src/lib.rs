@@ -14,6 +14,7 @@ pub mod health;
 pub mod line;
 pub mod log;
 pub mod rate;
+pub mod rule_hits;
 pub mod runtime;
 pub mod sessions;
 pub mod worker;

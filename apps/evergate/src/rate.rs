@@ -6,21 +6,23 @@ use evergate_rules::{RateKey, RateLimit, RuleId};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const KEYS_MAX: usize = 65_536;
 
 /// The limits of one generation.
 #[derive(Debug, Default)]
 pub struct Rates {
-    limits: HashMap<u32, Limit>,
+    limits: HashMap<u32, Arc<Limit>>,
 }
 
 #[derive(Debug)]
 struct Limit {
+    /// Name of its rule.
+    rule: String,
+    as_written: RateLimit,
     per_s: f64,
     burst: f64,
-    key: RateKey,
     buckets: Mutex<HashMap<u64, Bucket>>,
 }
 
@@ -31,12 +33,19 @@ struct Bucket {
 }
 
 impl Rates {
-    /// Buckets for these rules.
-    pub fn new<'a>(limits: impl Iterator<Item = (RuleId, &'a RateLimit)>) -> Rates {
-        let limits = limits.map(|(rule, limit)| {
-            let burst = f64::from(limit.burst.max(1));
-            let per_s = f64::from(limit.requests_per_s);
-            (rule.0, Limit { per_s, burst, key: limit.key, buckets: Mutex::new(HashMap::new()) })
+    /// Buckets for these rules with their names: those of `former` where the same rule has the same limit, full ones otherwise.
+    /// A reload that lets everybody in once more would be a way around the limit.
+    pub fn new<'a>(
+        limits: impl Iterator<Item = (RuleId, &'a str, &'a RateLimit)>,
+        former: Option<&Rates>,
+    ) -> Rates {
+        let former: HashMap<&str, &Arc<Limit>> = former
+            .iter()
+            .flat_map(|former| former.limits.values().map(|limit| (limit.rule.as_str(), limit)))
+            .collect();
+        let limits = limits.map(|(id, rule, limit)| {
+            let same = former.get(rule).filter(|known| known.as_written == *limit);
+            (id.0, same.map_or_else(|| Arc::new(Limit::new(rule, limit)), |known| Arc::clone(known)))
         });
         Rates { limits: limits.collect() }
     }
@@ -45,7 +54,7 @@ impl Rates {
     pub fn allow(&self, rule: RuleId, client: IpAddr, host: &[u8], now_us: u64) -> bool {
         let Some(limit) = self.limits.get(&rule.0) else { return true };
         let mut hasher = DefaultHasher::new();
-        match limit.key {
+        match limit.as_written.key {
             RateKey::Source => client.hash(&mut hasher),
             RateKey::Host => host.to_ascii_lowercase().hash(&mut hasher),
             RateKey::Global => {}
@@ -69,6 +78,16 @@ impl Rates {
 }
 
 impl Limit {
+    fn new(rule: &str, limit: &RateLimit) -> Limit {
+        Limit {
+            rule: rule.to_owned(),
+            as_written: limit.clone(),
+            per_s: f64::from(limit.requests_per_s),
+            burst: f64::from(limit.burst.max(1)),
+            buckets: Mutex::new(HashMap::new()),
+        }
+    }
+
     fn refill(&self, bucket: Bucket, now_us: u64) -> Bucket {
         let elapsed_s = now_us.saturating_sub(bucket.filled_us) as f64 / 1e6;
         Bucket {
@@ -85,7 +104,7 @@ mod tests {
     #[test]
     fn a_burst_passes_and_then_the_rate_holds() {
         let limit = RateLimit { requests_per_s: 10, burst: 3, key: RateKey::Source };
-        let rates = Rates::new([(RuleId(0), &limit)].into_iter());
+        let rates = Rates::new([(RuleId(0), "a", &limit)].into_iter(), None);
         let ip: IpAddr = "10.0.0.1".parse().unwrap();
         let allowed = |at: u64| rates.allow(RuleId(0), ip, b"", at);
         assert_eq!((0..5).filter(|_| allowed(0)).count(), 3);
@@ -94,5 +113,18 @@ mod tests {
         assert!(!allowed(100_000));
         assert!(rates.allow(RuleId(0), "10.0.0.2".parse().unwrap(), b"", 100_000));
         assert!(rates.allow(RuleId(7), ip, b"", 0));
+    }
+
+    #[test]
+    fn a_limit_is_full_again_only_when_it_is_another() {
+        let limit = RateLimit { requests_per_s: 1, burst: 2, key: RateKey::Global };
+        let rates = Rates::new([(RuleId(0), "a", &limit), (RuleId(1), "b", &limit)].into_iter(), None);
+        let ip: IpAddr = "10.0.0.1".parse().unwrap();
+        let passed = |rates: &Rates, rule| (0..9).filter(|_| rates.allow(RuleId(rule), ip, b"", 0)).count();
+        assert_eq!((passed(&rates, 0), passed(&rates, 1)), (2, 2));
+        let wider = RateLimit { burst: 3, ..limit.clone() };
+        let next = [(RuleId(0), "b", &wider), (RuleId(1), "a", &limit), (RuleId(2), "c", &limit)];
+        let next = Rates::new(next.into_iter(), Some(&rates));
+        assert_eq!([0, 1, 2].map(|rule| passed(&next, rule)), [3, 0, 2]);
     }
 }

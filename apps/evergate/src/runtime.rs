@@ -1,6 +1,7 @@
 //! What outlives a reload and is shared by all workers: the servers with their load and health, and the generations.
 
 use crate::line::Line;
+use crate::rule_hits::RuleHits;
 use crate::sessions::Sessions;
 use evergate_balance::Policy;
 use evergate_base::Micros;
@@ -10,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One server of a pool. The same value serves every generation that names the same pool, server, host and address.
+/// One server of a pool. The same value serves every generation that names the same pool, server and host, as long as the
+/// address in use is among those that the host has.
 #[derive(Debug)]
 pub struct ServerRuntime {
     /// Distinguishes servers in a worker's table of idle connections.
@@ -19,7 +21,7 @@ pub struct ServerRuntime {
     pub name: String,
     /// Its host as the configuration writes it: what it is verified as, where nothing else is said.
     pub host: String,
-    /// Where it listens; the first that answered.
+    /// Where it listens: the first is used, the others are what its name led to beside it when this was made.
     pub addresses: Vec<SocketAddr>,
     /// Hash of the name: its identity for source stickiness.
     pub name_hash: u64,
@@ -53,6 +55,11 @@ const UNREACHABLE_US_MAX: u32 = 60_000_000;
 const HALVED_EVERY: Micros = Micros::from_ms(10_000);
 
 impl ServerRuntime {
+    /// The address in use.
+    pub fn address(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+
     /// Whether a new request may go there now.
     pub fn is_eligible(&self) -> bool {
         let max = self.connections_max.load(Ordering::Relaxed);
@@ -165,8 +172,8 @@ pub struct PoolRuntime {
     pub idle: Duration,
     /// Tells apart what its connections to servers were made with: other authorities, another certificate, TLS or none.
     pub tls_fingerprint: u64,
-    /// Requests that no server could take.
-    pub unavailable: AtomicU64,
+    /// Requests that no server could take; a reload counts on.
+    pub unavailable: Arc<AtomicU64>,
     /// Requests that wait for a server, of all workers.
     pub line: Arc<Line>,
 }
@@ -178,8 +185,8 @@ pub struct Generation {
     pub snapshot: Arc<Snapshot>,
     /// The pools, in the order of the snapshot's.
     pub pools: Vec<Arc<PoolRuntime>>,
-    /// How often each rule matched, by rule index.
-    pub rule_hits: Arc<Vec<AtomicU64>>,
+    /// How often each rule matched.
+    pub rule_hits: Arc<RuleHits>,
     /// Rate limits by rule index, shared by the workers.
     pub rates: Arc<crate::rate::Rates>,
 }

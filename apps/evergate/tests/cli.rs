@@ -183,6 +183,76 @@ fn explain_says_where_a_request_goes_and_what_is_done_to_it() {
     assert_eq!((&answer["status"], &answer["location"]), (&301.into(), &"https://x.example/new".into()));
 }
 
+const TLS: &str = r#"
+[[listeners]]
+name = "internal"
+address = ":8443"
+protocol = "https"
+[[listeners]]
+name = "public"
+address = ":443"
+protocol = "https"
+tls = "old"
+[[certificates]]
+name = "site"
+self_signed = ["localhost"]
+[tls.old]
+max_version = "1.2"
+alpn = []
+[[rules]]
+name = "named"
+when = 'tls.sni == "a.example" && tls.version == "TLSv1.2"'
+deny = 401
+[[rules]]
+name = "alpn"
+when = 'tls.alpn == "http/1.1"'
+deny = 402
+[[rules]]
+name = "address"
+when = 'tls.sni == "192.0.2.7"'
+deny = 403
+"#;
+
+#[test]
+fn explain_takes_the_listener_and_the_handshake_that_the_url_leads_to() {
+    let folder = Folder::new("handshake");
+    let path = folder.write("evergate.toml", TLS);
+    let run = |request: &str, more: &[&str]| {
+        evergate(&[&["explain", path.as_str(), "--json", "--request", request][..], more].concat())
+    };
+    for (request, more, listener, status) in [
+        ("https://a.example/", &[][..], "public", 401),
+        ("https://b.example/", &["--sni", "a.example"], "public", 401),
+        ("https://a.example/", &["--sni", ""], "public", 404),
+        ("https://192.0.2.7/", &[], "public", 404),
+        ("https://[2001:db8::1]/", &[], "public", 404),
+        ("https://a.example:8443/", &[], "internal", 402),
+        ("https://a.example:8443/", &["--tls-version", "1.2"], "internal", 401),
+    ] {
+        let output = run(request, more);
+        assert_eq!(output.code, Some(0), "{request} {more:?}: {}", output.err);
+        let answer: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+        let seen = (answer["listener"].as_str().unwrap(), answer["status"].as_u64().unwrap());
+        assert_eq!(seen, (listener, status), "{request} {more:?}");
+        assert!(answer["note"].is_null());
+    }
+    let output = run("https://a.example/", &["--tls-version", "1.3"]);
+    assert!(output.code == Some(2) && output.err.contains("does not take TLSv1.3"), "{}", output.err);
+}
+
+#[test]
+fn explain_says_which_listener_it_took_when_the_url_leads_to_none() {
+    let folder = Folder::new("note");
+    let note = |request: &str| explained(&folder, request, &[])["note"].clone();
+    let text = note("https://x/").as_str().unwrap().to_owned();
+    assert!(
+        text.contains("no https listener has port 443") && text.contains("listener \"public\" on :8443"),
+        "{text}"
+    );
+    assert_eq!(note("https://x:8443/"), serde_json::Value::Null);
+    assert_eq!(note("/"), serde_json::Value::Null);
+}
+
 #[test]
 fn explain_says_how_a_server_is_chosen() {
     let folder = Folder::new("policy");

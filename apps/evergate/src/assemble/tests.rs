@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::config::{World, parse_with};
+use crate::handover::{adopt_servers, offered_servers, prefer_known};
 use std::io;
 use std::net::SocketAddr;
 
-/// A machine without files, where every name is one and the same address.
-struct Bare;
+/// A machine without files, where every name has these addresses.
+struct Bare(&'static [u8]);
 
 impl World for Bare {
     fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
@@ -18,12 +19,16 @@ impl World for Bare {
     }
 
     fn resolve(&self, _: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        Ok(vec![SocketAddr::from(([10, 9, 9, 9], port))])
+        Ok(self.0.iter().map(|last| SocketAddr::from(([10, 9, 9, *last], port))).collect())
     }
 }
 
 fn config(text: &str) -> Config {
-    match parse_with(text, "test.toml", Path::new("/"), &Bare) {
+    config_where(text, &[9])
+}
+
+fn config_where(text: &str, addresses: &'static [u8]) -> Config {
+    match parse_with(text, "test.toml", Path::new("/"), &Bare(addresses)) {
         Ok(loaded) => loaded.config,
         Err(problems) => panic!("{problems:?}"),
     }
@@ -77,6 +82,74 @@ fn http_is_offered_to_servers_unless_only_raw_listeners_use_their_pool() {
     }
 }
 
+/// Read again while the names have these addresses, and assembled as a reload does it.
+fn reloaded(
+    text: &str,
+    addresses: &'static [u8],
+    before: &Generation,
+    keep: &mut Keepsakes,
+) -> Arc<Generation> {
+    let mut config = config_where(text, addresses);
+    prefer_known(&mut config, &offered_servers(before));
+    assemble(&config, Some(before), keep).unwrap().generation
+}
+
+const NAMED: &str = "[[pools]]\nname = \"web\"\nservers = [{ address = \"app.internal:80\" }]\n";
+
+#[test]
+fn a_server_is_the_same_while_its_host_has_the_address_in_use() {
+    let text = listener("in", 1, "http", "web") + NAMED;
+    let mut keep = Keepsakes::default();
+    let first = assemble(&config_where(&text, &[7, 200]), None, &mut keep).unwrap().generation;
+    for addresses in [&[200, 7][..], &[200, 7, 9], &[9, 7], &[7]] {
+        let next = reloaded(&text, addresses, &first, &mut keep);
+        assert!(Arc::ptr_eq(&first.pools[0].servers[0], &next.pools[0].servers[0]), "{addresses:?}");
+    }
+    let other = reloaded(&text, &[200, 9], &first, &mut keep);
+    assert_ne!(first.pools[0].servers[0].id, other.pools[0].servers[0].id);
+    assert_eq!(other.pools[0].servers[0].address().ip().to_string(), "10.9.9.200");
+}
+
+#[test]
+fn a_drained_server_stays_drained_when_its_name_leads_elsewhere() {
+    let text = listener("in", 1, "http", "web") + NAMED;
+    let mut keep = Keepsakes::default();
+    let first = assembled(&text, None, &mut keep);
+    first.pools[0].servers[0].draining.store(true, Ordering::Relaxed);
+    let other = reloaded(&text, &[1], &first, &mut keep);
+    assert!(other.pools[0].servers[0].draining.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_successor_adopts_what_was_seen_of_the_address_in_use_and_uses_it_first() {
+    let text = listener("in", 1, "http", "web") + NAMED;
+    let start = |addresses: &'static [u8], before: &Generation| {
+        let (mut config, known) = (config_where(&text, addresses), offered_servers(before));
+        prefer_known(&mut config, &known);
+        let generation = assemble(&config, None, &mut Keepsakes::default()).unwrap().generation;
+        adopt_servers(&generation, &known);
+        generation.pools[0].servers[0].clone()
+    };
+    let before = assemble(&config_where(&text, &[7, 200]), None, &mut Keepsakes::default()).unwrap();
+    let server = &before.generation.pools[0].servers[0];
+    server.healthy.store(false, Ordering::Relaxed);
+    server.draining.store(true, Ordering::Relaxed);
+    for (addresses, healthy) in [(&[200, 7][..], false), (&[200], true)] {
+        let adopted = start(addresses, &before.generation);
+        assert_eq!(adopted.address() == server.address(), !healthy);
+        assert_eq!(adopted.healthy.load(Ordering::Relaxed), healthy, "{addresses:?}");
+        assert!(adopted.draining.load(Ordering::Relaxed));
+    }
+}
+
+#[test]
+fn nodes_whose_resolvers_answer_in_another_order_have_the_same_generation() {
+    let text = listener("in", 1, "http", "web") + NAMED;
+    let number = |addresses: &'static [u8]| fingerprint(&config_where(&text, addresses));
+    assert_eq!(number(&[7, 200]), number(&[200, 7]));
+    assert_ne!(number(&[7, 200]), number(&[7, 9]));
+}
+
 #[test]
 fn a_server_whose_host_has_another_name_is_another_server() {
     let text = |host: &str| {
@@ -115,6 +188,28 @@ fn a_reload_that_is_refused_leaves_the_rotation_of_ticket_keys_as_it_was() {
     assert_eq!(rotation(&keep), Some(600));
     keep.commit();
     assert_eq!(rotation(&keep), Some(60));
+}
+
+#[test]
+fn what_was_counted_goes_on_until_the_rules_change() {
+    let text = |path: &str| {
+        let limit = "{ requests_per_s = 1, burst = 1, key = \"global\" }";
+        let rule = format!("[[rules]]\nname = \"r\"\nwhen = 'path == \"{path}\"'\nrate_limit = {limit}\n");
+        listener("in", 1, "http", "web") + NAMED + &rule
+    };
+    let mut keep = Keepsakes::default();
+    let first = assembled(&text("/a"), None, &mut keep);
+    first.rule_hits.get(0).unwrap().store(5, Ordering::Relaxed);
+    first.pools[0].unavailable.store(7, Ordering::Relaxed);
+    let passes = |of: &Generation| of.rates.allow(RuleId(0), [10, 0, 0, 1].into(), b"", 0);
+    assert!(passes(&first) && !passes(&first));
+    let same = assembled(&text("/a"), Some(&first), &mut keep);
+    let other = assembled(&text("/b"), Some(&same), &mut keep);
+    for (generation, hits) in [(&same, 5), (&other, 0)] {
+        assert_eq!(generation.rule_hits.get(0).unwrap().load(Ordering::Relaxed), hits);
+        assert_eq!(generation.pools[0].unavailable.load(Ordering::Relaxed), 7);
+        assert!(!passes(generation), "a reload is no way around a limit");
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! `evergate explain`: what would become of a request, and why. Uses the data path's own parser and rules, so that what
 //! would be refused there is refused here for the same reason.
 
+mod reach;
+
 use super::{ExplainArgs, FAILED, WRONG, output};
 use crate::config::model::{Listener, Pool, Sticky};
 use crate::config::{self, Config};
@@ -11,6 +13,7 @@ use evergate_rules::{
     Body, Condition, Decision, Explanation, HeaderEdit, Outcome, Request, RuleExplanation, Scratch, Terminal,
     TlsFacts, Verdict,
 };
+use reach::{Handshake, handshake, listener};
 use serde::Serialize;
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -22,6 +25,9 @@ const RULES_SHOWN: usize = 100;
 #[derive(Debug, Serialize)]
 struct Answer {
     listener: String,
+    /// Why it is this listener, where the URL leads to none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
     method: String,
     host: String,
     /// What rules see and servers get.
@@ -91,9 +97,27 @@ enum Wrong {
 struct Url<'a> {
     method: &'a str,
     scheme: Option<&'a str>,
-    /// With its port.
+    /// With its port, if it has one.
     authority: &'a str,
     target: &'a str,
+}
+
+impl Url<'_> {
+    fn host(&self) -> &str {
+        self.split().0
+    }
+
+    /// The port, or that of the scheme.
+    fn port(&self) -> u16 {
+        let default = if self.scheme == Some("http") { 80 } else { 443 };
+        self.split().1.unwrap_or(default)
+    }
+
+    fn split(&self) -> (&str, Option<u16>) {
+        let parts = self.authority.rsplit_once(':');
+        let parts = parts.and_then(|(host, port)| Some((host, Some(port.parse().ok()?))));
+        parts.unwrap_or((self.authority, None))
+    }
 }
 
 fn url(text: &str) -> Result<Url<'_>, Wrong> {
@@ -121,23 +145,6 @@ fn body(argument: &str) -> Result<Vec<u8>, Wrong> {
         }
         None => Ok(argument.as_bytes().to_vec()),
     }
-}
-
-/// The listener by its name, or the first that fits scheme and port, or fits the scheme, or reads requests at all.
-fn listener<'c>(args: &ExplainArgs, config: &'c Config, url: &Url<'_>) -> Result<&'c Listener, Wrong> {
-    let readers: Vec<&Listener> =
-        config.listeners.iter().filter(|listener| listener.protocol.has_requests()).collect();
-    let names = || readers.iter().map(|listener| listener.name.as_str()).collect::<Vec<_>>().join(", ");
-    if let Some(name) = &args.listener {
-        return readers.iter().find(|listener| listener.name == *name).copied().ok_or_else(|| {
-            Wrong::Usage(format!("no listener {name:?} reads requests; those that do: {}", names()))
-        });
-    }
-    let port = url.authority.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-    let scheme = |listener: &&&Listener| url.scheme.is_none_or(|scheme| listener.protocol.as_str() == scheme);
-    let both = |listener: &&&Listener| scheme(listener) && Some(listener.address.socket.port()) == port;
-    let first = readers.iter().find(both).or_else(|| readers.iter().find(scheme)).or_else(|| readers.first());
-    first.copied().ok_or_else(|| Wrong::Usage("the configuration has no https or http listener".to_owned()))
 }
 
 /// The request as it would come over the wire.
@@ -171,11 +178,12 @@ fn answer(args: &ExplainArgs, config: &Config) -> Result<Answer, Wrong> {
         return Err(Wrong::Usage(format!("{line:?} is not a header: write it like 'Name: value'")));
     }
     let url = url(&args.request)?;
-    let listener = listener(args, config, &url)?;
+    let (listener, note) = listener(args, config, &url)?;
     let body = args.body.as_deref().map(body).transpose()?;
     let wire = wire(args, &url, body.as_deref());
     let mut answer = Answer {
         listener: listener.name.clone(),
+        note,
         method: url.method.to_owned(),
         host: String::new(),
         path: url.target.to_owned(),
@@ -234,20 +242,24 @@ fn answer(args: &ExplainArgs, config: &Config) -> Result<Answer, Wrong> {
         }
         Err(refusal) => return refused(answer, refusal.status, refusal.reason),
     }
-    decide(args, config, listener, &head, &path, body.as_deref(), &mut answer);
+    let handshake = handshake(args, config, listener, &url, &answer.host)?;
+    let asked = Asked { listener, head: &head, path: &path, body: body.as_deref(), handshake };
+    decide(args, config, &asked, &mut answer);
     Ok(answer)
 }
 
+/// The request as rules see it.
+struct Asked<'a> {
+    listener: &'a Listener,
+    head: &'a RequestHead<'a>,
+    path: &'a [u8],
+    body: Option<&'a [u8]>,
+    handshake: Option<Handshake>,
+}
+
 /// Asks the rules, and fills in what they say.
-fn decide(
-    args: &ExplainArgs,
-    config: &Config,
-    listener: &Listener,
-    head: &RequestHead<'_>,
-    path: &[u8],
-    body: Option<&[u8]>,
-    answer: &mut Answer,
-) {
+fn decide(args: &ExplainArgs, config: &Config, asked: &Asked<'_>, answer: &mut Answer) {
+    let Asked { listener, head, path, body, handshake } = asked;
     let headers: Vec<(&[u8], &[u8])> =
         head.for_rules(listener.trust_forwarded).map(|line| (line.name.as_bytes(), line.value)).collect();
     let host = answer.host.clone();
@@ -262,10 +274,10 @@ fn decide(
         headers: &headers,
         client: SocketAddr::new(args.client, 40_000),
         local: listener.address.socket,
-        tls: listener.protocol.has_tls().then_some(TlsFacts {
-            sni: Some(&host),
-            alpn: Some("http/1.1"),
-            version: "TLSv1.3",
+        tls: handshake.as_ref().map(|agreed| TlsFacts {
+            sni: agreed.sni.as_deref(),
+            alpn: agreed.alpn,
+            version: agreed.version,
             client_subject: None,
         }),
         body: match body {
@@ -376,6 +388,9 @@ fn shown(answer: &Answer) -> String {
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "  {name:<17} {value}");
     };
+    if let Some(note) = &answer.note {
+        line("note:", note);
+    }
     line("outcome:", &answer.outcome);
     if let Some(sent) = &answer.path_sent {
         line("canonical path:", &format!("{} (sent as {sent})", answer.path));

@@ -207,7 +207,13 @@ struct ExplainArgs {
     /// Address of the client
     #[arg(long, value_name = "IP", default_value = "192.0.2.1")]
     client: std::net::IpAddr,
-    /// The listener; otherwise the first that fits the URL
+    /// Server name that the client sends, empty for none; otherwise the URL's host, and none for an IP address
+    #[arg(long, value_name = "NAME")]
+    sni: Option<String>,
+    /// Newest TLS version of the client; otherwise that of the listener
+    #[arg(long, value_name = "VERSION", value_parser = ["1.2", "1.3"])]
+    tls_version: Option<String>,
+    /// The listener; otherwise the first that fits the URL, whose port is that of its scheme if it names none
     #[arg(long, value_name = "NAME")]
     listener: Option<String>,
     /// Print JSON

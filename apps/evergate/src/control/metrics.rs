@@ -15,8 +15,8 @@ pub(super) fn metrics(control: &Control, form: Form) -> String {
         super::metrics_cluster::cluster(&mut out, &cluster.status());
     }
     let rules = control.rules();
-    let mut hits =
-        out.counter("evergate_rule_hits_total", "Requests that a rule matched, since the last reload.");
+    let mut hits = out
+        .counter("evergate_rule_hits_total", "Requests that a rule matched, since the rules last changed.");
     for rule in &rules.rules {
         hits.sample(&[("rule", &rule.name)], rule.hits);
     }
@@ -104,10 +104,8 @@ fn traffic(out: &mut Exposition, status: &Status) {
 }
 
 fn pools(out: &mut Exposition, status: &Status) {
-    let mut unavailable = out.counter(
-        "evergate_pool_unavailable_total",
-        "Requests that no server of a pool could take, since the last reload.",
-    );
+    let mut unavailable =
+        out.counter("evergate_pool_unavailable_total", "Requests that no server of a pool could take.");
     for pool in &status.pools {
         unavailable.sample(&[("pool", &pool.name)], pool.unavailable);
     }

@@ -102,7 +102,7 @@ impl Main {
         self.change_admin();
         let now = &self.daemon.config;
         if now.admin.metrics_listen != before.admin.metrics_listen {
-            (self.metrics, self.metrics_socket) = (None, None);
+            (self.metrics, self.metrics_socket, self.daemon.metrics) = (None, None, None);
         }
         if let Some(listener) = metrics {
             self.serve_metrics(listener);
@@ -123,7 +123,7 @@ impl Main {
     fn wanted_metrics(&self, config: &Config) -> anyhow::Result<Option<TcpListener>> {
         match config.admin.metrics_listen {
             Some(address) if self.daemon.config.admin.metrics_listen != Some(address) => {
-                bind_metrics(address, self.metrics.as_ref().map(|(address, _)| *address)).map(Some)
+                bind_metrics(address, &self.daemon.listens_on()).map(Some)
             }
             _ => Ok(None),
         }

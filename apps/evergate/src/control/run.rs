@@ -200,7 +200,7 @@ impl Main {
             None => {
                 // What may need root comes before the daemon becomes another user.
                 pid_file = config.node.pid_file.as_deref().map(write_pid).transpose()?;
-                let metrics = config.admin.metrics_listen.map(|address| bind_metrics(address, None));
+                let metrics = config.admin.metrics_listen.map(|address| bind_metrics(address, &[]));
                 let metrics = metrics.transpose()?;
                 let admin = config.admin.socket.as_deref();
                 Doors {
@@ -210,9 +210,10 @@ impl Main {
             }
         };
         let rotated = inherited.as_ref().map(|inherited| rotated(inherited)).unwrap_or_default();
+        let servers = inherited.as_ref().map(|inherited| inherited.offer.servers.clone()).unwrap_or_default();
         let daemon = Daemon::start(config, inherited)?;
         let (messages, inbox) = mpsc::channel(MESSAGES_MAX);
-        let mut checks = Checks::default();
+        let mut checks = Checks::inherited(&daemon.generation, &servers);
         checks.follow(&daemon.config, &daemon.generation);
         let metrics_listen = doors.metrics.as_ref().and_then(|listener| listener.local_addr().ok());
         let worker = |handle: &crate::daemon::WorkerHandle| WorkerView {
@@ -381,10 +382,17 @@ impl Main {
         for (index, (handle, seen)) in self.daemon.workers.iter().zip(&self.control.workers).enumerate() {
             let ended = handle.is_finished() && seen.alive.swap(false, Ordering::Relaxed);
             if ended && self.drain_until.is_none() {
+                let others = match self.control.cluster {
+                    None => "its connections are lost, and the others take the new ones",
+                    Some(_) => "the other nodes take over",
+                };
                 error(format_args!(
-                    "worker {index} has ended unexpectedly; the others go on. Restart the process soon, and report it"
+                    "worker {index} has ended unexpectedly: {others}. Restart the process soon, and report it"
                 ));
             }
+        }
+        if self.drain_until.is_none() {
+            let _ = self.daemon.pass_on_listeners(); // without a descriptor it is tried again in a second
         }
     }
 
@@ -418,7 +426,12 @@ impl Main {
         let address = listener.local_addr();
         self.metrics_socket = listener.try_clone().ok();
         match address.and_then(|address| Ok((address, serve_metrics(listener, self.control.clone())?))) {
-            Ok(serving) => self.metrics = Some(serving),
+            Ok(serving) => {
+                let meant = self.daemon.config.admin.metrics_listen;
+                let both_families = serving.0.is_ipv6() && meant.is_some_and(|meant| meant.both_families);
+                self.daemon.metrics = Some(ListenAddress { socket: serving.0, both_families });
+                self.metrics = Some(serving);
+            }
             Err(error) => warning(format_args!("cannot serve the metrics: {error}")),
         }
     }
@@ -472,9 +485,9 @@ pub(super) fn bind_admin(path: &Path, consequence: &str) -> Option<AdminSocket> 
     }
 }
 
-/// The socket of the metrics. `ours`: where the metrics of this process are served already.
-pub(super) fn bind_metrics(address: ListenAddress, ours: Option<SocketAddr>) -> Result<TcpListener> {
-    let is_first = !is_ours(address, ours.as_slice());
+/// The socket of the metrics. `ours`: where this process listens already.
+pub(super) fn bind_metrics(address: ListenAddress, ours: &[ListenAddress]) -> Result<TcpListener> {
+    let is_first = !is_ours(address, ours);
     match bind::open(address, is_first, METRICS_BACKLOG) {
         Ok((socket, _)) => Ok(TcpListener::from(socket)),
         Err(refusal) => bail!("admin.metrics_listen: cannot serve metrics on \"{address}\": {refusal}"),

@@ -147,7 +147,7 @@ impl Control {
         };
         Rules {
             generation: view.generation.snapshot.generation,
-            since_unix_s: view.since_unix_s,
+            since_unix_s: view.generation.rule_hits.since_unix_s,
             rules: ruleset.precedence().map(rule).collect(),
         }
     }
@@ -213,7 +213,7 @@ impl View {
         ServerStatus {
             pool: pool.to_owned(),
             name: server.name.clone(),
-            address: server.addresses.first().map_or_else(String::new, ToString::to_string),
+            address: server.address().to_string(),
             state: match (draining, healthy) {
                 (true, _) => "draining",
                 (false, true) => "up",

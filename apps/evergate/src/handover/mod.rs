@@ -18,10 +18,12 @@
 
 mod link;
 mod predecessor;
+mod servers;
 mod successor;
 
 pub use link::{FRAME_BYTES_MAX, Frame, Link};
 pub use predecessor::{Inheritance, Predecessor};
+pub use servers::{adopt_servers, adopted, offered_servers, prefer_known};
 pub use successor::{Failure, Order, Successor};
 
 use evergate_base::session::KeptSession;
@@ -30,7 +32,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The form of what processes say to each other. Another form has another number.
 pub const HANDOVER_VERSION: u32 = 2;
@@ -135,6 +137,9 @@ pub struct OfferedServer {
     pub pool: String,
     /// Its name.
     pub name: String,
+    /// The address in use.
+    #[serde(default)]
+    pub address: Option<SocketAddr>,
     /// What the health checks say.
     pub healthy: bool,
     /// An operator took it out.
@@ -154,4 +159,11 @@ pub struct Progress {
     pub lost: AtomicBool,
     /// What could not go at that first look, by reason.
     pub waiting: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Progress {
+    /// A worker has no connections to look at.
+    pub fn skip(&self) {
+        self.swept.fetch_add(1, Ordering::Relaxed);
+    }
 }

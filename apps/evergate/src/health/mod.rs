@@ -7,7 +7,8 @@
 //! A check that this machine cannot make, because no descriptor or port is left, counts for nothing: else a crowd of clients
 //! would take every healthy server down.
 //!
-//! A reload starts the tasks anew; a server that is carried over keeps its state and its record.
+//! A reload starts the tasks anew; a server that is carried over keeps its state and its record. After an upgrade a server
+//! keeps its state, and its first check is one like the others.
 
 mod probe;
 mod shortage;
@@ -18,6 +19,7 @@ pub use tally::{Record, Transition};
 use crate::config::Config;
 use crate::config::model::Health;
 use crate::control::message;
+use crate::handover::{OfferedServer, adopted};
 use crate::runtime::{Generation, ServerRuntime};
 use probe::{Failure, Probe};
 use shortage::Shortage;
@@ -52,6 +54,13 @@ impl Default for Checks {
 }
 
 impl Checks {
+    /// Checks that go on for the servers whose state comes from the process before.
+    pub fn inherited(generation: &Generation, known: &[OfferedServer]) -> Checks {
+        let servers = adopted(generation, known);
+        let records = servers.map(|(server, _)| (server.id, Arc::new(Record::inherited()))).collect();
+        Checks { records, ..Checks::default() }
+    }
+
     /// Checks the servers of this generation from now on, and no others. Needs a runtime.
     pub fn follow(&mut self, config: &Config, generation: &Generation) {
         self.tasks = JoinSet::new();

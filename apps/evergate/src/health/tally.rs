@@ -11,6 +11,8 @@ pub struct Record(Mutex<Tally>);
 
 #[derive(Debug, Default)]
 struct Tally {
+    /// Checks of the process before have led to the state.
+    inherited: bool,
     /// Results in a row that contradict the state.
     against: u32,
     last: Option<HealthStatus>,
@@ -28,9 +30,14 @@ pub struct Transition {
 }
 
 impl Record {
-    /// Whether no check has ended yet.
+    /// The record of a server whose state comes from the process before.
+    pub fn inherited() -> Record {
+        Record(Mutex::new(Tally { inherited: true, ..Tally::default() }))
+    }
+
+    /// Whether no check has ended yet, here or in the process before.
     pub fn is_fresh(&self) -> bool {
-        self.lock().last.is_none()
+        self.lock().is_fresh()
     }
 
     /// The last check.
@@ -52,7 +59,7 @@ impl Record {
             Err(detail) => (false, detail),
         };
         let (passed, failed) = tally.last.as_ref().map_or((0, 0), |last| (last.passed, last.failed));
-        let is_first = tally.last.is_none();
+        let is_first = tally.is_fresh();
         tally.last = Some(HealthStatus {
             ok,
             detail: detail.clone(),
@@ -79,15 +86,24 @@ impl Record {
     }
 }
 
+impl Tally {
+    fn is_fresh(&self) -> bool {
+        self.last.is_none() && !self.inherited
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::model::HealthCheck;
 
     fn states(results: &str) -> String {
+        states_of(&Record::default(), results)
+    }
+
+    fn states_of(record: &Record, results: &str) -> String {
         let ms = Duration::from_millis;
         let health = Health { check: HealthCheck::Tcp, interval: ms(9), timeout: ms(9), rise: 2, fall: 3 };
-        let record = Record::default();
         let mut up = true;
         let mut seen = String::new();
         for result in results.chars() {
@@ -106,6 +122,12 @@ mod tests {
         assert_eq!(states("-"), "d");
         assert_eq!(states("+"), "U");
         assert_eq!(states("-+-++"), "ddddU");
+    }
+
+    #[test]
+    fn the_first_result_of_an_inherited_server_counts_like_any_other() {
+        assert!(!Record::inherited().is_fresh());
+        assert_eq!(states_of(&Record::inherited(), "-+---"), "UUUUd");
     }
 
     #[test]

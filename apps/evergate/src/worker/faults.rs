@@ -1,14 +1,17 @@
 //! Tests of the guard around each step of a worker: one connection panics, and the others must not notice.
 //!
-//! [`strike`] stands where every call into a connection passes; it exists in test builds only.
+//! [`strike`] stands where every call into a connection passes, [`fell`] where every turn begins, outside the guard; they exist
+//! in test builds only.
 
-use crate::config::parse;
+use super::Counters;
+use crate::config::{Config, parse};
 use crate::daemon::Daemon;
+use crate::handover::Offered;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Clients whose connection panics in its next call; with `true` in the next one at a deadline, with `false` in the next
@@ -17,6 +20,22 @@ static VICTIMS: Mutex<Vec<(SocketAddr, bool)>> = Mutex::new(Vec::new());
 
 fn victims() -> MutexGuard<'static, Vec<(SocketAddr, bool)>> {
     VICTIMS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Workers that end in their next turn, by what they count with.
+static DOOMED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+fn doomed() -> MutexGuard<'static, Vec<usize>> {
+    DOOMED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn fell(worker: &Arc<Counters>) {
+    let mut doomed = doomed();
+    if let Some(index) = doomed.iter().position(|known| *known == Arc::as_ptr(worker).addr()) {
+        doomed.swap_remove(index);
+        drop(doomed);
+        panic!("a worker ends on purpose");
+    }
 }
 
 pub(super) fn strike(client: SocketAddr, is_due: bool) {
@@ -156,4 +175,61 @@ fn a_panic_at_a_deadline_ends_that_client_alone() {
     victim.write_all(b"GET / HTTP/1.1\r\nHo").unwrap();
     expect_reset(&mut victim);
     scene.expect_unharmed();
+}
+
+/// Two workers, and these listeners, all of which answer 404.
+fn bare(names: &[&str]) -> Config {
+    let mut text = "[node]\nworkers = 2\n[logs]\naccess = \"off\"\n".to_owned();
+    for (port, name) in (1..).zip(names) {
+        text += &format!(
+            "[[listeners]]\nname = \"{name}\"\naddress = \"127.0.0.1:{port}\"\nprotocol = \"http\"\n"
+        );
+    }
+    let mut config = parse(&text, "test.toml", Path::new(".")).unwrap().config;
+    config.listeners.iter_mut().for_each(|listener| listener.address.socket.set_port(0));
+    config
+}
+
+/// So many clients of a listener, all answered and still connected.
+fn crowd(daemon: &Daemon, listener: usize, count: usize) -> Vec<TcpStream> {
+    let client = |_| {
+        let mut client = TcpStream::connect(daemon.bound[listener].1).unwrap();
+        ask(&mut client);
+        expect(&mut client, b"\r\n\r\n");
+        client
+    };
+    (0..count).map(client).collect()
+}
+
+#[test]
+fn when_a_worker_has_ended_the_others_take_all_new_connections() {
+    let mut daemon = Daemon::start(bare(&["a"]), None).unwrap();
+    daemon.listen().unwrap();
+    let mut clients = Vec::new();
+    while daemon.workers[0].counters.open.get() == 0 {
+        clients.extend(crowd(&daemon, 0, 1));
+    }
+    doomed().push(Arc::as_ptr(&daemon.workers[0].counters).addr());
+    clients.iter_mut().for_each(ask); // one of them wakes it
+    while !daemon.workers[0].is_finished() {
+        std::thread::yield_now();
+    }
+    daemon.pass_on_listeners().unwrap();
+    clients.extend(crowd(&daemon, 0, 50));
+    daemon.reload(bare(&["a", "b"])).unwrap();
+    clients.extend(crowd(&daemon, 1, 50));
+    assert_eq!(daemon.workers[0].counters.open.get(), 0);
+    let open = daemon.workers[1].counters.open.get();
+    assert_eq!(daemon.shared.connections.load(Ordering::Relaxed) as u64, open);
+    let (offer, ..) = daemon.offer(&Default::default()).unwrap();
+    for listener in ["a", "b"] {
+        let of_it =
+            |offered: &&Offered| matches!(offered, Offered::Listener { name, .. } if name == listener);
+        let workers = offer.sockets.iter().filter(of_it).map(|offered| match offered {
+            Offered::Listener { worker, .. } => *worker,
+            _ => usize::MAX,
+        });
+        assert_eq!(workers.collect::<Vec<_>>(), [0, 1], "{listener}");
+    }
+    daemon.stop();
 }

@@ -148,6 +148,16 @@ impl Worker {
         }
     }
 
+    /// The worker ends: nobody waits for it.
+    pub(super) fn end_transfers(&mut self) {
+        if let Some(successor) = self.successor.take().filter(|successor| !successor.swept) {
+            successor.progress.skip();
+        }
+        if let Some(predecessor) = self.predecessor.take() {
+            self.end_inheriting(&predecessor.link);
+        }
+    }
+
     /// The new process is gone: this one serves again.
     pub(super) fn take_back(&mut self, listeners: Vec<ListenerSocket>) {
         self.successor = None;

@@ -430,6 +430,8 @@ impl Worker {
     }
 
     fn tick(&mut self) {
+        #[cfg(test)]
+        faults::fell(&self.counters);
         self.now = Micros(evergate_sys::monotonic_us());
         self.handshakes = 0;
         if self.now >= self.next_second {
@@ -597,6 +599,24 @@ impl Worker {
     /// The generation that a connection's request runs under.
     fn current_of(&self, generation: u64) -> Option<usize> {
         self.current.iter().rposition(|current| current.generation.snapshot.generation == generation)
+    }
+}
+
+impl Drop for Worker {
+    /// Counts out what is left when a worker ends before its time, here and at the servers. Not in a cluster: another node
+    /// goes on with it.
+    fn drop(&mut self) {
+        if self.cluster.is_some() {
+            return;
+        }
+        self.end_transfers();
+        for key in self.clients.keys() {
+            // Whatever ended the worker, the others must not notice.
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                self.stop_waiting(key);
+                self.forget(key);
+            }));
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reload: whole or not at all, and no connection notices.
 
-use crate::node::{Demo, Folder, Node, Port, config, get, plain};
+use crate::node::{DEADLINE, Demo, Folder, Node, Port, config, get, plain};
 use evergate::control::status::Reloaded;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -103,4 +103,35 @@ fn an_access_log_that_should_go_elsewhere_is_told_at_every_reload_until_it_goes_
         let told = reloaded.problems.iter().any(|problem| problem.what.contains("`logs.access`"));
         assert_eq!((reloaded.ok, told), (true, is_told), "{access}");
     }
+}
+
+#[test]
+fn a_listener_and_the_metrics_change_ports_in_one_reload() {
+    let (folder, first, second, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
+    let text = |clients: &Port, metrics: &Port| {
+        let admin = format!("[admin]\nsocket = \"admin.sock\"\nmetrics_listen = \"{}\"\n", metrics.address());
+        config(&(admin + &plain(clients, &demo.addresses)))
+    };
+    let path = folder.write("evergate.toml", &text(&first, &second));
+    let node = Node::start(&folder, &[path.to_str().unwrap()]);
+    for (clients, metrics) in [(&second, &first), (&first, &second)] {
+        folder.write("evergate.toml", &text(clients, metrics));
+        let output = node.cli(&["reload"]);
+        assert_eq!(output.code, Some(0), "{output:?}");
+        // Until the sockets of before are closed, either may answer, or nobody.
+        crate::node::eventually("each has its port", || {
+            let is_metrics = |port: &Port| Some(answer(port)?.contains("evergate_build_info"));
+            (is_metrics(metrics)? && !is_metrics(clients)?).then_some(())
+        });
+    }
+    assert_eq!(node.status().metrics_listen, Some(second.address().to_string()));
+}
+
+fn answer(port: &Port) -> Option<String> {
+    let mut stream = TcpStream::connect(port.address()).ok()?;
+    stream.set_read_timeout(Some(DEADLINE)).ok()?;
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
 }

@@ -1,6 +1,6 @@
 //! What operators and the service manager see of an upgrade.
 
-use crate::node::{Demo, Folder, Node, Port, eventually, get, plain, read_response, text_of};
+use crate::node::{Backend, Demo, Folder, Node, Port, eventually, get, plain, read_response, text_of};
 use crate::service_manager::ServiceManager;
 use crate::support::{hello, said};
 use evergate::control::status::Upgraded;
@@ -69,4 +69,16 @@ fn the_metrics_come_back_with_the_old_process_when_the_new_one_ends_too_early() 
     node.line("this one serves again");
     assert!(get(metrics.address(), "/metrics").1.contains("evergate_build_info"));
     assert!(!node.lines().iter().any(|line| line.contains("cannot serve")));
+}
+
+#[test]
+fn after_an_upgrade_a_server_goes_down_after_as_many_failures_as_before() {
+    let (folder, port, mut backend) = (Folder::new(), Port::new(), Backend::new("one"));
+    let health = "health = { path = \"/healthz\", interval_ms = 300, timeout_ms = 300, fall = 5 }\n";
+    let node = Node::with_config(&folder, &(plain(&port, &[backend.address()]) + health));
+    eventually("it is checked", || node.server("web/s0").health);
+    backend.die();
+    node.json::<Upgraded>(&["upgrade"]);
+    let line = node.line("server web/s0");
+    assert!(line.contains("is down") && line.contains("(5 checks in a row)"), "{line}");
 }

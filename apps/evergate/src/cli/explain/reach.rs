@@ -1,0 +1,109 @@
+//! How a client comes to the request: the listener that its URL leads to, and what the two agree on in the handshake.
+
+use super::{Url, Wrong};
+use crate::cli::ExplainArgs;
+use crate::config::Config;
+use crate::config::model::{Listener, TlsVersion};
+use std::net::IpAddr;
+
+const HTTP: &str = "http/1.1";
+
+/// The listener by its name, or the first that fits scheme and port, or fits the scheme, or reads requests at all; with a word
+/// where the URL leads to none.
+pub(super) fn listener<'c>(
+    args: &ExplainArgs,
+    config: &'c Config,
+    url: &Url<'_>,
+) -> Result<(&'c Listener, Option<String>), Wrong> {
+    let readers: Vec<&Listener> =
+        config.listeners.iter().filter(|listener| listener.protocol.has_requests()).collect();
+    if let Some(name) = &args.listener {
+        let found = readers.iter().find(|listener| listener.name == *name);
+        return found.map(|listener| (*listener, None)).ok_or_else(|| {
+            let names = readers.iter().map(|listener| listener.name.as_str()).collect::<Vec<_>>().join(", ");
+            Wrong::Usage(format!("no listener {name:?} reads requests; those that do: {names}"))
+        });
+    }
+    let first = readers.first().copied();
+    let first =
+        first.ok_or_else(|| Wrong::Usage("the configuration has no https or http listener".to_owned()));
+    let Some(scheme) = url.scheme else { return Ok((first?, None)) };
+    let port = url.port();
+    let of_scheme = |listener: &&&Listener| listener.protocol.as_str() == scheme;
+    let both = |listener: &&&Listener| of_scheme(listener) && listener.address.socket.port() == port;
+    if let Some(found) = readers.iter().find(both) {
+        return Ok((found, None));
+    }
+    let (taken, why) = match readers.iter().find(of_scheme) {
+        Some(found) => (*found, format!("the first with {scheme}")),
+        None => (first?, "the first that reads requests".to_owned()),
+    };
+    let note = format!(
+        "no {scheme} listener has port {port}; this is for listener \"{}\" on {}, {why}: --listener names another",
+        taken.name, taken.address
+    );
+    Ok((taken, Some(note)))
+}
+
+/// What client and listener agree on.
+pub(super) struct Handshake {
+    pub(super) sni: Option<String>,
+    pub(super) alpn: Option<&'static str>,
+    pub(super) version: &'static str,
+}
+
+/// The handshake of a client that speaks HTTP/1.1 and the newest version that the listener has, unless the arguments say
+/// otherwise; `None` without TLS. `host`: what the request names.
+pub(super) fn handshake(
+    args: &ExplainArgs,
+    config: &Config,
+    listener: &Listener,
+    url: &Url<'_>,
+    host: &str,
+) -> Result<Option<Handshake>, Wrong> {
+    let Some(tls) = &listener.tls else {
+        return match args.sni.is_some() || args.tls_version.is_some() {
+            true => Err(Wrong::Usage(format!(
+                "listener \"{}\" has no TLS: leave --sni and --tls-version out",
+                listener.name
+            ))),
+            false => Ok(None),
+        };
+    };
+    let settings = config.tls_settings(tls.settings);
+    let version = match args.tls_version.as_deref() {
+        None => settings.max_version,
+        Some("1.2") => TlsVersion::V1_2,
+        Some(_) => TlsVersion::V1_3,
+    };
+    if !(settings.min_version..=settings.max_version).contains(&version) {
+        let (name, newest) = (&listener.name, shown(settings.max_version));
+        let offered = shown(version);
+        return Err(Wrong::Usage(format!(
+            "listener \"{name}\" does not take {offered}, a client that has no other gets no connection; the newest that it \
+             takes is {newest}"
+        )));
+    }
+    let dialled = if url.scheme.is_some() { url.host() } else { host };
+    let sni = match &args.sni {
+        Some(name) => Some(name.as_str()).filter(|name| !name.is_empty()),
+        // An address is no server name (RFC 6066 section 3).
+        None => Some(dialled.trim_end_matches('.')).filter(|name| !is_address(name)),
+    };
+    Ok(Some(Handshake {
+        sni: sni.map(str::to_ascii_lowercase),
+        alpn: settings.alpn.iter().any(|name| name == HTTP).then_some(HTTP),
+        version: shown(version),
+    }))
+}
+
+fn shown(version: TlsVersion) -> &'static str {
+    match version {
+        TlsVersion::V1_2 => "TLSv1.2",
+        TlsVersion::V1_3 => "TLSv1.3",
+    }
+}
+
+fn is_address(host: &str) -> bool {
+    host.starts_with('[') || host.parse::<IpAddr>().is_ok()
+}
