@@ -227,6 +227,11 @@ impl Daemon {
         Ok(())
     }
 
+    /// Ends what cannot go to the new process, as at the end of a drain. The listening sockets stay: it may still end.
+    pub fn end_rest(&self) {
+        self.workers.iter().for_each(|worker| worker.tell(Command::Drain));
+    }
+
     /// Whether connections of the process before still come.
     pub fn is_inheriting(&self) -> bool {
         self.shared.inheriting.load(Ordering::Relaxed) > 0

@@ -253,12 +253,25 @@ impl Main {
         if let Some(socket) = doors.admin {
             self.serve_admin(socket);
         }
-        if let Some(path) = self.daemon.config.node.pid_file.as_deref().filter(|_| is_successor) {
-            // Only now: it must name the process that serves. The user that the node became may not write there.
-            let written = PidFile::take_over(path).with_context(|| unwritten(path));
-            self.pid_file = written.map_err(|error| warning(format_args!("{error:#}"))).ok();
+        if is_successor {
+            self.take_pid_file(); // only now: it must name the process that serves
         }
         Ok(())
+    }
+
+    fn take_pid_file(&mut self) {
+        let Some(path) = self.daemon.config.node.pid_file.as_deref() else { return };
+        // The user that the node became may not write there.
+        let written = PidFile::take_over(path).with_context(|| unwritten(path));
+        self.pid_file = written.map_err(|error| warning(format_args!("{error:#}"))).ok();
+    }
+
+    /// The file names this process again, if another one has changed that.
+    pub(super) fn return_pid_file(&mut self) {
+        if !self.pid_file.as_ref().is_some_and(PidFile::is_ours) {
+            self.pid_file = None;
+            self.take_pid_file();
+        }
     }
 
     /// Says where the node listens, and that it is ready.
@@ -328,7 +341,7 @@ impl Main {
         self.daemon.drain();
     }
 
-    fn open_connections(&self) -> usize {
+    pub(super) fn open_connections(&self) -> usize {
         self.control.shared.connections.load(Ordering::Relaxed)
     }
 
@@ -340,14 +353,18 @@ impl Main {
                 bail!("the agent of the cluster has ended: the other nodes go on with what was here")
             }
             None => Ok(false),
-            Some(until) => Ok(self.stop_now || self.daemon.is_finished() || Instant::now() >= until),
+            Some(until) => Ok(self.stop_now || self.has_ended() || Instant::now() >= until),
         }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.daemon.is_finished() || self.has_passed_all()
     }
 
     fn end(self) {
         let open = self.open_connections();
         let passed = self.passed_to().map(|passed| format!(": {passed}")).unwrap_or_default();
-        if !self.daemon.is_finished() && !self.stop_now {
+        if !self.has_ended() && !self.stop_now {
             warning(format_args!(
                 "draining took too long: ending {open} open connections (timeouts.drain_ms)"
             ));

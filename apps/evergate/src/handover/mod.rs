@@ -10,7 +10,8 @@
 //! 3. new: reads its configuration, which must be the one in force, sets everything up, and says `Ready`; or `Failed`, why.
 //! 4. old: `Go`. It accepts no more and the new one begins to. Each worker of the old process passes its connections over
 //!    its stream to the same worker of the new one (`worker::handover`), and what cannot go yet as soon as it can.
-//! 5. The old process ends when it has nothing left and the new one has confirmed all, or after `timeouts.drain_ms`.
+//! 5. The old process ends when it has nothing left and the new one has confirmed all, or after `timeouts.drain_ms`. Its workers
+//!    stay until then: should the new process end before, they serve again.
 //!
 //! Invariant: a descriptor and the state that belongs to it go in one frame.
 //! Not here: what a connection is made of ([`evergate_connection::Connection::export`]), and clusters, whose connections go to
@@ -150,8 +151,10 @@ pub struct Progress {
     pub passed: AtomicU64,
     /// Workers that have looked at every connection once.
     pub swept: AtomicUsize,
-    /// The new process is gone: what was passed to it is lost.
-    pub lost: AtomicBool,
+    /// Workers that have nothing left: the new process has confirmed all, or the way to it broke and the rest has ended here.
+    pub done: AtomicUsize,
+    /// The way to the new process broke: it has ended, or is about to, or lost the stream alone.
+    pub broken: AtomicBool,
     /// What could not go at that first look, by reason.
     pub waiting: Mutex<BTreeMap<&'static str, u64>>,
 }

@@ -5,6 +5,9 @@
 //! ([`Connection::export`] says why) is served here and looked at again soon. The sockets stay registered with this
 //! worker's epoll until they are closed everywhere, so they are taken out before they go.
 //!
+//! A worker that has passed everything stays until it is told to end: should the new process end before it has what other
+//! workers still have, this one serves again.
+//!
 //! Bound: so many connections go in one turn; one that the stream does not take yet waits in it.
 
 use super::slab::{Key, Source};
@@ -103,6 +106,10 @@ pub(super) struct Successor {
     confirmed: bool,
     /// Its end of the stream is closed.
     gone: bool,
+    /// Nothing goes over the stream any more.
+    broken: bool,
+    /// The control plane knows that nothing is left here.
+    told: bool,
 }
 
 impl Successor {
@@ -111,9 +118,9 @@ impl Successor {
         if self.busy { 0 } else { WAIT_MS }
     }
 
-    /// The new process has everything.
-    pub(super) fn has_all(&self) -> bool {
-        self.confirmed
+    /// What is left here stays here.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
     }
 }
 
@@ -138,6 +145,8 @@ impl Worker {
             ended: false,
             confirmed: false,
             gone: false,
+            broken: false,
+            told: false,
         }));
     }
 
@@ -151,19 +160,27 @@ impl Worker {
     /// The new process is gone: this one serves again.
     pub(super) fn take_back(&mut self, listeners: Vec<ListenerSocket>) {
         self.successor = None;
+        self.draining = false;
         self.change_listeners(listeners, &[]);
     }
 
     /// Passes on what can go; once a turn.
     pub(super) fn hand_over(&mut self) {
         let Some(mut successor) = self.successor.take() else { return };
-        match self.pass_some(&mut successor) {
-            Ok(()) => self.successor = Some(successor),
-            Err(error) => {
-                message::error(format_args!("cannot pass connections to the new process: {error}"));
-                successor.progress.lost.store(true, Ordering::Relaxed);
-            }
+        if !successor.broken
+            && let Err(error) = self.pass_some(&mut successor)
+        {
+            message::error(format_args!("cannot pass connections to the new process: {error}"));
+            (successor.broken, successor.busy) = (true, false);
+            successor.progress.broken.store(true, Ordering::Relaxed);
         }
+        // Only draining says that the new process lives without the stream.
+        let ended = successor.broken && self.draining && self.clients.len() == 0;
+        let done = successor.confirmed || ended;
+        if done && !std::mem::replace(&mut successor.told, true) {
+            successor.progress.done.fetch_add(1, Ordering::Relaxed);
+        }
+        self.successor = Some(successor);
     }
 
     fn pass_some(&mut self, successor: &mut Successor) -> io::Result<()> {

@@ -394,7 +394,7 @@ impl Worker {
 
     fn is_done(&self) -> bool {
         let drained = self.draining && self.clients.len() == 0;
-        self.stopping || drained || self.successor.as_ref().is_some_and(|successor| successor.has_all())
+        self.stopping || (drained && self.successor.is_none())
     }
 
     /// Runs one step for `source`. Should it panic, that connection ends and the worker goes on: a defect that one peer
@@ -501,6 +501,9 @@ impl Worker {
     }
 
     fn drain(&mut self) {
+        if self.successor.as_ref().is_some_and(|successor| !successor.is_broken()) {
+            return; // everything goes to the new process
+        }
         let names: Vec<String> =
             self.listeners.iter().flatten().map(|listener| listener.name.clone()).collect();
         self.change_listeners(Vec::new(), &names);

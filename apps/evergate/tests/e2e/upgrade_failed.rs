@@ -1,10 +1,12 @@
 //! Upgrades that cannot be: everything goes on as if nobody had asked.
 
 use super::backend::Backend;
-use super::client::{Wire, connect, get};
-use super::node::{Node, eventually, plain};
+use super::client::{Wire, connect, get, tcp};
+use super::node::{Folder, Node, eventually, plain, web};
+use super::pki::{certificate, client, https, issue};
 use crate::support::{hello, said};
-use std::net::TcpStream;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 
 struct Scene {
@@ -97,4 +99,61 @@ fn the_old_process_serves_again_when_the_new_one_ends_too_early() {
     assert!(scene.kept.get("/x").is_err(), "it was passed on");
     scene.node.upgrade();
     assert_eq!(get(scene.node.address("in"), "/x").text(), "one");
+}
+
+/// A client that stops in the middle of its handshake, and therefore stays in the old process.
+fn in_handshake(at: SocketAddr) -> TcpStream {
+    let mut stream = tcp(at);
+    let name = "site.example".try_into().unwrap();
+    let mut handshake = rustls::ClientConnection::new(client(None).into(), name).unwrap();
+    let mut hello = Vec::new();
+    handshake.write_tls(&mut hello).unwrap();
+    stream.write_all(&hello).unwrap();
+    assert!(stream.peek(&mut [0]).unwrap() > 0, "its server has answered");
+    stream
+}
+
+/// A node with a listener `in` for TLS and one without, `plain`.
+fn lingering(backend: &Backend, more: &str) -> Node {
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let plain =
+        "[[listeners]]\nname = \"plain\"\naddress = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"web\"\n";
+    let config =
+        format!("{more}{}{plain}{}{}", https(""), certificate("site"), web(&[backend.address()], ""));
+    Node::start_in(folder, &config)
+}
+
+/// The workers that have passed everything serve again too.
+#[test]
+fn the_old_process_serves_again_whole_when_the_new_one_dies_before_it_has_everything() {
+    let backend = Backend::new("one");
+    let mut node = lingering(&backend, "[node]\nworkers = 2\npid_file = \"evergate.pid\"\n");
+    let first = node.pid();
+    let _stays = in_handshake(node.address("in"));
+    let upgraded = node.begin_upgrade();
+    assert_eq!(upgraded.waiting["handshake"], 1, "{upgraded:?}");
+    node.signal("KILL");
+    node.line("this one serves again");
+    assert_eq!(eventually("it serves", || Some(node.serving())), first);
+    for _ in 0..20 {
+        assert_eq!(get(node.address("plain"), "/x").text(), "one");
+    }
+    let pid_file = std::fs::read_to_string(node.folder.path("evergate.pid")).unwrap();
+    assert_eq!(pid_file, format!("{first}\n"));
+    assert!(!std::path::Path::new(&format!("/proc/{}", upgraded.pid)).exists(), "nobody waited for it");
+    node.upgrade();
+    assert_eq!(get(node.address("plain"), "/x").text(), "one");
+    assert!(node.wait().success());
+}
+
+/// It loses the workers' streams, and lives: two processes that accept would be worse.
+#[test]
+fn the_old_process_does_not_serve_beside_a_new_one_that_lives() {
+    let mut scene = scene();
+    let lives = scene.script("lives", &format!("{}\n{}\ncat > /dev/null", said(&hello()), said("\"Ready\"")));
+    let _ = scene.node.cli(&["upgrade", "--binary", &lives]); // it went, or it broke: both may be said
+    scene.node.line("the way to it is broken");
+    assert!(scene.node.wait().success());
+    assert!(!scene.node.lines().iter().any(|line| line.contains("serves again")), "{:?}", scene.node.lines());
 }
