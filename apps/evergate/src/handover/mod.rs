@@ -34,7 +34,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 /// The form of what processes say to each other. Another form has another number.
-pub const HANDOVER_VERSION: u32 = 2;
+pub const HANDOVER_VERSION: u32 = 3;
 /// The option of `evergate run` that says: standard input is the process before.
 pub const SUCCESSOR_FLAG: &str = "--successor";
 

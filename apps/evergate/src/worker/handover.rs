@@ -45,14 +45,17 @@ const HAS_PIPE_DOWN: u8 = 8;
 const HAS_PIPE_UP: u8 = 16;
 
 /// What goes before a parcel: a kind, flags, and the numbers of [`Cargo`].
-const CARGO_HEADER: usize = 2 + 3 * 8;
+const CARGO_HEADER: usize = 2 + 5 * 8;
 
 /// What the worker knows of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cargo {
     flags: u8,
-    /// When the connection got its server.
+    /// When the connection got its server, and when that began to answer; 0 before it has.
     used_since: u64,
+    answered_at: u64,
+    /// What the server connection leads to and was made with: [`crate::runtime::ServerRuntime::way`].
+    way: u64,
     /// Bytes inside the pipes.
     down: u64,
     up: u64,
@@ -62,7 +65,7 @@ impl Cargo {
     fn encode(self, parcel: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(CARGO_HEADER + parcel.len());
         out.extend_from_slice(&[CONNECTION, self.flags]);
-        for number in [self.used_since, self.down, self.up] {
+        for number in [self.used_since, self.answered_at, self.way, self.down, self.up] {
             out.extend_from_slice(&number.to_le_bytes());
         }
         out.extend_from_slice(parcel);
@@ -72,13 +75,21 @@ impl Cargo {
     /// What it says, and the parcel behind it.
     fn decode(bytes: &[u8]) -> Option<(Cargo, &[u8])> {
         let ([CONNECTION, flags], rest) = bytes.split_first_chunk()? else { return None };
-        let (used_since, rest) = rest.split_first_chunk()?;
-        let (down, rest) = rest.split_first_chunk()?;
-        let (up, parcel) = rest.split_first_chunk()?;
-        let number = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
-        let cargo =
-            Cargo { flags: *flags, used_since: number(used_since), down: number(down), up: number(up) };
-        Some((cargo, parcel))
+        let mut rest = rest;
+        let mut number = || {
+            let (bytes, behind) = rest.split_first_chunk()?;
+            rest = behind;
+            Some(u64::from_le_bytes(*bytes))
+        };
+        let cargo = Cargo {
+            flags: *flags,
+            used_since: number()?,
+            answered_at: number()?,
+            way: number()?,
+            down: number()?,
+            up: number()?,
+        };
+        Some((cargo, rest))
     }
 
     fn has(self, flag: u8) -> bool {
@@ -269,6 +280,8 @@ fn descriptors(client: &Client, upstream: Option<&Upstream>) -> io::Result<(Carg
     if let Some(upstream) = upstream {
         descriptors.push(upstream.socket.try_clone()?);
         cargo.used_since = upstream.used_since.0;
+        cargo.answered_at = upstream.answered_at.map_or(0, |at| at.0);
+        cargo.way = upstream.server.way(upstream.tls_fingerprint);
     }
     cargo.set(HAS_SERVER, upstream.is_some());
     cargo.set(FIN_WAITS, client.fin_waits);
@@ -381,7 +394,7 @@ impl Worker {
             return Err("epoll does not take its socket".to_owned());
         }
         if let Some((server, leg)) = server.zip(leg) {
-            self.adopt_server(key, server, leg, Micros(cargo.used_since));
+            self.adopt_server(key, server, leg, cargo);
         }
         self.count_buffered(key);
         self.pump(key);
@@ -389,7 +402,9 @@ impl Worker {
         Ok(())
     }
 
-    fn adopt_server(&mut self, key: Key, socket: OwnedFd, leg: ParcelLeg, used_since: Micros) {
+    /// A server connection goes on. One that leads elsewhere than those that are made here, or was made otherwise, serves its
+    /// request and is never kept for others, as after a reload.
+    fn adopt_server(&mut self, key: Key, socket: OwnedFd, leg: ParcelLeg, cargo: Cargo) {
         let pools = &self.current[self.current.len() - 1].generation.pools;
         let pool = pools.get(leg.pool as usize);
         let known = pool
@@ -397,13 +412,15 @@ impl Worker {
         let Some((server, tls_fingerprint)) = known else {
             return self.forget(key); // the snapshot has it, so this does not happen
         };
+        let is_todays = server.way(tls_fingerprint) == cargo.way;
+        let server = if is_todays { server } else { Arc::new(server.of_before()) };
         server.enter_resumed();
         let upstream = Upstream {
             socket,
             server,
             index: leg.server,
             owner: Some((key, leg.leg)),
-            used_since,
+            used_since: Micros(cargo.used_since),
             answered_at: None,
             tls_fingerprint,
             connecting: false,
@@ -427,7 +444,8 @@ mod tests {
 
     #[test]
     fn cargo_comes_back_as_it_was_and_is_never_cut_short() {
-        let mut cargo = Cargo { used_since: 1 << 40, down: 77, up: u64::MAX, ..Cargo::default() };
+        let mut cargo =
+            Cargo { used_since: 1 << 40, answered_at: 5, way: 1 << 63, down: 77, up: u64::MAX, flags: 0 };
         cargo.set(HAS_SERVER, true);
         cargo.set(FIN_WAITS, false);
         cargo.set(HAS_PIPE_UP, true);

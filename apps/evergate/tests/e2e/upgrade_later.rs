@@ -1,0 +1,28 @@
+//! What follows an upgrade: reloads around it, and the ends of both processes.
+
+use super::backend::{Backend, pattern};
+use super::client::{connect, get};
+use super::node::{Node, plain};
+
+/// More than all buffers on the way hold.
+const LONG: usize = 24_000_000;
+
+/// As after a reload alone: the connection serves its request and nobody else's.
+#[test]
+fn a_connection_to_a_server_that_the_configuration_has_no_more_is_not_used_again() {
+    let (before, now) = (Backend::new("before"), Backend::new("now"));
+    let node = Node::start(&format!("[node]\nworkers = 1\n{}", plain(&[before.address()], "", "")));
+    let mut wire = connect(node.address("in"));
+    wire.send(format!("GET /bytes/{LONG} HTTP/1.1\r\nHost: a\r\n\r\n")).unwrap();
+    wire.read_head().unwrap().unwrap();
+    node.write(&format!("[node]\nworkers = 1\n{}", plain(&[now.address()], "", "")));
+    node.reload();
+    let upgraded = node.upgrade();
+    assert_eq!((upgraded.passed, upgraded.waiting.len()), (1, 0));
+    assert!(wire.exactly(LONG).unwrap() == pattern(LONG));
+    for _ in 0..5 {
+        assert_eq!(wire.get("/x").unwrap().text(), "now");
+        assert_eq!(get(node.address("in"), "/x").text(), "now");
+    }
+    assert_eq!(before.connections(), 1);
+}
