@@ -421,7 +421,7 @@ impl Worker {
             index: leg.server,
             owner: Some((key, leg.leg)),
             used_since: Micros(cargo.used_since),
-            answered_at: None,
+            answered_at: (cargo.answered_at > 0).then_some(Micros(cargo.answered_at)),
             tls_fingerprint,
             connecting: false,
             reused: false,
