@@ -142,6 +142,7 @@ impl Daemon {
                 start_worker(index, &generation, &settings, &shared, writer.as_ref(), joining)
             })
             .collect::<Result<Vec<_>>>()?;
+        shared.inheriting.store(streams.len(), Ordering::Relaxed);
         for (worker, stream) in workers.iter().zip(streams) {
             worker.tell(Command::Inherit(stream));
         }

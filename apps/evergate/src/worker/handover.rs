@@ -311,7 +311,6 @@ impl Worker {
         if self.epoll.add_input(link.fd(), Source::Predecessor.token()).is_err() {
             self.counters.reason("epoll_failed");
         }
-        self.shared.inheriting.fetch_add(1, Ordering::Relaxed);
         self.predecessor = Some(Predecessor { link });
     }
 

@@ -102,7 +102,7 @@ fn the_old_process_serves_again_when_the_new_one_ends_too_early() {
 }
 
 /// A client that stops in the middle of its handshake, and therefore stays in the old process.
-fn in_handshake(at: SocketAddr) -> TcpStream {
+pub(super) fn in_handshake(at: SocketAddr) -> TcpStream {
     let mut stream = tcp(at);
     let name = "site.example".try_into().unwrap();
     let mut handshake = rustls::ClientConnection::new(client(None).into(), name).unwrap();
@@ -114,7 +114,7 @@ fn in_handshake(at: SocketAddr) -> TcpStream {
 }
 
 /// A node with a listener `in` for TLS and one without, `plain`.
-fn lingering(backend: &Backend, more: &str) -> Node {
+pub(super) fn lingering(backend: &Backend, more: &str) -> Node {
     let folder = Folder::new();
     issue(&folder, "site", "ecdsa", "site.example", None);
     let plain =

@@ -2,7 +2,8 @@
 
 use super::backend::{Backend, pattern};
 use super::client::{connect, get};
-use super::node::{Node, plain};
+use super::node::{Node, eventually, has_ended, plain};
+use super::upgrade_failed::{in_handshake, lingering};
 
 /// More than all buffers on the way hold.
 const LONG: usize = 24_000_000;
@@ -25,4 +26,19 @@ fn a_connection_to_a_server_that_the_configuration_has_no_more_is_not_used_again
         assert_eq!(get(node.address("in"), "/x").text(), "now");
     }
     assert_eq!(before.connections(), 1);
+}
+
+/// What follows names rules by their numbers.
+#[test]
+fn the_new_process_reloads_nothing_until_the_old_one_has_ended() {
+    let backend = Backend::new("one");
+    let node = lingering(&backend, "");
+    let first = node.pid();
+    let stays = in_handshake(node.address("in"));
+    node.begin_upgrade();
+    let (ok, text) = node.cli(&["reload"]);
+    assert!(!ok && text.contains("the process before still passes connections"), "{text}");
+    drop(stays);
+    eventually("the old process ends", || has_ended(first).then_some(()));
+    eventually("it reloads", || node.cli(&["reload"]).0.then_some(()));
 }
