@@ -251,7 +251,7 @@ impl Main {
             self.serve_metrics(listener);
         }
         if let Some(socket) = doors.admin {
-            self.serve_admin(socket);
+            self.serve_admin(socket.taken_over());
         }
         if is_successor {
             self.take_pid_file(); // only now: it must name the process that serves

@@ -241,7 +241,7 @@ impl Main {
     /// Operators come in here again.
     fn return_doors(&mut self) {
         if let Some((socket, _)) = self.admin.take() {
-            self.serve_admin(socket.returned());
+            self.serve_admin(socket.taken_over());
         }
         self.metrics = None;
         if let Some(listener) = self.metrics_socket.take() {

@@ -70,3 +70,16 @@ fn the_metrics_come_back_with_the_old_process_when_the_new_one_ends_too_early() 
     assert!(get(metrics.address(), "/metrics").1.contains("evergate_build_info"));
     assert!(!node.lines().iter().any(|line| line.contains("cannot serve")));
 }
+
+#[test]
+fn a_new_process_that_cannot_serve_leaves_the_admin_socket_alone() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    std::fs::create_dir(folder.path("logs")).unwrap();
+    let text = "[logs]\naccess = \"logs/access.log\"\n[admin]\nsocket = \"admin.sock\"\n";
+    let node = Node::with_config(&folder, &(text.to_owned() + &plain(&port, &demo.addresses)));
+    std::fs::rename(folder.path("logs"), folder.path("elsewhere")).unwrap();
+    let refused = node.cli(&["upgrade"]);
+    assert!(refused.err.contains("cannot open access log"), "{refused:?}");
+    let status = node.status();
+    assert_eq!((status.pid, status.state.as_str()), (node.id(), "running"));
+}
