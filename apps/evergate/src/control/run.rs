@@ -160,7 +160,7 @@ pub(super) struct Main {
     pub(super) waiting: Vec<Asker>,
     inbox: mpsc::Receiver<Message>,
     pub(super) drain_until: Option<Instant>,
-    stop_now: bool,
+    pub(super) stop_now: bool,
     looking: bool,
     pub(super) rotated: HashMap<String, u64>,
     pid_file: Option<PidFile>,

@@ -2,7 +2,7 @@
 //!
 //! Until the new process is ready, which a thread of its own waits for, nothing changes here, and reloads are refused: what
 //! was offered must stay true. Then this process tells it to go, accepts no more, and passes its connections; it ends when
-//! nothing is left, or when draining would. Should the new process end before that, this one serves again. Should it live, and
+//! nothing is left, or when draining would. Should the new process break down before that, this one serves again; should it have been told to end, this one ends too. Should it live, and
 //! only the way to it be broken, it serves alone, and what is here ends here: two processes must never accept.
 
 use super::message::{error, info, warning};
@@ -167,7 +167,7 @@ impl Main {
             return;
         };
         if let Some(status) = passing.successor.ended() {
-            return self.take_back(&status.to_string());
+            return if status.success() { self.follow() } else { self.take_back(&status.to_string()) };
         }
         if passing.progress.broken.load(Ordering::Relaxed) && !passing.alone {
             let since = *passing.broken_since.get_or_insert_with(Instant::now);
@@ -215,6 +215,19 @@ impl Main {
             let _ = asker.send(Err(Refused { error: what, remedy }));
         }
         self.daemon.end_rest();
+    }
+
+    /// The new process was told to end, and with it the service: nobody takes its place.
+    fn follow(&mut self) {
+        let Some(upgrade) = &mut self.upgrade else { return };
+        let open = self.control.shared.connections.load(Ordering::Relaxed);
+        let what = format!("the new process was told to end: ending {open} open connections here now");
+        info(&what);
+        if let Some(asker) = upgrade.asker.take() {
+            let remedy = "start the node again".to_owned();
+            let _ = asker.send(Err(Refused { error: what, remedy }));
+        }
+        self.stop_now = true;
     }
 
     fn take_back(&mut self, status: &str) {

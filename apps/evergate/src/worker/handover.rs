@@ -397,6 +397,10 @@ impl Worker {
         }
         self.count_buffered(key);
         self.pump(key);
+        if self.draining {
+            self.with(key, |connection, io| connection.handle_drain(io));
+            self.perform(key);
+        }
         self.file(key);
         Ok(())
     }

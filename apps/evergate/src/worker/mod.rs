@@ -394,7 +394,7 @@ impl Worker {
 
     fn is_done(&self) -> bool {
         let drained = self.draining && self.clients.len() == 0;
-        self.stopping || (drained && self.successor.is_none())
+        self.stopping || (drained && self.successor.is_none() && self.predecessor.is_none())
     }
 
     /// Runs one step for `source`. Should it panic, that connection ends and the worker goes on: a defect that one peer

@@ -62,7 +62,7 @@ fn the_metrics_come_back_with_the_old_process_when_the_new_one_ends_too_early() 
     let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let admin = format!("[admin]\nsocket = \"admin.sock\"\nmetrics_listen = \"{}\"\n", metrics.address());
     let node = Node::with_config(&folder, &(admin + &plain(&port, &demo.addresses)));
-    let script = format!("#!/bin/sh\n{}\n{}\nsleep 0.5\n", said(&hello()), said("\"Ready\""));
+    let script = format!("#!/bin/sh\n{}\n{}\nsleep 0.5; exit 1\n", said(&hello()), said("\"Ready\""));
     let ends = folder.write("ends", &script);
     std::fs::set_permissions(&ends, std::fs::Permissions::from_mode(0o755)).unwrap();
     let _ = node.cli(&["upgrade", "--binary", ends.to_str().unwrap()]); // it went, or it broke: both may be said

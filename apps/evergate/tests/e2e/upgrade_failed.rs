@@ -90,7 +90,7 @@ fn a_configuration_that_is_broken_or_another_one_is_refused_in_the_new_process_w
 #[test]
 fn the_old_process_serves_again_when_the_new_one_ends_too_early() {
     let mut scene = scene();
-    let ends = scene.script("ends", &format!("{}\n{}\nsleep 0.5", said(&hello()), said("\"Ready\"")));
+    let ends = scene.script("ends", &format!("{}\n{}\nsleep 0.5; exit 1", said(&hello()), said("\"Ready\"")));
     let before = scene.node.serving();
     let _ = scene.node.cli(&["upgrade", "--binary", &ends]); // it went, or it broke: both may be said
     scene.node.line("this one serves again");

@@ -42,3 +42,26 @@ fn the_new_process_reloads_nothing_until_the_old_one_has_ended() {
     eventually("the old process ends", || has_ended(first).then_some(()));
     eventually("it reloads", || node.cli(&["reload"]).0.then_some(()));
 }
+
+/// Whoever ends the service ends it whole, also when somebody still follows.
+#[test]
+fn an_end_of_the_new_process_brings_the_old_one_not_back() {
+    let backend = Backend::new("one");
+    for signals in [1, 2] {
+        let mut node = lingering(&backend, "");
+        let stays = in_handshake(node.address("in"));
+        node.begin_upgrade();
+        let new = node.pid();
+        for _ in 0..signals {
+            node.signal("TERM");
+            node.line("SIGTERM");
+        }
+        if signals == 1 {
+            drop(stays);
+        }
+        assert!(node.wait().success(), "the old process");
+        eventually("the new process ends", || has_ended(new).then_some(()));
+        let lines = node.lines();
+        assert!(!lines.iter().any(|line| line.contains("serves again")), "{lines:#?}");
+    }
+}
