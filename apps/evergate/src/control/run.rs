@@ -161,6 +161,8 @@ pub(super) struct Main {
     inbox: mpsc::Receiver<Message>,
     pub(super) drain_until: Option<Instant>,
     pub(super) stop_now: bool,
+    /// By a signal.
+    pub(super) told: bool,
     looking: bool,
     pub(super) rotated: HashMap<String, u64>,
     pid_file: Option<PidFile>,
@@ -237,6 +239,7 @@ impl Main {
             inbox,
             drain_until: None,
             stop_now: false,
+            told: false,
             looking: false,
             rotated,
             pid_file,
@@ -320,7 +323,13 @@ impl Main {
     }
 
     fn told_to_stop(&mut self, by: &str) {
-        if self.drain_until.is_some() {
+        let is_first = !std::mem::replace(&mut self.told, true);
+        if is_first && self.is_passing() {
+            let open = self.open_connections();
+            info(format_args!(
+                "{by}: {open} connections are still to be passed on; a second signal ends them"
+            ));
+        } else if self.drain_until.is_some() {
             info(format_args!("{by} again: ending {} open connections now", self.open_connections()));
             self.stop_now = true;
         } else {

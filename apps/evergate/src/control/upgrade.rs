@@ -186,6 +186,11 @@ impl Main {
             .is_some_and(|passing| passing.progress.done.load(Ordering::Relaxed) >= self.daemon.workers.len())
     }
 
+    /// Whether the new process serves, and this one passes connections to it.
+    pub(super) fn is_passing(&self) -> bool {
+        self.upgrade.as_ref().is_some_and(|upgrade| upgrade.passing.is_some())
+    }
+
     fn tell_upgraded(&mut self) {
         let Some(upgrade) = &mut self.upgrade else { return };
         let (Some(passing), Some(asker)) = (&upgrade.passing, upgrade.asker.take()) else { return };
@@ -237,7 +242,7 @@ impl Main {
             "the new process ended while it got connections ({status}): {passed} are lost, this one serves again"
         );
         error(&what);
-        self.drain_until = None;
+        (self.drain_until, self.told) = (None, false);
         self.control.draining.store(false, Ordering::Relaxed);
         self.notify.main_process(std::process::id());
         self.return_pid_file();

@@ -100,6 +100,13 @@ impl Link {
         Ok(true)
     }
 
+    /// Sends what waits on a stream that did not block until now, with pauses up to this long.
+    pub fn finish(&mut self, pause: Duration) -> io::Result<()> {
+        self.stream.set_nonblocking(false)?;
+        self.stream.set_write_timeout(Some(pause))?;
+        if self.flush()? { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+    }
+
     /// Reads once: false when nothing comes now. The peer's end is an error.
     pub fn fill(&mut self) -> io::Result<bool> {
         self.input.drain(..self.taken);
@@ -188,6 +195,18 @@ mod tests {
         assert!(!theirs.fill().unwrap());
         drop(ours);
         assert_eq!(theirs.fill().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_frame_that_is_on_its_way_is_finished() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let (mut ours, mut theirs) = (Link::new(ours), Link::new(theirs));
+        ours.push(&[7; 3_000_000], Vec::new()).unwrap();
+        assert!(!ours.flush().unwrap(), "the socket takes everything at once");
+        let reader = std::thread::spawn(move || theirs.receive().unwrap().bytes.len());
+        ours.finish(Duration::from_secs(30)).unwrap();
+        assert_eq!(reader.join().unwrap(), 3_000_000);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Connections that go in one turn.
 const BATCH: usize = 64;
@@ -32,6 +33,8 @@ const BATCH: usize = 64;
 const LOOK_EVERY: Micros = Micros::from_ms(5);
 /// The longest that the loop sleeps meanwhile, in milliseconds.
 const WAIT_MS: i32 = 5;
+/// The longest pause of the new process while the last frame goes, when this one has to end.
+const FINISHING: Duration = Duration::from_secs(1);
 
 /// First byte of a frame: a connection, the end of all, and its confirmation.
 const CONNECTION: u8 = 1;
@@ -192,6 +195,15 @@ impl Worker {
             successor.progress.done.fetch_add(1, Ordering::Relaxed);
         }
         self.successor = Some(successor);
+    }
+
+    /// What is on its way to the new process belongs to nobody else: its rest goes before this process ends.
+    pub(super) fn finish_handover(&mut self) {
+        if let Some(successor) = self.successor.as_mut().filter(|successor| !successor.broken)
+            && let Err(error) = successor.link.finish(FINISHING)
+        {
+            message::error(format_args!("cannot pass a connection to the new process: {error}"));
+        }
     }
 
     fn pass_some(&mut self, successor: &mut Successor) -> io::Result<()> {

@@ -379,6 +379,7 @@ impl Worker {
             }
             self.counters.turns.add(1);
         }
+        self.finish_handover();
         for key in self.clients.keys() {
             if self.clients.get(key).is_some_and(|client| client.mirroring.is_some()) {
                 continue; // nothing of it leaves: another node goes on with it

@@ -65,3 +65,21 @@ fn an_end_of_the_new_process_brings_the_old_one_not_back() {
         assert!(!lines.iter().any(|line| line.contains("serves again")), "{lines:#?}");
     }
 }
+
+#[test]
+fn the_first_signal_to_the_old_process_ends_nobody_who_still_follows() {
+    let backend = Backend::new("one");
+    let mut node = lingering(&backend, "");
+    let first = node.pid();
+    let stays = in_handshake(node.address("in"));
+    node.begin_upgrade();
+    for _ in 0..2 {
+        assert!(!has_ended(first));
+        std::process::Command::new("kill").args(["-TERM", &first.to_string()]).status().unwrap();
+        node.line("SIGTERM");
+    }
+    assert!(node.wait().success());
+    assert!(node.lines().iter().any(|line| line.contains("still to be passed on")));
+    drop(stays);
+    assert_eq!(get(node.address("plain"), "/x").text(), "one");
+}
