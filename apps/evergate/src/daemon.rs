@@ -94,6 +94,7 @@ impl Daemon {
         let is_first = inherited.is_none();
         let inherited_sessions =
             inherited.as_ref().map(|from| from.offer.sessions.clone()).unwrap_or_default();
+        let announced = inherited.as_ref().map_or(0, |from| from.offer.descriptors);
         let (bound, sockets, streams) = match inherited {
             None => {
                 let (bound, sockets) = bind_all(&config, count)?;
@@ -143,6 +144,7 @@ impl Daemon {
             })
             .collect::<Result<Vec<_>>>()?;
         shared.inheriting.store(streams.len(), Ordering::Relaxed);
+        shared.room.hold_back(announced);
         for (worker, stream) in workers.iter().zip(streams) {
             worker.tell(Command::Inherit(stream));
         }
@@ -190,6 +192,7 @@ impl Daemon {
             configuration: self.config.digest,
             generation: self.generation.snapshot.generation,
             workers: self.workers.len(),
+            descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
             servers: offered_servers(&self.generation),
             sessions: self.shared.sessions.newest(OFFERED_SESSIONS_BYTES).into_iter().flatten().collect(),
             ..Offer::default()

@@ -25,6 +25,8 @@ pub struct Frame {
     pub bytes: Zeroizing<Vec<u8>>,
     /// The descriptors that came along.
     pub descriptors: Vec<OwnedFd>,
+    /// So many did not: this process may not have more.
+    pub lost: usize,
 }
 
 /// One end.
@@ -38,7 +40,8 @@ pub struct Link {
     /// What came and is not taken, from `taken` on.
     input: Zeroizing<Vec<u8>>,
     taken: usize,
-    come: VecDeque<OwnedFd>,
+    /// The descriptors of each frame that has some.
+    come: VecDeque<Vec<OwnedFd>>,
 }
 
 impl Link {
@@ -114,8 +117,11 @@ impl Link {
         let held = self.input.len();
         self.input.resize(held + READ_BYTES, 0);
         let mut fresh = Vec::new();
-        let outcome = receive_descriptors(self.stream.as_raw_fd(), &mut self.input[held..], &mut fresh);
-        self.come.extend(fresh);
+        let (outcome, cut) =
+            receive_descriptors(self.stream.as_raw_fd(), &mut self.input[held..], &mut fresh);
+        if cut || !fresh.is_empty() {
+            self.come.push_back(fresh);
+        }
         let (count, result) = match outcome {
             Transfer::Moved(count) => (count, Ok(true)),
             Transfer::Blocked => (0, Ok(false)),
@@ -138,12 +144,13 @@ impl Link {
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         let Some(bytes) = rest.get(..length) else { return Ok(None) };
-        if self.come.len() < count {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame without its descriptors"));
-        }
         let bytes = Zeroizing::new(bytes.to_vec());
+        let descriptors = if count > 0 { self.come.pop_front() } else { Some(Vec::new()) };
+        let Some(descriptors) = descriptors.filter(|come| come.len() <= count) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame without its descriptors"));
+        };
         self.taken += HEADER + length;
-        Ok(Some(Frame { bytes, descriptors: self.come.drain(..count).collect() }))
+        Ok(Some(Frame { bytes, lost: count - descriptors.len(), descriptors }))
     }
 
     /// Sends one frame on a stream that blocks.

@@ -75,6 +75,8 @@ pub struct Offer {
     pub generation: u64,
     /// Number of workers.
     pub workers: usize,
+    /// Descriptors that this process has open: as many may come with its connections.
+    pub descriptors: usize,
     /// What the descriptors are that follow, in order.
     pub sockets: Vec<Offered>,
     /// Ticket keys that no file holds.

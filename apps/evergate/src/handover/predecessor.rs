@@ -73,6 +73,11 @@ impl Predecessor {
         let mut descriptors = Vec::new();
         while descriptors.len() < offer.sockets.len() {
             let frame = self.link.receive().context("the sockets of the process before do not come")?;
+            if frame.lost > 0 {
+                bail!(
+                    "this process may not open as many files as the one before: raise the limit (LimitNOFILE=, ulimit -n)"
+                );
+            }
             if frame.descriptors.is_empty() {
                 bail!("the process before says nothing more about its sockets");
             }

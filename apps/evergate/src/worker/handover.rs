@@ -35,6 +35,7 @@ const LOOK_EVERY: Micros = Micros::from_ms(5);
 const WAIT_MS: i32 = 5;
 /// The longest pause of the new process while the last frame goes, when this one has to end.
 const FINISHING: Duration = Duration::from_secs(1);
+const NO_DESCRIPTORS: &str = "this process may not have more file descriptors: raise the limit of open files (LimitNOFILE=, ulimit -n)";
 
 /// First byte of a frame: a connection, the end of all, and its confirmation.
 const CONNECTION: u8 = 1;
@@ -343,7 +344,9 @@ impl Worker {
 
     fn end_inheriting(&mut self, link: &Link) {
         let _ = self.epoll.remove(link.fd());
-        self.shared.inheriting.fetch_sub(1, Ordering::Relaxed);
+        if self.shared.inheriting.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.shared.room.hold_back(0);
+        }
     }
 
     /// False when that was all.
@@ -355,8 +358,10 @@ impl Worker {
                 link.flush()?; // the first and only frame on this way: the socket takes it
                 return Ok(false);
             }
+            self.shared.room.hold_back_less(frame.descriptors.len() + frame.lost);
             self.guarded(None, |worker| {
-                if let Err(why) = worker.adopt(&frame.bytes, frame.descriptors) {
+                let whole = if frame.lost == 0 { Ok(()) } else { Err(NO_DESCRIPTORS.to_owned()) };
+                if let Err(why) = whole.and_then(|()| worker.adopt(&frame.bytes, frame.descriptors)) {
                     worker.counters.reason("handover_failed");
                     message::warning(format_args!("a connection of the process before is lost: {why}"));
                 }

@@ -7,7 +7,6 @@ use super::pki::{certificate, client, https, issue};
 use crate::support::{hello, said};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 
 struct Scene {
     node: Node,
@@ -35,21 +34,15 @@ impl Scene {
         assert_eq!(self.kept.get("/x").unwrap().text(), "one");
         assert_eq!(get(self.node.address("in"), "/x").text(), "one");
     }
-
-    fn script(&self, name: &str, text: &str) -> String {
-        let path = self.node.folder.write(name, &format!("#!/bin/sh\n{text}\n"));
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
 }
 
 #[test]
 fn a_program_that_is_not_there_or_ends_changes_nothing() {
     let mut scene = scene();
     scene.expect_refusal(&["--binary", "/nowhere/evergate"], "cannot start /nowhere/evergate: No such file");
-    let ends = scene.script("ends", "exit 3");
+    let ends = scene.node.script("ends", "exit 3");
     scene.expect_refusal(&["--binary", &ends], "ends ended before it was ready (exit status: 3)");
-    let babbles = scene.script("babbles", "echo hello, what is this >&0; cat > /dev/null");
+    let babbles = scene.node.script("babbles", "echo hello, what is this >&0; cat > /dev/null");
     scene.expect_refusal(&["--binary", &babbles], "does not speak as expected");
     scene.node.upgrade();
     assert_eq!(scene.kept.get("/x").unwrap().text(), "one");
@@ -59,7 +52,7 @@ fn a_program_that_is_not_there_or_ends_changes_nothing() {
 fn a_program_that_takes_connections_in_another_form_is_refused() {
     let mut scene = scene();
     let hello = r#"{"Hello":{"version":"9.9.9","handover":99,"parcel":1}}"#;
-    let other = scene.script("other", &format!("{}\ncat > /dev/null", said(hello)));
+    let other = scene.node.script("other", &format!("{}\ncat > /dev/null", said(hello)));
     scene.expect_refusal(&["--binary", &other], "is evergate 9.9.9 and takes connections in form 99.1");
 }
 
@@ -67,7 +60,8 @@ fn a_program_that_takes_connections_in_another_form_is_refused() {
 #[test]
 fn a_program_that_says_why_before_it_hears_anything_is_heard() {
     let mut scene = scene();
-    let says = scene.script("says", &format!("{}\n{}", said(&hello()), said(r#"{"Failed":"no such luck"}"#)));
+    let says =
+        scene.node.script("says", &format!("{}\n{}", said(&hello()), said(r#"{"Failed":"no such luck"}"#)));
     for _ in 0..5 {
         scene.expect_refusal(&["--binary", &says], "no such luck");
     }
@@ -90,7 +84,8 @@ fn a_configuration_that_is_broken_or_another_one_is_refused_in_the_new_process_w
 #[test]
 fn the_old_process_serves_again_when_the_new_one_ends_too_early() {
     let mut scene = scene();
-    let ends = scene.script("ends", &format!("{}\n{}\nsleep 0.5; exit 1", said(&hello()), said("\"Ready\"")));
+    let ends =
+        scene.node.script("ends", &format!("{}\n{}\nsleep 0.5; exit 1", said(&hello()), said("\"Ready\"")));
     let before = scene.node.serving();
     let _ = scene.node.cli(&["upgrade", "--binary", &ends]); // it went, or it broke: both may be said
     scene.node.line("this one serves again");
@@ -151,7 +146,8 @@ fn the_old_process_serves_again_whole_when_the_new_one_dies_before_it_has_everyt
 #[test]
 fn the_old_process_does_not_serve_beside_a_new_one_that_lives() {
     let mut scene = scene();
-    let lives = scene.script("lives", &format!("{}\n{}\ncat > /dev/null", said(&hello()), said("\"Ready\"")));
+    let lives =
+        scene.node.script("lives", &format!("{}\n{}\ncat > /dev/null", said(&hello()), said("\"Ready\"")));
     let _ = scene.node.cli(&["upgrade", "--binary", &lives]); // it went, or it broke: both may be said
     scene.node.line("the way to it is broken");
     assert!(scene.node.wait().success());

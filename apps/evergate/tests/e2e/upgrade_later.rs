@@ -83,3 +83,22 @@ fn the_first_signal_to_the_old_process_ends_nobody_who_still_follows() {
     drop(stays);
     assert_eq!(get(node.address("plain"), "/x").text(), "one");
 }
+
+/// Where a new process may have fewer descriptors, the connections beyond that are lost, and nothing else.
+#[test]
+fn a_new_process_without_descriptors_loses_connections_one_by_one() {
+    let backend = Backend::new("one");
+    let mut node = Node::start(&plain(&[backend.address()], "", ""));
+    let idle: Vec<_> = (0..200).map(|_| connect(node.address("in"))).collect();
+    eventually("all are taken", || (node.status().connections.open == 200).then_some(()));
+    let few = format!("ulimit -n 128\nexec {} \"$@\"", env!("CARGO_BIN_EXE_evergate"));
+    let few = node.script("few", &few);
+    assert_eq!(node.begin_upgrade_with(&["--binary", &few]).passed, 200);
+    assert!(node.wait().success(), "the old process");
+    drop(idle);
+    eventually("there is room", || (node.status().connections.open == 0).then_some(()));
+    let lines = node.lines();
+    assert!(lines.iter().any(|line| line.contains("may not have more file descriptors")), "{lines:#?}");
+    assert!(!lines.iter().any(|line| line.contains("cannot pass")), "{lines:#?}");
+    assert_eq!(get(node.address("in"), "/x").text(), "one");
+}
