@@ -112,11 +112,10 @@ async fn serve(
             _ = drain_look.tick(), if main.drain_until.is_some() => main.look_at_upgrade(),
         }
     }
-    main.look_at_upgrade();
-    if let Some((_, serving)) = &main.admin {
+    let (admin, _pid_file) = main.end();
+    if let Some((_, serving)) = &admin {
         serving.settle().await; // who asked for the end hears of it
     }
-    main.end();
     Ok(())
 }
 
@@ -370,7 +369,8 @@ impl Main {
         self.daemon.is_finished() || self.has_passed_all()
     }
 
-    fn end(self) {
+    /// Ends the workers. What is left says that this process lives until it is dropped.
+    fn end(mut self) -> (Option<(AdminSocket, Serving)>, Option<PidFile>) {
         let open = self.open_connections();
         let passed = self.passed_to().map(|passed| format!(": {passed}")).unwrap_or_default();
         if !self.has_ended() && !self.stop_now {
@@ -379,7 +379,11 @@ impl Main {
             ));
         }
         self.daemon.stop();
+        if let Some(upgrade) = &mut self.upgrade {
+            upgrade.tell_end(open);
+        }
         info(format_args!("stopped{passed}"));
+        (self.admin, self.pid_file)
     }
 
     fn every_second(&mut self) {

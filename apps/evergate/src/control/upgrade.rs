@@ -42,6 +42,35 @@ struct Passing {
     alone: bool,
 }
 
+impl Upgrade {
+    /// Tells who asked what came of it.
+    fn tell(&mut self) {
+        let (Some(passing), Some(asker)) = (&self.passing, self.asker.take()) else { return };
+        let progress = &passing.progress;
+        let waiting = progress.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = asker.send(Ok(Upgraded {
+            version: passing.successor.version().to_owned(),
+            pid: passing.successor.pid(),
+            passed: progress.passed.load(Ordering::Relaxed),
+            waiting: waiting.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect(),
+        }));
+    }
+
+    /// This process has ended with so many connections open.
+    pub(super) fn tell_end(&mut self, open: usize) {
+        if open == 0 {
+            return self.tell();
+        }
+        let (Some(passing), Some(asker)) = (&self.passing, self.asker.take()) else { return };
+        let (pid, passed) = (passing.successor.pid(), passing.progress.passed.load(Ordering::Relaxed));
+        let error = format!(
+            "pid {pid} serves with {passed} connections of the process before, and {open} were ended"
+        );
+        let remedy = "raise timeouts.drain_ms, unless a signal ended that process".to_owned();
+        let _ = asker.send(Err(Refused { error, remedy }));
+    }
+}
+
 impl Main {
     /// Starts the new process, unless something else is going on.
     pub(super) fn ask_upgrade(&mut self, binary: Option<PathBuf>, asker: Asker) {
@@ -192,16 +221,9 @@ impl Main {
     }
 
     fn tell_upgraded(&mut self) {
-        let Some(upgrade) = &mut self.upgrade else { return };
-        let (Some(passing), Some(asker)) = (&upgrade.passing, upgrade.asker.take()) else { return };
-        let progress = &passing.progress;
-        let waiting = progress.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = asker.send(Ok(Upgraded {
-            version: passing.successor.version().to_owned(),
-            pid: passing.successor.pid(),
-            passed: progress.passed.load(Ordering::Relaxed),
-            waiting: waiting.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect(),
-        }));
+        if let Some(upgrade) = &mut self.upgrade {
+            upgrade.tell();
+        }
     }
 
     /// The new process serves, and does not get everything: what is left ends here.

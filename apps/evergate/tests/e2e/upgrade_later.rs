@@ -102,3 +102,18 @@ fn a_new_process_without_descriptors_loses_connections_one_by_one() {
     assert!(!lines.iter().any(|line| line.contains("cannot pass")), "{lines:#?}");
     assert_eq!(get(node.address("in"), "/x").text(), "one");
 }
+
+#[test]
+fn the_answer_says_what_was_passed_also_when_the_time_is_over_at_once() {
+    let backend = Backend::new("one");
+    let node = Node::start(&format!("[timeouts]\ndrain_ms = 1\n{}", plain(&[backend.address()], "", "")));
+    let idle: Vec<_> = (0..300).map(|_| connect(node.address("in"))).collect();
+    eventually("all are taken", || (node.status().connections.open == 300).then_some(()));
+    let first = node.pid();
+    let (ok, text) = node.cli(&["upgrade"]);
+    eventually("the old process ends", || has_ended(first).then_some(()));
+    let said = if ok { "serves now: it has 300 connections" } else { "were ended" };
+    assert!(text.contains(said), "{text}");
+    drop(idle);
+    node.adopt();
+}
