@@ -73,6 +73,8 @@ pub struct Daemon {
     leaving: AtomicBool,
     /// The workers' listening sockets once more, by worker: what an upgrade passes on.
     sockets: Mutex<Vec<Vec<ListenerSocket>>>,
+    /// Where the process before passes its connections, by worker, until they begin to come.
+    streams: Vec<UnixStream>,
 }
 
 impl Daemon {
@@ -145,13 +147,11 @@ impl Daemon {
             .collect::<Result<Vec<_>>>()?;
         shared.inheriting.store(streams.len(), Ordering::Relaxed);
         shared.room.hold_back(announced);
-        for (worker, stream) in workers.iter().zip(streams) {
-            worker.tell(Command::Inherit(stream));
-        }
         let cluster = ground.map(|ground| start_agent(ground, &workers)).transpose()?;
         let leaving = AtomicBool::new(false);
         Ok(Daemon {
             sockets: Mutex::new(sockets),
+            streams,
             config,
             generation,
             certificates,
@@ -163,6 +163,13 @@ impl Daemon {
             cluster,
             leaving,
         })
+    }
+
+    /// Takes the connections of the process before from now on.
+    pub fn inherit(&mut self) {
+        for (worker, stream) in self.workers.iter().zip(std::mem::take(&mut self.streams)) {
+            worker.tell(Command::Inherit(stream));
+        }
     }
 
     /// Takes connections from now on.

@@ -257,6 +257,7 @@ impl Main {
         }
         if is_successor {
             self.take_pid_file(); // only now: it must name the process that serves
+            self.daemon.inherit(); // last: what comes may take all descriptors that there are
         }
         Ok(())
     }
