@@ -6,7 +6,7 @@ use crate::cluster::{self, Ground};
 use crate::config::Config;
 use crate::config::model::AccessLog;
 use crate::control::message;
-use crate::handover::{Inheritance, Offer, Offered, OfferedServer, Progress};
+use crate::handover::{Inheritance, Offer, Offered, OfferedServer, Progress, Told};
 use crate::log::{Target, Writer};
 use crate::runtime::Generation;
 use crate::worker::cluster::Joining;
@@ -221,6 +221,23 @@ impl Daemon {
             ours.push(near);
         }
         Ok((offer, descriptors, ours))
+    }
+
+    /// What operators have said so far.
+    pub fn told(&self) -> Told {
+        let servers = offered_servers(&self.generation).into_iter().filter(|server| server.draining);
+        Told { draining: servers.map(|server| (server.pool, server.name)).collect() }
+    }
+
+    /// What operators told the process before while this one was set up.
+    pub fn hear(&self, told: &Told) {
+        for pool in &self.generation.pools {
+            for server in &pool.servers {
+                let draining =
+                    told.draining.iter().any(|(of, name)| *of == pool.name && *name == server.name);
+                server.draining.store(draining, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Passes everything to the new process over these streams.

@@ -88,7 +88,8 @@ async fn serve(
     let is_successor = inherited.is_some();
     if let Some(inherited) = inherited {
         // Before its first word the process before serves, and goes on when this one ends.
-        inherited.take_over().context("the process before did not hand over")?;
+        let told = inherited.take_over().context("the process before did not hand over")?;
+        main.daemon.hear(&told);
     }
     main.open(doors, is_successor)?;
     main.announce();

@@ -147,7 +147,9 @@ impl Main {
             }
             // The service manager listens to the main process only, so it is told before the new one speaks.
             self.notify.main_process(successor.pid());
-            successor.go().map_err(|error| failure(format!("the new process is gone: {error}")))?;
+            successor
+                .go(self.daemon.told())
+                .map_err(|error| failure(format!("the new process is gone: {error}")))?;
             Ok(successor)
         });
         match told {

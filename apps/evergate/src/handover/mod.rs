@@ -45,7 +45,14 @@ enum Message {
     Offer(Box<Offer>),
     Failed(String),
     Ready,
-    Go,
+    Go(Told),
+}
+
+/// What operators have said since the offer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// Servers that are out, by pool and name.
+    pub draining: Vec<(String, String)>,
 }
 
 /// Who the new process is. Never changes its form: it is how others are told apart.

@@ -1,6 +1,6 @@
 //! The new process's side: what it gets from the one before.
 
-use super::{Hello, Link, Message, Offer, Offered};
+use super::{Hello, Link, Message, Offer, Offered, Told};
 use crate::config::Config;
 use crate::worker::ListenerSocket;
 use anyhow::{Context, Result, bail};
@@ -148,10 +148,10 @@ impl Inheritance {
     }
 
     /// Everything is set up: waits for the word. Afterwards this process serves.
-    pub fn take_over(mut self) -> Result<()> {
+    pub fn take_over(mut self) -> Result<Told> {
         self.predecessor.say(&Message::Ready)?;
         match self.predecessor.hear()? {
-            Message::Go => Ok(()),
+            Message::Go(told) => Ok(told),
             _ => bail!("the process before does not let this one serve"),
         }
     }

@@ -1,6 +1,6 @@
 //! The old process's side: starting the new one.
 
-use super::{Hello, Link, Message, Offer, SUCCESSOR_FLAG};
+use super::{Hello, Link, Message, Offer, SUCCESSOR_FLAG, Told};
 use evergate_sys::DESCRIPTORS_MAX;
 use std::ffi::OsString;
 use std::io;
@@ -128,8 +128,8 @@ impl Successor {
     }
 
     /// The word: from now on the new process serves.
-    pub fn go(&mut self) -> io::Result<()> {
-        self.say(&Message::Go)?;
+    pub fn go(&mut self, told: Told) -> io::Result<()> {
+        self.say(&Message::Go(told))?;
         self.released = true;
         Ok(())
     }

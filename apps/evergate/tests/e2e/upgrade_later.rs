@@ -4,6 +4,7 @@ use super::backend::{Backend, pattern};
 use super::client::{connect, get};
 use super::node::{Node, eventually, has_ended, plain};
 use super::upgrade_failed::{in_handshake, lingering};
+use crate::support::evergate;
 
 /// More than all buffers on the way hold.
 const LONG: usize = 24_000_000;
@@ -116,4 +117,31 @@ fn the_answer_says_what_was_passed_also_when_the_time_is_over_at_once() {
     assert!(text.contains(said), "{text}");
     drop(idle);
     node.adopt();
+}
+
+#[test]
+fn what_an_operator_says_while_the_new_process_starts_holds_there() {
+    let backends = [Backend::new("one"), Backend::new("two")];
+    let addresses: Vec<_> = backends.iter().map(Backend::address).collect();
+    let node = Node::start(&plain(&addresses, "", ""));
+    assert!(node.cli(&["servers", "drain", "web/s1"]).0);
+    let go = node.folder.path("go");
+    let text = format!(
+        "while [ ! -e {} ]; do sleep 0.01; done\nexec {} \"$@\"",
+        go.display(),
+        env!("CARGO_BIN_EXE_evergate")
+    );
+    let slow = node.script("slow", &text);
+    let socket = node.folder.path("admin.sock").to_str().unwrap().to_owned();
+    let upgrade = std::thread::spawn(move || evergate(&["upgrade", "--binary", &slow, "--socket", &socket]));
+    node.line("upgrade: starting");
+    assert!(node.cli(&["servers", "drain", "web/s0"]).0);
+    assert!(node.cli(&["servers", "ready", "web/s1"]).0);
+    std::fs::write(&go, "").unwrap();
+    let upgraded = upgrade.join().unwrap();
+    assert_eq!(upgraded.code, Some(0), "{upgraded:?}");
+    node.adopt();
+    for _ in 0..4 {
+        assert_eq!(get(node.address("in"), "/x").text(), "two");
+    }
 }
