@@ -94,6 +94,7 @@ impl Main {
     fn may_upgrade(&self) -> Result<(), Refused> {
         let refuse =
             |error: &str, remedy: &str| Err(Refused { error: error.to_owned(), remedy: remedy.to_owned() });
+        may_be_left(std::process::id())?;
         if self.upgrade.is_some() {
             return refuse("an upgrade is under way already", "wait until it is done");
         }
@@ -296,5 +297,27 @@ impl Main {
         let passing = self.upgrade.as_ref()?.passing.as_ref()?;
         let passed = passing.progress.passed.load(Ordering::Relaxed);
         Some(format!("{passed} connections passed to pid {}", passing.successor.pid()))
+    }
+}
+
+/// Whether a process of this number may end without everything around it.
+fn may_be_left(pid: u32) -> Result<(), Refused> {
+    if pid != 1 {
+        return Ok(());
+    }
+    Err(Refused {
+        error: "this is process 1 of its container: when it ended, the kernel would end the new one too"
+            .to_owned(),
+        remedy: "drain this node and start a container with the new program".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_1_is_not_upgraded() {
+        assert!(may_be_left(1).is_err() && may_be_left(4711).is_ok());
     }
 }
