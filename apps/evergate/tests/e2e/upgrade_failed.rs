@@ -153,3 +153,29 @@ fn the_old_process_does_not_serve_beside_a_new_one_that_lives() {
     assert!(scene.node.wait().success());
     assert!(!scene.node.lines().iter().any(|line| line.contains("serves again")), "{:?}", scene.node.lines());
 }
+
+/// The table of reasons in the documents, and the keys in the code that gives them.
+#[test]
+fn every_reason_to_stay_is_in_the_documents() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+    let read = |path: &str| std::fs::read_to_string(format!("{root}{path}")).unwrap();
+    let documents = read("docs/operating.md");
+    let code = read("proto/connection/src/parcel.rs") + &read("apps/evergate/src/worker/handover.rs");
+    let of_clusters = "mirrored"; // a node of a cluster is not upgraded
+    let mut keys: Vec<&str> = code
+        .split("Err(\"")
+        .skip(1)
+        .chain(code.split("ok_or(\"").skip(1))
+        .filter_map(|rest| rest.split_once("\")"))
+        .map(|(key, _)| key)
+        .filter(|key| {
+            *key != of_clusters && key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+        })
+        .collect();
+    keys.sort_unstable();
+    keys.dedup();
+    assert!(keys.contains(&"handshake") && keys.contains(&"descriptors"), "{keys:?}");
+    for key in keys {
+        assert!(documents.contains(&format!("\n| `{key}` |")), "{key}");
+    }
+}
