@@ -461,7 +461,7 @@ fn fingerprint(config: &Config) -> u64 {
 }
 
 /// FNV-1a.
-fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
+pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 

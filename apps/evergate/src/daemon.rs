@@ -8,7 +8,9 @@ use crate::cluster::{self, Ground};
 use crate::config::Config;
 use crate::config::model::{ListenAddress, Listener};
 use crate::control::message;
-use crate::handover::{Inheritance, Offer, Offered, Progress, adopt_servers, offered_servers, prefer_known};
+use crate::handover::{
+    Inheritance, Offer, Offered, Progress, Told, adopt_servers, offered_servers, prefer_known,
+};
 use crate::log::{Target, Writer};
 use crate::runtime::Generation;
 use crate::worker::cluster::Joining;
@@ -78,6 +80,8 @@ pub struct Daemon {
     leaving: AtomicBool,
     /// The workers' listening sockets once more, by worker: what an upgrade passes on.
     sockets: Mutex<Vec<Vec<ListenerSocket>>>,
+    /// Where the process before passes its connections, by worker, until they begin to come.
+    streams: Vec<UnixStream>,
 }
 
 impl Daemon {
@@ -102,6 +106,7 @@ impl Daemon {
         let is_first = inherited.is_none();
         let inherited_sessions =
             inherited.as_ref().map(|from| from.offer.sessions.clone()).unwrap_or_default();
+        let announced = inherited.as_ref().map_or(0, |from| from.offer.descriptors);
         let (bound, sockets, streams) = match inherited {
             None => {
                 let (bound, sockets) = bind_all(&config, count)?;
@@ -142,13 +147,13 @@ impl Daemon {
                 start_worker(index, &generation, &settings, &shared, writer.as_ref(), joining)
             })
             .collect::<Result<Vec<_>>>()?;
-        for (worker, stream) in workers.iter().zip(streams) {
-            worker.tell(Command::Inherit(stream));
-        }
+        shared.inheriting.store(streams.len(), Ordering::Relaxed);
+        shared.room.hold_back(announced);
         let cluster = ground.map(|ground| start_agent(ground, &workers)).transpose()?;
         let leaving = AtomicBool::new(false);
         Ok(Daemon {
             sockets: Mutex::new(sockets),
+            streams,
             config,
             generation,
             certificates,
@@ -161,6 +166,13 @@ impl Daemon {
             cluster,
             leaving,
         })
+    }
+
+    /// Takes the connections of the process before from now on.
+    pub fn inherit(&mut self) {
+        for (worker, stream) in self.workers.iter().zip(std::mem::take(&mut self.streams)) {
+            worker.tell(Command::Inherit(stream));
+        }
     }
 
     /// Takes connections from now on.
@@ -190,6 +202,7 @@ impl Daemon {
             configuration: self.config.digest,
             generation: self.generation.snapshot.generation,
             workers: self.workers.len(),
+            descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
             servers: offered_servers(&self.generation),
             sessions: self.shared.sessions.newest(OFFERED_SESSIONS_BYTES).into_iter().flatten().collect(),
             ..Offer::default()
@@ -217,6 +230,23 @@ impl Daemon {
         Ok((offer, descriptors, ours))
     }
 
+    /// What operators have said so far.
+    pub fn told(&self) -> Told {
+        let servers = offered_servers(&self.generation).into_iter().filter(|server| server.draining);
+        Told { draining: servers.map(|server| (server.pool, server.name)).collect() }
+    }
+
+    /// What operators told the process before while this one was set up.
+    pub fn hear(&self, told: &Told) {
+        for pool in &self.generation.pools {
+            for server in &pool.servers {
+                let draining =
+                    told.draining.iter().any(|(of, name)| *of == pool.name && *name == server.name);
+                server.draining.store(draining, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Passes everything to the new process over these streams.
     pub fn hand_over(&self, streams: Vec<UnixStream>, progress: &Arc<Progress>) {
         for (worker, stream) in self.workers.iter().zip(streams) {
@@ -233,6 +263,11 @@ impl Daemon {
             worker.tell(Command::TakeBack(sockets));
         }
         Ok(())
+    }
+
+    /// Ends what cannot go to the new process, as at the end of a drain. The listening sockets stay: it may still end.
+    pub fn end_rest(&self) {
+        self.workers.iter().for_each(|worker| worker.tell(Command::Drain));
     }
 
     /// Whether connections of the process before still come.

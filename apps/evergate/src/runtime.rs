@@ -15,7 +15,7 @@ use std::time::Duration;
 /// address in use is among those that the host has.
 #[derive(Debug)]
 pub struct ServerRuntime {
-    /// Distinguishes servers in a worker's table of idle connections.
+    /// Distinguishes servers in a worker's table of idle connections; 0 for those that are in no pool.
     pub id: u64,
     /// Its name.
     pub name: String,
@@ -58,6 +58,34 @@ impl ServerRuntime {
     /// The address in use.
     pub fn address(&self) -> SocketAddr {
         self.addresses[0]
+    }
+
+    /// What a connection to it leads to, and was made with, as one number: see [`PoolRuntime::tls_fingerprint`]. The same in
+    /// every process.
+    pub fn way(&self, tls_fingerprint: u64) -> u64 {
+        let said = format!("{} {} {tls_fingerprint}", self.host, self.address());
+        crate::assemble::fnv(said.bytes())
+    }
+
+    /// A server of this name that the configuration has no more, or has otherwise: it is in no pool.
+    pub fn of_before(&self) -> ServerRuntime {
+        ServerRuntime {
+            id: 0,
+            name: self.name.clone(),
+            host: String::new(),
+            addresses: self.addresses.clone(),
+            name_hash: self.name_hash,
+            weight: AtomicU32::new(0),
+            connections_max: AtomicU32::new(0),
+            healthy: AtomicBool::new(true),
+            losses: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
+            outstanding: AtomicU32::new(0),
+            response_us: AtomicU32::new(0),
+            measured_at: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+        }
     }
 
     /// Whether a new request may go there now.

@@ -45,11 +45,20 @@ pub fn send_descriptors(socket: RawFd, bytes: &[u8], descriptors: &[OwnedFd]) ->
         }
     }
     // SAFETY: the message describes `bytes` and the control buffer, both borrowed across the call, which only reads them.
-    outcome(unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) })
+    match outcome(unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) }) {
+        // As many are on their way as this process may have open (unix(7)): some will have arrived soon.
+        Transfer::Broken(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => Transfer::Blocked,
+        sent => sent,
+    }
 }
 
-/// Reads into `buffer`, which must not be empty; descriptors that come along are added to `descriptors`, closed on exec.
-pub fn receive_descriptors(socket: RawFd, buffer: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Transfer {
+/// Reads into `buffer`, which must not be empty; descriptors that come along are added to `descriptors`, closed on exec. What
+/// comes belongs to one [`send_descriptors`]. Also whether some were lost, because this process may not have as many.
+pub fn receive_descriptors(
+    socket: RawFd,
+    buffer: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> (Transfer, bool) {
     let mut control = [0u64; CONTROL_WORDS];
     let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: msghdr is plain data for which all zero bytes are a valid value.
@@ -62,7 +71,7 @@ pub fn receive_descriptors(socket: RawFd, buffer: &mut [u8], descriptors: &mut V
     let result = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
     let moved = outcome(result);
     if result < 0 {
-        return moved;
+        return (moved, false);
     }
     // SAFETY: the kernel filled the control buffer and its length in; the macros stay inside it.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
@@ -84,10 +93,7 @@ pub fn receive_descriptors(socket: RawFd, buffer: &mut [u8], descriptors: &mut V
         // SAFETY: both describe the same control buffer.
         header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
     }
-    if message.msg_flags & libc::MSG_CTRUNC != 0 {
-        return Transfer::Broken(io::Error::other("descriptors were lost: too many are open"));
-    }
-    moved
+    (moved, message.msg_flags & libc::MSG_CTRUNC != 0)
 }
 
 #[cfg(test)]
@@ -109,7 +115,7 @@ mod tests {
         while bytes.len() < 15 {
             let mut buffer = [0; 64];
             match receive_descriptors(theirs.as_raw_fd(), &mut buffer, &mut fds) {
-                Transfer::Moved(count) => bytes.extend_from_slice(&buffer[..count]),
+                (Transfer::Moved(count), false) => bytes.extend_from_slice(&buffer[..count]),
                 other => panic!("{other:?}"),
             }
             assert!(fds.len() >= bytes.len().div_ceil(5), "bytes before their descriptors");
@@ -124,6 +130,6 @@ mod tests {
         }
         drop(ours);
         let ended = receive_descriptors(theirs.as_raw_fd(), &mut [0; 4], &mut Vec::new());
-        assert!(matches!(ended, Transfer::End), "{ended:?}");
+        assert!(matches!(ended, (Transfer::End, false)), "{ended:?}");
     }
 }

@@ -42,6 +42,11 @@ impl PidFile {
             }
         }
     }
+
+    /// Whether the file still names this process.
+    pub(super) fn is_ours(&self) -> bool {
+        std::fs::read_to_string(&self.path).is_ok_and(|text| text == self.text)
+    }
 }
 
 fn refuse_if_held(path: &Path) -> io::Result<()> {
@@ -63,7 +68,7 @@ fn refuse_if_held(path: &Path) -> io::Result<()> {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        if std::fs::read_to_string(&self.path).is_ok_and(|text| text == self.text) {
+        if self.is_ours() {
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -89,6 +89,11 @@ impl Main {
         if self.upgrade.is_some() {
             return refuse(self, "an upgrade is under way".to_owned(), "reload when it is done");
         }
+        if self.daemon.is_inheriting() {
+            // Its connections name rules and listeners as the configuration has them that both processes read.
+            let what = "the process before still passes connections to this one".to_owned();
+            return refuse(self, what, "reload when it has ended");
+        }
         let metrics = match self.wanted_metrics(&config) {
             Ok(listener) => listener,
             Err(error) => return refuse(self, format!("{error:#}"), "correct it and reload"),
@@ -157,7 +162,8 @@ impl Main {
     /// Loads certificates, keys and ticket keys again when their files have changed, with the configuration in force.
     pub(super) fn compare_files(&mut self, now: Fingerprint) {
         let Some(changed) = self.watch.sees(&now) else { return };
-        if self.is_draining() || self.reading.is_some() || self.upgrade.is_some() {
+        let is_moving = self.upgrade.is_some() || self.daemon.is_inheriting();
+        if self.is_draining() || self.reading.is_some() || is_moving {
             return; // whoever comes next reads them anyway
         }
         match self.daemon.reload(self.daemon.config.clone()) {

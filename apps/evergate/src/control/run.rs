@@ -91,7 +91,8 @@ async fn serve(
     let is_successor = inherited.is_some();
     if let Some(inherited) = inherited {
         // Before its first word the process before serves, and goes on when this one ends.
-        inherited.take_over().context("the process before did not hand over")?;
+        let told = inherited.take_over().context("the process before did not hand over")?;
+        main.daemon.hear(&told);
     }
     main.open(doors, is_successor)?;
     main.announce();
@@ -115,11 +116,10 @@ async fn serve(
             _ = drain_look.tick(), if main.drain_until.is_some() => main.look_at_upgrade(),
         }
     }
-    main.look_at_upgrade();
-    if let Some((_, serving)) = &main.admin {
+    let (admin, _pid_file) = main.end(&mut signals).await;
+    if let Some((_, serving)) = &admin {
         serving.settle().await; // who asked for the end hears of it
     }
-    main.end(&mut signals).await;
     Ok(())
 }
 
@@ -171,7 +171,9 @@ pub(super) struct Main {
     pub(super) waiting: Vec<Asker>,
     inbox: mpsc::Receiver<Message>,
     pub(super) drain_until: Option<Instant>,
-    stop_now: bool,
+    pub(super) stop_now: bool,
+    /// By a signal.
+    pub(super) told: bool,
     looking: bool,
     pub(super) rotated: HashMap<String, u64>,
     pid_file: Option<PidFile>,
@@ -249,6 +251,7 @@ impl Main {
             inbox,
             drain_until: None,
             stop_now: false,
+            told: false,
             looking: false,
             rotated,
             pid_file,
@@ -263,14 +266,28 @@ impl Main {
             self.serve_metrics(listener);
         }
         if let Some(socket) = doors.admin {
-            self.serve_admin(socket);
+            self.serve_admin(socket.taken_over());
         }
-        if let Some(path) = self.daemon.config.node.pid_file.as_deref().filter(|_| is_successor) {
-            // Only now: it must name the process that serves. The user that the node became may not write there.
-            let written = PidFile::take_over(path).with_context(|| unwritten(path));
-            self.pid_file = written.map_err(|error| warning(format_args!("{error:#}"))).ok();
+        if is_successor {
+            self.take_pid_file(); // only now: it must name the process that serves
+            self.daemon.inherit(); // last: what comes may take all descriptors that there are
         }
         Ok(())
+    }
+
+    fn take_pid_file(&mut self) {
+        let Some(path) = self.daemon.config.node.pid_file.as_deref() else { return };
+        // The user that the node became may not write there.
+        let written = PidFile::take_over(path).with_context(|| unwritten(path));
+        self.pid_file = written.map_err(|error| warning(format_args!("{error:#}"))).ok();
+    }
+
+    /// The file names this process again, if another one has changed that.
+    pub(super) fn return_pid_file(&mut self) {
+        if !self.pid_file.as_ref().is_some_and(PidFile::is_ours) {
+            self.pid_file = None;
+            self.take_pid_file();
+        }
     }
 
     /// Says where the node listens, and that it is ready.
@@ -319,7 +336,13 @@ impl Main {
     }
 
     fn told_to_stop(&mut self, by: &str) {
-        if self.drain_until.is_some() {
+        let is_first = !std::mem::replace(&mut self.told, true);
+        if is_first && self.is_passing() {
+            let open = self.open_connections();
+            info(format_args!(
+                "{by}: {open} connections are still to be passed on; a second signal ends them"
+            ));
+        } else if self.drain_until.is_some() {
             info(format_args!("{by} again: ending {} open connections now", self.open_connections()));
             self.stop_now = true;
         } else {
@@ -340,7 +363,7 @@ impl Main {
         self.daemon.drain();
     }
 
-    fn open_connections(&self) -> usize {
+    pub(super) fn open_connections(&self) -> usize {
         self.control.shared.connections.load(Ordering::Relaxed)
     }
 
@@ -352,20 +375,29 @@ impl Main {
                 bail!("the agent of the cluster has ended: the other nodes go on with what was here")
             }
             None => Ok(false),
-            Some(until) => Ok(self.stop_now || self.daemon.is_finished() || Instant::now() >= until),
+            Some(until) => Ok(self.stop_now || self.has_ended() || Instant::now() >= until),
         }
     }
 
-    async fn end(self, signals: &mut Signals) {
+    fn has_ended(&self) -> bool {
+        self.daemon.is_finished() || self.has_passed_all()
+    }
+
+    /// Ends the workers. What is left says that this process lives until it is dropped.
+    async fn end(mut self, signals: &mut Signals) -> (Option<(AdminSocket, Serving)>, Option<PidFile>) {
         let open = self.open_connections();
         let passed = self.passed_to().map(|passed| format!(": {passed}")).unwrap_or_default();
-        if !self.daemon.is_finished() && !self.stop_now {
+        if !self.has_ended() && !self.stop_now {
             warning(format_args!(
                 "draining took too long: ending {open} open connections (timeouts.drain_ms)"
             ));
         }
         let patience = if self.stop_now { PATIENCE_LEFT } else { PATIENCE };
-        if let Some(writer) = self.daemon.stop() {
+        let writer = self.daemon.stop();
+        if let Some(upgrade) = &mut self.upgrade {
+            upgrade.tell_end(open);
+        }
+        if let Some(writer) = writer {
             let finish = tokio::task::spawn_blocking(move || writer.finish(patience));
             tokio::select! {
                 _ = finish => {}
@@ -373,6 +405,7 @@ impl Main {
             }
         }
         info(format_args!("stopped{passed}"));
+        (self.admin, self.pid_file)
     }
 
     fn every_second(&mut self) {

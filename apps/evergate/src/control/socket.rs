@@ -34,10 +34,10 @@ impl AdminSocket {
         made
     }
 
-    /// The socket of the process before; its file goes with this process.
+    /// The socket of the process before, which serves it still.
     pub(super) fn inherited(path: &Path, listener: UnixListener) -> io::Result<AdminSocket> {
         listener.set_nonblocking(true)?;
-        Ok(AdminSocket { path: path.to_owned(), listener, inode: inode(path)?, left: false })
+        Ok(AdminSocket { path: path.to_owned(), listener, inode: inode(path)?, left: true })
     }
 
     /// Another process serves it from now on.
@@ -45,8 +45,8 @@ impl AdminSocket {
         self.left = true;
     }
 
-    /// The other process is gone.
-    pub(super) fn returned(mut self) -> AdminSocket {
+    /// This process serves it from now on, and its file goes with it.
+    pub(super) fn taken_over(mut self) -> AdminSocket {
         self.left = false;
         self
     }

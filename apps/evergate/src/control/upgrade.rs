@@ -2,7 +2,8 @@
 //!
 //! Until the new process is ready, which a thread of its own waits for, nothing changes here, and reloads are refused: what
 //! was offered must stay true. Then this process tells it to go, accepts no more, and passes its connections; it ends when
-//! nothing is left, or when draining would. Should the new process be gone before that, this one serves again.
+//! nothing is left, or when draining would. Should the new process break down before that, this one serves again; should it have been told to end, this one ends too. Should it live, and
+//! only the way to it be broken, it serves alone, and what is here ends here: two processes must never accept.
 
 use super::message::{error, info, warning};
 use super::run::Main;
@@ -13,8 +14,11 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+
+/// How long a process that has closed its end of a stream may take to end.
+const ENDING: Duration = Duration::from_secs(2);
 
 /// Who asked for an upgrade hears what came of it.
 pub(super) type Asker = oneshot::Sender<Result<Upgraded, Refused>>;
@@ -32,6 +36,39 @@ struct Passing {
     progress: Arc<Progress>,
     /// Ends nothing when it is dropped: it was told to go.
     successor: Successor,
+    /// Since when the way to it is broken.
+    broken_since: Option<Instant>,
+    /// It lives all the same.
+    alone: bool,
+}
+
+impl Upgrade {
+    /// Tells who asked what came of it.
+    fn tell(&mut self) {
+        let (Some(passing), Some(asker)) = (&self.passing, self.asker.take()) else { return };
+        let progress = &passing.progress;
+        let waiting = progress.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = asker.send(Ok(Upgraded {
+            version: passing.successor.version().to_owned(),
+            pid: passing.successor.pid(),
+            passed: progress.passed.load(Ordering::Relaxed),
+            waiting: waiting.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect(),
+        }));
+    }
+
+    /// This process has ended with so many connections open.
+    pub(super) fn tell_end(&mut self, open: usize) {
+        if open == 0 {
+            return self.tell();
+        }
+        let (Some(passing), Some(asker)) = (&self.passing, self.asker.take()) else { return };
+        let (pid, passed) = (passing.successor.pid(), passing.progress.passed.load(Ordering::Relaxed));
+        let error = format!(
+            "pid {pid} serves with {passed} connections of the process before, and {open} were ended"
+        );
+        let remedy = "raise timeouts.drain_ms, unless a signal ended that process".to_owned();
+        let _ = asker.send(Err(Refused { error, remedy }));
+    }
 }
 
 impl Main {
@@ -57,6 +94,7 @@ impl Main {
     fn may_upgrade(&self) -> Result<(), Refused> {
         let refuse =
             |error: &str, remedy: &str| Err(Refused { error: error.to_owned(), remedy: remedy.to_owned() });
+        may_be_left(std::process::id())?;
         if self.upgrade.is_some() {
             return refuse("an upgrade is under way already", "wait until it is done");
         }
@@ -110,7 +148,9 @@ impl Main {
             }
             // The service manager listens to the main process only, so it is told before the new one speaks.
             self.notify.main_process(successor.pid());
-            successor.go().map_err(|error| failure(format!("the new process is gone: {error}")))?;
+            successor
+                .go(self.daemon.told())
+                .map_err(|error| failure(format!("the new process is gone: {error}")))?;
             Ok(successor)
         });
         match told {
@@ -137,7 +177,7 @@ impl Main {
         ));
         let progress = Arc::new(Progress::default());
         self.daemon.hand_over(std::mem::take(&mut upgrade.streams), &progress);
-        upgrade.passing = Some(Passing { progress, successor });
+        upgrade.passing = Some(Passing { progress, successor, broken_since: None, alone: false });
         if let Some((socket, serving)) = &mut self.admin {
             serving.stop();
             socket.leave();
@@ -149,50 +189,106 @@ impl Main {
         self.drain_until = Some(Instant::now() + self.daemon.config.timeouts.drain);
     }
 
-    /// Tells who asked once every connection has been looked at; takes everything back when the new process is gone.
+    /// Tells who asked once every connection has been looked at; takes everything back when the new process has ended.
     pub(super) fn look_at_upgrade(&mut self) {
+        if self.has_passed_all() {
+            return self.tell_upgraded();
+        }
         let workers = self.daemon.workers.len();
-        let Some(upgrade) = &mut self.upgrade else { return };
-        let Some(Passing { progress, successor }) = &upgrade.passing else { return };
-        if progress.lost.load(Ordering::Relaxed) {
-            return self.take_back();
-        }
-        if progress.swept.load(Ordering::Relaxed) < workers {
+        let Some(passing) = self.upgrade.as_mut().and_then(|upgrade| upgrade.passing.as_mut()) else {
             return;
+        };
+        if let Some(status) = passing.successor.ended() {
+            return if status.success() { self.follow() } else { self.take_back(&status.to_string()) };
         }
-        let Some(asker) = upgrade.asker.take() else { return };
-        let waiting = progress.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = asker.send(Ok(Upgraded {
-            version: successor.version().to_owned(),
-            pid: successor.pid(),
-            passed: progress.passed.load(Ordering::Relaxed),
-            waiting: waiting.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect(),
-        }));
+        if passing.progress.broken.load(Ordering::Relaxed) && !passing.alone {
+            let since = *passing.broken_since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= ENDING {
+                self.leave_alone();
+            }
+        } else if passing.progress.swept.load(Ordering::Relaxed) >= workers {
+            self.tell_upgraded();
+        }
     }
 
-    fn take_back(&mut self) {
+    /// Whether no worker has anything left.
+    pub(super) fn has_passed_all(&self) -> bool {
+        let passing = self.upgrade.as_ref().and_then(|upgrade| upgrade.passing.as_ref());
+        passing
+            .is_some_and(|passing| passing.progress.done.load(Ordering::Relaxed) >= self.daemon.workers.len())
+    }
+
+    /// Whether the new process serves, and this one passes connections to it.
+    pub(super) fn is_passing(&self) -> bool {
+        self.upgrade.as_ref().is_some_and(|upgrade| upgrade.passing.is_some())
+    }
+
+    fn tell_upgraded(&mut self) {
+        if let Some(upgrade) = &mut self.upgrade {
+            upgrade.tell();
+        }
+    }
+
+    /// The new process serves, and does not get everything: what is left ends here.
+    fn leave_alone(&mut self) {
+        let open = self.open_connections();
+        let Some(Upgrade { asker, passing: Some(passing), .. }) = &mut self.upgrade else { return };
+        passing.alone = true;
+        let what = format!(
+            "the new process (pid {}) serves, and the way to it is broken: {open} connections end here, within \
+             timeouts.drain_ms",
+            passing.successor.pid(),
+        );
+        error(&what);
+        if let Some(asker) = asker.take() {
+            let remedy = "see what both said on standard error".to_owned();
+            let _ = asker.send(Err(Refused { error: what, remedy }));
+        }
+        self.daemon.end_rest();
+    }
+
+    /// The new process was told to end, and with it the service: nobody takes its place.
+    fn follow(&mut self) {
+        let Some(upgrade) = &mut self.upgrade else { return };
+        let open = self.control.shared.connections.load(Ordering::Relaxed);
+        let what = format!("the new process was told to end: ending {open} open connections here now");
+        info(&what);
+        if let Some(asker) = upgrade.asker.take() {
+            let remedy = "start the node again".to_owned();
+            let _ = asker.send(Err(Refused { error: what, remedy }));
+        }
+        self.stop_now = true;
+    }
+
+    fn take_back(&mut self, status: &str) {
         let Some(Upgrade { asker, passing: Some(passing), .. }) = self.upgrade.take() else { return };
         let passed = passing.progress.passed.load(Ordering::Relaxed);
         let what = format!(
-            "the new process ended while it got connections: {passed} are lost, this one serves again"
+            "the new process ended while it got connections ({status}): {passed} are lost, this one serves again"
         );
         error(&what);
-        self.drain_until = None;
+        (self.drain_until, self.told) = (None, false);
         self.control.draining.store(false, Ordering::Relaxed);
         self.notify.main_process(std::process::id());
+        self.return_pid_file();
         if let Err(problem) = self.daemon.take_back() {
             error(format_args!("cannot listen again: {problem:#}"));
         }
+        self.return_doors();
+        if let Some(asker) = asker {
+            let remedy = "see what it said on standard error".to_owned();
+            let _ = asker.send(Err(Refused { error: what, remedy }));
+        }
+    }
+
+    /// Operators come in here again.
+    fn return_doors(&mut self) {
         if let Some((socket, _)) = self.admin.take() {
-            self.serve_admin(socket.returned());
+            self.serve_admin(socket.taken_over());
         }
         self.metrics = None;
         if let Some(listener) = self.metrics_socket.take() {
             self.serve_metrics(listener);
-        }
-        if let Some(asker) = asker {
-            let remedy = "see what it said on standard error".to_owned();
-            let _ = asker.send(Err(Refused { error: what, remedy }));
         }
     }
 
@@ -201,5 +297,27 @@ impl Main {
         let passing = self.upgrade.as_ref()?.passing.as_ref()?;
         let passed = passing.progress.passed.load(Ordering::Relaxed);
         Some(format!("{passed} connections passed to pid {}", passing.successor.pid()))
+    }
+}
+
+/// Whether a process of this number may end without everything around it.
+fn may_be_left(pid: u32) -> Result<(), Refused> {
+    if pid != 1 {
+        return Ok(());
+    }
+    Err(Refused {
+        error: "this is process 1 of its container: when it ended, the kernel would end the new one too"
+            .to_owned(),
+        remedy: "drain this node and start a container with the new program".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_1_is_not_upgraded() {
+        assert!(may_be_left(1).is_err() && may_be_left(4711).is_ok());
     }
 }

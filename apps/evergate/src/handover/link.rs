@@ -25,6 +25,8 @@ pub struct Frame {
     pub bytes: Zeroizing<Vec<u8>>,
     /// The descriptors that came along.
     pub descriptors: Vec<OwnedFd>,
+    /// So many did not: this process may not have more.
+    pub lost: usize,
 }
 
 /// One end.
@@ -38,7 +40,8 @@ pub struct Link {
     /// What came and is not taken, from `taken` on.
     input: Zeroizing<Vec<u8>>,
     taken: usize,
-    come: VecDeque<OwnedFd>,
+    /// The descriptors of each frame that has some.
+    come: VecDeque<Vec<OwnedFd>>,
 }
 
 impl Link {
@@ -100,6 +103,13 @@ impl Link {
         Ok(true)
     }
 
+    /// Sends what waits on a stream that did not block until now, with pauses up to this long.
+    pub fn finish(&mut self, pause: Duration) -> io::Result<()> {
+        self.stream.set_nonblocking(false)?;
+        self.stream.set_write_timeout(Some(pause))?;
+        if self.flush()? { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+    }
+
     /// Reads once: false when nothing comes now. The peer's end is an error.
     pub fn fill(&mut self) -> io::Result<bool> {
         self.input.drain(..self.taken);
@@ -107,8 +117,11 @@ impl Link {
         let held = self.input.len();
         self.input.resize(held + READ_BYTES, 0);
         let mut fresh = Vec::new();
-        let outcome = receive_descriptors(self.stream.as_raw_fd(), &mut self.input[held..], &mut fresh);
-        self.come.extend(fresh);
+        let (outcome, cut) =
+            receive_descriptors(self.stream.as_raw_fd(), &mut self.input[held..], &mut fresh);
+        if cut || !fresh.is_empty() {
+            self.come.push_back(fresh);
+        }
         let (count, result) = match outcome {
             Transfer::Moved(count) => (count, Ok(true)),
             Transfer::Blocked => (0, Ok(false)),
@@ -131,12 +144,13 @@ impl Link {
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         let Some(bytes) = rest.get(..length) else { return Ok(None) };
-        if self.come.len() < count {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame without its descriptors"));
-        }
         let bytes = Zeroizing::new(bytes.to_vec());
+        let descriptors = if count > 0 { self.come.pop_front() } else { Some(Vec::new()) };
+        let Some(descriptors) = descriptors.filter(|come| come.len() <= count) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame without its descriptors"));
+        };
         self.taken += HEADER + length;
-        Ok(Some(Frame { bytes, descriptors: self.come.drain(..count).collect() }))
+        Ok(Some(Frame { bytes, lost: count - descriptors.len(), descriptors }))
     }
 
     /// Sends one frame on a stream that blocks.
@@ -188,6 +202,18 @@ mod tests {
         assert!(!theirs.fill().unwrap());
         drop(ours);
         assert_eq!(theirs.fill().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_frame_that_is_on_its_way_is_finished() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let (mut ours, mut theirs) = (Link::new(ours), Link::new(theirs));
+        ours.push(&[7; 3_000_000], Vec::new()).unwrap();
+        assert!(!ours.flush().unwrap(), "the socket takes everything at once");
+        let reader = std::thread::spawn(move || theirs.receive().unwrap().bytes.len());
+        ours.finish(Duration::from_secs(30)).unwrap();
+        assert_eq!(reader.join().unwrap(), 3_000_000);
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //! 3. new: reads its configuration, which must be the one in force, sets everything up, and says `Ready`; or `Failed`, why.
 //! 4. old: `Go`. It accepts no more and the new one begins to. Each worker of the old process passes its connections over
 //!    its stream to the same worker of the new one (`worker::handover`), and what cannot go yet as soon as it can.
-//! 5. The old process ends when it has nothing left and the new one has confirmed all, or after `timeouts.drain_ms`.
+//! 5. The old process ends when it has nothing left and the new one has confirmed all, or after `timeouts.drain_ms`. Its workers
+//!    stay until then: should the new process end before, they serve again.
 //!
 //! Invariant: a descriptor and the state that belongs to it go in one frame.
 //! Not here: what a connection is made of ([`evergate_connection::Connection::export`]), and clusters, whose connections go to
@@ -35,7 +36,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The form of what processes say to each other. Another form has another number.
-pub const HANDOVER_VERSION: u32 = 2;
+pub const HANDOVER_VERSION: u32 = 3;
 /// The option of `evergate run` that says: standard input is the process before.
 pub const SUCCESSOR_FLAG: &str = "--successor";
 
@@ -46,7 +47,14 @@ enum Message {
     Offer(Box<Offer>),
     Failed(String),
     Ready,
-    Go,
+    Go(Told),
+}
+
+/// What operators have said since the offer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// Servers that are out, by pool and name.
+    pub draining: Vec<(String, String)>,
 }
 
 /// Who the new process is. Never changes its form: it is how others are told apart.
@@ -76,6 +84,8 @@ pub struct Offer {
     pub generation: u64,
     /// Number of workers.
     pub workers: usize,
+    /// Descriptors that this process has open: as many may come with its connections.
+    pub descriptors: usize,
     /// What the descriptors are that follow, in order.
     pub sockets: Vec<Offered>,
     /// Ticket keys that no file holds.
@@ -155,8 +165,10 @@ pub struct Progress {
     pub passed: AtomicU64,
     /// Workers that have looked at every connection once.
     pub swept: AtomicUsize,
-    /// The new process is gone: what was passed to it is lost.
-    pub lost: AtomicBool,
+    /// Workers that have nothing left: the new process has confirmed all, or the way to it broke and the rest has ended here.
+    pub done: AtomicUsize,
+    /// The way to the new process broke: it has ended, or is about to, or lost the stream alone.
+    pub broken: AtomicBool,
     /// What could not go at that first look, by reason.
     pub waiting: Mutex<BTreeMap<&'static str, u64>>,
 }

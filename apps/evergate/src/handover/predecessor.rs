@@ -1,6 +1,6 @@
 //! The new process's side: what it gets from the one before.
 
-use super::{Hello, Link, Message, Offer, Offered};
+use super::{Hello, Link, Message, Offer, Offered, Told};
 use crate::config::Config;
 use crate::worker::ListenerSocket;
 use anyhow::{Context, Result, bail};
@@ -73,6 +73,11 @@ impl Predecessor {
         let mut descriptors = Vec::new();
         while descriptors.len() < offer.sockets.len() {
             let frame = self.link.receive().context("the sockets of the process before do not come")?;
+            if frame.lost > 0 {
+                bail!(
+                    "this process may not open as many files as the one before: raise the limit (LimitNOFILE=, ulimit -n)"
+                );
+            }
             if frame.descriptors.is_empty() {
                 bail!("the process before says nothing more about its sockets");
             }
@@ -143,10 +148,10 @@ impl Inheritance {
     }
 
     /// Everything is set up: waits for the word. Afterwards this process serves.
-    pub fn take_over(mut self) -> Result<()> {
+    pub fn take_over(mut self) -> Result<Told> {
         self.predecessor.say(&Message::Ready)?;
         match self.predecessor.hear()? {
-            Message::Go => Ok(()),
+            Message::Go(told) => Ok(told),
             _ => bail!("the process before does not let this one serve"),
         }
     }

@@ -1,13 +1,13 @@
 //! The old process's side: starting the new one.
 
-use super::{Hello, Link, Message, Offer, SUCCESSOR_FLAG};
+use super::{Hello, Link, Message, Offer, SUCCESSOR_FLAG, Told};
 use evergate_sys::DESCRIPTORS_MAX;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
@@ -128,10 +128,15 @@ impl Successor {
     }
 
     /// The word: from now on the new process serves.
-    pub fn go(&mut self) -> io::Result<()> {
-        self.say(&Message::Go)?;
+    pub fn go(&mut self, told: Told) -> io::Result<()> {
+        self.say(&Message::Go(told))?;
         self.released = true;
         Ok(())
+    }
+
+    /// How it has ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
     }
 
     /// Its process id.

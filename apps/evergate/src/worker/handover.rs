@@ -5,6 +5,9 @@
 //! ([`Connection::export`] says why) is served here and looked at again soon. The sockets stay registered with this
 //! worker's epoll until they are closed everywhere, so they are taken out before they go.
 //!
+//! A worker that has passed everything stays until it is told to end: should the new process end before it has what other
+//! workers still have, this one serves again.
+//!
 //! Bound: so many connections go in one turn; one that the stream does not take yet waits in it.
 
 use super::slab::{Key, Source};
@@ -22,6 +25,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Connections that go in one turn.
 const BATCH: usize = 64;
@@ -29,6 +33,9 @@ const BATCH: usize = 64;
 const LOOK_EVERY: Micros = Micros::from_ms(5);
 /// The longest that the loop sleeps meanwhile, in milliseconds.
 const WAIT_MS: i32 = 5;
+/// The longest pause of the new process while the last frame goes, when this one has to end.
+const FINISHING: Duration = Duration::from_secs(1);
+const NO_DESCRIPTORS: &str = "this process may not have more file descriptors: raise the limit of open files (LimitNOFILE=, ulimit -n)";
 
 /// First byte of a frame: a connection, the end of all, and its confirmation.
 const CONNECTION: u8 = 1;
@@ -42,14 +49,17 @@ const HAS_PIPE_DOWN: u8 = 8;
 const HAS_PIPE_UP: u8 = 16;
 
 /// What goes before a parcel: a kind, flags, and the numbers of [`Cargo`].
-const CARGO_HEADER: usize = 2 + 3 * 8;
+const CARGO_HEADER: usize = 2 + 5 * 8;
 
 /// What the worker knows of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cargo {
     flags: u8,
-    /// When the connection got its server.
+    /// When the connection got its server, and when that began to answer; 0 before it has.
     used_since: u64,
+    answered_at: u64,
+    /// What the server connection leads to and was made with: [`crate::runtime::ServerRuntime::way`].
+    way: u64,
     /// Bytes inside the pipes.
     down: u64,
     up: u64,
@@ -59,7 +69,7 @@ impl Cargo {
     fn encode(self, parcel: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(CARGO_HEADER + parcel.len());
         out.extend_from_slice(&[CONNECTION, self.flags]);
-        for number in [self.used_since, self.down, self.up] {
+        for number in [self.used_since, self.answered_at, self.way, self.down, self.up] {
             out.extend_from_slice(&number.to_le_bytes());
         }
         out.extend_from_slice(parcel);
@@ -69,13 +79,21 @@ impl Cargo {
     /// What it says, and the parcel behind it.
     fn decode(bytes: &[u8]) -> Option<(Cargo, &[u8])> {
         let ([CONNECTION, flags], rest) = bytes.split_first_chunk()? else { return None };
-        let (used_since, rest) = rest.split_first_chunk()?;
-        let (down, rest) = rest.split_first_chunk()?;
-        let (up, parcel) = rest.split_first_chunk()?;
-        let number = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
-        let cargo =
-            Cargo { flags: *flags, used_since: number(used_since), down: number(down), up: number(up) };
-        Some((cargo, parcel))
+        let mut rest = rest;
+        let mut number = || {
+            let (bytes, behind) = rest.split_first_chunk()?;
+            rest = behind;
+            Some(u64::from_le_bytes(*bytes))
+        };
+        let cargo = Cargo {
+            flags: *flags,
+            used_since: number()?,
+            answered_at: number()?,
+            way: number()?,
+            down: number()?,
+            up: number()?,
+        };
+        Some((cargo, rest))
     }
 
     fn has(self, flag: u8) -> bool {
@@ -103,6 +121,10 @@ pub(super) struct Successor {
     confirmed: bool,
     /// Its end of the stream is closed.
     gone: bool,
+    /// Nothing goes over the stream any more.
+    broken: bool,
+    /// The control plane knows that nothing is left here.
+    told: bool,
 }
 
 impl Successor {
@@ -111,9 +133,9 @@ impl Successor {
         if self.busy { 0 } else { WAIT_MS }
     }
 
-    /// The new process has everything.
-    pub(super) fn has_all(&self) -> bool {
-        self.confirmed
+    /// What is left here stays here.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
     }
 }
 
@@ -138,6 +160,8 @@ impl Worker {
             ended: false,
             confirmed: false,
             gone: false,
+            broken: false,
+            told: false,
         }));
     }
 
@@ -161,18 +185,35 @@ impl Worker {
     /// The new process is gone: this one serves again.
     pub(super) fn take_back(&mut self, listeners: Vec<ListenerSocket>) {
         self.successor = None;
+        self.draining = false;
         self.change_listeners(listeners, &[]);
     }
 
     /// Passes on what can go; once a turn.
     pub(super) fn hand_over(&mut self) {
         let Some(mut successor) = self.successor.take() else { return };
-        match self.pass_some(&mut successor) {
-            Ok(()) => self.successor = Some(successor),
-            Err(error) => {
-                message::error(format_args!("cannot pass connections to the new process: {error}"));
-                successor.progress.lost.store(true, Ordering::Relaxed);
-            }
+        if !successor.broken
+            && let Err(error) = self.pass_some(&mut successor)
+        {
+            message::error(format_args!("cannot pass connections to the new process: {error}"));
+            (successor.broken, successor.busy) = (true, false);
+            successor.progress.broken.store(true, Ordering::Relaxed);
+        }
+        // Only draining says that the new process lives without the stream.
+        let ended = successor.broken && self.draining && self.clients.len() == 0;
+        let done = successor.confirmed || ended;
+        if done && !std::mem::replace(&mut successor.told, true) {
+            successor.progress.done.fetch_add(1, Ordering::Relaxed);
+        }
+        self.successor = Some(successor);
+    }
+
+    /// What is on its way to the new process belongs to nobody else: its rest goes before this process ends.
+    pub(super) fn finish_handover(&mut self) {
+        if let Some(successor) = self.successor.as_mut().filter(|successor| !successor.broken)
+            && let Err(error) = successor.link.finish(FINISHING)
+        {
+            message::error(format_args!("cannot pass a connection to the new process: {error}"));
         }
     }
 
@@ -262,6 +303,8 @@ fn descriptors(client: &Client, upstream: Option<&Upstream>) -> io::Result<(Carg
     if let Some(upstream) = upstream {
         descriptors.push(upstream.socket.try_clone()?);
         cargo.used_since = upstream.used_since.0;
+        cargo.answered_at = upstream.answered_at.map_or(0, |at| at.0);
+        cargo.way = upstream.server.way(upstream.tls_fingerprint);
     }
     cargo.set(HAS_SERVER, upstream.is_some());
     cargo.set(FIN_WAITS, client.fin_waits);
@@ -291,7 +334,6 @@ impl Worker {
         if self.epoll.add_input(link.fd(), Source::Predecessor.token()).is_err() {
             self.counters.reason("epoll_failed");
         }
-        self.shared.inheriting.fetch_add(1, Ordering::Relaxed);
         self.predecessor = Some(Predecessor { link });
     }
 
@@ -312,7 +354,9 @@ impl Worker {
 
     fn end_inheriting(&mut self, link: &Link) {
         let _ = self.epoll.remove(link.fd());
-        self.shared.inheriting.fetch_sub(1, Ordering::Relaxed);
+        if self.shared.inheriting.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.shared.room.hold_back(0);
+        }
     }
 
     /// False when that was all.
@@ -324,8 +368,10 @@ impl Worker {
                 link.flush()?; // the first and only frame on this way: the socket takes it
                 return Ok(false);
             }
+            self.shared.room.hold_back_less(frame.descriptors.len() + frame.lost);
             self.guarded(None, |worker| {
-                if let Err(why) = worker.adopt(&frame.bytes, frame.descriptors) {
+                let whole = if frame.lost == 0 { Ok(()) } else { Err(NO_DESCRIPTORS.to_owned()) };
+                if let Err(why) = whole.and_then(|()| worker.adopt(&frame.bytes, frame.descriptors)) {
                     worker.counters.reason("handover_failed");
                     message::warning(format_args!("a connection of the process before is lost: {why}"));
                 }
@@ -374,15 +420,21 @@ impl Worker {
             return Err("epoll does not take its socket".to_owned());
         }
         if let Some((server, leg)) = server.zip(leg) {
-            self.adopt_server(key, server, leg, Micros(cargo.used_since));
+            self.adopt_server(key, server, leg, cargo);
         }
         self.count_buffered(key);
         self.pump(key);
+        if self.draining {
+            self.with(key, |connection, io| connection.handle_drain(io));
+            self.perform(key);
+        }
         self.file(key);
         Ok(())
     }
 
-    fn adopt_server(&mut self, key: Key, socket: OwnedFd, leg: ParcelLeg, used_since: Micros) {
+    /// A server connection goes on. One that leads elsewhere than those that are made here, or was made otherwise, serves its
+    /// request and is never kept for others, as after a reload.
+    fn adopt_server(&mut self, key: Key, socket: OwnedFd, leg: ParcelLeg, cargo: Cargo) {
         let pools = &self.current[self.current.len() - 1].generation.pools;
         let pool = pools.get(leg.pool as usize);
         let known = pool
@@ -390,14 +442,16 @@ impl Worker {
         let Some((server, tls_fingerprint)) = known else {
             return self.forget(key); // the snapshot has it, so this does not happen
         };
+        let is_todays = server.way(tls_fingerprint) == cargo.way;
+        let server = if is_todays { server } else { Arc::new(server.of_before()) };
         server.enter_resumed();
         let upstream = Upstream {
             socket,
             server,
             index: leg.server,
             owner: Some((key, leg.leg)),
-            used_since,
-            answered_at: None,
+            used_since: Micros(cargo.used_since),
+            answered_at: (cargo.answered_at > 0).then_some(Micros(cargo.answered_at)),
             tls_fingerprint,
             connecting: false,
             reused: false,
@@ -420,7 +474,8 @@ mod tests {
 
     #[test]
     fn cargo_comes_back_as_it_was_and_is_never_cut_short() {
-        let mut cargo = Cargo { used_since: 1 << 40, down: 77, up: u64::MAX, ..Cargo::default() };
+        let mut cargo =
+            Cargo { used_since: 1 << 40, answered_at: 5, way: 1 << 63, down: 77, up: u64::MAX, flags: 0 };
         cargo.set(HAS_SERVER, true);
         cargo.set(FIN_WAITS, false);
         cargo.set(HAS_PIPE_UP, true);

@@ -383,6 +383,7 @@ impl Worker {
             }
             self.counters.turns.add(1);
         }
+        self.finish_handover();
         for key in self.clients.keys() {
             if self.clients.get(key).is_some_and(|client| client.mirroring.is_some()) {
                 continue; // nothing of it leaves: another node goes on with it
@@ -398,7 +399,7 @@ impl Worker {
 
     fn is_done(&self) -> bool {
         let drained = self.draining && self.clients.len() == 0;
-        self.stopping || drained || self.successor.as_ref().is_some_and(|successor| successor.has_all())
+        self.stopping || (drained && self.successor.is_none() && self.predecessor.is_none())
     }
 
     /// Runs one step for `source`. Should it panic, that connection ends and the worker goes on: a defect that one peer
@@ -509,6 +510,9 @@ impl Worker {
     }
 
     fn drain(&mut self) {
+        if self.successor.as_ref().is_some_and(|successor| !successor.is_broken()) {
+            return; // everything goes to the new process
+        }
         let names: Vec<String> =
             self.listeners.iter().flatten().map(|listener| listener.name.clone()).collect();
         self.change_listeners(Vec::new(), &names);

@@ -22,6 +22,8 @@ const EPISODE: Micros = Micros::from_ms(60_000);
 pub struct Room {
     /// Clients get no descriptor from this number on.
     clients_below: AtomicI32,
+    /// So many of these are for connections that the process before still has.
+    held_back: AtomicI32,
     is_short: AtomicBool,
     /// When connections could last not be taken, in microseconds; 0 for never.
     short_at: AtomicU64,
@@ -31,6 +33,7 @@ impl Default for Room {
     fn default() -> Room {
         Room {
             clients_below: AtomicI32::new(i32::MAX),
+            held_back: AtomicI32::new(0),
             is_short: AtomicBool::new(false),
             short_at: AtomicU64::new(0),
         }
@@ -49,6 +52,22 @@ impl Room {
         self.clients_below.store(below, Ordering::Relaxed);
     }
 
+    /// So many are for connections that come from the process before: new clients must not get them.
+    pub fn hold_back(&self, count: usize) {
+        self.held_back.store(i32::try_from(count).unwrap_or(i32::MAX), Ordering::Relaxed);
+    }
+
+    /// So many of those have come.
+    pub(super) fn hold_back_less(&self, count: usize) {
+        let less = |held: i32| Some(held.saturating_sub(i32::try_from(count).unwrap_or(i32::MAX)).max(0));
+        let _ = self.held_back.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    fn is_for_clients(&self, fd: RawFd) -> bool {
+        let held_back = self.held_back.load(Ordering::Relaxed);
+        fd < self.clients_below.load(Ordering::Relaxed).saturating_sub(held_back)
+    }
+
     /// Whether no worker may take connections now.
     pub(super) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
@@ -57,7 +76,7 @@ impl Room {
     /// Whether a connection has got the last descriptor that clients get; then nobody takes more until [`Room::look`] finds
     /// room.
     pub(super) fn is_used_up_by(&self, fd: RawFd) -> bool {
-        let is_last = fd >= self.clients_below.load(Ordering::Relaxed);
+        let is_last = !self.is_for_clients(fd);
         if is_last {
             self.is_short.store(true, Ordering::Relaxed);
         }
@@ -66,7 +85,7 @@ impl Room {
 
     /// The lowest descriptor that is free now is this one.
     pub(super) fn look(&self, free: RawFd) {
-        if free < self.clients_below.load(Ordering::Relaxed) {
+        if self.is_for_clients(free) {
             self.is_short.store(false, Ordering::Relaxed);
         }
     }
@@ -102,6 +121,20 @@ mod tests {
         assert!(room.is_short());
         room.look(17);
         assert!(!room.is_short());
+    }
+
+    #[test]
+    fn what_comes_from_the_process_before_has_its_descriptors() {
+        let room = Room::default();
+        room.set_limit(1024);
+        room.hold_back(900);
+        assert!(room.is_used_up_by(60) && room.is_short());
+        room.hold_back_less(400);
+        room.look(459);
+        assert!(!room.is_short() && room.is_used_up_by(460));
+        room.hold_back_less(501);
+        room.look(959);
+        assert!(!room.is_short() && room.is_used_up_by(960));
     }
 
     #[test]

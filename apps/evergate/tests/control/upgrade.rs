@@ -2,11 +2,10 @@
 
 use crate::node::{Backend, Demo, Folder, Node, Port, eventually, get, plain, read_response, text_of};
 use crate::service_manager::ServiceManager;
-use crate::support::{hello, said};
+use crate::support::{hello, said, script};
 use evergate::control::status::Upgraded;
 use std::io::Write;
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
 
 #[test]
 fn the_new_process_has_the_pid_file_the_metrics_the_log_and_the_service_managers_ear() {
@@ -62,10 +61,9 @@ fn the_metrics_come_back_with_the_old_process_when_the_new_one_ends_too_early() 
     let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let admin = format!("[admin]\nsocket = \"admin.sock\"\nmetrics_listen = \"{}\"\n", metrics.address());
     let node = Node::with_config(&folder, &(admin + &plain(&port, &demo.addresses)));
-    let script = format!("#!/bin/sh\n{}\n{}\nsleep 0.5\n", said(&hello()), said("\"Ready\""));
-    let ends = folder.write("ends", &script);
-    std::fs::set_permissions(&ends, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let _ = node.cli(&["upgrade", "--binary", ends.to_str().unwrap()]); // it went, or it broke: both may be said
+    let text = format!("{}\n{}\nsleep 0.5; exit 1", said(&hello()), said("\"Ready\""));
+    let ends = script(&folder, "ends", &text);
+    let _ = node.cli(&["upgrade", "--binary", &ends]); // it went, or it broke: both may be said
     node.line("this one serves again");
     assert!(get(metrics.address(), "/metrics").1.contains("evergate_build_info"));
     assert!(!node.lines().iter().any(|line| line.contains("cannot serve")));
@@ -81,4 +79,17 @@ fn after_an_upgrade_a_server_goes_down_after_as_many_failures_as_before() {
     node.json::<Upgraded>(&["upgrade"]);
     let line = node.line("server web/s0");
     assert!(line.contains("is down") && line.contains("(5 checks in a row)"), "{line}");
+}
+
+#[test]
+fn a_new_process_that_cannot_serve_leaves_the_admin_socket_alone() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    std::fs::create_dir(folder.path("logs")).unwrap();
+    let text = "[logs]\naccess = \"logs/access.log\"\n[admin]\nsocket = \"admin.sock\"\n";
+    let node = Node::with_config(&folder, &(text.to_owned() + &plain(&port, &demo.addresses)));
+    std::fs::rename(folder.path("logs"), folder.path("elsewhere")).unwrap();
+    let refused = node.cli(&["upgrade"]);
+    assert!(refused.err.contains("cannot open access log"), "{refused:?}");
+    let status = node.status();
+    assert_eq!((status.pid, status.state.as_str()), (node.id(), "running"));
 }

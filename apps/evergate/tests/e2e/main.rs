@@ -20,4 +20,5 @@ mod tls;
 mod transfers;
 mod upgrade;
 mod upgrade_failed;
+mod upgrade_later;
 mod upstream;

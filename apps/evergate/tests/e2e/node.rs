@@ -2,7 +2,7 @@
 
 pub(crate) use crate::support::{DEADLINE, Folder, eventually, web};
 
-use crate::support::{Port, Process, evergate, plain_at};
+use crate::support::{Port, Process, evergate, plain_at, script};
 use evergate::control::status::{Status, Upgraded};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -87,7 +87,11 @@ impl Node {
 
     /// Lets a new process take the place of the one that serves, which may still have something to do.
     pub(crate) fn begin_upgrade(&self) -> Upgraded {
-        let (ok, text) = self.cli(&["upgrade", "--json"]);
+        self.begin_upgrade_with(&[])
+    }
+
+    pub(crate) fn begin_upgrade_with(&self, args: &[&str]) -> Upgraded {
+        let (ok, text) = self.cli(&[&["upgrade", "--json"], args].concat());
         assert!(ok, "{text}; {:#?}", self.process.lines());
         let upgraded: Upgraded = serde_json::from_str(&text).unwrap();
         assert_ne!(self.pid.replace(upgraded.pid), upgraded.pid);
@@ -98,6 +102,11 @@ impl Node {
         let (ok, text) = self.cli(&["status", "--json"]);
         assert!(ok, "{text}");
         serde_json::from_str(&text).unwrap()
+    }
+
+    /// The process that serves now is this node's, and ends with the test.
+    pub(crate) fn adopt(&self) {
+        self.pid.set(self.serving());
     }
 
     /// The process that says that it serves.
@@ -119,6 +128,11 @@ impl Node {
         let (line, seen) = self.process.line_after(self.seen.get(), part);
         self.seen.set(seen);
         line
+    }
+
+    /// A program that a shell runs.
+    pub(crate) fn script(&self, name: &str, text: &str) -> String {
+        script(&self.folder, name, text)
     }
 
     /// Where a listener is bound.

@@ -1,11 +1,12 @@
 //! Upgrades that cannot be: everything goes on as if nobody had asked.
 
 use super::backend::Backend;
-use super::client::{Wire, connect, get};
-use super::node::{Node, eventually, plain};
+use super::client::{Wire, connect, get, tcp};
+use super::node::{Folder, Node, eventually, plain, web};
+use super::pki::{certificate, client, https, issue};
 use crate::support::{hello, said};
-use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 
 struct Scene {
     node: Node,
@@ -33,21 +34,15 @@ impl Scene {
         assert_eq!(self.kept.get("/x").unwrap().text(), "one");
         assert_eq!(get(self.node.address("in"), "/x").text(), "one");
     }
-
-    fn script(&self, name: &str, text: &str) -> String {
-        let path = self.node.folder.write(name, &format!("#!/bin/sh\n{text}\n"));
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
 }
 
 #[test]
 fn a_program_that_is_not_there_or_ends_changes_nothing() {
     let mut scene = scene();
     scene.expect_refusal(&["--binary", "/nowhere/evergate"], "cannot start /nowhere/evergate: No such file");
-    let ends = scene.script("ends", "exit 3");
+    let ends = scene.node.script("ends", "exit 3");
     scene.expect_refusal(&["--binary", &ends], "ends ended before it was ready (exit status: 3)");
-    let babbles = scene.script("babbles", "echo hello, what is this >&0; cat > /dev/null");
+    let babbles = scene.node.script("babbles", "echo hello, what is this >&0; cat > /dev/null");
     scene.expect_refusal(&["--binary", &babbles], "does not speak as expected");
     scene.node.upgrade();
     assert_eq!(scene.kept.get("/x").unwrap().text(), "one");
@@ -57,7 +52,7 @@ fn a_program_that_is_not_there_or_ends_changes_nothing() {
 fn a_program_that_takes_connections_in_another_form_is_refused() {
     let mut scene = scene();
     let hello = r#"{"Hello":{"version":"9.9.9","handover":99,"parcel":1}}"#;
-    let other = scene.script("other", &format!("{}\ncat > /dev/null", said(hello)));
+    let other = scene.node.script("other", &format!("{}\ncat > /dev/null", said(hello)));
     scene.expect_refusal(&["--binary", &other], "is evergate 9.9.9 and takes connections in form 99.1");
 }
 
@@ -65,7 +60,8 @@ fn a_program_that_takes_connections_in_another_form_is_refused() {
 #[test]
 fn a_program_that_says_why_before_it_hears_anything_is_heard() {
     let mut scene = scene();
-    let says = scene.script("says", &format!("{}\n{}", said(&hello()), said(r#"{"Failed":"no such luck"}"#)));
+    let says =
+        scene.node.script("says", &format!("{}\n{}", said(&hello()), said(r#"{"Failed":"no such luck"}"#)));
     for _ in 0..5 {
         scene.expect_refusal(&["--binary", &says], "no such luck");
     }
@@ -88,7 +84,8 @@ fn a_configuration_that_is_broken_or_another_one_is_refused_in_the_new_process_w
 #[test]
 fn the_old_process_serves_again_when_the_new_one_ends_too_early() {
     let mut scene = scene();
-    let ends = scene.script("ends", &format!("{}\n{}\nsleep 0.5", said(&hello()), said("\"Ready\"")));
+    let ends =
+        scene.node.script("ends", &format!("{}\n{}\nsleep 0.5; exit 1", said(&hello()), said("\"Ready\"")));
     let before = scene.node.serving();
     let _ = scene.node.cli(&["upgrade", "--binary", &ends]); // it went, or it broke: both may be said
     scene.node.line("this one serves again");
@@ -97,4 +94,88 @@ fn the_old_process_serves_again_when_the_new_one_ends_too_early() {
     assert!(scene.kept.get("/x").is_err(), "it was passed on");
     scene.node.upgrade();
     assert_eq!(get(scene.node.address("in"), "/x").text(), "one");
+}
+
+/// A client that stops in the middle of its handshake, and therefore stays in the old process.
+pub(super) fn in_handshake(at: SocketAddr) -> TcpStream {
+    let mut stream = tcp(at);
+    let name = "site.example".try_into().unwrap();
+    let mut handshake = rustls::ClientConnection::new(client(None).into(), name).unwrap();
+    let mut hello = Vec::new();
+    handshake.write_tls(&mut hello).unwrap();
+    stream.write_all(&hello).unwrap();
+    assert!(stream.peek(&mut [0]).unwrap() > 0, "its server has answered");
+    stream
+}
+
+/// A node with a listener `in` for TLS and one without, `plain`.
+pub(super) fn lingering(backend: &Backend, more: &str) -> Node {
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let plain =
+        "[[listeners]]\nname = \"plain\"\naddress = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"web\"\n";
+    let config =
+        format!("{more}{}{plain}{}{}", https(""), certificate("site"), web(&[backend.address()], ""));
+    Node::start_in(folder, &config)
+}
+
+/// The workers that have passed everything serve again too.
+#[test]
+fn the_old_process_serves_again_whole_when_the_new_one_dies_before_it_has_everything() {
+    let backend = Backend::new("one");
+    let mut node = lingering(&backend, "[node]\nworkers = 2\npid_file = \"evergate.pid\"\n");
+    let first = node.pid();
+    let _stays = in_handshake(node.address("in"));
+    let upgraded = node.begin_upgrade();
+    assert_eq!(upgraded.waiting["handshake"], 1, "{upgraded:?}");
+    node.signal("KILL");
+    node.line("this one serves again");
+    assert_eq!(eventually("it serves", || Some(node.serving())), first);
+    for _ in 0..20 {
+        assert_eq!(get(node.address("plain"), "/x").text(), "one");
+    }
+    let pid_file = std::fs::read_to_string(node.folder.path("evergate.pid")).unwrap();
+    assert_eq!(pid_file, format!("{first}\n"));
+    assert!(!std::path::Path::new(&format!("/proc/{}", upgraded.pid)).exists(), "nobody waited for it");
+    node.upgrade();
+    assert_eq!(get(node.address("plain"), "/x").text(), "one");
+    assert!(node.wait().success());
+}
+
+/// It loses the workers' streams, and lives: two processes that accept would be worse.
+#[test]
+fn the_old_process_does_not_serve_beside_a_new_one_that_lives() {
+    let mut scene = scene();
+    let lives =
+        scene.node.script("lives", &format!("{}\n{}\ncat > /dev/null", said(&hello()), said("\"Ready\"")));
+    let _ = scene.node.cli(&["upgrade", "--binary", &lives]); // it went, or it broke: both may be said
+    scene.node.line("the way to it is broken");
+    assert!(scene.node.wait().success());
+    assert!(!scene.node.lines().iter().any(|line| line.contains("serves again")), "{:?}", scene.node.lines());
+}
+
+/// The table of reasons in the documents, and the keys in the code that gives them.
+#[test]
+fn every_reason_to_stay_is_in_the_documents() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+    let read = |path: &str| std::fs::read_to_string(format!("{root}{path}")).unwrap();
+    let documents = read("docs/operating.md");
+    let code = read("proto/connection/src/parcel.rs") + &read("apps/evergate/src/worker/handover.rs");
+    let of_clusters = "mirrored"; // a node of a cluster is not upgraded
+    let mut keys: Vec<&str> = code
+        .split("Err(\"")
+        .skip(1)
+        .chain(code.split("ok_or(\"").skip(1))
+        .filter_map(|rest| rest.split_once("\")"))
+        .map(|(key, _)| key)
+        .filter(|key| {
+            *key != of_clusters && key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+        })
+        .collect();
+    keys.sort_unstable();
+    keys.dedup();
+    assert!(keys.contains(&"handshake") && keys.contains(&"descriptors"), "{keys:?}");
+    for key in keys {
+        assert!(documents.contains(&format!("\n| `{key}` |")), "{key}");
+    }
 }

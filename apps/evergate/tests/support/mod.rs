@@ -4,6 +4,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -197,6 +198,13 @@ pub(crate) fn web(servers: &[SocketAddr], pool: &str) -> String {
         "[[pools]]\nname = \"web\"\npolicy = \"round_robin\"\nservers = [{}]\n{pool}\n",
         servers.join(", ")
     )
+}
+
+/// A program that a shell runs.
+pub(crate) fn script(folder: &Folder, name: &str, text: &str) -> String {
+    let path = folder.write(name, &format!("#!/bin/sh\n{text}\n"));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_str().unwrap().to_owned()
 }
 
 /// What a new process says: for `printf` of a shell.

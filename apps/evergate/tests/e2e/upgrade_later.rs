@@ -1,0 +1,147 @@
+//! What follows an upgrade: reloads around it, and the ends of both processes.
+
+use super::backend::{Backend, pattern};
+use super::client::{connect, get};
+use super::node::{Node, eventually, has_ended, plain};
+use super::upgrade_failed::{in_handshake, lingering};
+use crate::support::evergate;
+
+/// More than all buffers on the way hold.
+const LONG: usize = 24_000_000;
+
+/// As after a reload alone: the connection serves its request and nobody else's.
+#[test]
+fn a_connection_to_a_server_that_the_configuration_has_no_more_is_not_used_again() {
+    let (before, now) = (Backend::new("before"), Backend::new("now"));
+    let node = Node::start(&format!("[node]\nworkers = 1\n{}", plain(&[before.address()], "", "")));
+    let mut wire = connect(node.address("in"));
+    wire.send(format!("GET /bytes/{LONG} HTTP/1.1\r\nHost: a\r\n\r\n")).unwrap();
+    wire.read_head().unwrap().unwrap();
+    node.write(&format!("[node]\nworkers = 1\n{}", plain(&[now.address()], "", "")));
+    node.reload();
+    let upgraded = node.upgrade();
+    assert_eq!((upgraded.passed, upgraded.waiting.len()), (1, 0));
+    assert!(wire.exactly(LONG).unwrap() == pattern(LONG));
+    for _ in 0..5 {
+        assert_eq!(wire.get("/x").unwrap().text(), "now");
+        assert_eq!(get(node.address("in"), "/x").text(), "now");
+    }
+    assert_eq!(before.connections(), 1);
+}
+
+/// What follows names rules by their numbers.
+#[test]
+fn the_new_process_reloads_nothing_until_the_old_one_has_ended() {
+    let backend = Backend::new("one");
+    let node = lingering(&backend, "");
+    let first = node.pid();
+    let stays = in_handshake(node.address("in"));
+    node.begin_upgrade();
+    let (ok, text) = node.cli(&["reload"]);
+    assert!(!ok && text.contains("the process before still passes connections"), "{text}");
+    drop(stays);
+    eventually("the old process ends", || has_ended(first).then_some(()));
+    eventually("it reloads", || node.cli(&["reload"]).0.then_some(()));
+}
+
+/// Whoever ends the service ends it whole, also when somebody still follows.
+#[test]
+fn an_end_of_the_new_process_brings_the_old_one_not_back() {
+    let backend = Backend::new("one");
+    for signals in [1, 2] {
+        let mut node = lingering(&backend, "");
+        let stays = in_handshake(node.address("in"));
+        node.begin_upgrade();
+        let new = node.pid();
+        for _ in 0..signals {
+            node.signal("TERM");
+            node.line("SIGTERM");
+        }
+        if signals == 1 {
+            drop(stays);
+        }
+        assert!(node.wait().success(), "the old process");
+        eventually("the new process ends", || has_ended(new).then_some(()));
+        let lines = node.lines();
+        assert!(!lines.iter().any(|line| line.contains("serves again")), "{lines:#?}");
+    }
+}
+
+#[test]
+fn the_first_signal_to_the_old_process_ends_nobody_who_still_follows() {
+    let backend = Backend::new("one");
+    let mut node = lingering(&backend, "");
+    let first = node.pid();
+    let stays = in_handshake(node.address("in"));
+    node.begin_upgrade();
+    for _ in 0..2 {
+        assert!(!has_ended(first));
+        std::process::Command::new("kill").args(["-TERM", &first.to_string()]).status().unwrap();
+        node.line("SIGTERM");
+    }
+    assert!(node.wait().success());
+    assert!(node.lines().iter().any(|line| line.contains("still to be passed on")));
+    drop(stays);
+    assert_eq!(get(node.address("plain"), "/x").text(), "one");
+}
+
+/// Where a new process may have fewer descriptors, the connections beyond that are lost, and nothing else.
+#[test]
+fn a_new_process_without_descriptors_loses_connections_one_by_one() {
+    let backend = Backend::new("one");
+    let mut node = Node::start(&plain(&[backend.address()], "", ""));
+    let idle: Vec<_> = (0..200).map(|_| connect(node.address("in"))).collect();
+    eventually("all are taken", || (node.status().connections.open == 200).then_some(()));
+    let few = format!("ulimit -n 128\nexec {} \"$@\"", env!("CARGO_BIN_EXE_evergate"));
+    let few = node.script("few", &few);
+    assert_eq!(node.begin_upgrade_with(&["--binary", &few]).passed, 200);
+    assert!(node.wait().success(), "the old process");
+    drop(idle);
+    eventually("there is room", || (node.status().connections.open == 0).then_some(()));
+    let lines = node.lines();
+    assert!(lines.iter().any(|line| line.contains("may not have more file descriptors")), "{lines:#?}");
+    assert!(!lines.iter().any(|line| line.contains("cannot pass")), "{lines:#?}");
+    assert_eq!(get(node.address("in"), "/x").text(), "one");
+}
+
+#[test]
+fn the_answer_says_what_was_passed_also_when_the_time_is_over_at_once() {
+    let backend = Backend::new("one");
+    let node = Node::start(&format!("[timeouts]\ndrain_ms = 1\n{}", plain(&[backend.address()], "", "")));
+    let idle: Vec<_> = (0..300).map(|_| connect(node.address("in"))).collect();
+    eventually("all are taken", || (node.status().connections.open == 300).then_some(()));
+    let first = node.pid();
+    let (ok, text) = node.cli(&["upgrade"]);
+    eventually("the old process ends", || has_ended(first).then_some(()));
+    let said = if ok { "serves now: it has 300 connections" } else { "were ended" };
+    assert!(text.contains(said), "{text}");
+    drop(idle);
+    node.adopt();
+}
+
+#[test]
+fn what_an_operator_says_while_the_new_process_starts_holds_there() {
+    let backends = [Backend::new("one"), Backend::new("two")];
+    let addresses: Vec<_> = backends.iter().map(Backend::address).collect();
+    let node = Node::start(&plain(&addresses, "", ""));
+    assert!(node.cli(&["servers", "drain", "web/s1"]).0);
+    let go = node.folder.path("go");
+    let text = format!(
+        "while [ ! -e {} ]; do sleep 0.01; done\nexec {} \"$@\"",
+        go.display(),
+        env!("CARGO_BIN_EXE_evergate")
+    );
+    let slow = node.script("slow", &text);
+    let socket = node.folder.path("admin.sock").to_str().unwrap().to_owned();
+    let upgrade = std::thread::spawn(move || evergate(&["upgrade", "--binary", &slow, "--socket", &socket]));
+    node.line("upgrade: starting");
+    assert!(node.cli(&["servers", "drain", "web/s0"]).0);
+    assert!(node.cli(&["servers", "ready", "web/s1"]).0);
+    std::fs::write(&go, "").unwrap();
+    let upgraded = upgrade.join().unwrap();
+    assert_eq!(upgraded.code, Some(0), "{upgraded:?}");
+    node.adopt();
+    for _ in 0..4 {
+        assert_eq!(get(node.address("in"), "/x").text(), "two");
+    }
+}
