@@ -1,5 +1,10 @@
 //! Errors: all come from configuration or the machine, none from a peer. Each says what to do about it.
 
+/// Why a file is no PEM, though it has parts of it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PemError(pub(crate) String);
+
 /// Why a certificate or private key cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -1,14 +1,22 @@
 //! PEM files, with errors that say what is in them instead of what was expected.
 
-use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::pem::{Error, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::error::KeyError;
+use crate::error::{KeyError, PemError};
+
+/// Longest part of a line shown, in characters.
+const SHOWN_MAX: usize = 80;
+
+/// All certificates of a file, in their order; none in a file of something else.
+pub fn pem_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| broken(&error))
+}
 
 /// The certificates of a chain file, in their order.
 pub(crate) fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, KeyError> {
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let certificates = certificates.map_err(|error| KeyError::Chain(format!("broken PEM: {error}")))?;
+    let certificates =
+        pem_certificates(pem).map_err(|error| KeyError::Chain(format!("broken PEM: {error}")))?;
     if certificates.is_empty() {
         return Err(KeyError::Chain(format!("holds no certificate, {}", holds(pem))));
     }
@@ -21,7 +29,26 @@ pub(crate) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, KeyError
         return Err(KeyError::Encrypted);
     }
     PrivateKeyDer::from_pem_slice(pem)
-        .map_err(|error| KeyError::Key(format!("no usable key: {error}, {}", holds(pem))))
+        .map_err(|error| KeyError::Key(format!("no usable key: {}, {}", broken(&error), holds(pem))))
+}
+
+/// What the library found, with text where it shows bytes.
+fn broken(error: &Error) -> PemError {
+    PemError(match error {
+        Error::MissingSectionEnd { end_marker } => {
+            format!(
+                "the last block has no line `-----END {}-----`, as in a file that is cut off",
+                shown(end_marker)
+            )
+        }
+        Error::IllegalSectionStart { line } => format!("the line `{}` begins no block", shown(line)),
+        other => other.to_string(),
+    })
+}
+
+fn shown(bytes: &[u8]) -> String {
+    let text: String = String::from_utf8_lossy(bytes).chars().take(SHOWN_MAX).collect();
+    text.trim_end().escape_debug().to_string()
 }
 
 fn holds(pem: &[u8]) -> &'static str {

@@ -356,6 +356,11 @@ fn certificates_are_described_and_wrong_files_say_what_is_wrong() {
     assert!(matches!(load("", &key), KeyError::Chain(_)));
     assert!(load(&key, &key).to_string().contains("the file holds a private key"));
     assert!(load(&chain, &chain).to_string().contains("the file holds a certificate"));
+    let (cut, _) = chain.rsplit_once("-----END").unwrap();
+    let text = load(&(chain.clone() + cut), &key).to_string();
+    assert!(text.contains("no line `-----END CERTIFICATE-----`") && !text.contains('['), "{text}");
+    let text = load(&(chain.clone() + "-----BEGIN CERTI\n"), &key).to_string();
+    assert!(text.contains("the line `-----BEGIN CERTI` begins no block"), "{text}");
     let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n";
     assert!(matches!(load(&chain, encrypted), KeyError::Encrypted));
     let broken = key.replacen("BEGIN PRIVATE KEY-----\nM", "BEGIN PRIVATE KEY-----\nN", 1);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use evergate_crypto::TicketKeys;
+use evergate_crypto::{TicketKeys, pem_certificates};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -201,15 +201,21 @@ fn inspect(bytes: &[u8], content: Content) -> Result<(), (Cow<'static, str>, &'s
     let is_encrypted =
         || bytes.windows(9).any(|w| w == b"ENCRYPTED") && bytes.windows(11).any(|w| w == b"PRIVATE KEY");
     match content {
-        Content::Certificates if has_certificate() => Ok(()),
-        Content::Certificates if has_key() => Err((
-            "contains a private key, not a certificate".into(),
-            "are `chain` and `key` exchanged? Name the certificate here",
-        )),
-        Content::Certificates => Err((
-            "contains no certificate in PEM form".into(),
-            "the file must have a block `-----BEGIN CERTIFICATE-----`; convert DER with `openssl x509 -inform der`",
-        )),
+        Content::Certificates => match pem_certificates(bytes) {
+            Ok(found) if !found.is_empty() => Ok(()),
+            Ok(_) if has_key() => Err((
+                "contains a private key, not a certificate".into(),
+                "are `chain` and `key` exchanged? Name the certificate here",
+            )),
+            Ok(_) => Err((
+                "contains no certificate in PEM form".into(),
+                "the file must have a block `-----BEGIN CERTIFICATE-----`; convert DER with `openssl x509 -inform der`",
+            )),
+            Err(error) => Err((
+                format!("is broken: {error}").into(),
+                "write it anew, whole, each certificate from its line `BEGIN` to its line `END`",
+            )),
+        },
         Content::PrivateKey if is_encrypted() => Err((
             "is encrypted".into(),
             "nobody can type a password at start; decrypt it with `openssl pkey` and protect the file",

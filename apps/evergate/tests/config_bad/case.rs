@@ -19,10 +19,15 @@ struct Small;
 
 impl World for Small {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        let pem =
-            |label: &str| Ok(format!("-----BEGIN {label}-----\nAAAA\n-----END {label}-----\n").into_bytes());
+        let pem = |label: &str| {
+            io::Result::Ok(format!("-----BEGIN {label}-----\nAAAA\n-----END {label}-----\n").into_bytes())
+        };
         match path.to_str() {
             Some("/base/c.pem") => pem("CERTIFICATE"),
+            Some("/base/cut.pem") => {
+                let whole = pem("CERTIFICATE")?;
+                Ok([&whole[..], b"-----BEGIN CERTIFICATE-----\nAAAA\n"].concat())
+            }
             Some("/base/k.pem" | "/base/open.pem") => pem("PRIVATE KEY"),
             Some("/base/encrypted.pem") => pem("ENCRYPTED PRIVATE KEY"),
             Some("/base/empty") => Ok(Vec::new()),

@@ -152,6 +152,16 @@ fn a_file_that_contradicts_itself_is_refused_at_the_place_with_advice() {
             "certificates[0].chain",
             "BEGIN CERTIFICATE",
         ),
+        (
+            "{L}[[certificates]]\nname = \"a\"\nchain = @@\"cut.pem\"\nkey = \"k.pem\"\n{P}",
+            "certificates[0].chain",
+            "no line `-----END CERTIFICATE-----`",
+        ),
+        (
+            "{L}{C}{P}[tls.a]\nclient_certificates = \"required\"\nclient_ca = @@\"cut.pem\"\n",
+            "tls.a.client_ca",
+            "no line `-----END CERTIFICATE-----`",
+        ),
         // TLS.
         (
             "{L}tls = \"a\"\n{C}{P}[tls.a]\nmin_version = @@\"1.3\"\nmax_version = \"1.2\"\n",
