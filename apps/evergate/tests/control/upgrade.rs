@@ -78,6 +78,7 @@ fn after_an_upgrade_a_server_goes_down_after_as_many_failures_as_before() {
     backend.die();
     node.json::<Upgraded>(&["upgrade"]);
     let line = node.line("server web/s0");
+    node.json::<serde_json::Value>(&["drain"]); // the new process is nobody's child
     assert!(line.contains("is down") && line.contains("(5 checks in a row)"), "{line}");
 }
 
