@@ -23,7 +23,6 @@ use evergate_crypto::{
 use evergate_rules::{Effect, RuleId, Ruleset};
 use evergate_tls::Version;
 use pools::pool_runtime;
-use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -338,7 +337,7 @@ fn ticket_keys(settings: &TlsSettings, keep: &mut Keepsakes) -> Result<TicketHan
 
 fn pem_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let bytes = read(path)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let found = evergate_crypto::pem_certificates(&bytes);
     found.with_context(|| format!("certificates in {}", path.display()))
 }
 
