@@ -29,6 +29,13 @@ impl Node {
         self.due = true;
     }
 
+    /// Somebody at the address of another node speaks and is not understood: there may be a cluster that this node should be
+    /// in. Until `until` it founds none; it joins, and promises, as before.
+    pub fn set_estranged(&mut self, now: Micros, until: Micros) {
+        self.note_now(now);
+        self.estranged_until = self.estranged_until.max(until);
+    }
+
     /// The leases for the gate. To be written after every call of a `handle_*`; after [`Event::Installed`] and
     /// [`Event::Voided`] before the roles of buckets are written.
     pub fn leases(&self) -> Leases {

@@ -345,7 +345,8 @@ impl Node {
             Mode::Majority => self.active_heard_at,
         };
         let since = heard_of.map_or(self.listen_since, |at| at.max(self.listen_since));
-        let listened = now.since(since.max(self.silence_floor)) >= self.listen_for;
+        let listened =
+            now.since(since.max(self.silence_floor)) >= self.listen_for && now >= self.estranged_until;
         (listened || founders == self.config.nodes).then_some(founders)
     }
 

@@ -129,8 +129,6 @@ struct State {
     chorus: Chorus,
     counts: ClusterCounts,
     strangers: u64,
-    /// Until when a node without state does not trust its witnesses.
-    estranged_until: Micros,
     estranged_told_at: Option<Micros>,
     channels_told_at: BTreeMap<NodeId, Micros>,
     installed_at: Micros,
@@ -175,7 +173,6 @@ impl Agent {
             chorus: Chorus::new(self.workers),
             counts: ClusterCounts::default(),
             strangers: 0,
-            estranged_until: Micros(0),
             estranged_told_at: None,
             channels_told_at: BTreeMap::new(),
             installed_at: Micros(0),
@@ -237,8 +234,7 @@ impl Agent {
         }
         while let Some(asked_at) = self.witnesses.as_mut().and_then(|all| all.answer(self.clock.now())) {
             let now = self.clock.now();
-            let estranged = self.node.standing() == Standing::Listening && now < state.estranged_until;
-            self.node.set_witness(now, asked_at, !estranged);
+            self.node.set_witness(now, asked_at, true);
             self.settle(state);
         }
         if before >= state.carriers_at {

@@ -148,6 +148,35 @@ fn a_witness_that_answers_now_and_then_at_one_node_does_not_hinder_the_others() 
     }
 }
 
+/// Runs for a while; all the time somebody that nobody understands speaks to node 2.
+fn run_estranged(world: &mut World, span_us: u64, done: impl Fn(&World) -> bool) -> bool {
+    let end = world.now + span_us;
+    while world.now < end && !done(world) {
+        let clock = world.hosts[2].clock(world.now);
+        world.hosts[2].node.set_estranged(clock, clock + Micros::from_ms(50));
+        world.run_for(10_000).unwrap();
+    }
+    done(world)
+}
+
+#[test]
+fn a_node_that_does_not_understand_a_neighbour_founds_nothing_but_joins() {
+    for seed in 0..10 {
+        let mut world = settled(seed, three());
+        world.crash(1);
+        world.crash(2);
+        world.run_for(200_000).unwrap();
+        world.restart(2);
+        let joined = |world: &World| world.hosts[0].node.members().0.len() == 2 && world.is_settled();
+        assert!(run_estranged(&mut world, 3_000_000, joined), "seed {seed}\n{}", world.describe());
+        world.crash(0);
+        world.restart(2);
+        let founded = |world: &World| world.hosts[2].node.view().is_some();
+        assert!(!run_estranged(&mut world, 6_000_000, founded), "seed {seed}\n{}", world.describe());
+        assert_eq!(world.run_until(1_000_000, founded), Ok(true), "seed {seed}\n{}", world.describe());
+    }
+}
+
 /// What is wrong with a node for good; others hear it, or it them.
 fn fall_ill(world: &mut World, id: usize, random: &mut Random) {
     let others: Vec<usize> = (0..world.hosts.len()).filter(|other| *other != id).collect();
