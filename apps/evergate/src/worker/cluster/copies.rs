@@ -195,6 +195,7 @@ impl Worker {
         outgoing.begin_anew(bucket);
         let mut frames = Vec::new();
         for key in self.keys_of(bucket) {
+            self.pulse.beat();
             let Some(client) = self.clients.get(key) else { continue };
             let Some(mirroring) = &client.mirroring else { continue };
             let connection = client.connection.id();
@@ -204,6 +205,7 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         frames.extend(cluster.ending_frames(bucket).map(|frame| (frame, None)));
         for (frame, notice) in frames {
+            self.pulse.beat();
             cluster.say_to(node, bucket, &frame, notice);
         }
         if !cluster.is_pending(bucket) {
