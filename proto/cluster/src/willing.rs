@@ -13,9 +13,33 @@ use evergate_base::Micros;
 use crate::config::Mode;
 use crate::message::Announced;
 use crate::peer::Peer;
+use crate::view::Proposal;
 use crate::{Incarnation, MemberSet, Members, Node, NodeId};
 
 impl Node {
+    /// For how long a view has been waited for, or the members have disagreed about theirs.
+    pub fn waits_for_view(&self, now: Micros) -> Option<Micros> {
+        let accepted_at = self.pending.as_ref().map(|pending| pending.accepted_at);
+        self.unsettled_since.or(accepted_at).map(|since| now.since(since))
+    }
+
+    /// The nodes whose promise this node's proposal waits for.
+    pub fn awaited(&self) -> MemberSet {
+        let Some(Proposal { members, promises, .. }) = &self.proposal else { return MemberSet::EMPTY };
+        members.0.keys().copied().filter(|id| !promises.contains_key(id)).collect()
+    }
+
+    /// Whether a witness vouches for a node: this one, or one that is heard, as it says. `None` in majority mode, and for a
+    /// node that is not heard.
+    pub fn witnessed(&self, id: NodeId) -> Option<bool> {
+        let says = || self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.witnessed);
+        match self.config.mode {
+            Mode::Majority => None,
+            Mode::Witness if id == self.me.id => Some(self.is_witnessed()),
+            Mode::Witness => says().filter(|_| self.hears(id)),
+        }
+    }
+
     /// A clique of those who would promise it.
     pub(crate) fn willing(&self, candidates: MemberSet, now: Micros) -> MemberSet {
         let clique = self.clique(candidates);

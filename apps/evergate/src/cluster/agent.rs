@@ -12,6 +12,7 @@ use super::Report;
 mod conclusions;
 mod figures;
 mod senses;
+mod worries;
 
 use super::chorus::Chorus;
 use super::instruction::{Instruction, Kept, term};
@@ -131,6 +132,7 @@ struct State {
     strangers: u64,
     estranged_told_at: Option<Micros>,
     channels_told_at: BTreeMap<NodeId, Micros>,
+    worries: worries::Worries,
     installed_at: Micros,
     draining: bool,
     drained: bool,
@@ -175,6 +177,7 @@ impl Agent {
             strangers: 0,
             estranged_told_at: None,
             channels_told_at: BTreeMap::new(),
+            worries: worries::Worries::default(),
             installed_at: Micros(0),
             draining: false,
             drained: false,
@@ -364,6 +367,7 @@ impl Agent {
     fn publish(&mut self, state: &mut State, now: Micros) {
         state.publish_at = now + PUBLISH;
         self.describe(state, now);
+        self.worry(state, now);
         if let Some(last_words) = &mut state.last_words {
             last_words.leave(&self.links, &self.node.farewell(now));
         }
