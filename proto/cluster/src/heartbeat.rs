@@ -45,7 +45,7 @@ impl Node {
         let Body::Heartbeat(heartbeat) = &message.body else { return };
         let Some(peer) = self.peers.get_mut(&message.header.from.id) else { return };
         let acts = matches!(heartbeat.state, Announced::Active | Announced::Fenced);
-        if peer.note_stray(message.header.from.incarnation, heartbeat.clock_us, self.now) && acts {
+        if peer.note_stray(message.header.from.incarnation, heartbeat, self.now) && acts {
             self.stray_at = Some(self.now);
         }
     }
@@ -141,6 +141,8 @@ impl Node {
             includes_you: included,
             excludes_you: excluded,
             state: self.announced(),
+            witnessed: self.is_witnessed(),
+            lapsed: self.lapsed_at.is_some() && self.pending.is_none(),
             promised: self.promised,
             heard: Path::ALL.map(|path| self.heard_on(path)),
             carrier: self.carrier,

@@ -29,6 +29,13 @@ impl Node {
         self.due = true;
     }
 
+    /// Somebody at the address of another node speaks and is not understood: there may be a cluster that this node should be
+    /// in. Until `until` it founds none; it joins, and promises, as before.
+    pub fn set_estranged(&mut self, now: Micros, until: Micros) {
+        self.note_now(now);
+        self.estranged_until = self.estranged_until.max(until);
+    }
+
     /// The leases for the gate. To be written after every call of a `handle_*`; after [`Event::Installed`] and
     /// [`Event::Voided`] before the roles of buckets are written.
     pub fn leases(&self) -> Leases {
@@ -43,6 +50,13 @@ impl Node {
         Leases { member, own: self.gate_expiry() }
     }
 
+    /// Whether a witness has answered for long enough to make views upon its word.
+    pub(crate) fn is_witnessed(&self) -> bool {
+        let fence = self.config.timing.fence;
+        self.witness_until > self.now
+            && self.witness_since.is_some_and(|since| self.now.since(since) >= fence)
+    }
+
     /// From when on the witness must have been asked, for a promise that leaves out nodes which may act.
     pub(crate) fn witness_needed(&self, pending: &Pending) -> Option<Micros> {
         if self.config.mode == Mode::Majority || pending.members.set() == self.config.nodes {
@@ -55,8 +69,21 @@ impl Node {
                 self.members.0.get(&member.id).is_some_and(|incarnation| peer.is_closed(*incarnation));
             known && !closed && !pending.members.contains(member)
         };
-        let signs = self.peers.values().filter(may_act).filter_map(|peer| peer.sign_at);
+        let acted_at = |peer: &crate::peer::Peer| {
+            // A life that cannot act may have followed one that could.
+            if self.is_helpless(peer) { peer.adopted_at } else { peer.sign_at }
+        };
+        let signs = self.peers.values().filter(may_act).filter_map(acted_at);
         signs.max().map(|at| at + self.config.timing.take)
+    }
+
+    /// Whether a node is heard to say that it cannot act without this one: it has neither state nor a witness, or its gate
+    /// stays closed until this node grants or promises something. With a witness the latter may give its state up and begin anew, but not
+    /// beside a node that it hears.
+    fn is_helpless(&self, peer: &crate::peer::Peer) -> bool {
+        let Some(last) = peer.last.filter(|_| self.hears(peer.member().id)) else { return false };
+        let idle = !last.witnessed || last.hears(self.me.id);
+        last.is_empty_handed() || (peer.has_lapsed_with_us() && idle)
     }
 
     /// Until when an answer of the witness counts.

@@ -42,6 +42,7 @@ mod peer;
 mod reach;
 mod rendezvous;
 mod view;
+mod willing;
 mod window;
 
 pub use config::{ClusterId, Config, ConfigError, Mode, Pace, Timing};

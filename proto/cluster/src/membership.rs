@@ -2,14 +2,20 @@
 //!
 //! The next view is a clique of nodes that hear each other. Everyone may propose; the stagger lets the lowest living id
 //! go first. Invariants: a node proposes only what it would promise; in witness mode it never leaves out a node that it
-//! hears and that has not said that it is fenced (rule 11).
+//! hears and that has not said that it is fenced (rule 11). Who would not promise is not asked ([`crate::willing`]).
 
 use evergate_base::Micros;
 
 use crate::config::Mode;
 use crate::message::{Announced, Body, Header, Heartbeat, Prepare};
-use crate::view::Proposal;
-use crate::{Incarnation, Member, MemberSet, Members, Node, NodeId, ViewId};
+use crate::view::{Pending, Proposal};
+use crate::{Member, MemberSet, Members, Node, NodeId, ViewId};
+
+/// Whether a proposer says that it has promised a later view than the one that it proposed and never installed.
+fn is_dead(pending: &Pending, header: &Header, heartbeat: &Heartbeat) -> bool {
+    let proposer = Member { id: pending.view.proposer, incarnation: pending.view.incarnation };
+    proposer == header.from && header.view < pending.view && pending.view < heartbeat.promised
+}
 
 impl Node {
     /// Concludes from a peer's newest heartbeat what it means for the installed view.
@@ -24,6 +30,7 @@ impl Node {
             self.void(true);
             return;
         }
+        self.pending = self.pending.take().filter(|pending| !is_dead(pending, header, heartbeat));
         self.repeat_commit(header, heartbeat);
     }
 
@@ -67,6 +74,14 @@ impl Node {
 
     /// Drops state that cannot be of use any more.
     fn give_up_if_lost(&mut self, now: Micros) {
+        if self.is_forsaken(now) {
+            self.pending = None;
+            self.proposal = None;
+            if !self.established {
+                // A life that might still install the view would be waited for.
+                self.void(false);
+            }
+        }
         if !self.established {
             return;
         }
@@ -83,6 +98,14 @@ impl Node {
                 }
             }
         }
+    }
+
+    /// This node promised a view long ago, and does not hear its proposer any more.
+    fn is_forsaken(&self, now: Micros) -> bool {
+        let Some(pending) = &self.pending else { return false };
+        let proposer = Member { id: pending.view.proposer, incarnation: pending.view.incarnation };
+        let long = pending.promised_at.is_some_and(|at| now.since(at) >= self.config.timing.listen_lapse);
+        long && !self.hears_life(proposer)
     }
 
     /// Witness mode: a node that we hear, and that does not hear us, is about to replace us or acts without us. It cannot
@@ -151,11 +174,6 @@ impl Node {
         self.unsettled_since = if unsettled { self.unsettled_since.or(Some(now)) } else { None };
     }
 
-    /// How long an unsettled view is watched before it is proposed anew.
-    fn patience(&self) -> Micros {
-        Micros(self.config.timing.take.0.saturating_mul(3))
-    }
-
     /// When [`Node::consider`] must run again before the next heartbeat.
     pub(crate) fn proposal_due(&self) -> Option<Micros> {
         self.wanted_since.map(|since| since + self.stagger(self.heard_set()))
@@ -166,9 +184,16 @@ impl Node {
         if let Some(proposal) = &self.proposal {
             self.wanted_since = None;
             let (members, asked_at) = (proposal.members.clone(), proposal.asked_at);
+            let accepted_at = self.pending.as_ref().map_or(now, |pending| pending.accepted_at);
             let outbid = self.is_outbid(proposal, now);
+            self.note_reluctant(now);
             match self.target(now) {
                 Some(target) if target != members || outbid => self.propose(target),
+                None if now.since(accepted_at) >= self.patience() => {
+                    // It must not be proposed any more, and keeps this node from promising another one.
+                    self.pending = None;
+                    self.proposal = None;
+                }
                 _ if now.since(asked_at) >= self.config.timing.heartbeat => self.ask_again(now),
                 _ => {}
             }
@@ -261,20 +286,9 @@ impl Node {
             return None;
         }
         let candidates = if self.established { self.candidates() } else { self.founders(now)? };
-        let clique = self.clique(candidates);
-        let life = |id: NodeId| -> (NodeId, Incarnation) {
-            let incarnation = if id == self.me.id {
-                Some(self.me.incarnation)
-            } else {
-                self.peers.get(&id).map(|p| p.incarnation)
-            };
-            (id, incarnation.unwrap_or_default())
-        };
-        let members = Members(clique.iter().map(life).collect());
-        let witnessed = self.witness_until > now
-            && self.witness_since.is_some_and(|since| now.since(since) >= self.config.timing.fence);
-        let all = clique == self.config.nodes;
-        let sure = self.config.mode == Mode::Majority || all || witnessed;
+        let members = self.lives(self.willing(candidates, now));
+        let all = members.set() == self.config.nodes;
+        let sure = self.config.mode == Mode::Majority || all || self.is_witnessed();
         (sure && self.may_promise(self.me.id, &members) && !self.leaves_out_the_living(&members))
             .then_some(members)
     }
@@ -289,7 +303,8 @@ impl Node {
                 !members.contains(member)
                     && self.hears_life(member)
                     && peer.is_some_and(|peer| {
-                        peer.state() != Announced::Fenced && !peer.is_closed(*incarnation)
+                        let closed = peer.is_closed(*incarnation) || peer.is_past(self.view);
+                        peer.state() != Announced::Fenced && !closed
                     })
             })
     }
@@ -330,13 +345,14 @@ impl Node {
             Mode::Majority => self.active_heard_at,
         };
         let since = heard_of.map_or(self.listen_since, |at| at.max(self.listen_since));
-        let listened = now.since(since.max(self.silence_floor)) >= self.listen_for;
+        let listened =
+            now.since(since.max(self.silence_floor)) >= self.listen_for && now >= self.estranged_until;
         (listened || founders == self.config.nodes).then_some(founders)
     }
 
     /// A set of nodes that all hear each other, this one included: greedy, present members first, then by how many of
     /// the candidates hear them.
-    fn clique(&self, candidates: MemberSet) -> MemberSet {
+    pub(crate) fn clique(&self, candidates: MemberSet) -> MemberSet {
         let me = self.me.id;
         let mut order: Vec<NodeId> =
             candidates.without(me).iter().filter(|id| self.mutual(me, *id)).collect();

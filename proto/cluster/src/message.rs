@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Version of the wire form.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 /// Where in a datagram the byte is that is not zero when it may wait until its receiver's next turn: see [`Header::calm`].
 pub const CALM_AT: u32 = 2;
@@ -110,6 +110,11 @@ pub struct Heartbeat {
     pub excludes_you: bool,
     /// Who the sender is at the moment.
     pub state: Announced,
+    /// A witness has vouched for the sender for as long as a lease lasts: it can promise views that are not of all nodes.
+    pub witnessed: bool,
+    /// The gate of the sender's view is closed until all configured nodes, or in majority mode more than half, agree again, and
+    /// no other view that it has accepted could open it.
+    pub lapsed: bool,
     /// The highest view that the sender promised.
     pub promised: ViewId,
     /// Nodes from which the sender got heartbeats lately, inside and outside.
@@ -132,6 +137,11 @@ impl Heartbeat {
     /// What it says apart from clocks and load: while this stays the same, nobody need act on it at once.
     pub(crate) fn substance(self) -> Heartbeat {
         Heartbeat { clock_us: 0, echo_us: 0, load: 0, ..self }
+    }
+
+    /// Whether the sender has neither state nor a witness, so that it cannot act by itself.
+    pub(crate) fn is_empty_handed(&self) -> bool {
+        matches!(self.state, Announced::Listen | Announced::HeldDown) && !self.witnessed
     }
 
     /// Whether the sender got a heartbeat of this node lately, on either network.

@@ -83,6 +83,8 @@ pub struct Node {
     pub(crate) stray_at: Option<Micros>,
     pub(crate) hold_down: Micros,
     pub(crate) held_until: Micros,
+    /// Until when this node founds nothing, because there may be a cluster that it does not understand.
+    pub(crate) estranged_until: Micros,
 
     // Work.
     pub(crate) progress_at: Option<Micros>,
@@ -165,6 +167,7 @@ impl Node {
             stray_at: None,
             hold_down: config.timing.hold_down_min,
             held_until: Micros(0),
+            estranged_until: Micros(0),
             progress_at: None,
             draining: config.weight == 0,
             drained_told: false,

@@ -38,8 +38,13 @@ pub(crate) struct Peer {
     replied_at: Option<Micros>,
     /// The newest clocks in heartbeats that were not for our present life, by the life that sent them.
     strays: BTreeMap<Incarnation, u64>,
-    /// When anything was last heard of it, whichever life it spoke to.
+    /// When anything was last heard of it, whichever life it spoke to; of a life that speaks to another one of ours and is
+    /// empty-handed only its first word counts.
     pub(crate) sign_at: Option<Micros>,
+    /// When its life was adopted.
+    pub(crate) adopted_at: Option<Micros>,
+    /// Until when views are made without it, because it did not promise one.
+    pub(crate) reluctant_until: Micros,
     /// When it was last heard on each path.
     pub(crate) heard_at: [Option<Micros>; 2],
     /// Its newest heartbeat and the view in that heartbeat's header.
@@ -74,6 +79,8 @@ impl Peer {
             replied_at: None,
             strays: BTreeMap::new(),
             sign_at: None,
+            adopted_at: None,
+            reluctant_until: Micros(0),
             heard_at: [None; 2],
             last: None,
             view: ViewId::NONE,
@@ -122,6 +129,18 @@ impl Peer {
 
     pub(crate) fn state(&self) -> Announced {
         self.last.map_or(Announced::Listen, |last| last.state)
+    }
+
+    /// Whether it has no state and has promised a later view: it will never install this one.
+    pub(crate) fn is_past(&self, view: ViewId) -> bool {
+        self.last.is_some_and(|last| {
+            matches!(last.state, Announced::Listen | Announced::HeldDown) && last.promised > view
+        })
+    }
+
+    /// Whether it says that a view with our present life in it has lapsed.
+    pub(crate) fn has_lapsed_with_us(&self) -> bool {
+        self.last.is_some_and(|last| last.state == Announced::Fenced && last.lapsed && last.includes_you)
     }
 
     /// Whether it has said that the gate of its life `incarnation` is closed for good.
@@ -177,8 +196,13 @@ impl Peer {
     }
 
     /// Notes a heartbeat that was not for our present life. Whether it is newer than those before.
-    pub(crate) fn note_stray(&mut self, incarnation: Incarnation, clock_us: u64, now: Micros) -> bool {
-        let known = self.strays.get(&incarnation).copied();
+    pub(crate) fn note_stray(
+        &mut self,
+        incarnation: Incarnation,
+        heartbeat: &Heartbeat,
+        now: Micros,
+    ) -> bool {
+        let (clock_us, known) = (heartbeat.clock_us, self.strays.get(&incarnation).copied());
         if self.is_dead(incarnation, now) || known.is_some_and(|known| clock_us <= known) {
             return false;
         }
@@ -186,7 +210,10 @@ impl Peer {
             self.strays.pop_first();
         }
         self.strays.insert(incarnation, clock_us);
-        self.sign_at = Some(now);
+        // A life that cannot act may have followed one that could.
+        if known.is_none() || !heartbeat.is_empty_handed() {
+            self.sign_at = Some(now);
+        }
         true
     }
 
@@ -204,6 +231,8 @@ impl Peer {
             self.retired.push((self.incarnation, now + ADOPT_ECHO_AGE_MAX));
         }
         self.incarnation = incarnation;
+        self.adopted_at = Some(now);
+        self.reluctant_until = Micros(0);
         self.window = ReplayWindow::default();
         self.hello = None;
         self.clock_us = 0;

@@ -169,6 +169,7 @@ impl Node {
                     && peer.member() == member
                     && peer.state() != Announced::Fenced
                     && !peer.is_closed(*incarnation)
+                    && !peer.is_past(self.view)
                     && self.silence(*id, now).is_some_and(|silence| silence < self.config.timing.take)
             })
     }

@@ -306,7 +306,7 @@ fn the_largest_map_and_promise_fit_into_a_datagram() {
 }
 
 fn any_heartbeat() -> impl Strategy<Value = Heartbeat> {
-    (any::<[u64; 4]>(), any::<[bool; 4]>(), 0u8..5, any::<u32>()).prop_map(|(n, b, state, heard)| Heartbeat {
+    (any::<[u64; 4]>(), any::<[bool; 6]>(), 0u8..5, any::<u32>()).prop_map(|(n, b, state, heard)| Heartbeat {
         clock_us: n[0],
         echo_us: n[1],
         grants: b[0],
@@ -319,6 +319,8 @@ fn any_heartbeat() -> impl Strategy<Value = Heartbeat> {
             Announced::Fenced,
             Announced::Left,
         ][usize::from(state)],
+        witnessed: b[4],
+        lapsed: b[5],
         promised: ViewId { epoch: n[2] % 8, proposer: NodeId(1), incarnation: Incarnation(n[3] % 4) },
         heard: [MemberSet(heard), MemberSet(heard.rotate_left(7))],
         carrier: [b[1], b[2]],

@@ -33,6 +33,8 @@ pub enum Fault {
     CutInside(Time),
     /// Nothing that the node says to other nodes arrives for so long, on either network.
     Mute(Time),
+    /// The witness does not answer the node for so long; its links are well.
+    Unwitnessed(Time),
     /// The node's mirror channels to others break, and what is on its way in them is lost.
     Channels,
     /// A new process starts on this node, or wherever none runs when the node is named by what it is.

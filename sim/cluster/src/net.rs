@@ -80,4 +80,6 @@ pub(crate) struct Cuts {
     pub(crate) inside: Time,
     /// What it says to other nodes.
     pub(crate) mute: Time,
+    /// What the witness answers, beside what is cut outside.
+    pub(crate) witness: Time,
 }

@@ -27,6 +27,11 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
                 members.join(" ")
             );
         }
+        if let Some(waits) = status.waits_for_view_ms.filter(|waits| *waits >= 1000) {
+            let missing: Vec<String> = status.waits_for.iter().map(u8::to_string).collect();
+            let missing = if missing.is_empty() { "all".to_owned() } else { missing.join(" ") };
+            text += &format!("waits:         {:.1} s until nodes agree: {missing}\n", waits as f64 / 1000.0);
+        }
         let buckets = &status.buckets;
         text += &format!(
             "buckets:       {} owned ({} held, {} without a copy), {} backed up, {} being copied here, {} unowned\n",
@@ -43,13 +48,14 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
         }
         text += &listed("rejected:", status.rejected.iter());
         text += &listed("gate:", status.gate.iter());
-        let mut nodes = Table::new(&["NODE", "MEMBER", "INSIDE", "HEARD", "OUTSIDE", "HEARD"]);
+        let mut nodes = Table::new(&["NODE", "MEMBER", "WITNESS", "INSIDE", "HEARD", "OUTSIDE", "HEARD"]);
         for node in &status.nodes {
             let own = node.number == status.node;
             let heard = |ms| if own { "this node".to_owned() } else { ago(ms) };
             nodes.row(vec![
                 node.number.to_string(),
                 if node.member { "yes" } else { "no" }.to_owned(),
+                node.witnessed.map_or("-", |witnessed| if witnessed { "yes" } else { "no" }).to_owned(),
                 node.inside.clone(),
                 heard(node.heard_inside_ms),
                 node.outside.clone(),

@@ -12,6 +12,7 @@ use super::Report;
 mod conclusions;
 mod figures;
 mod senses;
+mod worries;
 
 use super::chorus::Chorus;
 use super::instruction::{Instruction, Kept, term};
@@ -129,10 +130,9 @@ struct State {
     chorus: Chorus,
     counts: ClusterCounts,
     strangers: u64,
-    /// Until when a node without state does not trust its witnesses.
-    estranged_until: Micros,
     estranged_told_at: Option<Micros>,
     channels_told_at: BTreeMap<NodeId, Micros>,
+    worries: worries::Worries,
     installed_at: Micros,
     draining: bool,
     drained: bool,
@@ -175,9 +175,9 @@ impl Agent {
             chorus: Chorus::new(self.workers),
             counts: ClusterCounts::default(),
             strangers: 0,
-            estranged_until: Micros(0),
             estranged_told_at: None,
             channels_told_at: BTreeMap::new(),
+            worries: worries::Worries::default(),
             installed_at: Micros(0),
             draining: false,
             drained: false,
@@ -237,8 +237,7 @@ impl Agent {
         }
         while let Some(asked_at) = self.witnesses.as_mut().and_then(|all| all.answer(self.clock.now())) {
             let now = self.clock.now();
-            let estranged = self.node.standing() == Standing::Listening && now < state.estranged_until;
-            self.node.set_witness(now, asked_at, !estranged);
+            self.node.set_witness(now, asked_at, true);
             self.settle(state);
         }
         if before >= state.carriers_at {
@@ -368,6 +367,7 @@ impl Agent {
     fn publish(&mut self, state: &mut State, now: Micros) {
         state.publish_at = now + PUBLISH;
         self.describe(state, now);
+        self.worry(state, now);
         if let Some(last_words) = &mut state.last_words {
             last_words.leave(&self.links, &self.node.farewell(now));
         }

@@ -28,6 +28,12 @@ pub struct ClusterStatus {
     pub mode: String,
     /// The view in force here, if any.
     pub view: Option<ViewStatus>,
+    /// For how long the next view has been waited for, or the nodes have disagreed about this one.
+    #[serde(default)]
+    pub waits_for_view_ms: Option<u64>,
+    /// Numbers of the nodes whose word is missing for it, where this node proposes it.
+    #[serde(default)]
+    pub waits_for: Vec<u8>,
     /// All configured nodes.
     pub nodes: Vec<NodeStatus>,
     /// What the 1024 buckets are to this node.
@@ -78,6 +84,9 @@ pub struct NodeStatus {
     pub heard_inside_ms: Option<u64>,
     /// The same on the outside.
     pub heard_outside_ms: Option<u64>,
+    /// Whether a witness vouches for it, as it says; null with mode `majority`, and while it is not heard.
+    #[serde(default)]
+    pub witnessed: Option<bool>,
 }
 
 /// Buckets by what they are to this node.

@@ -12,12 +12,16 @@ fn explore(name: &str, model: Bounded, sometimes: &[&'static str]) {
     let checker = model.clone().checker().threads(1).spawn_dfs().join();
     println!("{name}: {} states, {} unique", checker.state_count(), checker.unique_state_count());
     let found = checker.discoveries();
-    for property in ["safe", "heals"] {
+    for property in ["safe", "heals", "goes on"] {
         if let Some(path) = found.get(property) {
             let (bad, last) = (&path.last_state().bad, model.describe(path.last_state()));
             let healed = model.describe(&model.healed(path.last_state()));
+            let alone = model.alone(path.last_state()).map(|state| model.describe(&state));
+            let alone = alone.unwrap_or_default();
             let way = path.clone().into_actions();
-            panic!("{name}: not {property}: {bad:?}\n{way:?}\n{last}when healed:\n{healed}");
+            panic!(
+                "{name}: not {property}: {bad:?}\n{way:?}\n{last}when healed:\n{healed}when alone:\n{alone}"
+            );
         }
     }
     for property in sometimes {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod ailing;
 mod calm;
 mod checker;
 mod model;

@@ -3,7 +3,7 @@
 //!
 //! Time is discrete: a tick is half a lease, and all clocks agree (drift is the simulation's part). At each tick the
 //! adversary may do one thing out of its budget: kill, restart, pause, resume, cut a node off, make one direction deaf,
-//! heal, let a node leave, move a bucket, drop a backup; and lose or delay one message. Heartbeats are instantaneous where the network
+//! take a node's witness away, heal, let a node leave, move a bucket, drop a backup; and lose or delay one message. Heartbeats are instantaneous where the network
 //! allows them. In the *free* models the messages that change views and buckets are delivered one by one in any order,
 //! or never.
 //!
@@ -106,6 +106,8 @@ pub(crate) enum Fault {
     },
     /// The second does not hear the first.
     Deaf(usize, usize),
+    /// The witness does not answer this node any more; its links are well.
+    Unwitnessed(usize),
     Heal,
     Leave(usize),
     Move(u16, usize),
@@ -392,6 +394,9 @@ impl Bounded {
             Fault::Deaf(from, to) => {
                 state.cut.insert((from, to));
             }
+            Fault::Unwitnessed(id) => {
+                state.witness.remove(&id);
+            }
             Fault::Heal => {
                 state.cut.clear();
                 state.witness = (0..self.nodes).collect();
@@ -433,8 +438,12 @@ impl Bounded {
                 faults.extend((0..self.nodes).filter(|to| *to != id).map(|to| Fault::Deaf(id, to)));
             }
         }
-        if !state.cut.is_empty() {
+        let all_witnessed = state.witness.len() == self.nodes;
+        if !state.cut.is_empty() || !all_witnessed {
             faults.push(Fault::Heal);
+        }
+        if self.template.mode == Mode::Witness && all_witnessed {
+            faults.extend((0..self.nodes).map(Fault::Unwitnessed));
         }
         faults.extend((0..self.nodes).map(|to| Fault::Move(0, to)));
         faults.extend((0..self.nodes).map(Fault::Drop));
@@ -513,6 +522,41 @@ impl Bounded {
     fn heals(&self, state: &State) -> bool {
         let state = self.healed(state);
         state.bad.is_none() && self.is_settled(&state)
+    }
+
+    /// A node has lost its witness, and of the others all die now but one that is active and well: everything must be served.
+    fn goes_on(&self, state: &State) -> bool {
+        let Some(state) = self.alone(state) else { return true };
+        let open = |machine: &Machine, bucket| {
+            let runs = machine.process == Process::Runs;
+            runs && machine.node.gate_open(Bucket(bucket), Micros(state.clock))
+        };
+        let served = |bucket| state.machines.iter().any(|machine| open(machine, bucket));
+        state.bad.is_none() && (0..self.template.buckets).all(served)
+    }
+
+    /// What becomes of a state in which a node has lost its witness when of the others only one stays.
+    pub(crate) fn alone(&self, state: &State) -> Option<State> {
+        let well = |id: &usize| {
+            let machine = &state.machines[*id];
+            machine.process == Process::Runs && machine.node.standing() == Standing::Active
+        };
+        let last = state.witness.iter().copied().find(well)?;
+        if state.witness.len() == self.nodes || !state.cut.is_empty() {
+            return None;
+        }
+        let mut state = state.clone();
+        for id in (0..self.nodes).filter(|id| *id != last) {
+            let ails = !state.witness.contains(&id) && state.machines[id].process == Process::Runs;
+            if !ails && state.machines[id].process != Process::Dead {
+                self.inflict(&mut state, Fault::Kill(id));
+            }
+        }
+        for _ in 0..40 {
+            self.tick(&mut state, None, None);
+            self.flow(&mut state, None);
+        }
+        Some(state)
     }
 
     /// What becomes of a state without more faults.
@@ -614,6 +658,11 @@ impl Model for Bounded {
                 state.bad.is_some()
                     || !hasher.finish().is_multiple_of(model.heal_one_in)
                     || model.heals(state)
+            }),
+            Property::always("goes on", |model: &Bounded, state: &State| {
+                let mut hasher = std::collections::hash_map::DefaultHasher::new();
+                state.hash(&mut hasher);
+                state.bad.is_some() || hasher.finish() % model.heal_one_in != 1 || model.goes_on(state)
             }),
             Property::sometimes("takes over", |_: &Bounded, state: &State| state.takeovers),
             Property::sometimes("hands over", |_: &Bounded, state: &State| state.handovers),

@@ -10,12 +10,12 @@ use crate::random::Random;
 use crate::simulation::config;
 use crate::world::World;
 
-fn default_timers(nodes: u8, buckets: u16, backups: u8, mode: Mode) -> Config {
+pub(crate) fn default_timers(nodes: u8, buckets: u16, backups: u8, mode: Mode) -> Config {
     Config { timing: Timing::BARE_METAL, ..config(nodes, buckets, backups, mode) }
 }
 
 /// A world that has come up and is in order.
-fn settled(seed: u64, config: Config) -> World {
+pub(crate) fn settled(seed: u64, config: Config) -> World {
     let nodes = config.nodes.len() as u8;
     let mut world = World::new(seed, nodes, config);
     let up = world.run_until(6_000_000, World::is_settled);
@@ -23,7 +23,7 @@ fn settled(seed: u64, config: Config) -> World {
     world
 }
 
-fn served(world: &World, buckets: u16) -> bool {
+pub(crate) fn served(world: &World, buckets: u16) -> bool {
     (0..buckets).all(|bucket| {
         world.hosts.iter().any(|host| host.up && host.node.gate_open(Bucket(bucket), host.clock(world.now)))
     })

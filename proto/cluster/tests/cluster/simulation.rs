@@ -29,7 +29,7 @@ pub(crate) fn config(nodes: u8, buckets: u16, backups: u8, mode: Mode) -> Config
 }
 
 /// How many seeds a test runs; `CLUSTER_SEEDS` overrides it, `CLUSTER_SEED` picks one.
-fn seeds(default: u64) -> std::ops::Range<u64> {
+pub(crate) fn seeds(default: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse::<u64>().ok());
     match number("CLUSTER_SEED") {
         Some(seed) => seed..seed + 1,

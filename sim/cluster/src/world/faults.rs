@@ -50,6 +50,7 @@ impl World {
             Fault::CutOutside(span) => self.hosts[id].cuts.outside = now + span,
             Fault::CutInside(span) => self.hosts[id].cuts.inside = now + span,
             Fault::Mute(span) => self.hosts[id].cuts.mute = now + span,
+            Fault::Unwitnessed(span) => self.hosts[id].cuts.witness = now + span,
             Fault::Channels if self.hosts[id].up => self.break_channels(id),
             Fault::Restart => {
                 let meant = |host: &usize| !matches!(whom, Whom::Node(_)) || *host == id;

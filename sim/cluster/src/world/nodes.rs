@@ -138,7 +138,7 @@ impl World {
     pub(super) fn ask_witness(&mut self) {
         for id in 0..self.hosts.len() {
             let host = &mut self.hosts[id];
-            if host.runs() && self.now >= host.cuts.outside {
+            if host.runs() && self.now >= host.cuts.outside.max(host.cuts.witness) {
                 let (clock, asked) = (host.clock.at(self.now), host.clock.at(self.now - 100));
                 host.node.set_witness(clock, asked, true);
                 self.run_agent(id);
@@ -150,7 +150,8 @@ impl World {
 
     pub(super) fn answer_witness(&mut self, host: usize, process: u64, clock: Micros) {
         let it = &mut self.hosts[host];
-        if it.runs() && it.process() == process && self.now >= it.cuts.outside {
+        let reached = self.now >= it.cuts.outside.max(it.cuts.witness);
+        if it.runs() && it.process() == process && reached {
             it.node.set_witness(it.clock.at(self.now), clock, true);
             self.run_agent(host);
         }

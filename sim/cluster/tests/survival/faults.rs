@@ -61,6 +61,17 @@ fn a_node_that_is_heard_by_nobody_is_replaced() {
 }
 
 #[test]
+fn a_node_without_a_witness_does_not_keep_the_last_one_from_going_on() {
+    // One of three lacks its witness, or the outside, for good; the owner dies, or the third, and the owner goes on.
+    for ails in [Fault::Unwitnessed(30_000 * MS), Fault::CutOutside(30_000 * MS)] {
+        for (ill, dies) in [(0, Whom::Owner), (1, Whom::Owner), (0, Whom::Other(1))] {
+            let power = Fault::Power { lossy: true };
+            stories(TWO_BACKUPS, &STARTS, |at| vec![(1, Whom::Other(ill), ails), (at, dies, power)]);
+        }
+    }
+}
+
+#[test]
 fn one_after_the_other_dies_until_one_is_left() {
     // One backup: the second dies when the first is replaced and copies are made again.
     let deaths = |at| {

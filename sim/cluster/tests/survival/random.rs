@@ -11,6 +11,9 @@ use evergate_sim_cluster::{Fault, Random, Time, Weather, Whom};
 /// Three nodes by majority, connections in two buckets.
 const MAJORITY: Shape = (3, 1, 2, Mode::Majority);
 
+/// Longer than any run.
+const AILING: Time = 60_000_000;
+
 /// Several nodes, each a backup of all others.
 const ALL_BACK_UP: [Shape; 4] =
     [(4, 3, 2, Mode::Witness), (4, 3, 2, Mode::Witness), (3, 2, 1, Mode::Witness), (5, 4, 3, Mode::Witness)];
@@ -95,6 +98,26 @@ fn subset(seed: u64) -> Ran {
     run(&script, &plan)
 }
 
+/// The same, but one node ails from the beginning to the end, and all others die for good but one.
+fn ailing(seed: u64) -> Ran {
+    let (script, mut plan) = drawn(seed);
+    let mut random = Random::new(seed.rotate_left(16));
+    (plan.shape, plan.faults) = (random.pick(&ALL_BACK_UP), Vec::new());
+    let nodes = plan.shape.0;
+    let stays = random.below(nodes.into()) as u8;
+    let ill = (stays + 1 + random.below(u64::from(nodes) - 1) as u8) % nodes;
+    let ails =
+        random.pick(&[Fault::Unwitnessed(AILING), Fault::Unwitnessed(AILING), Fault::CutOutside(AILING)]);
+    plan.faults.push((1 + random.below(20_000), Whom::Node(ill), ails));
+    for node in (0..nodes).filter(|node| ![stays, ill].contains(node)) {
+        let span = random.pick(&[20_000, 100_000]);
+        let at = 5_000 + random.below(span);
+        let lossy = random.chance(500);
+        plan.faults.push((at, Whom::Node(node), random.pick(&[Fault::Power { lossy }, Fault::Process])));
+    }
+    run(&script, &plan)
+}
+
 /// More deaths than there are backups, and links cut beside: connections may break, but nothing else may happen to them.
 /// Not among it: two live nodes that both reach the witness and do not hear each other, which the default mode excludes.
 fn beyond(seed: u64) -> Ran {
@@ -129,6 +152,11 @@ fn beyond_what_is_promised_connections_break_but_never_lie() {
 #[test]
 fn any_proper_subset_may_fail_again_and_again() {
     seeds_of(subset, 0..2_000);
+}
+
+#[test]
+fn the_last_node_that_is_well_goes_on_whatever_ails_another() {
+    seeds_of(ailing, 0..1_000);
 }
 
 fn seeds(range: std::ops::Range<u64>) {

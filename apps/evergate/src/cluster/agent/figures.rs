@@ -26,6 +26,9 @@ impl Agent {
             members: members.iter().map(|id| id.0.saturating_add(1)).collect(),
             age_ms: now.since(state.installed_at).as_ms(),
         });
+        let number = |id: NodeId| id.0.saturating_add(1);
+        status.waits_for_view_ms = node.waits_for_view(now).map(Micros::as_ms);
+        status.waits_for = node.awaited().iter().map(number).collect();
         let in_view = node.view().is_some();
         for peer in &mut status.nodes {
             let id = NodeId(peer.number.saturating_sub(1));
@@ -33,6 +36,7 @@ impl Agent {
             peer.member = in_view && members.contains(id);
             peer.heard_inside_ms = heard(Path::Inside);
             peer.heard_outside_ms = heard(Path::Outside);
+            peer.witnessed = node.witnessed(id);
         }
         let tally = state.roles.tally();
         status.buckets = BucketStatus {

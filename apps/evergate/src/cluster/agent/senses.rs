@@ -8,8 +8,8 @@ use std::os::fd::AsRawFd;
 
 /// Datagrams taken from a socket in one turn: more than its queue holds, so that a turn hears all that waited.
 const DATAGRAMS_MAX: usize = 4096;
-/// How long a node that has no state yet does not count its witnesses after somebody at another node's address spoke under
-/// another key: it would found a second cluster beside the one that it belongs to.
+/// How long a node that has no state yet founds nothing after somebody at another node's address spoke under another key: it
+/// would found a second cluster beside the one that it belongs to.
 const ESTRANGED: Micros = Micros::from_ms(2000);
 /// Between two lines about it.
 const ESTRANGED_LINES: Micros = Micros::from_ms(10_000);
@@ -94,7 +94,7 @@ impl Agent {
     /// Somebody at the very address of a node speaks, and is not understood.
     fn estrange(&mut self, state: &mut State, peer: NodeId) {
         let now = self.clock.now();
-        state.estranged_until = now + ESTRANGED;
+        self.node.set_estranged(now, now + ESTRANGED);
         if state.estranged_told_at.is_none_or(|at| now.since(at) >= ESTRANGED_LINES) {
             state.estranged_told_at = Some(now);
             let number = peer.0.saturating_add(1);

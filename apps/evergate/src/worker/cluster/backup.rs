@@ -142,6 +142,7 @@ impl Worker {
         match instruction {
             Instruction::Roles(roles) => {
                 for (bucket, role) in roles {
+                    self.pulse.beat();
                     self.change_role(bucket, role);
                 }
                 self.look_at_waiting();

@@ -204,6 +204,7 @@ impl Worker {
         outgoing.begin_anew(bucket);
         let mut frames = Vec::new();
         for key in self.keys_of(bucket) {
+            self.pulse.beat();
             let Some(client) = self.clients.get(key) else { continue };
             let Some(mirroring) = &client.mirroring else { continue };
             let connection = client.connection.id();
@@ -213,6 +214,7 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         frames.extend(cluster.ending_frames(bucket).map(|frame| (frame, None)));
         for (frame, notice) in frames {
+            self.pulse.beat();
             cluster.say_to(node, bucket, &frame, notice);
         }
         if !cluster.is_pending(bucket) {

@@ -10,7 +10,7 @@ use super::channel::Notice;
 use super::knocks::Knocks;
 use super::resume::Take;
 use crate::cluster::{Report, Resumed};
-use crate::worker::Worker;
+use crate::worker::{Pulse, Worker};
 use evergate_bpf::{Flow, Leases};
 use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::{ConnectionId, Frame};
@@ -87,7 +87,7 @@ impl Worker {
         cluster.rounds += 1;
         let round = cluster.rounds;
         for ((stage, bucket), takes) in &waiting.left {
-            cluster.tell_taken(*stage, *bucket, takes, round);
+            cluster.tell_taken(&self.pulse, (*stage, *bucket), takes, round);
         }
         cluster.waiting.push(waiting);
         self.look_at_waiting();
@@ -325,13 +325,15 @@ impl Cluster {
     }
 
     /// Says where connections go on to those whose copies count already.
-    fn tell_taken(&mut self, stage: Stage, bucket: Bucket, takes: &[Take], round: u64) {
+    fn tell_taken(&mut self, pulse: &Pulse, of: (Stage, Bucket), takes: &[Take], round: u64) {
+        let (stage, bucket) = of;
         // What was left of an earlier take-over is not waited for: whoever was told of that may never answer.
-        self.untold.remove(&(stage, bucket));
+        self.untold.remove(&of);
         let Role::Owner { required, .. } = self.role(bucket) else { return };
         for node in required.iter().filter(|_| !takes.is_empty()) {
             // Without a channel it hears nothing, and the bucket stays on hold until the cluster has dropped it.
             for (number, take) in (1..).zip(takes) {
+                pulse.beat();
                 let (connection, last) = (take.id, number == takes.len());
                 let state = Some(Box::new(take.held.state.clone()));
                 let legs = take.held.legs.clone();
@@ -339,7 +341,7 @@ impl Cluster {
                 let notice = last.then_some(Notice::Taken { bucket: bucket.0, stage, round });
                 self.say_to(node, bucket, &begin, notice);
             }
-            let (_, nodes) = self.untold.entry((stage, bucket)).or_insert((round, MemberSet::EMPTY));
+            let (_, nodes) = self.untold.entry(of).or_insert((round, MemberSet::EMPTY));
             *nodes = nodes.with(node);
         }
     }

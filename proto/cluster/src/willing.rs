@@ -1,0 +1,113 @@
+//! Who would promise a view, and who would not: a view waits for the promise of each of its members, so one that cannot be
+//! given must not be asked for.
+//!
+//! In witness mode a node without a witness promises only a view of all configured nodes, and one whose view has lapsed only
+//! a view of the same lives and perhaps more. Either has no state, or a gate that stays closed without this node's
+//! grants, so nothing is at risk when the view is made without it; it joins again when it can.
+//!
+//! Invariants: a node that is active is never left out (rule 11); one that may yet go on with the same members is waited for
+//! as long as [`Node::patience`]. In majority mode everybody who is heard would promise.
+
+use evergate_base::Micros;
+
+use crate::config::Mode;
+use crate::message::Announced;
+use crate::peer::Peer;
+use crate::view::Proposal;
+use crate::{Incarnation, MemberSet, Members, Node, NodeId};
+
+impl Node {
+    /// For how long a view has been waited for, or the members have disagreed about theirs.
+    pub fn waits_for_view(&self, now: Micros) -> Option<Micros> {
+        let accepted_at = self.pending.as_ref().map(|pending| pending.accepted_at);
+        self.unsettled_since.or(accepted_at).map(|since| now.since(since))
+    }
+
+    /// The nodes whose promise this node's proposal waits for.
+    pub fn awaited(&self) -> MemberSet {
+        let Some(Proposal { members, promises, .. }) = &self.proposal else { return MemberSet::EMPTY };
+        members.0.keys().copied().filter(|id| !promises.contains_key(id)).collect()
+    }
+
+    /// Whether a witness vouches for a node: this one, or one that is heard, as it says. `None` in majority mode, and for a
+    /// node that is not heard.
+    pub fn witnessed(&self, id: NodeId) -> Option<bool> {
+        let says = || self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.witnessed);
+        match self.config.mode {
+            Mode::Majority => None,
+            Mode::Witness if id == self.me.id => Some(self.is_witnessed()),
+            Mode::Witness => says().filter(|_| self.hears(id)),
+        }
+    }
+
+    /// A clique of those who would promise it.
+    pub(crate) fn willing(&self, candidates: MemberSet, now: Micros) -> MemberSet {
+        let clique = self.clique(candidates);
+        if self.config.mode == Mode::Majority {
+            return clique;
+        }
+        let members = self.lives(clique);
+        let refuses = |id: &NodeId| self.peers.get(id).is_some_and(|peer| self.refuses(peer, &members, now));
+        let unwilling: MemberSet = clique.iter().filter(refuses).collect();
+        if unwilling.is_empty() { clique } else { self.clique(candidates.minus(unwilling)) }
+    }
+
+    /// These nodes in the lives that are known of them.
+    pub(crate) fn lives(&self, nodes: MemberSet) -> Members {
+        let life = |id: NodeId| -> (NodeId, Incarnation) {
+            let known = self.peers.get(&id).map(|peer| peer.incarnation);
+            (id, if id == self.me.id { self.me.incarnation } else { known.unwrap_or_default() })
+        };
+        Members(nodes.iter().map(life).collect())
+    }
+
+    /// Whether a node that is heard would not promise a view of these members.
+    fn refuses(&self, peer: &Peer, members: &Members, now: Micros) -> bool {
+        let Some(last) = &peer.last else { return false };
+        let all = members.set() == self.config.nodes;
+        match last.state {
+            Announced::Listen => now < peer.reluctant_until || (!all && !last.witnessed),
+            Announced::Fenced if peer.has_lapsed_with_us() => {
+                let refuses = !members.is_superset(&self.members);
+                let lacks = !last.witnessed && self.is_impatient(now);
+                now < peer.reluctant_until || (!all && (refuses || lacks))
+            }
+            _ => false,
+        }
+    }
+
+    /// How long an unsettled view is watched before it is proposed anew, and somebody who may yet promise is waited for.
+    pub(crate) fn patience(&self) -> Micros {
+        Micros(self.config.timing.take.0.saturating_mul(3))
+    }
+
+    fn is_impatient(&self, now: Micros) -> bool {
+        self.unsettled_since.is_some_and(|since| now.since(since) >= self.patience())
+    }
+
+    /// Whoever has been asked for long, could be left out and has not promised is not asked again for a while: what keeps it
+    /// from promising may last.
+    pub(crate) fn note_reluctant(&mut self, now: Micros) {
+        let Some(proposal) = &self.proposal else { return };
+        let pending = self.pending.as_ref().filter(|pending| pending.view == proposal.view);
+        let Some(promised_at) = pending.and_then(|pending| pending.promised_at) else { return };
+        if now.since(promised_at) < self.patience() {
+            return;
+        }
+        let missing = |peer: &&Peer| {
+            let asked = proposal.members.contains(peer.member());
+            asked && !proposal.promises.contains_key(&peer.member().id)
+        };
+        let idle = |peer: &&Peer| {
+            peer.last.is_some_and(|last| last.state == Announced::Listen) || peer.has_lapsed_with_us()
+        };
+        let reluctant: Vec<NodeId> =
+            self.peers.values().filter(missing).filter(idle).map(|peer| peer.member().id).collect();
+        let until = now + self.config.timing.listen_lapse;
+        for id in reluctant {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.reluctant_until = until;
+            }
+        }
+    }
+}
