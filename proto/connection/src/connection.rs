@@ -3,6 +3,7 @@
 use crate::facts::Facts;
 use crate::leg::ServerLeg;
 use crate::remote::Remote;
+use crate::stall::Look;
 use crate::{FIRST_READ, Io, Outlet, Protocol, RequestLog, SLOTS, Slots, Snapshot};
 use evergate_base::Micros;
 use evergate_http::Body;
@@ -209,6 +210,10 @@ pub struct Connection {
     pub(crate) deadline: Micros,
     /// Bytes moved since the deadline was last extended, for the rate floor.
     pub(crate) moved: u64,
+    /// What peers that take little had taken when they were looked at.
+    pub(crate) look: Option<Box<Look>>,
+    /// Bytes inside the worker's pipes: for the client, and for the server.
+    pub(crate) piped: (u64, u64),
     pub(crate) remote: Option<Box<Remote>>,
     pub(crate) log: Option<Box<RequestLog>>,
     /// Status of the response under way, and why it is ours.
@@ -260,6 +265,8 @@ impl Connection {
             timer: Timer::None,
             deadline: Micros(u64::MAX),
             moved: 0,
+            look: None,
+            piped: (0, 0),
             remote: None,
             log: None,
             status: (0, ""),

@@ -253,13 +253,23 @@ impl Connection {
             Timer::Queue => self.give_up(io, 503, "queue_timeout"),
             Timer::Connect => self.leg_failed(io, Failure::TimedOut),
             Timer::Response => {
-                self.note_server_failure(io);
-                self.give_up(io, 504, "response_timeout")
+                if !self.server_goes_on(io.now) {
+                    self.note_server_failure(io);
+                    self.give_up(io, 504, "response_timeout");
+                }
             }
             Timer::Tunnel if self.tunnel_is_over() => self.arm(Timer::WriteStall, io.now),
             Timer::Tunnel => self.end_orderly(io, "tunnel_idle"),
             Timer::WriteStall if self.closing && self.is_drained() => self.close(io, false),
-            Timer::WriteStall => self.end_abruptly(io, "write_stall"),
+            Timer::WriteStall if !self.is_blocked() => {
+                let timer = self.natural_timer();
+                self.arm(timer, io.now);
+            }
+            Timer::WriteStall => {
+                if !self.peers_go_on(io.now) {
+                    self.end_abruptly(io, "write_stall");
+                }
+            }
             Timer::Linger if self.is_drained() => self.close(io, false),
             Timer::Linger => self.arm(Timer::WriteStall, io.now),
         }

@@ -221,7 +221,7 @@ impl Connection {
     pub fn handle_leg_queued(&mut self, now: Micros, leg_id: u32, until: Micros) {
         let Some(leg) = self.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
         leg.queued_until.get_or_insert(until);
-        self.arm_unless_blocked(Timer::Queue, now);
+        self.arm(Timer::Queue, now);
     }
 
     /// The worker connects to this server; the time for connecting counts from here. After a failure another is chosen.
@@ -229,14 +229,7 @@ impl Connection {
         let Some(leg) = self.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
         leg.queued_until = None;
         leg.trying = Some(server);
-        self.arm_unless_blocked(Timer::Connect, now);
-    }
-
-    /// A peer that takes nothing keeps its deadline; the other follows from the state when it takes something.
-    fn arm_unless_blocked(&mut self, timer: Timer, now: Micros) {
-        if self.timer != Timer::WriteStall {
-            self.arm(timer, now);
-        }
+        self.arm(Timer::Connect, now);
     }
 
     /// The worker has a socket for the leg: connected just now, or an idle one (then with its record layer).
@@ -369,6 +362,7 @@ impl Connection {
         io.effects.push(Effect::Release { leg: old.id, clean: false, records: None, breaks: false });
         io.effects.up.clear(); // bytes of this call for the broken leg
         self.up.clear();
+        self.piped = (0, 0);
         old.tried.push(old.trying.unwrap_or(u32::MAX));
         if let Some(remote) = &mut self.remote {
             remote.forget_points_of(old.id);
@@ -404,6 +398,7 @@ impl Connection {
     pub(crate) fn release_leg(&mut self, io: &mut Io<'_>, clean: bool) {
         let plain = self.generated_plain();
         let Some(mut leg) = self.leg.take() else { return };
+        self.piped = (0, 0);
         let fit = |records: &Records| records.is_between_messages() && !records.wants_close();
         let whole = leg.records.as_deref().is_none_or(fit);
         let quiet = !leg.ended && leg.held.is_empty() && leg.raw.is_empty() && leg.behind == 0 && whole;

@@ -235,7 +235,8 @@ impl Connection {
             receiving: _, answering: _, request: _, response: _, leg, next_leg: _, tickets: _, down: _, up: _, in_pos: _,
             out_pos: _, plain_pos: _, answered: _, client_ended: _, last_response: _, closing: _, deaf: _, down_ended: _,
             says_no_more: _, continued: _, closed: _, timer: _, deadline: _, moved: _, remote: _, log: _, status: _,
-            prefix: _, // begins again
+            prefix: _, look: _, // begin again
+            piped: _, // the worker says so: the pipes go along
         } = self;
         let Some(leg) = leg else { return };
         leg.has_no_field_that_parcels_lack();

@@ -68,7 +68,12 @@ pub(super) static TIMEOUTS: Section = Section {
             "14400000",
             "Longest silence in both directions of a WebSocket, `tcp` or `tls` connection. Four hours, because such connections are quiet by design.",
         ),
-        with_default("write_stall_ms", TIME_MS, "30000", "Longest time a peer may accept no bytes."),
+        with_default(
+            "write_stall_ms",
+            TIME_MS,
+            "30000",
+            "Longest time a peer that bytes wait for may take none, or fewer than `limits.bytes_per_s_min`. What counts is what it acknowledges.",
+        ),
         with_default(
             "drain_ms",
             TIME_MS,

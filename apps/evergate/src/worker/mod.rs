@@ -544,6 +544,7 @@ impl Worker {
             let due = client.connection.deadline() <= self.now;
             if due && !self.is_frozen(key) {
                 self.guarded(Some(Source::Client(key)), |worker| {
+                    worker.look_at_peers(key);
                     worker.with(key, |connection, io| connection.handle_timeout(io));
                     worker.perform(key);
                     worker.pump(key);

@@ -57,6 +57,22 @@ impl Worker {
         }
     }
 
+    /// Tells a connection what its peers have acknowledged, where its timeout depends on it.
+    pub(super) fn look_at_peers(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key).filter(|client| client.connection.looks_at_peers())
+        else {
+            return;
+        };
+        if client.mirroring.is_some() {
+            self.note_peers(key);
+            return;
+        }
+        let server = client.upstream.and_then(|upstream| self.upstreams.get(upstream));
+        let server = server.map_or(0, |upstream| evergate_sys::unacknowledged(upstream.fd()));
+        let held = evergate_sys::unacknowledged(client.fd());
+        client.connection.handle_unacknowledged(held, server);
+    }
+
     fn flush_down(&mut self, key: Key) -> bool {
         let Some(client) = self.clients.get_mut(key) else { return false };
         if !client.writable || client.connection.down().is_empty() {
@@ -72,7 +88,7 @@ impl Worker {
             && let skipped @ 1.. = mirroring.leg.take_surplus(waiting.len())
         {
             client.connection.down().advance(skipped);
-            self.with(key, |connection, io| connection.handle_flushed(io, skipped));
+            self.with(key, |connection, io| connection.handle_flushed(io));
             self.perform(key);
             return true;
         }
@@ -88,7 +104,7 @@ impl Worker {
                     self.spare_buffers.truncate(super::SPARE_BUFFERS);
                 }
                 self.counters.client_bytes_out.add(count as u64);
-                self.with(key, |connection, io| connection.handle_flushed(io, count));
+                self.with(key, |connection, io| connection.handle_flushed(io));
                 self.perform(key);
                 true
             }
@@ -117,7 +133,7 @@ impl Worker {
         {
             client.connection.up().advance(skipped);
             client.connection.up().take_spent();
-            self.with(key, |connection, io| connection.handle_flushed(io, skipped));
+            self.with(key, |connection, io| connection.handle_flushed(io));
             self.perform(key);
             return true;
         }
@@ -130,7 +146,7 @@ impl Worker {
                 client.connection.up().advance(count);
                 client.connection.up().take_spent();
                 self.counters.server_bytes_out.add(count as u64);
-                self.with(key, |connection, io| connection.handle_flushed(io, count));
+                self.with(key, |connection, io| connection.handle_flushed(io));
                 self.perform(key);
                 true
             }
@@ -342,7 +358,8 @@ impl Worker {
             upstream.note_answer(self.now);
             self.counters.server_bytes_in.add(count as u64);
         }
-        let blocked = pipe.held() > 0;
+        let held = pipe.held();
+        let blocked = held > 0;
         if matches!(filled, Some(Transfer::Blocked)) && was_empty {
             upstream.readable = false;
         }
@@ -352,15 +369,9 @@ impl Worker {
             give_pipe(&mut self.spare_pipes, pipe);
         }
         self.counters.client_bytes_out.add(moved as u64);
-        if moved > 0 {
-            self.with(key, |connection, io| connection.handle_spliced_down(io, moved as u64));
+        if moved > 0 || blocked {
+            self.with(key, |connection, io| connection.handle_spliced_down(io, moved as u64, held as u64));
             self.perform(key);
-        } else if blocked {
-            let now = self.now;
-            if let Some(client) = self.clients.get_mut(key) {
-                client.connection.handle_blocked(now);
-            }
-            return false;
         }
         match filled {
             Some(Transfer::End) if !blocked => self.server_ended(key, false),
@@ -398,7 +409,8 @@ impl Worker {
         if let Some(Transfer::Moved(count)) = filled {
             self.counters.client_bytes_in.add(count as u64);
         }
-        let blocked = pipe.held() > 0;
+        let held = pipe.held();
+        let blocked = held > 0;
         if matches!(filled, Some(Transfer::Blocked)) && was_empty {
             client.readable = false;
         }
@@ -408,8 +420,8 @@ impl Worker {
             give_pipe(&mut self.spare_pipes, pipe);
         }
         self.counters.server_bytes_out.add(moved as u64);
-        if moved > 0 {
-            self.with(key, |connection, io| connection.handle_spliced_up(io, moved as u64));
+        if moved > 0 || blocked {
+            self.with(key, |connection, io| connection.handle_spliced_up(io, moved as u64, held as u64));
             self.perform(key);
         }
         match filled {

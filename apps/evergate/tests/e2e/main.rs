@@ -15,6 +15,7 @@ mod node;
 mod operations;
 mod pki;
 mod sessions;
+mod slow;
 mod smuggling;
 mod tls;
 mod transfers;

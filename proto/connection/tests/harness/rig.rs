@@ -404,7 +404,7 @@ impl Rig {
             moved += taken;
         }
         if moved > 0 {
-            self.call(|conn, io| conn.handle_flushed(io, moved));
+            self.call(|conn, io| conn.handle_flushed(io));
         }
         moved > 0
     }

@@ -221,7 +221,9 @@ fn every_timer_ends_what_it_bounds() {
         rig.send(format!("{GET}\r\n").as_bytes());
         rig.serve(1, &[b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\n", &noise(90_000)[..]].concat());
         assert_eq!(rig.conn.timer(), Timer::WriteStall);
-        rig.wait(30_000);
+        rig.wait(29_999);
+        assert_eq!(rig.closed, None);
+        rig.wait(2_000);
         assert_eq!(rig.closed, Some(true));
     });
     let mut rig = Rig::new_closed(&snapshot(|_| {}), setup::HTTP, Peer::plain());
@@ -232,6 +234,57 @@ fn every_timer_ends_what_it_bounds() {
     rig.wait(3_000);
     rig.wait(3_000);
     assert!(text(&rig.received()).starts_with("HTTP/1.1 504 Gateway Timeout\r\n"));
+}
+
+/// Of what the kernel still holds for a peer we see only what the peer has acknowledged.
+#[test]
+fn a_peer_that_takes_as_much_as_the_floor_is_never_given_up_however_much_waits_for_it() {
+    const HELD: u64 = 160_000;
+    let blocked = |to_client: bool| {
+        let mut rig = plain(|snapshot| snapshot.listeners[1].limits.rate_min = 100);
+        rig.client_reads = false;
+        (rig.client_room, rig.server_room) = (170_000, 170_000);
+        match to_client {
+            true => {
+                rig.send(format!("{GET}\r\n").as_bytes());
+                rig.serve(
+                    1,
+                    &[b"HTTP/1.1 200 OK\r\nContent-Length: 900000\r\n\r\n", &noise(900_000)[..]].concat(),
+                );
+            }
+            false => {
+                rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 900000\r\n\r\n");
+                rig.send(&noise(900_000));
+            }
+        }
+        assert_eq!(rig.conn.timer(), Timer::WriteStall);
+        rig
+    };
+    let look = |rig: &mut Rig, held: u64| {
+        rig.now = rig.conn.deadline();
+        rig.conn.handle_unacknowledged(held, held);
+        rig.call(|conn, io| conn.handle_timeout(io));
+        rig.closed
+    };
+    for to_client in [true, false] {
+        let mut rig = blocked(to_client);
+        for step in 0..50 {
+            assert_eq!(look(&mut rig, HELD - step * 3000), None, "look {step}");
+        }
+        assert_eq!(look(&mut rig, HELD - 49 * 3000 - 2999), Some(true), "a byte less than the floor");
+        assert_eq!(rig.logs[0].reason, "write_stall");
+    }
+    // All is written, and the server is still taking it: it cannot answer yet.
+    let mut rig = blocked(false);
+    rig.server_room = usize::MAX;
+    rig.run();
+    assert_eq!(rig.conn.timer(), Timer::Response);
+    for step in 0..50 {
+        assert_eq!(look(&mut rig, HELD - step * 3000), None);
+        assert!(rig.to_client.is_empty(), "look {step}");
+    }
+    look(&mut rig, HELD - 49 * 3000);
+    assert!(rig.to_client.starts_with(b"HTTP/1.1 504 "));
 }
 
 #[test]

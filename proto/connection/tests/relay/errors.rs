@@ -221,7 +221,7 @@ fn a_request_that_waits_for_room_has_the_time_of_the_queue_and_not_that_of_conne
     assert_eq!((rig.conn.timer(), rig.received().len()), (Timer::Queue, 0));
     let deadline = rig.conn.deadline();
     rig.conn.handle_blocked(rig.now);
-    rig.call(|conn, io| conn.handle_flushed(io, 1));
+    rig.call(|conn, io| conn.handle_flushed(io));
     assert_eq!((rig.conn.timer(), rig.conn.deadline()), (Timer::Queue, deadline), "blocked meanwhile");
     // Put into the queue once more, it has not more time.
     let later = rig.now + Micros::from_ms(10_000);

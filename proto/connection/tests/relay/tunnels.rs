@@ -231,8 +231,8 @@ fn a_tunnel_that_has_carried_a_byte_is_not_tried_elsewhere() {
     let carried: [(&str, Carried); 4] = [
         ("up", |rig| rig.send(b"x")),
         ("down", |rig| rig.serve(1, b"x")),
-        ("spliced up", |rig| rig.call(|conn, io| conn.handle_spliced_up(io, 1))),
-        ("spliced down", |rig| rig.call(|conn, io| conn.handle_spliced_down(io, 1))),
+        ("spliced up", |rig| rig.call(|conn, io| conn.handle_spliced_up(io, 1, 0))),
+        ("spliced down", |rig| rig.call(|conn, io| conn.handle_spliced_down(io, 1, 0))),
     ];
     for (way, carry) in carried {
         let mut rig = Rig::new(&snapshot(|_| {}), setup::TCP, Peer::plain());
