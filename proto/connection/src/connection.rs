@@ -360,6 +360,11 @@ impl Connection {
         self.closed
     }
 
+    /// Whether nothing more comes from the server of a tunnel, whose client may still speak.
+    pub fn has_heard_server(&self) -> bool {
+        self.leg.is_some() && self.answering == Answering::Ended
+    }
+
     /// Client-bound bytes that wait.
     pub fn down(&mut self) -> &mut Outlet {
         &mut self.down
@@ -387,8 +392,9 @@ impl Connection {
         match self.receiving {
             Receiving::Head => self.is_handshaking() || self.head_is_due(),
             Receiving::Prefix => self.head_is_due(),
-            Receiving::Body(_) | Receiving::Tunnel => {
-                self.is_handshaking() || self.leg.as_ref().is_some_and(|leg| leg.is_open())
+            Receiving::Body(_) => self.is_handshaking() || self.leg.as_ref().is_some_and(|leg| leg.is_open()),
+            Receiving::Tunnel => {
+                self.is_handshaking() || self.leg.as_ref().is_some_and(|leg| leg.is_open() && !leg.in_doubt)
             }
             Receiving::Skip(_) => true,
             Receiving::Ended => self.closing,

@@ -36,6 +36,8 @@ impl Connection {
             Timer::Response => {
                 pool(&self.leg).map_or(timeouts.handshake, |p| self.snapshot.pools[p].response)
             }
+            // Its server has ended, and keeps a place for a client that may be gone.
+            Timer::Tunnel if self.answering == Answering::Ended => timeouts.tunnel.min(timeouts.keep_alive),
             Timer::Tunnel => timeouts.tunnel,
             Timer::WriteStall => timeouts.write_stall,
             Timer::Linger => timeouts.linger,

@@ -66,7 +66,7 @@ pub(super) static TIMEOUTS: Section = Section {
             "tunnel_idle_ms",
             TIME_MS,
             "14400000",
-            "Longest silence in both directions of a WebSocket, `tcp` or `tls` connection. Four hours, because such connections are quiet by design.",
+            "Longest silence in both directions of a WebSocket, `tcp` or `tls` connection. Four hours, because such connections are quiet by design; once the server has ended, no longer than `keep_alive_ms`.",
         ),
         with_default(
             "write_stall_ms",

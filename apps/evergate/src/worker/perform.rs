@@ -95,6 +95,7 @@ impl Worker {
         if self.effects.up.is_empty() {
             return self.scratch.up.clear();
         }
+        let mut broke = false;
         if let Some(client) = self.clients.get_mut(key) {
             let after = client.connection.newest_decision();
             let free = after <= client.connection.acknowledged() && client.connection.up().is_empty();
@@ -128,10 +129,7 @@ impl Worker {
                     }
                     Transfer::Blocked | Transfer::End => upstream.writable = false,
                     Transfer::Broken(_) => {
-                        // What the server said before it closed is still to be read.
-                        client.connection.handle_server_write_error();
-                        upstream.readable = true;
-                        upstream.ended = true;
+                        broke = true;
                         written = usize::MAX;
                     }
                 }
@@ -158,6 +156,9 @@ impl Worker {
         }
         self.effects.up.clear();
         self.scratch.up.clear();
+        if broke {
+            self.server_write_broke(key);
+        }
     }
 
     fn carry_out(&mut self, key: Key, effect: Effect) {

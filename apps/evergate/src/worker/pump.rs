@@ -154,15 +154,20 @@ impl Worker {
                 upstream.writable = false;
                 false
             }
-            Transfer::Broken(_) => {
-                // What the server said before it closed is still to be read.
-                client.connection.up().clear();
-                client.connection.handle_server_write_error();
-                upstream.readable = true;
-                upstream.ended = true;
-                false
-            }
+            Transfer::Broken(_) => self.server_write_broke(key),
         }
+    }
+
+    /// The server takes no more. What it said before it closed is still to be read.
+    pub(super) fn server_write_broke(&mut self, key: Key) -> bool {
+        let upstream = self.clients.get_mut(key).and_then(|client| client.upstream);
+        if let Some(upstream) = upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) {
+            upstream.readable = true;
+            upstream.ended = true;
+        }
+        self.with(key, |connection, io| connection.handle_server_write_error(io));
+        self.perform(key);
+        false
     }
 
     fn client_broke(&mut self, key: Key) -> bool {
@@ -398,12 +403,7 @@ impl Worker {
             match pipe.empty(to) {
                 Transfer::Moved(count) => moved = count,
                 Transfer::Blocked | Transfer::End => upstream.writable = false,
-                Transfer::Broken(_) => {
-                    upstream.readable = true;
-                    upstream.ended = true;
-                    client.readable = false;
-                    return true;
-                }
+                Transfer::Broken(_) => return self.server_write_broke(key),
             }
         }
         if let Some(Transfer::Moved(count)) = filled {

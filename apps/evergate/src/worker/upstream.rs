@@ -123,6 +123,10 @@ impl Worker {
                 }
             }
             self.perform(client);
+        } else if event.broken
+            && self.clients.get(client).is_some_and(|client| client.connection.has_heard_server())
+        {
+            self.server_write_broke(client);
         }
         self.pump(client);
     }

@@ -19,6 +19,7 @@ mod slow;
 mod smuggling;
 mod tls;
 mod transfers;
+mod tunnels;
 mod upgrade;
 mod upgrade_failed;
 mod upstream;

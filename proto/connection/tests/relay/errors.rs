@@ -271,7 +271,7 @@ fn what_a_server_did_wrong_is_reported_once_and_what_it_did_not_never() {
     assert_eq!(failed("POST", unframed, reset), [1]);
     assert_eq!(failed("GET", short, |rig| rig.cut_client()), NONE, "the client went away");
     let in_doubt = |rig: &mut Rig| {
-        rig.conn.handle_server_write_error();
+        rig.call(|conn, io| conn.handle_server_write_error(io));
         rig.end_server(1);
         assert_eq!(rig.closed, Some(true), "what ends with the connection may have been cut");
     };

@@ -244,3 +244,40 @@ fn a_tunnel_that_has_carried_a_byte_is_not_tried_elsewhere() {
     rig.call(|conn, io| conn.handle_leg_failed(io, 1, Failure::Lost));
     assert_eq!((rig.legs.len(), rig.closed), (2, None), "nothing was carried");
 }
+
+#[test]
+fn a_server_that_takes_no_more_breaks_its_tunnel() {
+    let fails = |rig: &mut Rig| rig.call(|conn, io| conn.handle_server_write_error(io));
+    on_each_raw(|mut rig| {
+        // It has ended its side: nothing more can be heard of it.
+        rig.end_server(1);
+        rig.send(b"swallowed");
+        fails(&mut rig);
+        assert_eq!((rig.closed, rig.legs[&1].reset), (Some(true), true));
+        assert_eq!(rig.logs[0].reason, "upstream_lost");
+    });
+    on_each_raw(|mut rig| {
+        // Its last words are still to be heard; its end then is none in order.
+        fails(&mut rig);
+        assert_eq!(rig.closed, None);
+        rig.wire(b"nobody takes this");
+        rig.serve(1, b"last words");
+        same(&rig.received(), b"last words");
+        same(&rig.server_got(1), b"");
+        rig.end_server(1);
+        assert_eq!((rig.closed, rig.client_fin), (Some(true), false));
+    });
+}
+
+#[test]
+fn a_tunnel_whose_server_has_ended_is_not_kept_as_long_as_one_that_is_quiet() {
+    on_each_raw(|mut rig| {
+        rig.end_server(1);
+        rig.wait(74_000);
+        rig.send(b"x");
+        rig.wait(74_000);
+        assert_eq!(rig.closed, None);
+        rig.wait(10_000);
+        assert_eq!((rig.closed, &rig.logs[0].reason[..]), (Some(false), "tunnel_idle"));
+    });
+}
