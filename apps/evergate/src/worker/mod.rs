@@ -185,6 +185,13 @@ struct Pipes {
     up: Option<Pipe>,
 }
 
+impl Pipes {
+    /// Bytes inside.
+    fn held(&self) -> usize {
+        [&self.down, &self.up].into_iter().flatten().map(Pipe::held).sum()
+    }
+}
+
 /// A worker's state.
 pub struct Worker {
     epoll: Epoll,

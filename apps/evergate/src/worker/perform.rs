@@ -42,7 +42,8 @@ impl Worker {
     /// Keeps count of what waits for slow peers; at the bound the connection that would add to it ends.
     pub(super) fn count_buffered(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
-        let waiting = client.connection.down().memory() + client.connection.up().memory();
+        let pipes = client.pipes.as_ref().map_or(0, |pipes| pipes.held());
+        let waiting = client.connection.down().memory() + client.connection.up().memory() + pipes;
         self.buffered = (self.buffered + waiting).saturating_sub(client.buffered);
         let grown = waiting > client.buffered;
         client.buffered = waiting;
