@@ -53,6 +53,8 @@ pub(crate) struct ServerLeg {
     pub(crate) decided: bool,
     /// An idle connection may be used.
     pub(crate) reuse: bool,
+    /// The worker connects for it, or has.
+    connects: bool,
     /// Until when the request may wait for a server with room, while it waits.
     queued_until: Option<Micros>,
     /// The server that the worker connects to, or has connected to.
@@ -114,6 +116,7 @@ impl ServerLeg {
             hint,
             decided: false,
             reuse: true,
+            connects: false,
             queued_until: None,
             trying: None,
             tried: Vec::new(),
@@ -155,6 +158,7 @@ impl ServerLeg {
             answered_keys: _, up_ended: _,
             // These are of restored legs, which stay, and of those with backups.
             ends_at: _, replay: _, flight: _, in_doubt: _,
+            connects: _, // the connection counts as new: what goes wrong is no stale one's fault
             // Without it nothing of our own follows what went out.
             interim: _,
         } = self;
@@ -189,6 +193,12 @@ impl ServerLeg {
 
     pub(crate) fn is_tls(&self) -> bool {
         self.records.is_some() || matches!(self.state, LegState::Shaking(_))
+    }
+
+    /// Its server may have closed an idle connection just when it was used: that says nothing of the server.
+    fn is_stale(&self) -> bool {
+        let silent = !self.answered && self.held.is_empty() && self.raw.is_empty();
+        self.is_open() && self.reuse && !self.connects && silent
     }
 
     /// Keeps what was sent while the request may be repeated.
@@ -229,6 +239,7 @@ impl Connection {
         let Some(leg) = self.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
         leg.queued_until = None;
         leg.trying = Some(server);
+        leg.connects = true;
         self.arm(Timer::Connect, now);
     }
 
@@ -327,8 +338,9 @@ impl Connection {
 
     pub(crate) fn leg_failed(&mut self, io: &mut Io<'_>, failure: Failure) {
         self.note_server_failure(io);
-        if self.may_retry() {
-            return self.retry(io);
+        let stale = failure == Failure::Lost && self.leg.as_ref().is_some_and(|leg| leg.is_stale());
+        if self.may_retry(stale) {
+            return self.retry(io, stale);
         }
         let (status, reason) = match failure {
             Failure::Refused => (502, "connect_failed"),
@@ -347,23 +359,26 @@ impl Connection {
     }
 
     /// Never repeats a request that may have been executed, unless repeating it is harmless (RFC 9110 section 9.2.2).
-    fn may_retry(&self) -> bool {
+    fn may_retry(&self, stale: bool) -> bool {
         let Some(leg) = &self.leg else { return false };
         let retries = self.snapshot.pools[leg.pool as usize].retries as usize;
         let whole = !leg.sent.is_empty() && leg.sent.len() >= leg.head_bytes;
         let repeatable = !leg.written || (leg.idempotent && whole);
         let unseen = !leg.answered && self.answering != Answering::Ended && !self.closing;
         let safe = self.remote.as_ref().is_none_or(|remote| remote.may_reroute(self.response));
-        repeatable && unseen && safe && !leg.restored && leg.tried.len() < retries
+        repeatable && unseen && safe && !leg.restored && (stale || leg.tried.len() < retries)
     }
 
-    fn retry(&mut self, io: &mut Io<'_>) {
+    /// Asks for a server once more: for another one, unless all that happened is that the connection was `stale`.
+    fn retry(&mut self, io: &mut Io<'_>, stale: bool) {
         let Some(mut old) = self.leg.take() else { return };
         io.effects.push(Effect::Release { leg: old.id, clean: false, records: None, breaks: false });
         io.effects.up.clear(); // bytes of this call for the broken leg
         self.up.clear();
         self.piped = (0, 0);
-        old.tried.push(old.trying.unwrap_or(u32::MAX));
+        if !stale {
+            old.tried.push(old.trying.unwrap_or(u32::MAX));
+        }
         if let Some(remote) = &mut self.remote {
             remote.forget_points_of(old.id);
         }
@@ -371,15 +386,16 @@ impl Connection {
         route.leg = self.next_leg;
         route.server = u32::MAX;
         self.next_leg += 1;
-        let mut leg = ServerLeg::new(route, Hint::Policy, old.idempotent);
-        leg.route.flags.set_cookie = matches!(old.hint, Hint::Server(_)) || leg.route.flags.set_cookie;
+        let hint = if stale { old.hint } else { Hint::Policy };
+        let mut leg = ServerLeg::new(route, hint, old.idempotent);
+        leg.route.flags.set_cookie |= matches!(old.hint, Hint::Server(_)) && !stale;
         leg.tried = old.tried;
         leg.sent = old.sent;
         leg.head_bytes = old.head_bytes;
         leg.body_bytes = old.body_bytes;
         leg.reuse = false; // what failed may have been a stale idle connection
         self.leg = Some(Box::new(leg));
-        if let Some(log) = &mut self.log {
+        if let Some(log) = self.log.as_mut().filter(|_| !stale) {
             log.retries += 1;
         }
         self.dial(io);

@@ -344,7 +344,10 @@ impl Worker {
                 idle.push(key); // for requests that run under a newer configuration than this one
                 return None;
             }
-            if self.upstreams.get_mut(key).is_some_and(|upstream| !upstream.ended && !upstream.readable) {
+            let now = self.now;
+            let is_fit =
+                |upstream: &mut Upstream| !upstream.ended && !upstream.readable && upstream.idle_until > now;
+            if self.upstreams.get_mut(key).is_some_and(is_fit) {
                 return Some(key);
             }
             self.drop_upstream(key);

@@ -339,3 +339,47 @@ fn a_426_says_which_protocol_is_wanted() {
     let got = text(&rig.received());
     assert!(got.contains("\r\nConnection: close, Upgrade\r\n"), "{got}");
 }
+
+/// A server that closes an idle connection just when it is used has not failed.
+#[test]
+fn a_request_that_met_a_stale_connection_goes_to_the_same_server_once_more() {
+    let start = |method: &str| {
+        let config = snapshot(|snapshot| {
+            snapshot.pools[0].stickiness = evergate_connection::Stickiness::Cookie;
+            snapshot.pools[0].retries = 1;
+        });
+        let mut rig = Rig::new_closed(&config, setup::HTTP, Peer::plain());
+        rig.send(format!("{method} /a HTTP/1.1\r\nHost: test.example\r\nCookie: EG=c-b\r\n\r\n").as_bytes());
+        rig.open_idle();
+        rig.run();
+        assert_eq!(rig.legs[&1].server, 1);
+        rig
+    };
+    let mut rig = start("GET");
+    rig.reset_server(1);
+    let dial = &rig.dials[0];
+    assert_eq!(
+        (dial.hint, &dial.tried[..], dial.reuse),
+        (evergate_connection::Hint::Server(1), &[][..], false)
+    );
+    rig.open_next();
+    rig.serve(2, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    assert_eq!(rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "no cookie is set anew");
+    assert_eq!((rig.legs[&2].server, rig.logs[0].retries), (1, 0));
+
+    // Once: a new connection that fails is a failure of its server. All tries are left for that.
+    let mut rig = start("GET");
+    rig.end_server(1);
+    rig.open_next();
+    rig.reset_server(2);
+    assert_eq!((rig.dials[0].hint, &rig.dials[0].tried[..]), (evergate_connection::Hint::Policy, &[1][..]));
+
+    // What may have been executed is not repeated, nor what was answered in part.
+    let mut rig = start("POST");
+    rig.reset_server(1);
+    assert_eq!((status_of(&rig.received()), rig.dials.len()), (502, 0));
+    let mut rig = start("GET");
+    rig.serve(1, b"HTTP/1.1 200 OK\r\n");
+    rig.reset_server(1);
+    assert_eq!((status_of(&rig.received()), rig.dials.len()), (502, 0));
+}
