@@ -24,7 +24,18 @@ impl Connection {
         let used = self.take_client(io, &mut input[..n]);
         self.keep_raw(&input[used..n]);
         io.scratch.input = input;
+        if used == 0 {
+            self.note_partial(io, n - held);
+        }
         self.finish_call(io);
+    }
+
+    /// Part of a record has come: who sends a long one slowly gets on too.
+    fn note_partial(&mut self, io: &mut Io<'_>, bytes: usize) {
+        let is_open = matches!(self.tls, ClientTls::Open(_));
+        if is_open && self.timer == Timer::RequestBody && self.takes_input() {
+            self.progress(Timer::RequestBody, bytes, io.now);
+        }
     }
 
     fn keep_raw(&mut self, rest: &[u8]) {

@@ -4,6 +4,7 @@ use super::harness::peer::Peer;
 use super::harness::rig::Rig;
 use super::harness::setup::{self, snapshot};
 use super::{GET, TLS13, noise, on_each, plain, same, text};
+use evergate_base::Micros;
 use evergate_connection::Timer;
 
 #[test]
