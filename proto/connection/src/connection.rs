@@ -210,6 +210,8 @@ pub struct Connection {
     pub(crate) deadline: Micros,
     /// Bytes moved since the deadline was last extended, for the rate floor.
     pub(crate) moved: u64,
+    /// When the request head under way began; the end of a connection that is closing.
+    pub(crate) began: Micros,
     /// What peers that take little had taken when they were looked at.
     pub(crate) look: Option<Box<Look>>,
     /// Bytes inside the worker's pipes: for the client, and for the server.
@@ -265,13 +267,14 @@ impl Connection {
             timer: Timer::None,
             deadline: Micros(u64::MAX),
             moved: 0,
+            began: now,
             look: None,
             piped: (0, 0),
             remote: None,
             log: None,
             status: (0, ""),
         };
-        let first = if listener.protocol.is_tls() { Timer::Handshake } else { Timer::RequestHead };
+        let first = if listener.protocol.is_tls() { Timer::Handshake } else { Timer::KeepAlive };
         connection.arm(if listener.protocol == Protocol::Tcp { Timer::Tunnel } else { first }, now);
         connection
     }

@@ -58,9 +58,7 @@ impl Connection {
     }
 
     pub(crate) fn emit_generated(&mut self, io: &mut Io<'_>, bytes: &[u8], close: bool) {
-        if let Some(log) = &mut self.log {
-            log.bytes_out += bytes.len() as u64;
-        }
+        self.count_down(io, bytes.len());
         self.frame(io, bytes);
         self.response += 1;
         self.log_request(io, "");

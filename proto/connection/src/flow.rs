@@ -16,6 +16,9 @@ impl Connection {
         }
         let span = self.span(timer, now);
         let part = if self.is_looked_at(timer) { FIRST_LOOK_PART } else { 1 };
+        if timer == Timer::RequestHead {
+            self.began = now;
+        }
         self.timer = timer;
         self.moved = 0;
         self.look = None;

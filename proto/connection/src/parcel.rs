@@ -236,6 +236,7 @@ impl Connection {
             out_pos: _, plain_pos: _, answered: _, client_ended: _, last_response: _, closing: _, deaf: _, down_ended: _,
             says_no_more: _, continued: _, closed: _, timer: _, deadline: _, moved: _, remote: _, log: _, status: _,
             prefix: _, look: _, // begin again
+            began: _, // follows from the deadline
             piped: _, // the worker says so: the pipes go along
         } = self;
         let Some(leg) = leg else { return };
@@ -349,6 +350,7 @@ impl Connection {
         self.timer = parcel.timer;
         self.deadline = Micros(parcel.deadline);
         self.moved = parcel.moved;
+        self.began = self.deadline - self.span(self.timer, Micros(0));
         self.status = (parcel.status, "");
         self.log = parcel.log.map(|log| Box::new(import_log(&self.snapshot, log)));
         Ok(())

@@ -400,7 +400,7 @@ impl Connection {
         }
     }
 
-    fn count_down(&mut self, io: &mut Io<'_>, bytes: usize) {
+    pub(crate) fn count_down(&mut self, io: &mut Io<'_>, bytes: usize) {
         if let Some(log) = &mut self.log {
             if log.bytes_out == 0 {
                 log.first_byte = io.now.since(log.started);

@@ -49,9 +49,7 @@ impl Connection {
             leg.in_pos += bytes;
             leg.answered |= bytes > 0;
         }
-        if let Some(log) = &mut self.log {
-            log.bytes_out += bytes;
-        }
+        self.count_down(io, bytes as usize);
         let timer = self.natural_timer();
         self.progress(timer, bytes as usize, io.now);
         if let Answering::Body(Body::Length { left }) = &mut self.answering {

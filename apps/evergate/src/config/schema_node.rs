@@ -54,7 +54,7 @@ pub(super) static TIMEOUTS: Section = Section {
             "keep_alive_ms",
             TIME_MS,
             "75000",
-            "Longest wait for the next request on an open connection.",
+            "Longest wait for a request on an open connection: the first one, counted from accept or the end of the TLS handshake, or the next one.",
         ),
         with_default(
             "response_ms",

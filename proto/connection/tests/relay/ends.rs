@@ -148,15 +148,18 @@ fn every_timer_ends_what_it_bounds() {
     assert_eq!(rig.closed, Some(true));
     on_each(|mut rig, _| {
         // Nothing asked at all.
-        assert_eq!(rig.conn.timer(), Timer::RequestHead);
-        rig.wait(15_000);
+        assert_eq!(rig.conn.timer(), Timer::KeepAlive);
+        rig.wait(74_999);
+        assert!(!rig.client_fin);
+        rig.wait(1);
         assert!(rig.client_fin && rig.received().is_empty());
         assert_eq!(rig.conn.timer(), Timer::Linger);
         rig.wait(2_000);
         assert_eq!(rig.closed, Some(false));
     });
     on_each(|mut rig, _| {
-        // A head that comes drop by drop gets no more time for it.
+        // A head that comes drop by drop gets no more time for it; what was silence before counts for nothing.
+        rig.wait(60_000);
         for _ in 0..14 {
             rig.send(b"G");
             rig.wait(1_000);
@@ -371,4 +374,39 @@ fn a_server_that_does_not_get_all_that_was_to_be_said_gets_an_rst() {
         assert!(text(&rig.received()).starts_with("HTTP/1.1 413 "));
         assert_eq!((rig.legs[&1].released, rig.legs[&1].reset), (Some(false), true));
     });
+}
+
+#[test]
+fn a_line_of_the_access_log_counts_from_the_first_byte_and_all_bytes() {
+    let times = |rig: &Rig| {
+        let log = rig.logs.last().unwrap();
+        (log.first_byte, log.total, log.bytes_in)
+    };
+    let ms = Micros::from_ms;
+    on_each(|mut rig, _| {
+        // A slow head; a body in the same read, and another one.
+        rig.wait(5_000);
+        rig.send(b"PUT /a HTTP/1.1\r\nHost: test.exa");
+        rig.wait(1_000);
+        rig.send(b"mple\r\nContent-Length: 10\r\n\r\nabcd");
+        rig.send(b"efghij");
+        rig.wait(2_000);
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n");
+        rig.wait(3_000);
+        rig.serve(1, b"ok");
+        let head = b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 10\r\n\r\n".len();
+        assert_eq!(times(&rig), (ms(3_000), ms(6_000), head as u64 + 10));
+        // An answer of ours.
+        rig.wait(7_000);
+        rig.send(b"GET /a HTTP/1.1\r\n");
+        rig.wait(1_000);
+        rig.send(b"\r\n");
+        assert_eq!(times(&rig), (ms(1_000), ms(1_000), 0));
+    });
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::TCP, Peer::plain());
+    rig.send(b"hello");
+    rig.wait(4_000);
+    rig.call(|conn, io| conn.handle_spliced_down(io, 100, 0));
+    rig.call(|conn, io| conn.handle_abort(io, "shutdown"));
+    assert_eq!(times(&rig), (ms(4_000), ms(4_000), 5));
 }
