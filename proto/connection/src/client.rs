@@ -27,6 +27,7 @@ impl Connection {
         if !self.raw.is_empty() {
             self.begin_head(io);
         }
+        self.linger_on(io);
         if used == 0 {
             self.note_partial(io, n - held);
         }

@@ -174,7 +174,17 @@ impl Connection {
         self.answering = Answering::Ended;
         self.forget_plain();
         self.shutdown_client(io);
+        self.began = io.now;
         self.arm(Timer::Linger, io.now);
+    }
+
+    /// The client goes on sending what nobody wants: closing now would send RST, which could destroy an answer that it has
+    /// not read. Bound: as long as a peer may take nothing.
+    pub(crate) fn linger_on(&mut self, io: &Io<'_>) {
+        let is_early = io.now.since(self.began) < self.snapshot.timeouts.write_stall;
+        if self.timer == Timer::Linger && is_early && !self.closed {
+            self.arm(Timer::Linger, io.now);
+        }
     }
 
     /// Whether the client's end need not be waited for once all is written and has left: it has asked for the end itself, and

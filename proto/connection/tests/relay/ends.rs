@@ -410,3 +410,31 @@ fn a_line_of_the_access_log_counts_from_the_first_byte_and_all_bytes() {
     rig.call(|conn, io| conn.handle_abort(io, "shutdown"));
     assert_eq!(times(&rig), (ms(4_000), ms(4_000), 5));
 }
+
+#[test]
+fn a_client_that_is_still_sending_has_time_to_read_its_answer_but_not_for_ever() {
+    on_each(|mut rig, _| {
+        rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 100000\r\n\r\n");
+        rig.serve(1, b"HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        assert!(rig.client_fin && rig.received().starts_with(b"HTTP/1.1 413 "));
+        for second in 0..30 {
+            rig.wait(1_000);
+            assert_eq!(rig.closed, None, "after {second} s");
+            rig.send(b"more");
+        }
+        (0..2).for_each(|_| {
+            rig.wait(1_000);
+            if rig.closed.is_none() {
+                rig.send(b"more");
+            }
+        });
+        assert_eq!(rig.closed, Some(false));
+    });
+    // Who says nothing has no more time than before.
+    on_each(|mut rig, _| {
+        rig.send(format!("{GET}Connection: close\r\n\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        rig.wait(2_000);
+        assert_eq!(rig.closed, Some(false));
+    });
+}
