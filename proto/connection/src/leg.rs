@@ -155,9 +155,9 @@ impl ServerLeg {
             id: _, pool: _, state: _, route: _, hint: _, decided: _, reuse: _, queued_until: _, trying: _, tried: _,
             idempotent: _, sent: _, head_bytes: _, written: _, body_bytes: _, restored: _, awaits_head: _, stashed: _,
             held: _, answered: _, keep_alive: _, ended: _, in_pos: _, out_pos: _, raw: _, behind: _, records: _,
-            answered_keys: _, up_ended: _,
+            answered_keys: _, up_ended: _, in_doubt: _,
             // These are of restored legs, which stay, and of those with backups.
-            ends_at: _, replay: _, flight: _, in_doubt: _,
+            ends_at: _, replay: _, flight: _,
             connects: _, // the connection counts as new: what goes wrong is no stale one's fault
             // Without it nothing of our own follows what went out.
             interim: _,

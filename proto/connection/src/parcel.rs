@@ -30,7 +30,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The form of parcels. Another form has another number: who does not know it must not get connections.
-pub const PARCEL_VERSION: u32 = 3;
+pub const PARCEL_VERSION: u32 = 4;
 /// The longest parcel, in bytes: outlets, and a body that the rules have to see.
 pub const PARCEL_BYTES_MAX: usize = 1 << 24;
 
@@ -139,6 +139,7 @@ struct Leg {
     records: Option<Vec<u8>>,
     answered_keys: u32,
     up_ended: bool,
+    in_doubt: bool,
 }
 
 /// The access log's line as far as it is known.
@@ -280,6 +281,7 @@ impl Connection {
             records: leg.records.as_ref().map(|records| exported(records)),
             answered_keys: leg.answered_keys,
             up_ended: leg.up_ended,
+            in_doubt: leg.in_doubt,
         })
     }
 
@@ -415,6 +417,7 @@ fn import_leg(snapshot: &Snapshot, parcel: &Leg) -> Result<ServerLeg, ParcelErro
     leg.records = parcel.records.as_deref().map(imported).transpose()?;
     leg.answered_keys = parcel.answered_keys;
     leg.up_ended = parcel.up_ended;
+    leg.in_doubt = parcel.in_doubt;
     Ok(leg)
 }
 

@@ -4,7 +4,7 @@ use super::harness::peer::Peer;
 use super::harness::rig::Rig;
 use super::harness::setup::{self, snapshot};
 use super::{TLS12, TLS13, noise, on_each, same};
-use evergate_connection::{Failure, Timer};
+use evergate_connection::{Connection, Failure, Timer};
 
 const UPGRADE: &[u8] =
     b"GET /ws HTTP/1.1\r\nHost: test.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
@@ -280,4 +280,14 @@ fn a_tunnel_whose_server_has_ended_is_not_kept_as_long_as_one_that_is_quiet() {
         rig.wait(10_000);
         assert_eq!((rig.closed, &rig.logs[0].reason[..]), (Some(false), "tunnel_idle"));
     });
+}
+
+#[test]
+fn another_process_knows_that_a_write_to_the_server_failed() {
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::TCP, Peer::plain());
+    rig.call(|conn, io| conn.handle_server_write_error(io));
+    let parcel = rig.conn.export(&rig.node.snapshot).unwrap();
+    rig.conn = Connection::import(&rig.node.snapshot, &parcel).unwrap().0;
+    rig.end_server(1);
+    assert_eq!((rig.closed, rig.client_fin), (Some(true), false), "no end in order");
 }
