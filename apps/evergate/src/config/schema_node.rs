@@ -163,7 +163,7 @@ pub(super) const BYTES_PER_S_MIN: Key = with_default(
     "bytes_per_s_min",
     Kind::Integer(0, 1_000_000_000),
     "100",
-    "Slowest average at which a request body may arrive, counted after its first `timeouts.request_body_ms`; 0 = no floor. A client that sends one byte now and then would pass the pause limit for ever.",
+    "Slowest average at which a request body may arrive, counted after its first `timeouts.request_body_ms`, or a peer take bytes that wait for it longer than `timeouts.write_stall_ms`; 0 = no floor. A client that sends one byte now and then would pass the pause limit for ever.",
 );
 
 /// `[logs]`
