@@ -37,7 +37,7 @@ impl World {
         self.client.take(&waiting[..count]);
         self.connection.down().advance(count);
         self.connection.down().take_spent();
-        self.call(|connection, io| connection.handle_flushed(io, count));
+        self.call(|connection, io| connection.handle_flushed(io));
         true
     }
 
@@ -52,7 +52,7 @@ impl World {
         upstream.socket.take(&waiting[..count]);
         self.connection.up().advance(count);
         self.connection.up().take_spent();
-        self.call(|connection, io| connection.handle_flushed(io, count));
+        self.call(|connection, io| connection.handle_flushed(io));
         true
     }
 
@@ -73,7 +73,7 @@ impl World {
             let bytes: Vec<u8> = self.client.receive(count);
             upstream.socket.take(&bytes);
             if count > 0 {
-                self.call(|connection, io| connection.handle_spliced_up(io, count as u64));
+                self.call(|connection, io| connection.handle_spliced_up(io, count as u64, 0));
             }
             return count > 0;
         }
@@ -97,7 +97,7 @@ impl World {
             let bytes = socket.receive(count);
             self.client.take(&bytes);
             if !bytes.is_empty() {
-                self.call(|connection, io| connection.handle_spliced_down(io, bytes.len() as u64));
+                self.call(|connection, io| connection.handle_spliced_down(io, bytes.len() as u64, 0));
             }
             return !bytes.is_empty();
         }

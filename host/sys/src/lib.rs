@@ -43,6 +43,7 @@ pub use process::{
 pub use repair::{Restore, RestoreError, Restoring, Stamp, TcpFacts, facts};
 pub use socket::{
     Listening, Transfer, accept, acknowledge_now, connect, connect_error, is_drained, listen, listen_as,
-    local_address, read, read_scattered, reset_on_close, shutdown_write, write, write_gathered,
+    local_address, read, read_scattered, reset_on_close, shutdown_write, unacknowledged, write,
+    write_gathered,
 };
 pub use splice::Pipe;

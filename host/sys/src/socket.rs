@@ -223,6 +223,14 @@ pub fn is_drained(fd: RawFd) -> bool {
     waiting(libc::FIONREAD) == 0 && waiting(SIOCOUTQNSD) == 0
 }
 
+/// Bytes that were written and that the peer has not acknowledged.
+pub fn unacknowledged(fd: RawFd) -> u64 {
+    let mut count = 0i32;
+    // SAFETY: the kernel writes one int into `count`. `SIOCOUTQ` has the number of `TIOCOUTQ`.
+    let result = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut count) };
+    if result < 0 { 0 } else { u64::try_from(count).unwrap_or(0) }
+}
+
 /// Sends FIN after what is queued.
 pub fn shutdown_write(fd: RawFd) {
     // SAFETY: no pointers are passed. An error means that the connection is gone already.

@@ -41,6 +41,11 @@ impl Pipe {
         Ok((self.reader.try_clone()?, self.writer.try_clone()?))
     }
 
+    /// The higher number of its two descriptors.
+    pub fn highest(&self) -> RawFd {
+        self.reader.as_raw_fd().max(self.writer.as_raw_fd())
+    }
+
     /// Bytes inside.
     pub fn held(&self) -> usize {
         self.held

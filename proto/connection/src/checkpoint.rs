@@ -4,7 +4,7 @@
 //! checkpoint when the client has acknowledged whole records. Both name the input that may then be acknowledged.
 
 use crate::Io;
-use crate::connection::{Answering, ClientTls, Connection, Receiving, Timer};
+use crate::connection::{Answering, ClientTls, Connection, Receiving};
 use crate::leg::ServerLeg;
 use crate::remote::{Remote, position};
 use crate::routing::encode_body;
@@ -245,11 +245,7 @@ impl Connection {
     /// before the bytes that came with the acknowledgement.
     pub fn handle_client_acked(&mut self, io: &mut Io<'_>, output: u64) {
         if let Some(remote) = &mut self.remote {
-            let moved = output.saturating_sub(remote.client_acked);
-            remote.client_acked += moved;
-            if moved > 0 && self.closing && self.down.is_empty() && self.timer == Timer::WriteStall {
-                self.progress(Timer::WriteStall, moved as usize, io.now); // of what our kernel has left to send
-            }
+            remote.client_acked = remote.client_acked.max(output);
         }
         self.finish_call(io);
     }

@@ -24,7 +24,29 @@ impl Connection {
         let used = self.take_client(io, &mut input[..n]);
         self.keep_raw(&input[used..n]);
         io.scratch.input = input;
+        if !self.raw.is_empty() {
+            self.begin_head(io);
+        }
+        self.linger_on(io);
+        if used == 0 {
+            self.note_partial(io, n - held);
+        }
         self.finish_call(io);
+    }
+
+    /// Something of the next request has come.
+    fn begin_head(&mut self, io: &Io<'_>) {
+        if self.receiving == Receiving::Head && self.timer == Timer::KeepAlive {
+            self.arm(Timer::RequestHead, io.now);
+        }
+    }
+
+    /// Part of a record has come: who sends a long one slowly gets on too.
+    fn note_partial(&mut self, io: &mut Io<'_>, bytes: usize) {
+        let is_open = matches!(self.tls, ClientTls::Open(_));
+        if is_open && self.timer == Timer::RequestBody && self.takes_input() {
+            self.progress(Timer::RequestBody, bytes, io.now);
+        }
     }
 
     fn keep_raw(&mut self, rest: &[u8]) {
@@ -217,9 +239,6 @@ impl Connection {
             self.consumed_plain(data.len());
             return data.len();
         }
-        if let Some(log) = &mut self.log {
-            log.bytes_in += data.len() as u64;
-        }
         if self.plain.is_empty() {
             let used = self.consume(io, data, place);
             if used < data.len() {
@@ -233,8 +252,8 @@ impl Connection {
             if self.plain.capacity() > 0 {
                 self.plain = Vec::new();
             }
-        } else if self.receiving == Receiving::Head && self.timer == Timer::KeepAlive {
-            self.arm(Timer::RequestHead, io.now);
+        } else {
+            self.begin_head(io);
         }
         data.len()
     }

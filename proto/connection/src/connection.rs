@@ -3,6 +3,7 @@
 use crate::facts::Facts;
 use crate::leg::ServerLeg;
 use crate::remote::Remote;
+use crate::stall::Look;
 use crate::{FIRST_READ, Io, Outlet, Protocol, RequestLog, SLOTS, Slots, Snapshot};
 use evergate_base::Micros;
 use evergate_http::Body;
@@ -209,6 +210,12 @@ pub struct Connection {
     pub(crate) deadline: Micros,
     /// Bytes moved since the deadline was last extended, for the rate floor.
     pub(crate) moved: u64,
+    /// When the request head under way began; the end of a connection that is closing.
+    pub(crate) began: Micros,
+    /// What peers that take little had taken when they were looked at.
+    pub(crate) look: Option<Box<Look>>,
+    /// Bytes inside the worker's pipes: for the client, and for the server.
+    pub(crate) piped: (u64, u64),
     pub(crate) remote: Option<Box<Remote>>,
     pub(crate) log: Option<Box<RequestLog>>,
     /// Status of the response under way, and why it is ours.
@@ -260,11 +267,14 @@ impl Connection {
             timer: Timer::None,
             deadline: Micros(u64::MAX),
             moved: 0,
+            began: now,
+            look: None,
+            piped: (0, 0),
             remote: None,
             log: None,
             status: (0, ""),
         };
-        let first = if listener.protocol.is_tls() { Timer::Handshake } else { Timer::RequestHead };
+        let first = if listener.protocol.is_tls() { Timer::Handshake } else { Timer::KeepAlive };
         connection.arm(if listener.protocol == Protocol::Tcp { Timer::Tunnel } else { first }, now);
         connection
     }
@@ -353,6 +363,11 @@ impl Connection {
         self.closed
     }
 
+    /// Whether nothing more comes from the server of a tunnel, whose client may still speak.
+    pub fn has_heard_server(&self) -> bool {
+        self.leg.is_some() && self.answering == Answering::Ended
+    }
+
     /// Client-bound bytes that wait.
     pub fn down(&mut self) -> &mut Outlet {
         &mut self.down
@@ -380,8 +395,9 @@ impl Connection {
         match self.receiving {
             Receiving::Head => self.is_handshaking() || self.head_is_due(),
             Receiving::Prefix => self.head_is_due(),
-            Receiving::Body(_) | Receiving::Tunnel => {
-                self.is_handshaking() || self.leg.as_ref().is_some_and(|leg| leg.is_open())
+            Receiving::Body(_) => self.is_handshaking() || self.leg.as_ref().is_some_and(|leg| leg.is_open()),
+            Receiving::Tunnel => {
+                self.is_handshaking() || self.leg.as_ref().is_some_and(|leg| leg.is_open() && !leg.in_doubt)
             }
             Receiving::Skip(_) => true,
             Receiving::Ended => self.closing,

@@ -58,9 +58,7 @@ impl Connection {
     }
 
     pub(crate) fn emit_generated(&mut self, io: &mut Io<'_>, bytes: &[u8], close: bool) {
-        if let Some(log) = &mut self.log {
-            log.bytes_out += bytes.len() as u64;
-        }
+        self.count_down(io, bytes.len());
         self.frame(io, bytes);
         self.response += 1;
         self.log_request(io, "");
@@ -176,7 +174,17 @@ impl Connection {
         self.answering = Answering::Ended;
         self.forget_plain();
         self.shutdown_client(io);
+        self.began = io.now;
         self.arm(Timer::Linger, io.now);
+    }
+
+    /// The client goes on sending what nobody wants: closing now would send RST, which could destroy an answer that it has
+    /// not read. Bound: as long as a peer may take nothing.
+    pub(crate) fn linger_on(&mut self, io: &Io<'_>) {
+        let is_early = io.now.since(self.began) < self.snapshot.timeouts.write_stall;
+        if self.timer == Timer::Linger && is_early && !self.closed {
+            self.arm(Timer::Linger, io.now);
+        }
     }
 
     /// Whether the client's end need not be waited for once all is written and has left: it has asked for the end itself, and
@@ -253,13 +261,23 @@ impl Connection {
             Timer::Queue => self.give_up(io, 503, "queue_timeout"),
             Timer::Connect => self.leg_failed(io, Failure::TimedOut),
             Timer::Response => {
-                self.note_server_failure(io);
-                self.give_up(io, 504, "response_timeout")
+                if !self.server_goes_on(io.now) {
+                    self.note_server_failure(io);
+                    self.give_up(io, 504, "response_timeout");
+                }
             }
             Timer::Tunnel if self.tunnel_is_over() => self.arm(Timer::WriteStall, io.now),
             Timer::Tunnel => self.end_orderly(io, "tunnel_idle"),
             Timer::WriteStall if self.closing && self.is_drained() => self.close(io, false),
-            Timer::WriteStall => self.end_abruptly(io, "write_stall"),
+            Timer::WriteStall if !self.is_blocked() => {
+                let timer = self.natural_timer();
+                self.arm(timer, io.now);
+            }
+            Timer::WriteStall => {
+                if !self.peers_go_on(io.now) {
+                    self.end_abruptly(io, "write_stall");
+                }
+            }
             Timer::Linger if self.is_drained() => self.close(io, false),
             Timer::Linger => self.arm(Timer::WriteStall, io.now),
         }

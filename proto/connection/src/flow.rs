@@ -2,14 +2,33 @@
 
 use crate::connection::{Answering, Connection, Receiving, Timer};
 use crate::leg::ServerLeg;
+use crate::stall::FIRST_LOOK_PART;
 use crate::{Effect, Io};
 use evergate_base::Micros;
 
 impl Connection {
+    /// Begins to wait for what `timer` means. Whom bytes wait for keeps the deadline for taking some; the other time follows
+    /// from the state when nobody is waited for any more.
     pub(crate) fn arm(&mut self, timer: Timer, now: Micros) {
+        let waits = !matches!(timer, Timer::None | Timer::WriteStall | Timer::Linger) && !self.closing;
+        if self.timer == Timer::WriteStall && waits && self.is_blocked() {
+            return;
+        }
+        let span = self.span(timer, now);
+        let part = if self.is_looked_at(timer) { FIRST_LOOK_PART } else { 1 };
+        if timer == Timer::RequestHead {
+            self.began = now;
+        }
+        self.timer = timer;
+        self.moved = 0;
+        self.look = None;
+        self.deadline = now + Micros(span.0 / part);
+    }
+
+    pub(crate) fn span(&self, timer: Timer, now: Micros) -> Micros {
         let timeouts = &self.snapshot.timeouts;
         let pool = |leg: &Option<Box<ServerLeg>>| leg.as_ref().map(|leg| leg.pool as usize);
-        let span = match timer {
+        match timer {
             Timer::None => Micros(u64::MAX),
             Timer::Handshake => timeouts.handshake,
             Timer::RequestHead => timeouts.request_head,
@@ -20,13 +39,12 @@ impl Connection {
             Timer::Response => {
                 pool(&self.leg).map_or(timeouts.handshake, |p| self.snapshot.pools[p].response)
             }
+            // Its server has ended, and keeps a place for a client that may be gone.
+            Timer::Tunnel if self.answering == Answering::Ended => timeouts.tunnel.min(timeouts.keep_alive),
             Timer::Tunnel => timeouts.tunnel,
             Timer::WriteStall => timeouts.write_stall,
             Timer::Linger => timeouts.linger,
-        };
-        self.timer = timer;
-        self.moved = 0;
-        self.deadline = now + span;
+        }
     }
 
     /// Notes progress under `timer`: extends its deadline, unless the rate floor asks for more bytes first.
@@ -35,33 +53,16 @@ impl Connection {
             return self.arm(timer, now);
         }
         self.moved += bytes as u64;
-        let floor = match timer {
-            Timer::RequestBody => self.snapshot.timeouts.request_body,
-            Timer::WriteStall => self.snapshot.timeouts.write_stall,
-            _ => Micros(0),
-        };
+        let floor = if timer == Timer::RequestBody { self.span(timer, now) } else { Micros(0) };
         let owed = self.listener().limits.rate_min.saturating_mul(floor.0) / 1_000_000;
         if self.moved >= owed {
             self.arm(timer, now);
         }
     }
 
-    /// The worker could not write everything: a peer takes too little. Bytes wait in the outlets.
-    pub fn handle_blocked(&mut self, now: Micros) {
-        if self.timer != Timer::WriteStall {
-            self.arm(Timer::WriteStall, now);
-        }
-    }
-
     /// Some waiting bytes left; what waited for an outlet to be empty goes on.
-    pub fn handle_flushed(&mut self, io: &mut Io<'_>, bytes: usize) {
-        if self.timer == Timer::WriteStall {
-            self.progress(Timer::WriteStall, bytes, io.now);
-        }
-        if self.timer == Timer::WriteStall && self.down.is_empty() && self.up.is_empty() {
-            let timer = self.natural_timer();
-            self.arm(timer, io.now);
-        }
+    pub fn handle_flushed(&mut self, io: &mut Io<'_>) {
+        self.note_taken(io.now);
         self.finish_call(io);
     }
 
@@ -132,7 +133,7 @@ impl Connection {
     }
 
     /// With backups a leg is left only when its server has acknowledged everything: nobody would send it again.
-    fn server_has_all(&self) -> bool {
+    pub(crate) fn server_has_all(&self) -> bool {
         let (Some(remote), Some(leg)) = (&self.remote, &self.leg) else { return true };
         leg.out_pos == 0 || (remote.server_acked.0 == leg.id && remote.server_acked.1 >= leg.out_pos)
     }

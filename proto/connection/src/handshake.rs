@@ -129,7 +129,7 @@ impl Connection {
         if self.receiving == Receiving::Tunnel {
             self.open_tunnel(io);
         } else {
-            self.arm(Timer::RequestHead, io.now);
+            self.arm(Timer::KeepAlive, io.now);
         }
         self.raw = leftover;
         if !self.raw.is_empty() {

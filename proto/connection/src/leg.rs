@@ -53,6 +53,8 @@ pub(crate) struct ServerLeg {
     pub(crate) decided: bool,
     /// An idle connection may be used.
     pub(crate) reuse: bool,
+    /// The worker connects for it, or has.
+    connects: bool,
     /// Until when the request may wait for a server with room, while it waits.
     queued_until: Option<Micros>,
     /// The server that the worker connects to, or has connected to.
@@ -114,6 +116,7 @@ impl ServerLeg {
             hint,
             decided: false,
             reuse: true,
+            connects: false,
             queued_until: None,
             trying: None,
             tried: Vec::new(),
@@ -152,9 +155,10 @@ impl ServerLeg {
             id: _, pool: _, state: _, route: _, hint: _, decided: _, reuse: _, queued_until: _, trying: _, tried: _,
             idempotent: _, sent: _, head_bytes: _, written: _, body_bytes: _, restored: _, awaits_head: _, stashed: _,
             held: _, answered: _, keep_alive: _, ended: _, in_pos: _, out_pos: _, raw: _, behind: _, records: _,
-            answered_keys: _, up_ended: _,
+            answered_keys: _, up_ended: _, in_doubt: _,
             // These are of restored legs, which stay, and of those with backups.
-            ends_at: _, replay: _, flight: _, in_doubt: _,
+            ends_at: _, replay: _, flight: _,
+            connects: _, // the connection counts as new: what goes wrong is no stale one's fault
             // Without it nothing of our own follows what went out.
             interim: _,
         } = self;
@@ -191,6 +195,12 @@ impl ServerLeg {
         self.records.is_some() || matches!(self.state, LegState::Shaking(_))
     }
 
+    /// Its server may have closed an idle connection just when it was used: that says nothing of the server.
+    fn is_stale(&self) -> bool {
+        let silent = !self.answered && self.held.is_empty() && self.raw.is_empty();
+        self.is_open() && self.reuse && !self.connects && silent
+    }
+
     /// Keeps what was sent while the request may be repeated.
     pub(crate) fn retain_sent(&mut self, data: &[u8]) {
         if !self.idempotent {
@@ -221,7 +231,7 @@ impl Connection {
     pub fn handle_leg_queued(&mut self, now: Micros, leg_id: u32, until: Micros) {
         let Some(leg) = self.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
         leg.queued_until.get_or_insert(until);
-        self.arm_unless_blocked(Timer::Queue, now);
+        self.arm(Timer::Queue, now);
     }
 
     /// The worker connects to this server; the time for connecting counts from here. After a failure another is chosen.
@@ -229,14 +239,8 @@ impl Connection {
         let Some(leg) = self.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
         leg.queued_until = None;
         leg.trying = Some(server);
-        self.arm_unless_blocked(Timer::Connect, now);
-    }
-
-    /// A peer that takes nothing keeps its deadline; the other follows from the state when it takes something.
-    fn arm_unless_blocked(&mut self, timer: Timer, now: Micros) {
-        if self.timer != Timer::WriteStall {
-            self.arm(timer, now);
-        }
+        leg.connects = true;
+        self.arm(Timer::Connect, now);
     }
 
     /// The worker has a socket for the leg: connected just now, or an idle one (then with its record layer).
@@ -334,8 +338,9 @@ impl Connection {
 
     pub(crate) fn leg_failed(&mut self, io: &mut Io<'_>, failure: Failure) {
         self.note_server_failure(io);
-        if self.may_retry() {
-            return self.retry(io);
+        let stale = failure == Failure::Lost && self.leg.as_ref().is_some_and(|leg| leg.is_stale());
+        if self.may_retry(stale) {
+            return self.retry(io, stale);
         }
         let (status, reason) = match failure {
             Failure::Refused => (502, "connect_failed"),
@@ -354,22 +359,26 @@ impl Connection {
     }
 
     /// Never repeats a request that may have been executed, unless repeating it is harmless (RFC 9110 section 9.2.2).
-    fn may_retry(&self) -> bool {
+    fn may_retry(&self, stale: bool) -> bool {
         let Some(leg) = &self.leg else { return false };
         let retries = self.snapshot.pools[leg.pool as usize].retries as usize;
         let whole = !leg.sent.is_empty() && leg.sent.len() >= leg.head_bytes;
         let repeatable = !leg.written || (leg.idempotent && whole);
         let unseen = !leg.answered && self.answering != Answering::Ended && !self.closing;
         let safe = self.remote.as_ref().is_none_or(|remote| remote.may_reroute(self.response));
-        repeatable && unseen && safe && !leg.restored && leg.tried.len() < retries
+        repeatable && unseen && safe && !leg.restored && (stale || leg.tried.len() < retries)
     }
 
-    fn retry(&mut self, io: &mut Io<'_>) {
+    /// Asks for a server once more: for another one, unless all that happened is that the connection was `stale`.
+    fn retry(&mut self, io: &mut Io<'_>, stale: bool) {
         let Some(mut old) = self.leg.take() else { return };
         io.effects.push(Effect::Release { leg: old.id, clean: false, records: None, breaks: false });
         io.effects.up.clear(); // bytes of this call for the broken leg
         self.up.clear();
-        old.tried.push(old.trying.unwrap_or(u32::MAX));
+        self.piped = (0, 0);
+        if !stale {
+            old.tried.push(old.trying.unwrap_or(u32::MAX));
+        }
         if let Some(remote) = &mut self.remote {
             remote.forget_points_of(old.id);
         }
@@ -377,15 +386,16 @@ impl Connection {
         route.leg = self.next_leg;
         route.server = u32::MAX;
         self.next_leg += 1;
-        let mut leg = ServerLeg::new(route, Hint::Policy, old.idempotent);
-        leg.route.flags.set_cookie = matches!(old.hint, Hint::Server(_)) || leg.route.flags.set_cookie;
+        let hint = if stale { old.hint } else { Hint::Policy };
+        let mut leg = ServerLeg::new(route, hint, old.idempotent);
+        leg.route.flags.set_cookie |= matches!(old.hint, Hint::Server(_)) && !stale;
         leg.tried = old.tried;
         leg.sent = old.sent;
         leg.head_bytes = old.head_bytes;
         leg.body_bytes = old.body_bytes;
         leg.reuse = false; // what failed may have been a stale idle connection
         self.leg = Some(Box::new(leg));
-        if let Some(log) = &mut self.log {
+        if let Some(log) = self.log.as_mut().filter(|_| !stale) {
             log.retries += 1;
         }
         self.dial(io);
@@ -404,6 +414,7 @@ impl Connection {
     pub(crate) fn release_leg(&mut self, io: &mut Io<'_>, clean: bool) {
         let plain = self.generated_plain();
         let Some(mut leg) = self.leg.take() else { return };
+        self.piped = (0, 0);
         let fit = |records: &Records| records.is_between_messages() && !records.wants_close();
         let whole = leg.records.as_deref().is_none_or(fit);
         let quiet = !leg.ended && leg.held.is_empty() && leg.raw.is_empty() && leg.behind == 0 && whole;

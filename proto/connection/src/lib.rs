@@ -45,6 +45,7 @@ mod routing;
 mod slots;
 mod snapshot;
 mod splice;
+mod stall;
 mod subject;
 mod uplink;
 mod upload;

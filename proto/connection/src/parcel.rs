@@ -30,7 +30,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The form of parcels. Another form has another number: who does not know it must not get connections.
-pub const PARCEL_VERSION: u32 = 3;
+pub const PARCEL_VERSION: u32 = 4;
 /// The longest parcel, in bytes: outlets, and a body that the rules have to see.
 pub const PARCEL_BYTES_MAX: usize = 1 << 24;
 
@@ -139,6 +139,7 @@ struct Leg {
     records: Option<Vec<u8>>,
     answered_keys: u32,
     up_ended: bool,
+    in_doubt: bool,
 }
 
 /// The access log's line as far as it is known.
@@ -235,7 +236,9 @@ impl Connection {
             receiving: _, answering: _, request: _, response: _, leg, next_leg: _, tickets: _, down: _, up: _, in_pos: _,
             out_pos: _, plain_pos: _, answered: _, client_ended: _, last_response: _, closing: _, deaf: _, down_ended: _,
             says_no_more: _, continued: _, closed: _, timer: _, deadline: _, moved: _, remote: _, log: _, status: _,
-            prefix: _, // begins again
+            prefix: _, look: _, // begin again
+            began: _, // follows from the deadline
+            piped: _, // the worker says so: the pipes go along
         } = self;
         let Some(leg) = leg else { return };
         leg.has_no_field_that_parcels_lack();
@@ -278,6 +281,7 @@ impl Connection {
             records: leg.records.as_ref().map(|records| exported(records)),
             answered_keys: leg.answered_keys,
             up_ended: leg.up_ended,
+            in_doubt: leg.in_doubt,
         })
     }
 
@@ -348,6 +352,7 @@ impl Connection {
         self.timer = parcel.timer;
         self.deadline = Micros(parcel.deadline);
         self.moved = parcel.moved;
+        self.began = self.deadline - self.span(self.timer, Micros(0));
         self.status = (parcel.status, "");
         self.log = parcel.log.map(|log| Box::new(import_log(&self.snapshot, log)));
         Ok(())
@@ -412,6 +417,7 @@ fn import_leg(snapshot: &Snapshot, parcel: &Leg) -> Result<ServerLeg, ParcelErro
     leg.records = parcel.records.as_deref().map(imported).transpose()?;
     leg.answered_keys = parcel.answered_keys;
     leg.up_ended = parcel.up_ended;
+    leg.in_doubt = parcel.in_doubt;
     Ok(leg)
 }
 

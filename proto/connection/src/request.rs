@@ -506,7 +506,7 @@ impl Connection {
             method: head.map_or("-".to_owned(), |head| head.method.to_owned()),
             host: head.map_or(String::new(), |head| text(head.host)),
             target: head.map_or("-".to_owned(), |head| text(head.target)),
-            started: io.now,
+            started: if self.timer == Timer::RequestHead { self.began } else { io.now },
             bytes_in: head.map_or(0, |head| head.head_len as u64),
             snapshot: Some(self.snapshot.clone()),
             ..RequestLog::default()

@@ -400,7 +400,7 @@ impl Connection {
         }
     }
 
-    fn count_down(&mut self, io: &mut Io<'_>, bytes: usize) {
+    pub(crate) fn count_down(&mut self, io: &mut Io<'_>, bytes: usize) {
         if let Some(log) = &mut self.log {
             if log.bytes_out == 0 {
                 log.first_byte = io.now.since(log.started);
@@ -444,10 +444,17 @@ impl Connection {
         self.arm(Timer::KeepAlive, io.now);
     }
 
-    /// A write to the server failed: Linux says so once, and the next read then looks like an end in order.
-    pub fn handle_server_write_error(&mut self) {
+    /// A write to the server failed: Linux says so once, and the next read then looks like an end in order. A server that
+    /// has ended its side has nothing more to say: its client must not take what it sends for delivered.
+    pub fn handle_server_write_error(&mut self, io: &mut Io<'_>) {
+        self.up.clear();
+        self.piped.1 = 0;
         if let Some(leg) = &mut self.leg {
             leg.in_doubt = true;
+            if self.answering == Answering::Ended {
+                self.end_abruptly(io, "upstream_lost");
+                self.finish_call(io);
+            }
         }
     }
 
@@ -480,6 +487,7 @@ impl Connection {
         }
         leg.ended = true;
         match self.answering {
+            Answering::Tunnel if leg.in_doubt => self.end_abruptly(io, "upstream_lost"),
             Answering::Head => {
                 if self.leg.as_ref().is_some_and(|leg| !leg.in_doubt) {
                     self.begin_plan(false); // it ends in order and before a whole head: nothing of it can have been sent
@@ -500,8 +508,16 @@ impl Connection {
                 self.stash_server_end();
                 self.answering = Answering::Ended;
                 self.half_close(io);
+                self.end_half_closed_soon(io);
             }
             Answering::Ended => {}
+        }
+    }
+
+    /// A tunnel whose server has ended need not be kept as long as one that is quiet.
+    fn end_half_closed_soon(&mut self, io: &mut Io<'_>) {
+        if self.timer == Timer::Tunnel && !self.closed {
+            self.arm(Timer::Tunnel, io.now);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::Io;
 use crate::connection::{Answering, ClientTls, Connection, Receiving};
+use evergate_base::Micros;
 use evergate_http::Body;
 
 impl Connection {
@@ -35,17 +36,20 @@ impl Connection {
         }
     }
 
-    /// `bytes` were spliced from the server to the client.
-    pub fn handle_spliced_down(&mut self, io: &mut Io<'_>, bytes: u64) {
+    /// `bytes` were spliced from the server to the client, and `held` have come only into the pipe: it takes no more.
+    pub fn handle_spliced_down(&mut self, io: &mut Io<'_>, bytes: u64, held: u64) {
+        self.piped.0 = held;
+        self.note_spliced(io.now, held);
+        if bytes == 0 {
+            return;
+        }
         self.out_pos += bytes;
         self.plain_pos += bytes;
         if let Some(leg) = &mut self.leg {
             leg.in_pos += bytes;
             leg.answered |= bytes > 0;
         }
-        if let Some(log) = &mut self.log {
-            log.bytes_out += bytes;
-        }
+        self.count_down(io, bytes as usize);
         let timer = self.natural_timer();
         self.progress(timer, bytes as usize, io.now);
         if let Answering::Body(Body::Length { left }) = &mut self.answering {
@@ -57,8 +61,20 @@ impl Connection {
         self.finish_call(io);
     }
 
-    /// `bytes` were spliced from the client to the server.
-    pub fn handle_spliced_up(&mut self, io: &mut Io<'_>, bytes: u64) {
+    fn note_spliced(&mut self, now: Micros, held: u64) {
+        match held {
+            0 => self.note_taken(now),
+            _ => self.handle_blocked(now),
+        }
+    }
+
+    /// `bytes` were spliced from the client to the server, and `held` have come only into the pipe.
+    pub fn handle_spliced_up(&mut self, io: &mut Io<'_>, bytes: u64, held: u64) {
+        self.piped.1 = held;
+        self.note_spliced(io.now, held);
+        if bytes == 0 {
+            return;
+        }
         self.in_pos += bytes;
         if let Some(leg) = &mut self.leg {
             leg.out_pos += bytes;

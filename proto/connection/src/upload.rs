@@ -68,6 +68,7 @@ impl Connection {
                     self.refuse(io, 413, "body_too_long");
                     return data.len();
                 }
+                self.log_in(used);
                 self.send_up(io, &data[..used], place);
                 self.progress(Timer::RequestBody, used, io.now);
                 if body.is_done() {
@@ -79,6 +80,12 @@ impl Connection {
                 self.refuse(io, refusal.status, refusal.reason);
                 data.len()
             }
+        }
+    }
+
+    fn log_in(&mut self, bytes: usize) {
+        if let Some(log) = &mut self.log {
+            log.bytes_in += bytes as u64;
         }
     }
 
@@ -96,6 +103,7 @@ impl Connection {
         match body.advance(data, &self.listener().limits.http) {
             Ok(used) => {
                 self.receiving = Receiving::Skip(body);
+                self.log_in(used);
                 self.progress(Timer::RequestBody, used, io.now);
                 if body.is_done() {
                     self.end_request(io);
@@ -113,6 +121,7 @@ impl Connection {
         if !self.leg.as_ref().is_some_and(|leg| leg.is_open()) {
             return 0;
         }
+        self.log_in(data.len());
         self.send_up(io, data, place);
         self.progress(Timer::Tunnel, data.len(), io.now);
         data.len()

@@ -54,7 +54,7 @@ pub(super) static TIMEOUTS: Section = Section {
             "keep_alive_ms",
             TIME_MS,
             "75000",
-            "Longest wait for the next request on an open connection.",
+            "Longest wait for a request on an open connection: the first one, counted from accept or the end of the TLS handshake, or the next one.",
         ),
         with_default(
             "response_ms",
@@ -66,9 +66,14 @@ pub(super) static TIMEOUTS: Section = Section {
             "tunnel_idle_ms",
             TIME_MS,
             "14400000",
-            "Longest silence in both directions of a WebSocket, `tcp` or `tls` connection. Four hours, because such connections are quiet by design.",
+            "Longest silence in both directions of a WebSocket, `tcp` or `tls` connection. Four hours, because such connections are quiet by design; once the server has ended, no longer than `keep_alive_ms`.",
         ),
-        with_default("write_stall_ms", TIME_MS, "30000", "Longest time a peer may accept no bytes."),
+        with_default(
+            "write_stall_ms",
+            TIME_MS,
+            "30000",
+            "Longest time a peer that bytes wait for may take none, or fewer than `limits.bytes_per_s_min`. What counts is what it acknowledges.",
+        ),
         with_default(
             "drain_ms",
             TIME_MS,
@@ -158,7 +163,7 @@ pub(super) const BYTES_PER_S_MIN: Key = with_default(
     "bytes_per_s_min",
     Kind::Integer(0, 1_000_000_000),
     "100",
-    "Slowest average at which a request body may arrive, counted after its first `timeouts.request_body_ms`; 0 = no floor. A client that sends one byte now and then would pass the pause limit for ever.",
+    "Slowest average at which a request body may arrive, counted after its first `timeouts.request_body_ms`, or a peer take bytes that wait for it longer than `timeouts.write_stall_ms`; 0 = no floor. A client that sends one byte now and then would pass the pause limit for ever.",
 );
 
 /// `[logs]`

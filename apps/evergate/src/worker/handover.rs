@@ -409,6 +409,7 @@ impl Worker {
         client.fin_waits = cargo.has(FIN_WAITS);
         client.server_fin_waits = cargo.has(SERVER_FIN_WAITS);
         if pipes.down.is_some() || pipes.up.is_some() {
+            client.connection.handle_piped(cargo.down, cargo.up);
             client.pipes = Some(Box::new(pipes));
         }
         let fd = client.fd();

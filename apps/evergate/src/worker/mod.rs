@@ -187,6 +187,13 @@ struct Pipes {
     up: Option<Pipe>,
 }
 
+impl Pipes {
+    /// Bytes inside.
+    fn held(&self) -> usize {
+        [&self.down, &self.up].into_iter().flatten().map(Pipe::held).sum()
+    }
+}
+
 /// A worker's state.
 pub struct Worker {
     epoll: Epoll,
@@ -554,6 +561,7 @@ impl Worker {
             let due = client.connection.deadline() <= self.now;
             if due && !self.is_frozen(key) {
                 self.guarded(Some(Source::Client(key)), |worker| {
+                    worker.look_at_peers(key);
                     worker.with(key, |connection, io| connection.handle_timeout(io));
                     worker.perform(key);
                     worker.pump(key);

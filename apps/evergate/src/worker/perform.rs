@@ -42,7 +42,8 @@ impl Worker {
     /// Keeps count of what waits for slow peers; at the bound the connection that would add to it ends.
     pub(super) fn count_buffered(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
-        let waiting = client.connection.down().memory() + client.connection.up().memory();
+        let pipes = client.pipes.as_ref().map_or(0, |pipes| pipes.held());
+        let waiting = client.connection.down().memory() + client.connection.up().memory() + pipes;
         self.buffered = (self.buffered + waiting).saturating_sub(client.buffered);
         let grown = waiting > client.buffered;
         client.buffered = waiting;
@@ -95,6 +96,7 @@ impl Worker {
         if self.effects.up.is_empty() {
             return self.scratch.up.clear();
         }
+        let mut broke = false;
         if let Some(client) = self.clients.get_mut(key) {
             let after = client.connection.newest_decision();
             let free = after <= client.connection.acknowledged() && client.connection.up().is_empty();
@@ -128,10 +130,7 @@ impl Worker {
                     }
                     Transfer::Blocked | Transfer::End => upstream.writable = false,
                     Transfer::Broken(_) => {
-                        // What the server said before it closed is still to be read.
-                        client.connection.handle_server_write_error();
-                        upstream.readable = true;
-                        upstream.ended = true;
+                        broke = true;
                         written = usize::MAX;
                     }
                 }
@@ -158,6 +157,9 @@ impl Worker {
         }
         self.effects.up.clear();
         self.scratch.up.clear();
+        if broke {
+            self.server_write_broke(key);
+        }
     }
 
     fn carry_out(&mut self, key: Key, effect: Effect) {

@@ -1,10 +1,10 @@
 //! One connection's turn: flush what waits, read what may be read, until nothing moves.
 
 use super::slab::Key;
-use super::{Pipes, ROUNDS, Worker};
+use super::{ROUNDS, Worker};
 use evergate_connection::{INPUT_BYTES, ReadPlan, SLOTS, Slots};
 use evergate_sys::{Pipe, Transfer};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 /// Client bytes read at once.
 const READ_BYTES: usize = 65_536;
@@ -12,6 +12,8 @@ const READ_BYTES: usize = 65_536;
 const SPLICE_MIN: u64 = 65_536;
 /// Bytes spliced at once.
 const SPLICE_BYTES: usize = 1 << 20;
+/// The same when much waits for slow peers already.
+const SPLICE_LITTLE: usize = 16_384;
 /// Empty pipes that are kept, of two descriptors each.
 const SPARE_PIPES: usize = 64;
 
@@ -57,6 +59,22 @@ impl Worker {
         }
     }
 
+    /// Tells a connection what its peers have acknowledged, where its timeout depends on it.
+    pub(super) fn look_at_peers(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key).filter(|client| client.connection.looks_at_peers())
+        else {
+            return;
+        };
+        if client.mirroring.is_some() {
+            self.note_peers(key);
+            return;
+        }
+        let server = client.upstream.and_then(|upstream| self.upstreams.get(upstream));
+        let server = server.map_or(0, |upstream| evergate_sys::unacknowledged(upstream.fd()));
+        let held = evergate_sys::unacknowledged(client.fd());
+        client.connection.handle_unacknowledged(held, server);
+    }
+
     fn flush_down(&mut self, key: Key) -> bool {
         let Some(client) = self.clients.get_mut(key) else { return false };
         if !client.writable || client.connection.down().is_empty() {
@@ -72,7 +90,7 @@ impl Worker {
             && let skipped @ 1.. = mirroring.leg.take_surplus(waiting.len())
         {
             client.connection.down().advance(skipped);
-            self.with(key, |connection, io| connection.handle_flushed(io, skipped));
+            self.with(key, |connection, io| connection.handle_flushed(io));
             self.perform(key);
             return true;
         }
@@ -88,7 +106,7 @@ impl Worker {
                     self.spare_buffers.truncate(super::SPARE_BUFFERS);
                 }
                 self.counters.client_bytes_out.add(count as u64);
-                self.with(key, |connection, io| connection.handle_flushed(io, count));
+                self.with(key, |connection, io| connection.handle_flushed(io));
                 self.perform(key);
                 true
             }
@@ -117,7 +135,7 @@ impl Worker {
         {
             client.connection.up().advance(skipped);
             client.connection.up().take_spent();
-            self.with(key, |connection, io| connection.handle_flushed(io, skipped));
+            self.with(key, |connection, io| connection.handle_flushed(io));
             self.perform(key);
             return true;
         }
@@ -130,7 +148,7 @@ impl Worker {
                 client.connection.up().advance(count);
                 client.connection.up().take_spent();
                 self.counters.server_bytes_out.add(count as u64);
-                self.with(key, |connection, io| connection.handle_flushed(io, count));
+                self.with(key, |connection, io| connection.handle_flushed(io));
                 self.perform(key);
                 true
             }
@@ -138,15 +156,20 @@ impl Worker {
                 upstream.writable = false;
                 false
             }
-            Transfer::Broken(_) => {
-                // What the server said before it closed is still to be read.
-                client.connection.up().clear();
-                client.connection.handle_server_write_error();
-                upstream.readable = true;
-                upstream.ended = true;
-                false
-            }
+            Transfer::Broken(_) => self.server_write_broke(key),
         }
+    }
+
+    /// The server takes no more. What it said before it closed is still to be read.
+    pub(super) fn server_write_broke(&mut self, key: Key) -> bool {
+        let upstream = self.clients.get_mut(key).and_then(|client| client.upstream);
+        if let Some(upstream) = upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) {
+            upstream.readable = true;
+            upstream.ended = true;
+        }
+        self.with(key, |connection, io| connection.handle_server_write_error(io));
+        self.perform(key);
+        false
     }
 
     fn client_broke(&mut self, key: Key) -> bool {
@@ -238,6 +261,7 @@ impl Worker {
         if piped && spliceable > 0 || spliceable >= SPLICE_MIN && self.has_pipe() {
             return self.splice_down(key);
         }
+        let little = self.reads_little();
         let Some(client) = self.clients.get_mut(key) else { return false };
         let Some(upstream) = self.upstreams.get_mut(upstream_key) else { return false };
         let plan = client.connection.begin_server_read(&mut self.scratch);
@@ -255,8 +279,7 @@ impl Worker {
                     let room = Slots::body(layout, index, held);
                     *region = (room.start, room.len());
                 }
-                // When much waits for slow peers already, less is read for each.
-                let slots = if self.buffered * 2 > self.settings.buffered_max { 1 } else { SLOTS };
+                let slots = if little { 1 } else { SLOTS };
                 let asked = regions[..slots].iter().map(|(_, length)| length).sum();
                 (evergate_sys::read_scattered(fd, self.scratch.down.memory(), &regions[..slots]), asked)
             }
@@ -306,121 +329,129 @@ impl Worker {
         true
     }
 
-    /// Whether there is a pipe to splice through: without descriptors left, bytes are copied.
+    /// Whether there is a pipe to splice through: without descriptors to spare, or memory, bytes are copied.
     fn has_pipe(&mut self) -> bool {
+        if self.reads_little() {
+            return false;
+        }
         if self.spare_pipes.is_empty()
             && let Ok(pipe) = Pipe::new()
+            && self.shared.room.allows(pipe.highest())
         {
             self.spare_pipes.push(pipe);
         }
         !self.spare_pipes.is_empty()
     }
 
+    /// When much waits for slow peers already, less is read for each.
+    fn reads_little(&self) -> bool {
+        self.buffered * 2 > self.settings.buffered_max
+    }
+
+    fn splice_room(&self, allowed: u64) -> usize {
+        let most = if self.reads_little() { SPLICE_LITTLE } else { SPLICE_BYTES };
+        allowed.min(most as u64) as usize
+    }
+
     /// Server to client inside the kernel.
     fn splice_down(&mut self, key: Key) -> bool {
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let room = client.connection.splice_down();
+        let room = self.splice_room(room);
         let Some(client) = self.clients.get_mut(key) else { return false };
         let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) else {
             return false;
         };
-        let allowed = client.connection.splice_down();
         let kept = client.pipes.as_mut().and_then(|pipes| pipes.down.take());
-        let Some(mut pipe) = kept.or_else(|| self.spare_pipes.pop()) else { return false };
+        let Some(pipe) = kept.or_else(|| self.spare_pipes.pop()) else { return false };
         let (from, to) = (upstream.fd(), client.socket.as_raw_fd());
-        let room = (allowed.min(SPLICE_BYTES as u64) as usize).saturating_sub(pipe.held());
-        // A pipe is also full when its slots are, whatever they hold: only an empty one tells that the socket is.
-        let was_empty = pipe.held() == 0;
-        let filled = (room > 0).then(|| pipe.fill(from, room));
-        let mut moved = 0;
-        if pipe.held() > 0 && client.writable {
-            match pipe.empty(to) {
-                Transfer::Moved(count) => moved = count,
-                Transfer::Blocked | Transfer::End => client.writable = false,
-                Transfer::Broken(_) => return self.client_broke(key),
-            }
-        }
-        if let Some(Transfer::Moved(count)) = filled {
+        let passed = pass(pipe, (from, room), (to, &mut client.writable));
+        upstream.readable &= !matches!(passed.filled, Some(Transfer::Blocked));
+        if let Some(Transfer::Moved(count)) = passed.filled {
             upstream.note_answer(self.now);
             self.counters.server_bytes_in.add(count as u64);
         }
-        let blocked = pipe.held() > 0;
-        if matches!(filled, Some(Transfer::Blocked)) && was_empty {
-            upstream.readable = false;
+        let Some(pipe) = passed.pipe else { return self.client_broke(key) };
+        let (moved, held) = (passed.moved as u64, pipe.held() as u64);
+        match held {
+            0 => give_pipe(&mut self.spare_pipes, pipe),
+            _ => client.pipes.get_or_insert_default().down = Some(pipe),
         }
-        if blocked {
-            client.pipes.get_or_insert_with(|| Box::new(Pipes::default())).down = Some(pipe);
-        } else {
-            give_pipe(&mut self.spare_pipes, pipe);
-        }
-        self.counters.client_bytes_out.add(moved as u64);
-        if moved > 0 {
-            self.with(key, |connection, io| connection.handle_spliced_down(io, moved as u64));
+        self.counters.client_bytes_out.add(moved);
+        if moved > 0 || held > 0 {
+            self.with(key, |connection, io| connection.handle_spliced_down(io, moved, held));
             self.perform(key);
-        } else if blocked {
-            let now = self.now;
-            if let Some(client) = self.clients.get_mut(key) {
-                client.connection.handle_blocked(now);
-            }
-            return false;
         }
-        match filled {
-            Some(Transfer::End) if !blocked => self.server_ended(key, false),
-            Some(Transfer::Broken(_)) if !blocked => self.server_ended(key, true),
+        match passed.filled {
+            Some(Transfer::End) => self.server_ended(key, false),
+            Some(Transfer::Broken(_)) => self.server_ended(key, true),
             _ => moved > 0,
         }
     }
 
     /// Client to server inside the kernel.
     fn splice_up(&mut self, key: Key) -> bool {
+        let room = self.splice_room(u64::MAX);
         let Some(client) = self.clients.get_mut(key) else { return false };
         let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) else {
             return false;
         };
         let kept = client.pipes.as_mut().and_then(|pipes| pipes.up.take());
-        let Some(mut pipe) = kept.or_else(|| self.spare_pipes.pop()) else { return false };
+        let Some(pipe) = kept.or_else(|| self.spare_pipes.pop()) else { return false };
         let (from, to) = (client.socket.as_raw_fd(), upstream.fd());
-        let room = SPLICE_BYTES.saturating_sub(pipe.held());
-        // A pipe is also full when its slots are, whatever they hold: only an empty one tells that the socket is.
-        let was_empty = pipe.held() == 0;
-        let filled = (room > 0).then(|| pipe.fill(from, room));
-        let mut moved = 0;
-        if pipe.held() > 0 && upstream.writable {
-            match pipe.empty(to) {
-                Transfer::Moved(count) => moved = count,
-                Transfer::Blocked | Transfer::End => upstream.writable = false,
-                Transfer::Broken(_) => {
-                    upstream.readable = true;
-                    upstream.ended = true;
-                    client.readable = false;
-                    return true;
-                }
-            }
-        }
-        if let Some(Transfer::Moved(count)) = filled {
+        let passed = pass(pipe, (from, room), (to, &mut upstream.writable));
+        client.readable &= !matches!(passed.filled, Some(Transfer::Blocked));
+        if let Some(Transfer::Moved(count)) = passed.filled {
             self.counters.client_bytes_in.add(count as u64);
         }
-        let blocked = pipe.held() > 0;
-        if matches!(filled, Some(Transfer::Blocked)) && was_empty {
-            client.readable = false;
+        let Some(pipe) = passed.pipe else { return self.server_write_broke(key) };
+        let (moved, held) = (passed.moved as u64, pipe.held() as u64);
+        match held {
+            0 => give_pipe(&mut self.spare_pipes, pipe),
+            _ => client.pipes.get_or_insert_default().up = Some(pipe),
         }
-        if blocked {
-            client.pipes.get_or_insert_with(|| Box::new(Pipes::default())).up = Some(pipe);
-        } else {
-            give_pipe(&mut self.spare_pipes, pipe);
-        }
-        self.counters.server_bytes_out.add(moved as u64);
-        if moved > 0 {
-            self.with(key, |connection, io| connection.handle_spliced_up(io, moved as u64));
+        self.counters.server_bytes_out.add(moved);
+        if moved > 0 || held > 0 {
+            self.with(key, |connection, io| connection.handle_spliced_up(io, moved, held));
             self.perform(key);
         }
-        match filled {
-            Some(Transfer::End) if !blocked => {
+        match passed.filled {
+            Some(Transfer::End) => {
                 self.with(key, |connection, io| connection.handle_client_end(io));
                 self.perform(key);
                 true
             }
-            Some(Transfer::Broken(_)) if !blocked => self.client_broke(key),
+            Some(Transfer::Broken(_)) => self.client_broke(key),
             _ => moved > 0,
         }
+    }
+}
+
+/// What became of one passage through a pipe.
+struct Passed {
+    /// What was found at the source, if it was asked: nothing is taken from it while the pipe holds bytes, so that an
+    /// end that is found here comes behind all of them.
+    filled: Option<Transfer>,
+    moved: usize,
+    /// None when the target is broken, and what was inside nobody's.
+    pipe: Option<Pipe>,
+}
+
+fn pass(mut pipe: Pipe, (from, room): (RawFd, usize), (to, writable): (RawFd, &mut bool)) -> Passed {
+    let mut passed = Passed { filled: None, moved: 0, pipe: None };
+    loop {
+        if pipe.held() > 0 && *writable {
+            match pipe.empty(to) {
+                Transfer::Moved(count) => passed.moved += count,
+                Transfer::Blocked | Transfer::End => *writable = false,
+                Transfer::Broken(_) => return passed,
+            }
+        }
+        if pipe.held() > 0 || passed.filled.is_some() || passed.moved >= room {
+            passed.pipe = Some(pipe);
+            return passed;
+        }
+        passed.filled = Some(pipe.fill(from, room - passed.moved));
     }
 }
 

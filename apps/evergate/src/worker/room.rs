@@ -83,6 +83,11 @@ impl Room {
         is_last
     }
 
+    /// Whether there are more descriptors than the last ones, for what can do without this one.
+    pub(super) fn allows(&self, fd: RawFd) -> bool {
+        fd < self.clients_below.load(Ordering::Relaxed)
+    }
+
     /// The lowest descriptor that is free now is this one.
     pub(super) fn look(&self, free: RawFd) {
         if self.is_for_clients(free) {
@@ -116,6 +121,7 @@ mod tests {
         assert!(!room.is_used_up_by(1_000_000), "without a limit");
         room.set_limit(1024);
         assert!(!room.is_used_up_by(959) && !room.is_short());
+        assert!(room.allows(959) && !room.allows(960) && !room.is_short());
         assert!(room.is_used_up_by(960) && room.is_short());
         room.look(961);
         assert!(room.is_short());

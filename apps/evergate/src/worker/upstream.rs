@@ -123,6 +123,10 @@ impl Worker {
                 }
             }
             self.perform(client);
+        } else if event.broken
+            && self.clients.get(client).is_some_and(|client| client.connection.has_heard_server())
+        {
+            self.server_write_broke(client);
         }
         self.pump(client);
     }
@@ -340,7 +344,10 @@ impl Worker {
                 idle.push(key); // for requests that run under a newer configuration than this one
                 return None;
             }
-            if self.upstreams.get_mut(key).is_some_and(|upstream| !upstream.ended && !upstream.readable) {
+            let now = self.now;
+            let is_fit =
+                |upstream: &mut Upstream| !upstream.ended && !upstream.readable && upstream.idle_until > now;
+            if self.upstreams.get_mut(key).is_some_and(is_fit) {
                 return Some(key);
             }
             self.drop_upstream(key);

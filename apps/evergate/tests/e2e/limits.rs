@@ -90,6 +90,18 @@ fn a_flood_of_connections_is_refused_at_the_bound_and_then_forgotten() {
 }
 
 #[test]
+fn an_idle_server_connection_is_not_used_beyond_its_time() {
+    let backend = Backend::new("one");
+    let node = Node::start(&plain(&[backend.address()], "", "keep_alive_idle_ms = 1"));
+    let mut wire = connect(node.address("in"));
+    for count in 1..=20 {
+        assert_eq!(wire.get("/x").unwrap().status, 200);
+        assert_eq!(backend.connections(), count);
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}
+
+#[test]
 fn one_source_gets_no_more_than_its_share() {
     let (_backend, node) = node("limits = { connections_per_source_max = 5 }", "");
     let at = node.address("in");

@@ -305,14 +305,14 @@ fn ask(prober: &Prober, leg: &LegFacts, sent: u64, received: u64) {
         acknowledged: leg.origin.sent.wrapping_add(sent as u32),
         ack: leg.origin.received.wrapping_add(received as u32).wrapping_sub(HOLD_BACK as u32 * 4),
         window: WINDOW,
-        timestamp: leg.tcp.stamp.map(|stamp| stamp.at(wall_ms(), 100)),
+        timestamp: leg.tcp.stamp.map(|stamp| stamp.at(wall_ms())),
     };
     prober.ask(&leg.tcp, &probe).unwrap();
 }
 
 fn answer(node: &NodeRef, leg: &LegFacts) -> Option<Answer> {
     let heard = node.gate.heard(&Flow::new(leg.tcp.local, leg.tcp.remote))?;
-    let ours = leg.tcp.stamp.map(|stamp| stamp.after(wall_ms(), 100, heard.timestamps.1));
+    let ours = leg.tcp.stamp.map(|stamp| stamp.after(wall_ms(), heard.timestamps.1));
     Some(Answer {
         acknowledged: heard.ack,
         peer_window: heard.window << leg.tcp.send_scale(),
@@ -359,7 +359,7 @@ pub(crate) fn take_over(
     // (facts, sent, received) of both legs as mirrored: what one peer sent is what the other has.
     let legs = [(&mirror.client, mirror.down, mirror.up), (&mirror.server, mirror.up, mirror.down)];
     let slots = legs.map(|(leg, sent, received)| {
-        let stamp = leg.tcp.stamp.map(|stamp| (stamp.at(wall_ms(), 100), 0));
+        let stamp = leg.tcp.stamp.map(|stamp| (stamp.at(wall_ms()), 0));
         let sent = leg.origin.sent.wrapping_add(sent as u32);
         node.gate.restore(&slot_of(node, leg, sent, received, stamp)).unwrap()
     });

@@ -284,6 +284,15 @@ impl Rig {
 
     /// Answers the oldest dial as the pool's policy would.
     pub(crate) fn open_next(&mut self) {
+        self.open_dial(true);
+    }
+
+    /// The same with an idle connection.
+    pub(crate) fn open_idle(&mut self) {
+        self.open_dial(false);
+    }
+
+    fn open_dial(&mut self, connects: bool) {
         let Some(dial) = self.dials.pop_front() else { panic!("nothing was dialled") };
         let server = match dial.hint {
             Hint::Server(server) if !dial.tried.contains(&server) => server,
@@ -292,6 +301,9 @@ impl Rig {
         self.legs.insert(dial.leg, Leg { pool: dial.pool, server, ..Leg::default() });
         assert_eq!(self.current, None, "two legs at a time");
         self.current = Some(dial.leg);
+        if connects {
+            self.conn.handle_leg_connecting(self.now, dial.leg, server);
+        }
         self.call(|conn, io| conn.handle_leg_open(io, dial.leg, server, None));
     }
 
@@ -404,7 +416,7 @@ impl Rig {
             moved += taken;
         }
         if moved > 0 {
-            self.call(|conn, io| conn.handle_flushed(io, moved));
+            self.call(|conn, io| conn.handle_flushed(io));
         }
         moved > 0
     }

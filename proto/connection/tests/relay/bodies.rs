@@ -154,6 +154,7 @@ fn a_slow_client_stops_the_server_and_gets_everything() {
         // Less than the write timeout between any two reads, but long after the linger of the end.
         while rig.closed.is_none() && !rig.client_fin {
             rig.client_room += 100_000;
+            rig.run();
             rig.wait(20_000);
         }
         rig.wait(1);
@@ -211,16 +212,16 @@ fn plain_bodies_and_tunnels_may_be_spliced() {
     assert_eq!((rig.conn.splice_down(), rig.conn.splice_up()), (0, 0));
     rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n");
     assert_eq!((rig.conn.splice_down(), rig.conn.splice_up()), (100_000, 0));
-    rig.call(|conn, io| conn.handle_spliced_down(io, 60_000));
+    rig.call(|conn, io| conn.handle_spliced_down(io, 60_000, 0));
     assert_eq!((rig.conn.splice_down(), rig.legs.len()), (40_000, 1));
-    rig.call(|conn, io| conn.handle_spliced_down(io, 40_000));
+    rig.call(|conn, io| conn.handle_spliced_down(io, 40_000, 0));
     assert_eq!((rig.conn.splice_down(), rig.legs[&1].released), (0, Some(true)));
     assert_eq!(rig.legs.len(), 2, "the request that waited goes on");
     assert!(rig.logs[0].bytes_out > 100_000);
     let mut rig = Rig::new(&snapshot(|_| {}), setup::TCP, Peer::plain());
     assert_eq!((rig.conn.splice_down(), rig.conn.splice_up()), (u64::MAX, u64::MAX));
-    rig.call(|conn, io| conn.handle_spliced_up(io, 5));
-    rig.call(|conn, io| conn.handle_spliced_down(io, 7));
+    rig.call(|conn, io| conn.handle_spliced_up(io, 5, 0));
+    rig.call(|conn, io| conn.handle_spliced_down(io, 7, 0));
     on_each(|mut rig, scheme| {
         rig.send(format!("{GET}\r\n").as_bytes());
         rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n");

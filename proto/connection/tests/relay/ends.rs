@@ -4,6 +4,7 @@ use super::harness::peer::Peer;
 use super::harness::rig::Rig;
 use super::harness::setup::{self, snapshot};
 use super::{GET, TLS13, noise, on_each, plain, same, text};
+use evergate_base::Micros;
 use evergate_connection::Timer;
 
 #[test]
@@ -147,15 +148,18 @@ fn every_timer_ends_what_it_bounds() {
     assert_eq!(rig.closed, Some(true));
     on_each(|mut rig, _| {
         // Nothing asked at all.
-        assert_eq!(rig.conn.timer(), Timer::RequestHead);
-        rig.wait(15_000);
+        assert_eq!(rig.conn.timer(), Timer::KeepAlive);
+        rig.wait(74_999);
+        assert!(!rig.client_fin);
+        rig.wait(1);
         assert!(rig.client_fin && rig.received().is_empty());
         assert_eq!(rig.conn.timer(), Timer::Linger);
         rig.wait(2_000);
         assert_eq!(rig.closed, Some(false));
     });
     on_each(|mut rig, _| {
-        // A head that comes drop by drop gets no more time for it.
+        // A head that comes drop by drop gets no more time for it; what was silence before counts for nothing.
+        rig.wait(60_000);
         for _ in 0..14 {
             rig.send(b"G");
             rig.wait(1_000);
@@ -221,7 +225,9 @@ fn every_timer_ends_what_it_bounds() {
         rig.send(format!("{GET}\r\n").as_bytes());
         rig.serve(1, &[b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\n", &noise(90_000)[..]].concat());
         assert_eq!(rig.conn.timer(), Timer::WriteStall);
-        rig.wait(30_000);
+        rig.wait(29_999);
+        assert_eq!(rig.closed, None);
+        rig.wait(2_000);
         assert_eq!(rig.closed, Some(true));
     });
     let mut rig = Rig::new_closed(&snapshot(|_| {}), setup::HTTP, Peer::plain());
@@ -232,6 +238,57 @@ fn every_timer_ends_what_it_bounds() {
     rig.wait(3_000);
     rig.wait(3_000);
     assert!(text(&rig.received()).starts_with("HTTP/1.1 504 Gateway Timeout\r\n"));
+}
+
+/// Of what the kernel still holds for a peer we see only what the peer has acknowledged.
+#[test]
+fn a_peer_that_takes_as_much_as_the_floor_is_never_given_up_however_much_waits_for_it() {
+    const HELD: u64 = 160_000;
+    let blocked = |to_client: bool| {
+        let mut rig = plain(|snapshot| snapshot.listeners[1].limits.rate_min = 100);
+        rig.client_reads = false;
+        (rig.client_room, rig.server_room) = (170_000, 170_000);
+        match to_client {
+            true => {
+                rig.send(format!("{GET}\r\n").as_bytes());
+                rig.serve(
+                    1,
+                    &[b"HTTP/1.1 200 OK\r\nContent-Length: 900000\r\n\r\n", &noise(900_000)[..]].concat(),
+                );
+            }
+            false => {
+                rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 900000\r\n\r\n");
+                rig.send(&noise(900_000));
+            }
+        }
+        assert_eq!(rig.conn.timer(), Timer::WriteStall);
+        rig
+    };
+    let look = |rig: &mut Rig, held: u64| {
+        rig.now = rig.conn.deadline();
+        rig.conn.handle_unacknowledged(held, held);
+        rig.call(|conn, io| conn.handle_timeout(io));
+        rig.closed
+    };
+    for to_client in [true, false] {
+        let mut rig = blocked(to_client);
+        for step in 0..50 {
+            assert_eq!(look(&mut rig, HELD - step * 3000), None, "look {step}");
+        }
+        assert_eq!(look(&mut rig, HELD - 49 * 3000 - 2999), Some(true), "a byte less than the floor");
+        assert_eq!(rig.logs[0].reason, "write_stall");
+    }
+    // All is written, and the server is still taking it: it cannot answer yet.
+    let mut rig = blocked(false);
+    rig.server_room = usize::MAX;
+    rig.run();
+    assert_eq!(rig.conn.timer(), Timer::Response);
+    for step in 0..50 {
+        assert_eq!(look(&mut rig, HELD - step * 3000), None);
+        assert!(rig.to_client.is_empty(), "look {step}");
+    }
+    look(&mut rig, HELD - 49 * 3000);
+    assert!(rig.to_client.starts_with(b"HTTP/1.1 504 "));
 }
 
 #[test]
@@ -330,4 +387,67 @@ fn who_only_looks_whether_somebody_listens_leaves_no_line() {
     rig.wire(&[22, 3, 1]);
     rig.cut_client();
     assert_eq!(rig.logs[0].reason, "client_gone");
+}
+
+#[test]
+fn a_line_of_the_access_log_counts_from_the_first_byte_and_all_bytes() {
+    let times = |rig: &Rig| {
+        let log = rig.logs.last().unwrap();
+        (log.first_byte, log.total, log.bytes_in)
+    };
+    let ms = Micros::from_ms;
+    on_each(|mut rig, _| {
+        // A slow head; a body in the same read, and another one.
+        rig.wait(5_000);
+        rig.send(b"PUT /a HTTP/1.1\r\nHost: test.exa");
+        rig.wait(1_000);
+        rig.send(b"mple\r\nContent-Length: 10\r\n\r\nabcd");
+        rig.send(b"efghij");
+        rig.wait(2_000);
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n");
+        rig.wait(3_000);
+        rig.serve(1, b"ok");
+        let head = b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 10\r\n\r\n".len();
+        assert_eq!(times(&rig), (ms(3_000), ms(6_000), head as u64 + 10));
+        // An answer of ours.
+        rig.wait(7_000);
+        rig.send(b"GET /a HTTP/1.1\r\n");
+        rig.wait(1_000);
+        rig.send(b"\r\n");
+        assert_eq!(times(&rig), (ms(1_000), ms(1_000), 0));
+    });
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::TCP, Peer::plain());
+    rig.send(b"hello");
+    rig.wait(4_000);
+    rig.call(|conn, io| conn.handle_spliced_down(io, 100, 0));
+    rig.call(|conn, io| conn.handle_abort(io, "shutdown"));
+    assert_eq!(times(&rig), (ms(4_000), ms(4_000), 5));
+}
+
+#[test]
+fn a_client_that_is_still_sending_has_time_to_read_its_answer_but_not_for_ever() {
+    on_each(|mut rig, _| {
+        rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 100000\r\n\r\n");
+        rig.serve(1, b"HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        assert!(rig.client_fin && rig.received().starts_with(b"HTTP/1.1 413 "));
+        for second in 0..30 {
+            rig.wait(1_000);
+            assert_eq!(rig.closed, None, "after {second} s");
+            rig.send(b"more");
+        }
+        (0..2).for_each(|_| {
+            rig.wait(1_000);
+            if rig.closed.is_none() {
+                rig.send(b"more");
+            }
+        });
+        assert_eq!(rig.closed, Some(false));
+    });
+    // Who says nothing has no more time than before.
+    on_each(|mut rig, _| {
+        rig.send(format!("{GET}Connection: close\r\n\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        rig.wait(2_000);
+        assert_eq!(rig.closed, Some(false));
+    });
 }

@@ -238,7 +238,7 @@ fn a_request_that_waits_for_room_has_the_time_of_the_queue_and_not_that_of_conne
     assert_eq!((rig.conn.timer(), rig.received().len()), (Timer::Queue, 0));
     let deadline = rig.conn.deadline();
     rig.conn.handle_blocked(rig.now);
-    rig.call(|conn, io| conn.handle_flushed(io, 1));
+    rig.call(|conn, io| conn.handle_flushed(io));
     assert_eq!((rig.conn.timer(), rig.conn.deadline()), (Timer::Queue, deadline), "blocked meanwhile");
     // Put into the queue once more, it has not more time.
     let later = rig.now + Micros::from_ms(10_000);
@@ -288,7 +288,7 @@ fn what_a_server_did_wrong_is_reported_once_and_what_it_did_not_never() {
     assert_eq!(failed("POST", unframed, reset), [1]);
     assert_eq!(failed("GET", short, |rig| rig.cut_client()), NONE, "the client went away");
     let in_doubt = |rig: &mut Rig| {
-        rig.conn.handle_server_write_error();
+        rig.call(|conn, io| conn.handle_server_write_error(io));
         rig.end_server(1);
         assert_eq!(rig.closed, Some(true), "what ends with the connection may have been cut");
     };
@@ -355,4 +355,48 @@ fn a_426_says_which_protocol_is_wanted() {
     rig.send(b"GET /ws HTTP/1.1\r\nHost: test.example\r\nConnection: close\r\n\r\n");
     let got = text(&rig.received());
     assert!(got.contains("\r\nConnection: close, Upgrade\r\n"), "{got}");
+}
+
+/// A server that closes an idle connection just when it is used has not failed.
+#[test]
+fn a_request_that_met_a_stale_connection_goes_to_the_same_server_once_more() {
+    let start = |method: &str| {
+        let config = snapshot(|snapshot| {
+            snapshot.pools[0].stickiness = evergate_connection::Stickiness::Cookie;
+            snapshot.pools[0].retries = 1;
+        });
+        let mut rig = Rig::new_closed(&config, setup::HTTP, Peer::plain());
+        rig.send(format!("{method} /a HTTP/1.1\r\nHost: test.example\r\nCookie: EG=c-b\r\n\r\n").as_bytes());
+        rig.open_idle();
+        rig.run();
+        assert_eq!(rig.legs[&1].server, 1);
+        rig
+    };
+    let mut rig = start("GET");
+    rig.reset_server(1);
+    let dial = &rig.dials[0];
+    assert_eq!(
+        (dial.hint, &dial.tried[..], dial.reuse),
+        (evergate_connection::Hint::Server(1), &[][..], false)
+    );
+    rig.open_next();
+    rig.serve(2, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    assert_eq!(rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "no cookie is set anew");
+    assert_eq!((rig.legs[&2].server, rig.logs[0].retries), (1, 0));
+
+    // Once: a new connection that fails is a failure of its server. All tries are left for that.
+    let mut rig = start("GET");
+    rig.end_server(1);
+    rig.open_next();
+    rig.reset_server(2);
+    assert_eq!((rig.dials[0].hint, &rig.dials[0].tried[..]), (evergate_connection::Hint::Policy, &[1][..]));
+
+    // What may have been executed is not repeated, nor what was answered in part.
+    let mut rig = start("POST");
+    rig.reset_server(1);
+    assert_eq!((status_of(&rig.received()), rig.dials.len()), (502, 0));
+    let mut rig = start("GET");
+    rig.serve(1, b"HTTP/1.1 200 OK\r\n");
+    rig.reset_server(1);
+    assert_eq!((status_of(&rig.received()), rig.dials.len()), (502, 0));
 }

@@ -333,3 +333,25 @@ fn a_tunnel_through_tls_servers_ends_on_both_sides() {
     assert!(server.0.process_new_packets().unwrap().peer_has_closed());
     assert_eq!((rig.closed, rig.legs[&1].fin), (Some(false), true));
 }
+
+#[test]
+fn a_body_gets_on_while_a_long_record_of_it_comes() {
+    let config = snapshot(|snapshot| snapshot.listeners[0].limits.rate_min = 100);
+    let mut rig = Rig::new(&config, setup::HTTPS, Peer::rustls(TLS13));
+    rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 16000\r\n\r\n");
+    let record = rig.peer.send(&[b'x'; 16_000]);
+    for piece in record.chunks(3_000) {
+        rig.wait(29_000);
+        rig.wire(piece);
+        rig.run();
+        assert!(!rig.client_fin, "within the floor");
+    }
+    rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    assert!(rig.received().starts_with(b"HTTP/1.1 200 OK\r\n"));
+    // Below it a record is as slow as any body.
+    rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 16000\r\n\r\n");
+    let record = rig.peer.send(&[b'x'; 16_000]);
+    rig.wire(&record[..2_000]);
+    rig.wait(31_000);
+    assert!(rig.received().starts_with(b"HTTP/1.1 408 "));
+}

@@ -4,7 +4,7 @@ use super::harness::peer::Peer;
 use super::harness::rig::Rig;
 use super::harness::setup::{self, snapshot};
 use super::{TLS12, TLS13, noise, on_each, same};
-use evergate_connection::{Failure, Timer};
+use evergate_connection::{Connection, Failure, Timer};
 
 const UPGRADE: &[u8] =
     b"GET /ws HTTP/1.1\r\nHost: test.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
@@ -231,8 +231,8 @@ fn a_tunnel_that_has_carried_a_byte_is_not_tried_elsewhere() {
     let carried: [(&str, Carried); 4] = [
         ("up", |rig| rig.send(b"x")),
         ("down", |rig| rig.serve(1, b"x")),
-        ("spliced up", |rig| rig.call(|conn, io| conn.handle_spliced_up(io, 1))),
-        ("spliced down", |rig| rig.call(|conn, io| conn.handle_spliced_down(io, 1))),
+        ("spliced up", |rig| rig.call(|conn, io| conn.handle_spliced_up(io, 1, 0))),
+        ("spliced down", |rig| rig.call(|conn, io| conn.handle_spliced_down(io, 1, 0))),
     ];
     for (way, carry) in carried {
         let mut rig = Rig::new(&snapshot(|_| {}), setup::TCP, Peer::plain());
@@ -243,4 +243,51 @@ fn a_tunnel_that_has_carried_a_byte_is_not_tried_elsewhere() {
     let mut rig = Rig::new(&snapshot(|_| {}), setup::TCP, Peer::plain());
     rig.call(|conn, io| conn.handle_leg_failed(io, 1, Failure::Lost));
     assert_eq!((rig.legs.len(), rig.closed), (2, None), "nothing was carried");
+}
+
+#[test]
+fn a_server_that_takes_no_more_breaks_its_tunnel() {
+    let fails = |rig: &mut Rig| rig.call(|conn, io| conn.handle_server_write_error(io));
+    on_each_raw(|mut rig| {
+        // It has ended its side: nothing more can be heard of it.
+        rig.end_server(1);
+        rig.send(b"swallowed");
+        fails(&mut rig);
+        assert_eq!((rig.closed, rig.legs[&1].reset), (Some(true), true));
+        assert_eq!(rig.logs[0].reason, "upstream_lost");
+    });
+    on_each_raw(|mut rig| {
+        // Its last words are still to be heard; its end then is none in order.
+        fails(&mut rig);
+        assert_eq!(rig.closed, None);
+        rig.wire(b"nobody takes this");
+        rig.serve(1, b"last words");
+        same(&rig.received(), b"last words");
+        same(&rig.server_got(1), b"");
+        rig.end_server(1);
+        assert_eq!((rig.closed, rig.client_fin), (Some(true), false));
+    });
+}
+
+#[test]
+fn a_tunnel_whose_server_has_ended_is_not_kept_as_long_as_one_that_is_quiet() {
+    on_each_raw(|mut rig| {
+        rig.end_server(1);
+        rig.wait(74_000);
+        rig.send(b"x");
+        rig.wait(74_000);
+        assert_eq!(rig.closed, None);
+        rig.wait(10_000);
+        assert_eq!((rig.closed, rig.logs[0].reason), (Some(false), "tunnel_idle"));
+    });
+}
+
+#[test]
+fn another_process_knows_that_a_write_to_the_server_failed() {
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::TCP, Peer::plain());
+    rig.call(|conn, io| conn.handle_server_write_error(io));
+    let parcel = rig.conn.export(&rig.node.snapshot).unwrap();
+    rig.conn = Connection::import(&rig.node.snapshot, &parcel).unwrap().0;
+    rig.end_server(1);
+    assert_eq!((rig.closed, rig.client_fin), (Some(true), false), "no end in order");
 }

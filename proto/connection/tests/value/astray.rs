@@ -306,7 +306,7 @@ fn no_answer_of_ours_takes_the_place_of_one_that_may_have_left() {
         let (mut pair, leg) = restore(&state, &config).unwrap();
         let (leg, sent) = (leg.unwrap().route.leg, pair.to_client.len());
         if in_doubt {
-            pair.conn.handle_server_write_error();
+            pair.call(|conn, io| conn.handle_server_write_error(io));
         }
         pair.call(|conn, io| conn.handle_server_end(io, leg));
         assert_eq!((pair.closed, pair.to_client.len() > sent), (closed, !in_doubt));

@@ -86,7 +86,7 @@ impl Worker {
         }
         client.connection.down().advance(moved);
         if moved > 0 {
-            self.call(now, kernel, key, |connection, io| connection.handle_flushed(io, moved));
+            self.call(now, kernel, key, |connection, io| connection.handle_flushed(io));
         }
         moved > 0
     }
@@ -113,7 +113,7 @@ impl Worker {
         }
         client.connection.up().advance(moved);
         if moved > 0 {
-            self.call(now, kernel, key, |connection, io| connection.handle_flushed(io, moved));
+            self.call(now, kernel, key, |connection, io| connection.handle_flushed(io));
         }
         moved > 0
     }

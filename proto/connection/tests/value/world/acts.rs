@@ -214,7 +214,7 @@ impl World<'_> {
             moved += count;
         }
         if moved > 0 {
-            self.call(|conn, io| conn.handle_flushed(io, moved));
+            self.call(|conn, io| conn.handle_flushed(io));
         }
         moved > 0
     }

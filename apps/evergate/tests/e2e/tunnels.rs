@@ -1,0 +1,110 @@
+//! Raw streams whose server goes away.
+
+use super::backend::pattern;
+use super::client::tcp;
+use super::node::{DEADLINE, Folder, Node, eventually, web};
+use super::pki::{certificate, client, https, issue, tls};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A node with a `tcp` listener `in` and a `tls` listener `secure` in front of this server.
+fn node(server: SocketAddr, pool: &str, more: &str) -> Node {
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let secure = https("").replace("protocol = \"https\"", "protocol = \"tls\"");
+    let secure = secure.replace("name = \"in\"", "name = \"secure\"");
+    let plain =
+        "[[listeners]]\nname = \"in\"\naddress = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"web\"\n";
+    Node::start_in(folder, &format!("{plain}{secure}{}{}{more}", certificate("site"), web(&[server], pool)))
+}
+
+/// Writes until that fails: into a stream that swallows everything it does not.
+fn hears_that_nobody_takes(mut stream: impl Write) -> bool {
+    let until = Instant::now() + DEADLINE;
+    let mut writes = || stream.write_all(&[b'x'; 16_384]).and_then(|()| stream.flush());
+    while writes().is_ok() {
+        if Instant::now() > until {
+            return false;
+        }
+    }
+    true
+}
+
+#[test]
+fn a_client_hears_of_it_when_nobody_takes_what_it_sends_into_a_tunnel() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let node = node(listener.local_addr().unwrap(), "", "");
+    let gone = |reset: bool| {
+        let (server, _) = listener.accept().unwrap();
+        if reset {
+            evergate_sys::reset_on_close(server.as_raw_fd());
+        }
+    };
+    for reset in [true, false] {
+        let mut client_side = tcp(node.address("in"));
+        client_side.write_all(b"hello").unwrap();
+        gone(reset);
+        assert!(hears_that_nobody_takes(client_side), "reset {reset}");
+        let mut client_side = tls(node.address("secure"), &Arc::new(client(None)), "site.example").stream;
+        client_side.write_all(b"hello").unwrap();
+        gone(reset);
+        assert!(hears_that_nobody_takes(client_side), "reset {reset}");
+    }
+}
+
+/// While the client uploads, the first to learn of a server's RST is a write; what is read then looks like an end in order.
+#[test]
+fn a_servers_reset_during_an_upload_is_a_reset_for_the_client() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let node = node(listener.local_addr().unwrap(), "", "");
+    let upload = |up: Box<dyn Write + Send>| {
+        let writer = std::thread::spawn(move || hears_that_nobody_takes(up));
+        let (mut server, _) = listener.accept().unwrap();
+        let mut piece = vec![0; 65_536];
+        (0..20).for_each(|_| assert!(server.read(&mut piece).unwrap() > 0));
+        evergate_sys::reset_on_close(server.as_raw_fd());
+        drop(server);
+        assert!(writer.join().unwrap());
+    };
+    for _ in 0..10 {
+        upload(Box::new(tcp(node.address("in"))));
+        upload(Box::new(tls(node.address("secure"), &Arc::new(client(None)), "site.example").stream));
+    }
+    eventually("all are gone", || (node.metric("evergate_connections") == 0).then_some(()));
+}
+
+#[test]
+fn the_place_of_a_server_that_has_ended_is_free_before_a_tunnel_counts_as_idle() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let timeouts = "[timeouts]\nkeep_alive_ms = 300\nrequest_head_ms = 300\n";
+    let node = node(listener.local_addr().unwrap(), "", timeouts);
+    let mut silent = tcp(node.address("in"));
+    silent.write_all(b"?").unwrap();
+    drop(listener.accept().unwrap());
+    assert_eq!(silent.read(&mut [0]).unwrap_or(0), 0);
+    eventually("the tunnel is over", || (node.metric("evergate_connections") == 0).then_some(()));
+}
+
+/// A client that does not read, and a server that breaks off when the node holds more than the kernel takes for the client.
+#[test]
+fn a_server_that_breaks_off_behind_a_full_pipe_is_no_end_in_order() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let node = node(listener.local_addr().unwrap(), "", "");
+    for size in [3_000_000, 4_500_000, 5_500_000, 6_500_000] {
+        let mut client_side: TcpStream = tcp(node.address("in"));
+        client_side.write_all(b"?").unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        server.write_all(&pattern(size)).unwrap();
+        eventually("the node has all of it", || {
+            (evergate_sys::unacknowledged(server.as_raw_fd()) == 0).then_some(())
+        });
+        evergate_sys::reset_on_close(server.as_raw_fd());
+        drop(server);
+        let mut all = Vec::new();
+        let ended = client_side.read_to_end(&mut all).map_err(|error| error.kind());
+        assert_eq!(ended.err(), Some(ErrorKind::ConnectionReset), "{size} bytes, {} came", all.len());
+    }
+}
