@@ -90,7 +90,7 @@ fn no_pool_no_server_no_luck() {
 fn a_redirect_to_https_always_names_a_site_and_a_path() {
     for (request, location) in [
         ("OPTIONS * HTTP/1.1\r\nHost: test.example\r\n\r\n", "https://test.example:8443/"),
-        ("GET /z HTTP/1.0\r\n\r\n", "https://127.0.0.1:8443/z"),
+        ("GET /z HTTP/1.0\r\n\r\n", "https://203.0.113.1:8443/z"),
     ] {
         let mut rig = plain(|snapshot| snapshot.listeners[1].redirect_to_https = Some(8443));
         rig.send(request.as_bytes());
