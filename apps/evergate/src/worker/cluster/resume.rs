@@ -586,6 +586,7 @@ mod tests {
     fn a_worker_that_asks_many_peers_shows_that_it_gets_on() {
         for (answers, heard) in [(1, 3000), (3, 3000), (usize::MAX, 0)] {
             let pulse = Pulse::default();
+            pulse.beat(); // it is at work
             let slow = Slow { pulse: &pulse, answers, asked: RefCell::default(), gap: Cell::new((0, 0, 0)) };
             let mut takes: Vec<Take> = (0..3000).map(|number| busy(number, number as u16 + 1)).collect();
             ask_all(&slow, &pulse, &mut takes);
