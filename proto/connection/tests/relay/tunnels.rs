@@ -278,7 +278,7 @@ fn a_tunnel_whose_server_has_ended_is_not_kept_as_long_as_one_that_is_quiet() {
         rig.wait(74_000);
         assert_eq!(rig.closed, None);
         rig.wait(10_000);
-        assert_eq!((rig.closed, &rig.logs[0].reason[..]), (Some(false), "tunnel_idle"));
+        assert_eq!((rig.closed, rig.logs[0].reason), (Some(false), "tunnel_idle"));
     });
 }
 
