@@ -56,7 +56,7 @@ pub(crate) struct ServerLeg {
     /// The worker connects for it, or has.
     connects: bool,
     /// Until when the request may wait for a server with room, while it waits.
-    queued_until: Option<Micros>,
+    pub(crate) queued_until: Option<Micros>,
     /// The server that the worker connects to, or has connected to.
     pub(crate) trying: Option<u32>,
     pub(crate) tried: Vec<u32>,
@@ -232,6 +232,17 @@ impl Connection {
         let Some(leg) = self.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
         leg.queued_until.get_or_insert(until);
         self.arm(Timer::Queue, now);
+    }
+
+    /// Whether the request waits in the worker's queue.
+    pub fn is_leg_queued(&self) -> bool {
+        self.leg.as_ref().is_some_and(|leg| leg.is_queued())
+    }
+
+    /// A leg that came in a parcel while it waited asks for a server again; until when it may wait stays as it was.
+    pub fn handle_leg_resumed(&mut self, io: &mut Io<'_>) {
+        self.dial(io);
+        self.finish_call(io);
     }
 
     /// The worker connects to this server; the time for connecting counts from here. After a failure another is chosen.

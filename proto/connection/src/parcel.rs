@@ -52,8 +52,8 @@ pub struct ParcelLeg {
     pub leg: u32,
     /// Pool, as an index of the snapshot.
     pub pool: u32,
-    /// Server, as an index of the pool.
-    pub server: u32,
+    /// Server, as an index of the pool. Nothing while the request waits for one: [`Connection::handle_leg_resumed`].
+    pub server: Option<u32>,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -115,11 +115,13 @@ enum Stage {
     Ended,
 }
 
-/// An open server leg.
+/// A server leg that is open, or waits in the worker's queue.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Leg {
     pool: String,
-    server: String,
+    /// Nothing while it waits.
+    server: Option<String>,
+    queued_until: u64,
     route: Route,
     hint: Hint,
     reuse: bool,
@@ -245,15 +247,20 @@ impl Connection {
     }
 
     fn export_leg(&self, leg: &ServerLeg, newest: &Snapshot, older: bool) -> Result<Leg, &'static str> {
-        if !leg.is_open() || !leg.stashed.is_empty() || leg.awaits_head || leg.restored {
+        let waits = leg.is_resting() && leg.is_queued() && !leg.decided;
+        if !(leg.is_open() || waits) || !leg.stashed.is_empty() || leg.awaits_head || leg.restored {
             return Err("connecting");
         }
         // Rules edit the response's head: until it has come they must be those that decided.
         if older && self.answering == Answering::Head {
             return Err("older_configuration");
         }
-        let (pool, server) =
-            names(&self.snapshot, leg.pool, leg.route.server).ok_or("older_configuration")?;
+        let (pool, server) = if waits {
+            (self.snapshot.pools.get(leg.pool as usize).map(|pool| pool.name.as_str()), None)
+        } else {
+            names(&self.snapshot, leg.pool, leg.route.server).unzip()
+        };
+        let pool = pool.ok_or("older_configuration")?;
         find(newest, pool, server).ok_or("older_configuration")?;
         let mut route = leg.route.clone();
         if older {
@@ -261,7 +268,8 @@ impl Connection {
         }
         Ok(Leg {
             pool: pool.to_owned(),
-            server: server.to_owned(),
+            server: server.map(str::to_owned),
+            queued_until: leg.queued_until.map_or(0, |until| until.0),
             route,
             hint: if older { Hint::Policy } else { leg.hint },
             reuse: leg.reuse,
@@ -317,8 +325,7 @@ impl Connection {
             _ => return Err(ParcelError::Inconsistent("TLS on a listener without it")),
         }
         let leg = parcel.leg.as_ref().map(|leg| import_leg(snapshot, leg)).transpose()?;
-        let resumed =
-            leg.as_ref().map(|leg| ParcelLeg { leg: leg.id, pool: leg.pool, server: leg.route.server });
+        let resumed = leg.as_ref().map(|leg| ParcelLeg { leg: leg.id, pool: leg.pool, server: leg.trying });
         connection.leg = leg.map(Box::new);
         connection.unpack(parcel)?;
         Ok((connection, resumed))
@@ -385,23 +392,31 @@ fn names(snapshot: &Snapshot, pool: u32, server: u32) -> Option<(&str, &str)> {
     Some((&pool.name, &pool.servers.get(server as usize)?.name))
 }
 
-fn find(snapshot: &Snapshot, pool: &str, server: &str) -> Option<(u32, u32)> {
+/// The pool, and the server if one is named.
+fn find(snapshot: &Snapshot, pool: &str, server: Option<&str>) -> Option<(u32, Option<u32>)> {
     let index = snapshot.pools.iter().position(|known| known.name == pool)?;
+    let Some(server) = server else { return Some((index as u32, None)) };
     let server = snapshot.pools[index].servers.iter().position(|known| known.name == server)?;
-    Some((index as u32, server as u32))
+    Some((index as u32, Some(server as u32)))
 }
 
 fn import_leg(snapshot: &Snapshot, parcel: &Leg) -> Result<ServerLeg, ParcelError> {
-    let (pool, server) = find(snapshot, &parcel.pool, &parcel.server)
-        .ok_or_else(|| ParcelError::Missing(format!("server {}/{}", parcel.pool, parcel.server)))?;
+    let name = parcel.server.as_deref();
+    let (pool, server) = find(snapshot, &parcel.pool, name).ok_or_else(|| {
+        ParcelError::Missing(format!("server {}/{}", parcel.pool, name.unwrap_or_default()))
+    })?;
     let mut route = parcel.route.clone();
-    (route.pool, route.server, route.generation) = (pool, server, snapshot.generation);
+    (route.pool, route.server, route.generation) = (pool, server.unwrap_or(u32::MAX), snapshot.generation);
     route.rules.retain(|rule| (*rule as usize) < snapshot.rules.len());
     let mut leg = ServerLeg::new(route, parcel.hint, parcel.idempotent);
-    leg.state = LegState::Open;
-    leg.decided = true;
+    if server.is_some() {
+        leg.state = LegState::Open;
+        leg.decided = true;
+    } else {
+        leg.queued_until = Some(Micros(parcel.queued_until));
+    }
     leg.reuse = parcel.reuse;
-    leg.trying = Some(server);
+    leg.trying = server;
     leg.tried = parcel.tried.clone();
     leg.sent = parcel.sent.clone();
     leg.head_bytes = parcel.head_bytes;

@@ -291,7 +291,7 @@ impl Worker {
 
     /// Requests that waited may go where there is room now, those of other workers too.
     pub(super) fn serve_waiting(&mut self, generation: u64) {
-        if self.shared.waiting.load(Ordering::Relaxed) == 0 {
+        if self.shared.waiting.load(Ordering::Relaxed) == 0 || self.is_sweeping() {
             return;
         }
         let Some(index) = self.current_of(generation) else { return };

@@ -152,7 +152,7 @@ impl Worker {
         self.successor = Some(Box::new(Successor {
             link,
             progress,
-            turn: self.clients.keys(),
+            turn: self.waiting_last(),
             look_at: self.now,
             swept: false,
             waiting: BTreeMap::new(),
@@ -163,6 +163,21 @@ impl Worker {
             broken: false,
             told: false,
         }));
+    }
+
+    /// The connections in the order in which they are popped: those that wait for a server when the others have gone, whose
+    /// room there they must not get.
+    fn waiting_last(&self) -> Vec<Key> {
+        let mut keys = self.clients.keys();
+        keys.sort_by_key(|key| {
+            self.clients.get(*key).is_none_or(|client| !client.connection.is_leg_queued())
+        });
+        keys
+    }
+
+    /// Whether the first look is not over: the room of what has only gone to the new process is none.
+    pub(super) fn is_sweeping(&self) -> bool {
+        self.successor.as_ref().is_some_and(|successor| !successor.swept && !successor.broken)
     }
 
     /// The stream takes more, or its other end is closed; the rest of the turn looks at it.
@@ -276,7 +291,8 @@ impl Worker {
             Err(reason) => return Some(Err(reason)),
         };
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get(upstream));
-        if client.connection.leg_id().is_some() != upstream.is_some() {
+        let has_server = client.connection.leg_id().is_some() && !client.connection.is_leg_queued();
+        if has_server != upstream.is_some() {
             return Some(Err("no_server_socket"));
         }
         let packed = descriptors(client, upstream);
@@ -292,6 +308,9 @@ impl Worker {
         let _ = self.epoll.remove(client.fd());
         if let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get(upstream)) {
             let _ = self.epoll.remove(upstream.fd());
+        }
+        if client.connection.is_leg_queued() {
+            self.stop_waiting(key);
         }
         self.forget(key);
     }
@@ -390,7 +409,7 @@ impl Worker {
         let mut descriptors = descriptors.into_iter();
         let socket = descriptors.next().ok_or_else(missing)?;
         let server = cargo.has(HAS_SERVER).then(|| descriptors.next().ok_or_else(missing)).transpose()?;
-        if leg.is_some() != server.is_some() {
+        if leg.is_some_and(|leg| leg.server.is_some()) != server.is_some() {
             return Err("a server leg without its socket".to_owned());
         }
         let mut pipes = Pipes::default();
@@ -420,8 +439,13 @@ impl Worker {
             self.forget(key);
             return Err("epoll does not take its socket".to_owned());
         }
+        let waits = leg.is_some() && server.is_none();
         if let Some((server, leg)) = server.zip(leg) {
             self.adopt_server(key, server, leg, cargo);
+        }
+        if waits {
+            self.with(key, |connection, io| connection.handle_leg_resumed(io));
+            self.perform(key);
         }
         self.count_buffered(key);
         self.pump(key);
@@ -438,9 +462,10 @@ impl Worker {
     fn adopt_server(&mut self, key: Key, socket: OwnedFd, leg: ParcelLeg, cargo: Cargo) {
         let pools = &self.current[self.current.len() - 1].generation.pools;
         let pool = pools.get(leg.pool as usize);
-        let known = pool
-            .and_then(|pool| Some((pool.servers.get(leg.server as usize)?.clone(), pool.tls_fingerprint)));
-        let Some((server, tls_fingerprint)) = known else {
+        let known = pool.zip(leg.server).and_then(|(pool, index)| {
+            Some((pool.servers.get(index as usize)?.clone(), index, pool.tls_fingerprint))
+        });
+        let Some((server, index, tls_fingerprint)) = known else {
             return self.forget(key); // the snapshot has it, so this does not happen
         };
         let is_todays = server.way(tls_fingerprint) == cargo.way;
@@ -449,7 +474,7 @@ impl Worker {
         let upstream = Upstream {
             socket,
             server,
-            index: leg.server,
+            index,
             owner: Some((key, leg.leg)),
             used_since: Micros(cargo.used_since),
             answered_at: (cargo.answered_at > 0).then_some(Micros(cargo.answered_at)),

@@ -354,7 +354,7 @@ impl Worker {
         while !self.is_done() {
             let wait = if self.again.is_empty() { self.wheel.wait_ms(self.now) } else { 0 };
             // Room at a server may be made by another worker, which says nothing.
-            let queued = self.counters.queued.get() > 0;
+            let queued = self.counters.queued.get() > 0 && !self.is_sweeping();
             let wait = if queued { wait.min(QUEUE_LOOK_MS) } else { wait };
             let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms(self.now)));
             let wait = self.successor.as_ref().map_or(wait, |successor| wait.min(successor.wait_ms()));

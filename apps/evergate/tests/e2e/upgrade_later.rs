@@ -145,3 +145,30 @@ fn what_an_operator_says_while_the_new_process_starts_holds_there() {
         assert_eq!(get(node.address("in"), "/x").text(), "two");
     }
 }
+
+/// They wait in the new process for the room of the one that went there with them.
+#[test]
+fn requests_that_wait_for_a_server_go_along_and_its_bound_holds() {
+    let backend = Backend::new("one");
+    let server =
+        format!("servers = [{{ name = \"s0\", address = \"{}\", connections_max = 1 }}]", backend.address());
+    let config = plain(&[backend.address()], "", "queue_timeout_ms = 20000");
+    let servers = config.lines().find(|line| line.starts_with("servers = ")).unwrap().to_owned();
+    let node = Node::start(&format!("[node]\nworkers = 1\n{}", config.replace(&servers, &server)));
+    let mut held: Vec<_> = (0..4).map(|_| connect(node.address("in"))).collect();
+    for (index, wire) in held.iter_mut().enumerate() {
+        wire.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let queued = index as u64;
+        eventually("it waits", || {
+            (node.metric("evergate_requests_queued") == queued && backend.requests() == 1).then_some(())
+        });
+    }
+    let upgraded = node.upgrade();
+    assert_eq!((upgraded.passed, upgraded.waiting.len()), (4, 0), "{upgraded:?}");
+    eventually("they wait here", || (node.metric("evergate_requests_queued") == 3).then_some(()));
+    assert_eq!(backend.requests(), 1);
+    backend.open_gate();
+    for mut wire in held {
+        assert_eq!(wire.response().unwrap().text(), "one");
+    }
+}

@@ -44,6 +44,10 @@ impl Parcel {
         {
             return wrong("count of the access log");
         }
+        let waits = self.leg.as_ref().is_some_and(|leg| leg.server.is_none());
+        if waits && !matches!(self.answering, Stage::Head | Stage::Tunnel) {
+            return wrong("response before the server");
+        }
         self.leg.as_ref().map_or(Ok(()), |leg| leg.check(self.next_leg))
     }
 
@@ -72,6 +76,14 @@ impl Leg {
         }
         if [self.in_pos, self.out_pos, self.body_bytes].iter().any(|count| *count > POSITION_MAX) {
             return wrong("position in the server's stream");
+        }
+        let untouched = (self.in_pos, self.out_pos) == (0, 0)
+            && self.raw.is_empty()
+            && self.held.is_empty()
+            && self.records.is_none()
+            && !(self.answered || self.written || self.ended || self.up_ended);
+        if self.server.is_none() && !(untouched && self.queued_until <= POSITION_MAX) {
+            return wrong("what came before the server");
         }
         Ok(())
     }

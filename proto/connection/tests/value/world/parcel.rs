@@ -21,7 +21,7 @@ impl World<'_> {
         };
         let (connection, leg) = Connection::import(&snapshot, &bytes).expect("a parcel is unpacked");
         let expected = self.conn.leg_id().zip(self.conn.leg_server());
-        let expected = expected.map(|(leg, (pool, server))| ParcelLeg { leg, pool, server });
+        let expected = expected.map(|(leg, (pool, server))| ParcelLeg { leg, pool, server: Some(server) });
         assert_eq!(leg, expected);
         assert!(connection.export(&snapshot).as_ref() == Ok(&bytes), "another parcel of the same connection");
         for end in (0..bytes.len()).step_by(bytes.len() / 16 + 1) {
