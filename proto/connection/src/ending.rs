@@ -328,5 +328,8 @@ impl Connection {
             self.note_client_point();
         }
         self.release_acknowledgements(io);
+        if self.timer == Timer::WriteStall && !self.closed {
+            self.note_taken(io.now); // what a peer has acknowledged may have been the last
+        }
     }
 }

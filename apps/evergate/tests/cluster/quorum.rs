@@ -104,6 +104,34 @@ fn one_of_two_goes_on_with_a_witness_and_stops_without() {
     settled(&nodes);
 }
 
+/// Nothing shows while all agree, and then it could not promise anything to the other one.
+#[test]
+fn one_of_three_goes_on_beside_one_that_has_lost_its_witness() {
+    if !privileged() {
+        return;
+    }
+    let (world, mut nodes, _config, _ends) = prepare(3, "backups = 2");
+    let mut line = Line::open(&world).unwrap();
+    line.goes_on("three nodes");
+    let dying = carrier(&mut nodes);
+    let (well, ailing) = (nodes[0].number, nodes[1].number);
+    let rule =
+        format!("ip saddr {} ip daddr {} icmp type echo-request counter drop", outside(ailing), outside(254));
+    world.filter(&format!(
+        "table inet quorum {{\nchain input {{ type filter hook input priority 0; {rule}; }}\n}}\n"
+    ));
+    nodes[0].eventually("hears of it", |status| {
+        status.nodes.iter().any(|node| node.number == ailing && node.witnessed == Some(false))
+    });
+    assert!(world.counted() > 0);
+    plug(&world, dying.number, &["in", "out"], "down"); // without a word
+    line.goes_on("the one that is well");
+    let status = nodes[0].eventually("serves", |status| status.standing == "active");
+    assert!(
+        status.view.is_some_and(|view| view.members.contains(&well) && !view.members.contains(&dying.number))
+    );
+}
+
 #[test]
 fn one_of_two_stops_by_majority() {
     if !privileged() {
