@@ -123,7 +123,7 @@ pub(super) static SERVER: Section = Section {
             "address",
             Kind::Text,
             "\"127.0.0.1:8080\"",
-            "IP address or host name, and port. Names are resolved when the file is loaded and at reload.",
+            "IP address or host name, and port. Names are resolved when the file is loaded and at reload. The first address is used; a reload stays with it while the name has it.",
         ),
         with_default(
             "weight",
