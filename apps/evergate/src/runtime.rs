@@ -67,15 +67,15 @@ impl ServerRuntime {
         crate::assemble::fnv(said.bytes())
     }
 
-    /// A server of this name that the configuration has no more, or has otherwise: it is in no pool.
-    pub fn of_before(&self) -> ServerRuntime {
+    /// A server of which nothing is known yet: up, with one share of the load and no bound.
+    pub fn new(id: u64, name: &str) -> ServerRuntime {
         ServerRuntime {
-            id: 0,
-            name: self.name.clone(),
+            id,
+            name: name.to_owned(),
             host: String::new(),
-            addresses: self.addresses.clone(),
-            name_hash: self.name_hash,
-            weight: AtomicU32::new(0),
+            addresses: Vec::new(),
+            name_hash: id,
+            weight: AtomicU32::new(1),
             connections_max: AtomicU32::new(0),
             healthy: AtomicBool::new(true),
             losses: AtomicU64::new(0),
@@ -85,6 +85,16 @@ impl ServerRuntime {
             measured_at: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
+        }
+    }
+
+    /// A server of this name that the configuration has no more, or has otherwise: it is in no pool.
+    pub fn of_before(&self) -> ServerRuntime {
+        ServerRuntime {
+            addresses: self.addresses.clone(),
+            name_hash: self.name_hash,
+            weight: AtomicU32::new(0),
+            ..ServerRuntime::new(0, &self.name)
         }
     }
 
@@ -279,23 +289,7 @@ mod tests {
     use super::*;
 
     fn server() -> ServerRuntime {
-        ServerRuntime {
-            id: 1,
-            name: "one".to_owned(),
-            host: String::new(),
-            addresses: Vec::new(),
-            name_hash: 1,
-            weight: AtomicU32::new(1),
-            connections_max: AtomicU32::new(0),
-            healthy: AtomicBool::new(true),
-            losses: AtomicU64::new(0),
-            draining: AtomicBool::new(false),
-            outstanding: AtomicU32::new(0),
-            response_us: AtomicU32::new(0),
-            measured_at: AtomicU64::new(0),
-            requests: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-        }
+        ServerRuntime::new(1, "one")
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::runtime::{Generation, PoolRuntime, ServerRuntime};
 use crate::sessions::{Recipe, Sessions};
 use evergate_balance::Policy;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 pub(super) fn pool_runtime(
     pool: &PoolConfig,
@@ -87,20 +87,12 @@ fn server_runtime(
     let draining = known.is_some_and(|known| known.draining.load(Ordering::Relaxed));
     keep.next_server += 1;
     Arc::new(ServerRuntime {
-        id: keep.next_server,
-        name: server.name.clone(),
         host: server.host.clone(),
         addresses: server.addresses.clone(),
         name_hash: stable_hash(&[&pool.name, &server.name]),
         weight: AtomicU32::new(server.weight),
         connections_max: AtomicU32::new(max),
-        healthy: AtomicBool::new(true),
-        losses: AtomicU64::new(0),
         draining: AtomicBool::new(draining),
-        outstanding: AtomicU32::new(0),
-        response_us: AtomicU32::new(0),
-        measured_at: AtomicU64::new(0),
-        requests: AtomicU64::new(0),
-        failures: AtomicU64::new(0),
+        ..ServerRuntime::new(keep.next_server, &server.name)
     })
 }

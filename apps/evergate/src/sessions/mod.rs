@@ -194,26 +194,9 @@ mod tests {
     use super::*;
     use evergate_balance::{NodeCost, Policy, Renewal, Scope, Settings};
     use std::net::Ipv4Addr;
-    use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
     fn server(id: u64) -> Arc<ServerRuntime> {
-        Arc::new(ServerRuntime {
-            id,
-            name: format!("s{id}"),
-            host: String::new(),
-            addresses: Vec::new(),
-            name_hash: id,
-            weight: AtomicU32::new(1),
-            connections_max: AtomicU32::new(0),
-            healthy: AtomicBool::new(true),
-            losses: AtomicU64::new(0),
-            draining: AtomicBool::new(false),
-            outstanding: AtomicU32::new(0),
-            response_us: AtomicU32::new(0),
-            measured_at: AtomicU64::new(0),
-            requests: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-        })
+        Arc::new(ServerRuntime::new(id, &format!("s{id}")))
     }
 
     fn recipe(policy: SessionPolicy, servers: &[Arc<ServerRuntime>]) -> Recipe {

@@ -236,7 +236,7 @@ fn a_better_service_class_leaves_the_queue_first_and_is_let_into_a_full_one() {
     let backend = Backend::new("one");
     let pool = "queue_max = 2\nqueue_classes = [\"gold\", \"silver\"]";
     let config = plain(&[backend.address()], "", pool).replace("\" }", "\", connections_max = 1 }")
-        + "[node]\nworkers = 1\n" // each worker has its own queue
+        + "[node]\nworkers = 1\n" // queue_max is each worker's
         + "[[rules]]\nname = \"gold\"\nwhen = 'path == \"/gold\"'\nclass = \"gold\"\n"
         + "[[rules]]\nname = \"silver\"\nwhen = 'path == \"/silver\"'\nclass = \"silver\"\n";
     let node = Node::start(&config);
