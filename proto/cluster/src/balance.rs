@@ -2,7 +2,7 @@
 //!
 //! Every owner decides for its own buckets, from what all members say in their heartbeats; nobody leads. The pace is
 //! bounded, and a node gives away only what still leaves it the more loaded one, so that nothing swings back.
-//! This module does not know what load is: the shells report it in one unit.
+//! What a bucket weighs is [`crate::load`]'s business.
 
 use evergate_base::Micros;
 
@@ -17,12 +17,6 @@ impl Node {
         self.drained_told = false;
         self.balance_at = self.now;
         self.due = true;
-    }
-
-    /// Load of the buckets owned here; an idle bucket counts 1, so that idle ones are spread too.
-    pub(crate) fn own_load(&self) -> u64 {
-        let owned = self.offices.iter().filter(|office| office.owner == Some(self.me.id));
-        owned.fold(0, |sum, office| sum.saturating_add(office.load).saturating_add(1))
     }
 
     /// Sums the load up, for the heartbeats: several times between two looks at it.
@@ -42,6 +36,9 @@ impl Node {
         let steady = self.steady();
         let mut room = Room::of(self);
         let interval = self.config.timing.balance;
+        if now.since(self.smoothed_at) >= interval {
+            self.smooth_loads();
+        }
         // What was given away shows in the others' loads only a while later.
         if self.draining || now >= self.even_at {
             self.even_at = now + interval;
@@ -168,8 +165,7 @@ impl Node {
             }
             while room.moves > 0 && mine > my_share.saturating_add(tolerance) && *load < fair {
                 let gap = (mine - my_share).min(fair - *load);
-                let Some((bucket, moved)) = self.give(*id, gap, room) else { break };
-                let _ = bucket;
+                let Some(moved) = self.give(*id, gap, room) else { break };
                 mine = mine.saturating_sub(moved);
                 *load = load.saturating_add(moved);
             }
@@ -178,16 +174,17 @@ impl Node {
 
     /// Gives one bucket of at most `gap` load to a member: moves it if the member is in sync, else begins to mirror it
     /// there. The heaviest that fits goes first; a draining node gives whatever it has.
-    fn give(&mut self, to: NodeId, gap: u64, room: &mut Room) -> Option<(Bucket, u64)> {
+    fn give(&mut self, to: NodeId, gap: u64, room: &mut Room) -> Option<u64> {
         let me = self.me.id;
         let draining = self.draining;
+        let assumed = self.assumed_work();
         let free = |office: &crate::bucket::Office| {
             office.owner == Some(me)
                 && office.freezing.is_none()
                 && office.adding.is_empty()
                 && office.dropping.is_empty()
                 && (draining || office.destined.is_none_or(|id| id == to))
-                && (draining || office.load < gap)
+                && (draining || office.weight(assumed) <= gap)
         };
         let ready = |office: &crate::bucket::Office| free(office) && office.backups.contains(to);
         let mirrorable = |office: &crate::bucket::Office| {
@@ -196,7 +193,7 @@ impl Node {
         let heaviest = |fits: &dyn Fn(&crate::bucket::Office) -> bool| {
             let offices = (0u16..).zip(&self.offices).filter(|(_, office)| fits(office));
             offices
-                .max_by_key(|(bucket, office)| (office.load, std::cmp::Reverse(*bucket)))
+                .max_by_key(|(bucket, office)| (office.weight(assumed), std::cmp::Reverse(*bucket)))
                 .map(|(bucket, _)| bucket)
         };
         let (bucket, moves) = match heaviest(&ready) {
@@ -206,7 +203,7 @@ impl Node {
         };
         let office = self.offices.get_mut(usize::from(bucket))?;
         office.destined = Some(to);
-        let load = office.load.saturating_add(1);
+        let load = office.weight(assumed);
         if moves {
             room.moves -= 1;
             self.begin_move(Bucket(bucket), to);
@@ -215,7 +212,7 @@ impl Node {
             office.list(to);
             self.touch(Bucket(bucket));
         }
-        Some((Bucket(bucket), load))
+        Some(load)
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use evergate_base::Micros;
 
+use crate::load::Load;
 use crate::message::{Assignment, Body, Change, Claim, Header, Holds, OPS_MAX, Op};
 use crate::{
     BUCKETS, Begin, Bucket, Freeze, Generation, MemberSet, Node, NodeId, Rejected, Role, Term, ViewId,
@@ -58,8 +59,8 @@ pub(crate) struct Office {
     unaware: MemberSet,
     /// What was fed in a term of a view that is not installed here yet: mirror channels may be faster than its commit.
     early: Option<Stored>,
-    /// Load, as the shell told.
-    pub(crate) load: u64,
+    /// As the owner: the work that it makes.
+    pub(crate) load: Load,
     /// As the owner: mirrored to one more backup only to move there.
     pub(crate) destined: Option<NodeId>,
 }
@@ -70,13 +71,14 @@ struct Handing {
     index: u64,
     in_sync: MemberSet,
     listed: MemberSet,
+    work: Option<u64>,
 }
 
 impl Office {
-    /// Drops everything but the load. Returns whether there was anything.
+    /// Drops everything. Returns whether there was anything.
     pub(crate) fn forget(&mut self) -> bool {
         let had = self.owner.is_some();
-        *self = Office { load: self.load, ..Office::default() };
+        *self = Office::default();
         had
     }
 
@@ -140,7 +142,7 @@ impl Office {
             backups: if owner { to.in_sync } else { MemberSet::EMPTY },
             listed: if owner { to.listed } else { MemberSet::EMPTY },
             early: self.early.filter(|early| early.term.view > view),
-            load: self.load,
+            load: if owner && owned { self.load } else { Load::default() },
             ..Office::default()
         };
     }
@@ -247,13 +249,6 @@ impl Node {
         office.stored = Stored { term, index };
     }
 
-    /// The load of a bucket that this node owns, in any unit that all nodes share.
-    pub fn set_load(&mut self, bucket: Bucket, load: u64) {
-        if let Some(office) = self.offices.get_mut(usize::from(bucket.0)) {
-            office.load = load;
-        }
-    }
-
     /// As the owner: `backup` has acknowledged everything up to `index`, and from here on every commit waits for it.
     pub fn handle_caught_up(&mut self, now: Micros, bucket: Bucket, term: Term, backup: NodeId, index: u64) {
         self.note_now(now);
@@ -293,7 +288,8 @@ impl Node {
         }
         let (in_sync, listed) = (office.backups.with(me), office.listed.with(me));
         office.stored = Stored { term: Term { view, moves: office.moves }, index };
-        office.handing = Some(Handing { to, index, in_sync, listed });
+        let work = std::mem::take(&mut office.load).rate();
+        office.handing = Some(Handing { to, index, in_sync, listed, work });
         office.freezing = None;
         office.owner = Some(to);
         office.in_sync = true;
@@ -424,7 +420,7 @@ impl Node {
                 self.touch(op.bucket);
                 Ok(Some(Change::Added))
             }
-            Change::Move { generation, index, in_sync, listed } => {
+            Change::Move { generation, index, in_sync, listed, work } => {
                 let fed = office.stored.term.view == self.view && office.stored.index >= index;
                 if office.owner == Some(me) && known == op.moves {
                     return Ok(Some(Change::Own));
@@ -436,6 +432,7 @@ impl Node {
                 office.moves = op.moves;
                 office.owner = Some(me);
                 office.begin = Some(Begin::HandOver);
+                office.load = work.map_or(Load::default(), Load::carried);
                 office.stored.term = term;
                 office.backups = in_sync.without(me);
                 office.listed = listed.union(in_sync).without(me);
@@ -564,8 +561,8 @@ impl Office {
         for to in self.dropping.iter() {
             queue.push((to, Op { bucket, moves, change: Change::Drop }));
         }
-        if let Some(Handing { to, index, in_sync, listed }) = self.handing {
-            let change = Change::Move { generation, index, in_sync, listed };
+        if let Some(Handing { to, index, in_sync, listed, work }) = self.handing {
+            let change = Change::Move { generation, index, in_sync, listed, work };
             queue.push((to, Op { bucket, moves: moves + 1, change }));
         }
     }

@@ -35,6 +35,7 @@ mod identity;
 mod invariants;
 mod key;
 mod lease;
+mod load;
 mod membership;
 mod message;
 mod node;
@@ -52,6 +53,7 @@ pub use identity::{
     ViewId,
 };
 pub use key::{KEYS_MAX, KeyError, KeyId, Keyring, TAG_BYTES};
+pub use load::IDLE;
 pub use message::{
     Announced, Assignment, Body, CALM_AT, Change, Claim, Commit, DATAGRAM_BYTES_MAX, DecodeError, Header,
     Heartbeat, Held, Holds, Message, OPS_MAX, Op, Prepare, Promise, VERSION, is_calm,

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Version of the wire form.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 
 /// Where in a datagram the byte is that is not zero when it may wait until its receiver's next turn: see [`Header::calm`].
 pub const CALM_AT: u32 = 2;
@@ -125,7 +125,7 @@ pub struct Heartbeat {
     pub closed_from: Incarnation,
     /// ..to this one are closed for good; zero for none.
     pub closed_to: Incarnation,
-    /// Load of the buckets that the sender owns, in the unit that the shells report.
+    /// Load of the buckets that the sender owns: see [`Node::own_load`](crate::Node::own_load).
     pub load: u64,
     /// The sender's share of the load relative to others.
     pub weight: u16,
@@ -263,6 +263,8 @@ pub enum Change {
         in_sync: MemberSet,
         /// All backups, the receiver included.
         listed: MemberSet,
+        /// The work that it makes, in microseconds a second, as far as that is known.
+        work: Option<u64>,
     },
     /// New owner to everyone: it is mine.
     Own,

@@ -93,6 +93,8 @@ pub struct Node {
     /// Load of the own buckets, and when it was summed up.
     pub(crate) load: u64,
     pub(crate) load_at: Option<Micros>,
+    /// When their work was averaged last.
+    pub(crate) smoothed_at: Micros,
     /// Buckets with outstanding operations, and those of them that have not been sent yet.
     pub(crate) busy: BTreeSet<u16>,
     pub(crate) urgent: BTreeSet<u16>,
@@ -173,6 +175,7 @@ impl Node {
             drained_told: false,
             load: 0,
             load_at: None,
+            smoothed_at: now,
             busy: BTreeSet::new(),
             urgent: BTreeSet::new(),
             ops_at: now,

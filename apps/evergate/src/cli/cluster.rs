@@ -48,7 +48,8 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
         }
         text += &listed("rejected:", status.rejected.iter());
         text += &listed("gate:", status.gate.iter());
-        let mut nodes = Table::new(&["NODE", "MEMBER", "WITNESS", "INSIDE", "HEARD", "OUTSIDE", "HEARD"]);
+        let mut nodes =
+            Table::new(&["NODE", "MEMBER", "WITNESS", "LOAD", "INSIDE", "HEARD", "OUTSIDE", "HEARD"]);
         for node in &status.nodes {
             let own = node.number == status.node;
             let heard = |ms| if own { "this node".to_owned() } else { ago(ms) };
@@ -56,6 +57,7 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
                 node.number.to_string(),
                 if node.member { "yes" } else { "no" }.to_owned(),
                 node.witnessed.map_or("-", |witnessed| if witnessed { "yes" } else { "no" }).to_owned(),
+                node.load.map_or_else(|| "-".to_owned(), |load| load.to_string()),
                 node.inside.clone(),
                 heard(node.heard_inside_ms),
                 node.outside.clone(),

@@ -336,6 +336,9 @@ impl Agent {
                     ));
                 }
             }
+            Report::Worked(work) => {
+                work.into_iter().for_each(|(bucket, work)| self.node.handle_work(bucket, work));
+            }
             Report::Resumed(part) => {
                 let done = state.rounds.resumed(now, &part, &mut state.counts);
                 if !state.rounds.is_running() && self.node.standing() == Standing::Active {

@@ -35,6 +35,7 @@ pub use secrets::fresh_key;
 
 use mailbox::Mailbox;
 
+use evergate_base::Micros;
 use evergate_cluster::{Bucket, Freeze, Incarnation, NodeId};
 use evergate_mirror::{Frame, LegFacts, Office};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -170,6 +171,8 @@ pub enum Report {
     },
     /// A take-over round is finished in this worker.
     Resumed(Resumed),
+    /// What connections of these buckets have cost since the last time.
+    Worked(Vec<(Bucket, Micros)>),
     /// The bucket is frozen: nothing of it moves here any more, and its next owner has everything.
     Frozen {
         /// The bucket.

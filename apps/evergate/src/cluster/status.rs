@@ -87,6 +87,10 @@ pub struct NodeStatus {
     /// Whether a witness vouches for it, as it says; null with mode `majority`, and while it is not heard.
     #[serde(default)]
     pub witnessed: Option<bool>,
+    /// What its buckets weigh when load is evened: 1,000 each, and the microseconds of work that they make in a second; null while
+    /// it is not heard.
+    #[serde(default)]
+    pub load: Option<u64>,
 }
 
 /// Buckets by what they are to this node.

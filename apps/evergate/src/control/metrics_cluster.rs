@@ -70,6 +70,15 @@ fn members(out: &mut Exposition, status: &ClusterStatus) {
     for node in &status.nodes {
         member.sample(&[("node", &node.number.to_string())], u8::from(node.member));
     }
+    let mut load = out.gauge(
+        "evergate_cluster_load",
+        "What a node's buckets weigh: 1000 each, and the microseconds of work that they make in a second.",
+    );
+    for node in &status.nodes {
+        if let Some(weight) = node.load {
+            load.sample(&[("node", &node.number.to_string())], weight);
+        }
+    }
     let mut heard = out.gauge("evergate_cluster_heard_seconds", "How long ago a node was heard, by network.");
     for node in &status.nodes {
         for (network, ms) in [("inside", node.heard_inside_ms), ("outside", node.heard_outside_ms)] {

@@ -453,6 +453,7 @@ impl Worker {
         self.listen_again();
         self.serve_all_waiting();
         self.counters.cpu_ns.set(evergate_sys::thread_cpu_ns());
+        self.report_work();
         // A generation goes when no connection holds its snapshot any more; in a cluster the last ones stay, for connections of
         // other nodes whose requests began under them.
         let kept = if self.cluster.is_some() { GENERATIONS_KEPT } else { 1 };

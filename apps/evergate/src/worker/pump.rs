@@ -19,12 +19,19 @@ const SPARE_PIPES: usize = 64;
 
 impl Worker {
     pub(super) fn pump(&mut self, key: Key) {
-        if self.cluster.is_some() {
-            if self.is_frozen(key) {
-                return;
-            }
-            self.note_peers(key);
+        if self.cluster.is_none() {
+            return self.go_round(key);
         }
+        if self.is_frozen(key) {
+            return;
+        }
+        let before = self.before_turn(key);
+        self.note_peers(key);
+        self.go_round(key);
+        self.note_turn(before);
+    }
+
+    fn go_round(&mut self, key: Key) {
         for _ in 0..ROUNDS {
             let mut moved = self.flush_down(key);
             moved |= self.flush_up(key);

@@ -18,6 +18,7 @@ mod fresh;
 mod host;
 mod hostile;
 mod line;
+mod loads;
 mod matrix;
 mod orders;
 mod phases;

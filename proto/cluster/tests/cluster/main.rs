@@ -5,6 +5,7 @@
 mod ailing;
 mod calm;
 mod checker;
+mod loads;
 mod model;
 mod random;
 mod replica;

@@ -24,6 +24,7 @@ enum Happening {
     Feed { from: usize, to: usize, process: u64, feed: Feed },
     Timer { node: usize, process: u64, at: u64 },
     Traffic,
+    Work,
     Witness,
     Asked { node: usize, process: u64, clock: Micros },
 }
@@ -79,6 +80,9 @@ pub(crate) struct World {
     pub(crate) handovers: u64,
     pub(crate) emitted: u64,
     pub(crate) traffic: bool,
+    /// What each bucket costs its owner, in microseconds a second, and by how much one second differs from it.
+    pub(crate) work: Vec<u64>,
+    pub(crate) work_varies_percent: u64,
     template: Config,
     started: u64,
     steps_at: u64,
@@ -105,6 +109,8 @@ impl World {
             handovers: 0,
             emitted: 0,
             traffic: true,
+            work: Vec::new(),
+            work_varies_percent: 50,
             template,
             started: 0,
             steps_at: 0,
@@ -134,6 +140,7 @@ impl World {
         }
         world.push(world.now + 100, Happening::Traffic);
         world.push(world.now + 100, Happening::Witness);
+        world.push(world.now + 100, Happening::Work);
         world
     }
 
@@ -318,6 +325,20 @@ impl World {
                 }
                 let gap = self.template.timing.heartbeat.0;
                 self.push(self.now + gap, Happening::Traffic);
+            }
+            Happening::Work => {
+                let gap = self.template.timing.balance.0;
+                for (bucket, cost) in (0..).map(Bucket).zip(self.work.clone()) {
+                    for id in 0..self.hosts.len() {
+                        let varies = cost * self.work_varies_percent / 100;
+                        let work = (cost - varies + self.random.below(2 * varies + 1)) * gap / 1_000_000;
+                        let host = &mut self.hosts[id];
+                        if host.up && !host.paused {
+                            host.node.handle_work(bucket, Micros(work));
+                        }
+                    }
+                }
+                self.push(self.now + gap, Happening::Work);
             }
             Happening::Witness => {
                 for id in 0..self.hosts.len() {

@@ -87,7 +87,7 @@ impl Worker {
         self.obey();
         let Some(cluster) = &mut self.cluster else { return };
         let Some(Some(incoming)) = cluster.incoming.get_mut(index) else { return };
-        let knew = incoming.from;
+        let (knew, frames) = (incoming.from, incoming.frames);
         let ended = incoming.channel.receive();
         if incoming.channel.has_more {
             // After all else that is due in this turn.
@@ -96,6 +96,7 @@ impl Worker {
         let (mut complete, mut news) = (Vec::new(), Vec::new());
         let result = incoming.take_in(&mut cluster.holder, &cluster.layout, &mut complete, &mut news);
         let result = result.and_then(|()| Ok(ended?));
+        cluster.work.note_frames(incoming.frames - frames);
         let (speaker, worker) = (incoming.announced.speaker(), incoming.worker);
         if knew.is_none() && incoming.from.is_some() {
             // What an earlier channel of the same worker still brings is older than what this one begins with. Of an earlier

@@ -11,7 +11,8 @@
 //! - [`awake`]: ... and go on;
 //! - [`knocks`]: clients of those that speak before their turn;
 //! - [`sessions`]: TLS 1.2 sessions that clients resume by their ids;
-//! - [`told`]: what must be known elsewhere before they say anything.
+//! - [`told`]: what must be known elsewhere before they say anything;
+//! - [`work`]: what buckets cost.
 //!
 //! Which node serves which bucket is decided elsewhere (`crate::cluster`) and told as roles. Without a cluster none of
 //! this exists in a worker.
@@ -28,6 +29,7 @@ mod owner;
 mod resume;
 mod sessions;
 mod told;
+mod work;
 
 pub(crate) use leg::Gated;
 pub(crate) use owner::Mirroring;
@@ -147,6 +149,8 @@ pub(crate) struct Cluster {
     kept: BTreeMap<Bucket, Vec<Arc<Kept>>>,
     /// Backups that the agent was told are complete, while our role does not say so yet.
     named: BTreeSet<(Bucket, NodeId)>,
+    /// What our buckets cost since the agent was told last.
+    work: work::Work,
     reports: Reporter,
     prober: evergate_sys::Prober,
 }
@@ -209,6 +213,7 @@ impl Cluster {
             unaccepted: false,
             kept: BTreeMap::new(),
             named: BTreeSet::new(),
+            work: work::Work::default(),
             reports,
             prober: evergate_sys::Prober::new()?,
         })
