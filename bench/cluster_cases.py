@@ -46,6 +46,7 @@ ANSWER_S = 120.0
 OPENING_S = 300.0
 ATTEMPTS = 2
 NEXT_SHOWN = 20
+UNDISTURBED = "undisturbed"
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,9 @@ COST_CASES = (
 )
 LATENCY = "cluster_latency_us"
 SHARE = "cluster_mirror_share_of_bulk"
-STALL_P99, STALL_MAX, NEXT = "cluster_stall_p99_ms", "cluster_stall_max_ms", "cluster_next_request_ms"
+STALL_P99, STALL_MAX = "cluster_stall_p99_ms", "cluster_stall_max_ms"
+NEXT, NEXT_MAX = "cluster_next_request_ms", "cluster_next_request_max_ms"
+DEAD_P99, DEAD_MAX = "cluster_host_dead_p99_ms", "cluster_host_dead_max_ms"
 IDLE_BYTES = "cluster_bytes_per_idle_connection"
 
 
@@ -312,7 +315,31 @@ def rank(values: list[float], share: float) -> float:
 
 
 def run_stall(stack: Stack, record: Record, wanted: set[str]) -> list[str]:
-    """The owner of all connections is killed; a few of them transfer, the others wait."""
+    """The process of the owner of all connections is killed; a few of them transfer, the others wait."""
+    stalls, failed = stalls_of(stack, record, "cluster_stall", unplugged=False)
+    stall_rows(record, stalls, (STALL_P99, STALL_MAX), wanted)
+    rows = [
+        Row(NEXT, "ms longer", median(rank(s.next_ms, 0.99) - rank(s.next_before_ms, 0.99) for s in stalls)),
+        Row(
+            NEXT_MAX,
+            "ms",
+            max(max(s.next_ms) for s in stalls),
+            UNDISTURBED,
+            max(max(s.next_before_ms) for s in stalls),
+        ),
+    ]
+    record.rows += [row for row in rows if row.name in wanted]
+    return failed
+
+
+def run_host_dead(stack: Stack, record: Record, wanted: set[str]) -> list[str]:
+    """The same, but the machine is gone at once: nothing of it says so."""
+    stalls, failed = stalls_of(stack, record, "cluster_host_dead", unplugged=True)
+    stall_rows(record, stalls, (DEAD_P99, DEAD_MAX), wanted)
+    return failed
+
+
+def stalls_of(stack: Stack, record: Record, name: str, unplugged: bool) -> tuple[list[Stall], list[str]]:
     options = stack.options
     idle = options.cluster_connections - options.cluster_transfers
     stalls: list[Stall] = []
@@ -323,52 +350,35 @@ def run_stall(stack: Stack, record: Record, wanted: set[str]) -> list[str]:
             world.rest = world.core
             world.start()
             world.rest = options.load_core
-            stall = one_stall(stack, world, idle)
+            stall = one_stall(stack, world, idle, unplugged)
         stalls.append(stall)
         found = stall.as_json()
         say(
             f"  round {number + 1}/{rounds}  longest gap of {len(stall.gaps_ms)} transfers:"
             f" p99 {found['p99_ms']:.0f} ms, max {found['max_ms']:.0f} ms (undisturbed {found['undisturbed_p99_ms']:.0f} and"
-            f" {found['undisturbed_max_ms']:.0f}); next request p99 {found['next_p99_ms']:.1f} ms"
+            f" {found['undisturbed_max_ms']:.0f}); next request p99 {found['next_p99_ms']:.1f} ms, max {max(stall.next_ms):.0f} ms"
             f" of {len(stall.next_ms)} (before {found['next_before_p99_ms']:.1f} of {len(stall.next_before_ms)});"
             f" {stall.broken_count} broken"
         )
-    record.samples["cluster_stall"] = {ON: [stall.as_json() for stall in stalls]}
-    stall_rows(record, stalls, wanted)
+    record.samples[name] = {ON: [stall.as_json() for stall in stalls]}
     broken = sum(stall.broken_count for stall in stalls)
     if not broken:
-        return []
+        return stalls, []
     example = next(stall.broken[0] for stall in stalls if stall.broken)
     everything = len(stalls) * options.cluster_connections
-    return [f"cluster_stall: {broken} of {everything} connections broke, among them: {example}"]
+    return stalls, [f"{name}: {broken} of {everything} connections broke, among them: {example}"]
 
 
-def stall_rows(record: Record, stalls: list[Stall], wanted: set[str]) -> None:
-    def value(pick: Callable[[Stall], float]) -> float:
-        return median(pick(stall) for stall in stalls)
-
-    calm = "undisturbed"
-    rows = [
-        Row(
-            STALL_P99,
-            "ms",
-            value(lambda stall: rank(stall.gaps_ms, 0.99)),
-            calm,
-            value(lambda stall: rank(stall.undisturbed_ms, 0.99)),
-        ),
-        Row(
-            STALL_MAX,
-            "ms",
-            max(max(stall.gaps_ms) for stall in stalls),
-            calm,
-            max(max(stall.undisturbed_ms) for stall in stalls),
-        ),
-        Row(NEXT, "ms longer", value(lambda s: rank(s.next_ms, 0.99) - rank(s.next_before_ms, 0.99))),
-    ]
-    record.rows += [row for row in rows if row.name in wanted]
+def stall_rows(record: Record, stalls: list[Stall], names: tuple[str, str], wanted: set[str]) -> None:
+    """The 99th percentile, median of all rounds, and the longest of all."""
+    p99 = [median(rank(of, 0.99) for of in gaps) for gaps in zip(*((s.gaps_ms, s.undisturbed_ms) for s in stalls))]
+    longest = [max(map(max, gaps)) for gaps in zip(*((s.gaps_ms, s.undisturbed_ms) for s in stalls))]
+    for name, (ours, calm) in zip(names, (p99, longest), strict=True):
+        if name in wanted:
+            record.rows.append(Row(name, "ms", ours, UNDISTURBED, calm))
 
 
-def one_stall(stack: Stack, world: World, idle: int) -> Stall:
+def one_stall(stack: Stack, world: World, idle: int, unplugged: bool) -> Stall:
     options = stack.options
     command = ["python3", "-B", str(Path(cluster_stream.__file__)), SERVER, str(SOURCE_PORT), str(STALL_RATE)]
     world.run("server", "stream", command, options.load_core)
@@ -387,6 +397,8 @@ def one_stall(stack: Stack, world: World, idle: int) -> Stall:
         raise BenchError(f"only {len(calm['gaps_ms'])} of {options.cluster_transfers} transfers run")
     killed = world.nodes.pop(0)
     client.say("mark")
+    if unplugged:
+        world.unplug(1)
     killed.child.process.kill()
     move_aside(killed.child, options.load_core)
     killed.child.process.wait()

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 
 from cluster_cases import (
     COST_CASES,
+    DEAD_MAX,
+    DEAD_P99,
     IDLE_BYTES,
     LATENCY,
     NEXT,
+    NEXT_MAX,
     SHARE,
     STALL_MAX,
     STALL_P99,
     run_costs,
+    run_host_dead,
     run_idle_bytes,
     run_stall,
 )
@@ -38,7 +42,8 @@ GROUPS = (
         (*(case.name for case in COST_CASES), LATENCY, SHARE),
         run_costs,
     ),
-    Group("what clients see when a node dies", (STALL_P99, STALL_MAX, NEXT), run_stall),
+    Group("what clients see when a node's process dies", (STALL_P99, STALL_MAX, NEXT, NEXT_MAX), run_stall),
+    Group("what clients see when a node's machine dies", (DEAD_P99, DEAD_MAX), run_host_dead),
     Group("mirrored state of idle connections", (IDLE_BYTES,), run_idle_bytes),
     Group("CPU per handshake in clusters of 2 to 7 nodes", (GROWTH, SHARED), run_growth),
 )

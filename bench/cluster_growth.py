@@ -25,11 +25,11 @@ SHARED = "cluster_cpu_per_handshake_shared_7_vs_2"
 def run_growth(stack: Stack, record: Record, _wanted: set[str]) -> list[str]:
     """Handshakes spread over clusters of all sizes: the CPU time of all nodes, divided by all handshakes.
 
-    Once each node has the same load in every cluster, as each machine of the paper's figure 28 had; and once all nodes share
-    one load. With that each has less to do the more they are, and what one waking costs is shared by fewer handshakes.
+    Once the load grows with the cluster, so that each node always has the same; and once all nodes share one load. With that
+    each has less to do the more they are, and what one waking costs is shared by fewer handshakes.
     """
     samples: dict[str, list[dict[str, object]]] = {}
-    net: dict[str, dict[int, list[float]]] = {GROWTH: {}, SHARED: {}}
+    costs: dict[str, dict[int, list[float]]] = {GROWTH: {}, SHARED: {}}
     rounds = min(stack.options.rounds, STALL_ROUNDS_MAX)
     for number in range(rounds):
         for size in SIZES_OF_CLUSTERS[:: 1 if number % 2 == 0 else -1]:
@@ -39,17 +39,17 @@ def run_growth(stack: Stack, record: Record, _wanted: set[str]) -> list[str]:
                 world.rest = stack.options.load_core
                 shown = []
                 for row, sample in growth_of(stack, world, size).items():
-                    net[row].setdefault(size, []).append(sample["cpu_us_without_idle"])
+                    costs[row].setdefault(size, []).append(sample["cpu_us"])
                     samples.setdefault(f"{row} {size}", []).append(dict(sample))
                     idle = sample["idle_cores"]
-                    shown.append("{cpu_us_without_idle:8.1f} ({cpu_us:.1f}) at {per_s:5,.0f}/s".format_map(sample))
+                    shown.append("{cpu_us:8.1f} ({cpu_us_without_idle:.1f}) at {per_s:5,.0f}/s".format_map(sample))
             say(
-                f"  round {number + 1}/{rounds}  {size} nodes, CPU us/handshake (with the {idle:.1%} of a core that they"
+                f"  round {number + 1}/{rounds}  {size} nodes, CPU us/handshake (without the {idle:.1%} of a core that they"
                 f" use idle): {'; '.join(shown)}"
             )
     record.samples[GROWTH] = samples
     first, last = SIZES_OF_CLUSTERS[0], SIZES_OF_CLUSTERS[-1]
-    for row, values in net.items():
+    for row, values in costs.items():
         medians = {size: median(rounds) for size, rounds in values.items()}
         record.rows.append(Row(row, "CPU us/handshake", medians[last], f"{first} nodes", medians[first]))
         if row == GROWTH:

@@ -361,6 +361,11 @@ class World:
         seen = "; ".join(f"node {status['node']}: {brief(status)}" for status in found)
         raise BenchError(f"the cluster did not settle within {SETTLE_TIMEOUT_S:.0f} s: {seen or 'no answer'}")
 
+    def unplug(self, number: int) -> None:
+        """Both cards of a node lose their network at once."""
+        for card in ("out", "in"):
+            self._ip("switch", f"link set {card}{number} down")
+
     def bytes_of(self, port: str) -> int:
         """Bytes that a card of a node has sent and received, all headers included."""
         script = f"cat /sys/class/net/{port}/statistics/[rt]x_bytes"

@@ -18,7 +18,6 @@ from stack import FORCED_SPLICE, Contender, Stack
 from witness import Witness
 
 WARM_UP_S = 1.0
-IDLE_ROUNDS_MAX = 3  # memory varies little, and opening connections takes long
 EQUAL_LOAD_SHARE = 0.4
 EQUAL_LOAD_REACHED = 0.9  # connections are set up within the load's time
 # Row, contender, and the name of the same contender with few rules.
@@ -212,7 +211,7 @@ def run_idle(stack: Stack, record: Record) -> None:
     """Resident memory per connection that is open, did a request, and waits for the next."""
     makers: tuple[Callable[[], Contender], ...] = (stack.evergate, stack.nginx, stack.haproxy)
     values: dict[str, list[float]] = {}
-    rounds = min(stack.options.rounds, IDLE_ROUNDS_MAX)
+    rounds = stack.options.rounds
     for number in range(rounds):
         for make in makers:
             contender = make()  # fresh: memory that an earlier load left behind would serve the connections
