@@ -1,4 +1,4 @@
-//! Edge-triggered readiness: one registration per socket for its whole life.
+//! Edge-triggered readiness: one registration per socket for its whole life, which changes only in bulk.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -43,6 +43,12 @@ impl Epoll {
     /// Registers `fd` for both directions, edge-triggered, until it is closed.
     pub fn add(&self, fd: RawFd, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, token, BOTH_EDGES)
+    }
+
+    /// Reports room to write, the end and errors of a descriptor that [`Epoll::add`] registered, but nothing that can be read;
+    /// until [`Epoll::report_again`].
+    pub fn mute(&self, fd: RawFd, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, token, BOTH_EDGES & !(libc::EPOLLIN as u32))
     }
 
     /// Reports once more what is ready of a descriptor that [`Epoll::add`] registered, though nothing new has come.

@@ -270,6 +270,7 @@ impl Worker {
                     readable: false,
                     writable: false,
                     ended: false,
+                    muted: false,
                     idle_until: Micros(0),
                     records: None,
                     gated: None,

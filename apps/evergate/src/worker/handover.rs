@@ -485,6 +485,7 @@ impl Worker {
             readable: true,
             writable: true,
             ended: false,
+            muted: false,
             idle_until: Micros(0),
             records: None,
             gated: None,

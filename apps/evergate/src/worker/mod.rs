@@ -4,8 +4,8 @@
 //! on one worker from accept to close; workers share nothing in the data path but the servers' load counters, and the
 //! sessions of pools that choose by them.
 //!
-//! Invariants: one `epoll_ctl` per socket for its whole life; a descriptor's readiness is kept in flags until used up;
-//! one connection gets at most [`ROUNDS`] turns before the others are served; work left over is done in the next turn.
+//! Invariants: one `epoll_ctl` per socket for its whole life, unless it is muted (see [`mute`]); a descriptor's readiness is
+//! kept in flags until used up; one connection gets at most [`ROUNDS`] turns before the others are served; work left over is done in the next turn.
 
 mod accept;
 pub mod cluster;
@@ -14,6 +14,7 @@ mod dial;
 #[cfg(test)]
 mod faults;
 mod handover;
+mod mute;
 mod named_sessions;
 mod perform;
 mod pulse;
@@ -165,6 +166,8 @@ struct Client {
     writable: bool,
     ended: bool,
     broken: bool,
+    /// It is not listened to while what it said has no place.
+    muted: bool,
     handshaking: bool,
     fin_waits: bool,
     server_fin_waits: bool,
@@ -655,6 +658,7 @@ impl Client {
             writable: true,
             ended: false,
             broken: false,
+            muted: false,
             handshaking,
             fin_waits: false,
             server_fin_waits: false,

@@ -61,6 +61,7 @@ impl Worker {
             return self.perform(key);
         }
         self.file(key);
+        self.mute(key);
         if self.cluster.is_some() && self.watch(key) {
             self.put_again(key);
         }
@@ -355,9 +356,8 @@ impl Worker {
         self.buffered * 2 > self.settings.buffered_max
     }
 
-    fn splice_room(&self, allowed: u64) -> usize {
-        let most = if self.reads_little() { SPLICE_LITTLE } else { SPLICE_BYTES };
-        allowed.min(most as u64) as usize
+    fn splice_room(&self, allowed: u64) -> Passage {
+        Passage { allowed, at_once: if self.reads_little() { SPLICE_LITTLE } else { SPLICE_BYTES } }
     }
 
     /// Server to client inside the kernel.
@@ -434,6 +434,12 @@ impl Worker {
     }
 }
 
+/// How much may pass: in all, with what is inside the pipe, and taken from the source at once.
+struct Passage {
+    allowed: u64,
+    at_once: usize,
+}
+
 /// What became of one passage through a pipe.
 struct Passed {
     /// What was found at the source, if it was asked: nothing is taken from it while the pipe holds bytes, so that an
@@ -444,7 +450,7 @@ struct Passed {
     pipe: Option<Pipe>,
 }
 
-fn pass(mut pipe: Pipe, (from, room): (RawFd, usize), (to, writable): (RawFd, &mut bool)) -> Passed {
+fn pass(mut pipe: Pipe, (from, room): (RawFd, Passage), (to, writable): (RawFd, &mut bool)) -> Passed {
     let mut passed = Passed { filled: None, moved: 0, pipe: None };
     loop {
         if pipe.held() > 0 && *writable {
@@ -454,11 +460,12 @@ fn pass(mut pipe: Pipe, (from, room): (RawFd, usize), (to, writable): (RawFd, &m
                 Transfer::Broken(_) => return passed,
             }
         }
-        if pipe.held() > 0 || passed.filled.is_some() || passed.moved >= room {
+        let left = room.allowed.saturating_sub(passed.moved as u64).min(room.at_once as u64) as usize;
+        if pipe.held() > 0 || passed.filled.is_some() || left == 0 {
             passed.pipe = Some(pipe);
             return passed;
         }
-        passed.filled = Some(pipe.fill(from, room - passed.moved));
+        passed.filled = Some(pipe.fill(from, left));
     }
 }
 

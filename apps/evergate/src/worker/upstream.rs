@@ -36,6 +36,8 @@ pub(super) struct Upstream {
     pub(super) readable: bool,
     pub(super) writable: bool,
     pub(super) ended: bool,
+    /// It is not listened to while what it said has no place.
+    pub(super) muted: bool,
     pub(super) idle_until: Micros,
     pub(super) records: Option<Box<Records>>,
     /// In a cluster: its acknowledgements wait for the backups.
@@ -231,6 +233,7 @@ impl Worker {
         upstream.readable = false;
         upstream.idle_until = self.now + idle_span;
         idle.push(key);
+        self.unmute_upstream(key);
     }
 
     /// The connection's server connection from now on.
