@@ -4,6 +4,7 @@
 
 #![allow(unsafe_code)]
 
+mod clock;
 mod cookies;
 mod errors;
 mod frame;

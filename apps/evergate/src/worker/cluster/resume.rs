@@ -254,7 +254,7 @@ impl Worker {
     /// Continues the connections of this worker's share of the buckets: at once those with something on its way to somebody,
     /// the others between all else ([`Worker::resume_resting`]).
     pub(super) fn take_over(&mut self, round: &Round) {
-        let started = Instant::now();
+        let began = (Instant::now(), Leases::now_ns());
         let Some(cluster) = &mut self.cluster else { return };
         let worker = cluster.worker;
         let mine = round.buckets.iter().filter(|(bucket, _)| cluster.worker_of(*bucket) == worker);
@@ -278,7 +278,7 @@ impl Worker {
         lost += self.build_all(&mut busy);
         let resumed = Resumed { buckets: mine.len(), lost, ..Resumed::default() };
         let buckets: Vec<Bucket> = mine.iter().map(|(bucket, _)| *bucket).collect();
-        self.begin_waiting(Waiting::new(started, resumed, &buckets, busy, resting));
+        self.begin_waiting(Waiting::new(began, resumed, &buckets, busy, resting));
         // Of the other buckets this worker has nothing, or what it accepted meanwhile: a copy needs its word too.
         for (bucket, _) in round.buckets.iter().filter(|bucket| !mine.contains(bucket)) {
             self.pulse.beat();

@@ -11,7 +11,7 @@ use super::knocks::Knocks;
 use super::resume::Take;
 use crate::cluster::{Report, Resumed};
 use crate::worker::{Pulse, Worker};
-use evergate_bpf::{Flow, Leases};
+use evergate_bpf::Flow;
 use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::{ConnectionId, Frame};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -47,9 +47,10 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// One of these buckets; busy connections have their sockets.
+    /// One of these buckets; busy connections have their sockets. When it began: `since_ns` by the gate's clock, which a machine
+    /// that is suspended meanwhile lets go on.
     pub(super) fn new(
-        started: Instant,
+        (started, since_ns): (Instant, u64),
         resumed: Resumed,
         buckets: &[Bucket],
         busy: Vec<Take>,
@@ -62,7 +63,6 @@ impl Waiting {
                 left.entry((stage, take.bucket)).or_default().push(take);
             }
         }
-        let since_ns = Leases::now_ns().saturating_sub(started.elapsed().as_nanos() as u64);
         Waiting { started, since_ns, resumed, left, awake: VecDeque::new(), resting: VecDeque::new() }
     }
 
