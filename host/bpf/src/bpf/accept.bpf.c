@@ -268,7 +268,10 @@ static __always_inline int accept_syn(struct __sk_buff *skb, struct packet *p)
 {
 	if (has_socket(skb, p))		/* left to the kernel */
 		return owner_word(hash_bucket(&p->key)) & OWNER_CLOSED ? TC_ACT_SHOT : TC_ACT_OK;
-	return p->data_len ? TC_ACT_SHOT : answer_syn(skb, p);
+	if (!p->data_len)
+		return answer_syn(skb, p);
+	count(SYN_DATA);
+	return TC_ACT_SHOT;
 }
 
 SEC("tc") int stateless_accept(struct __sk_buff *skb)
