@@ -7,11 +7,14 @@
 mod clock;
 mod cookies;
 mod errors;
+mod events;
 mod frame;
 mod live;
 mod neighbours;
+mod owned;
 mod packets;
 mod relay;
+mod restored;
 mod sockets;
 mod stream;
 mod takeover;
