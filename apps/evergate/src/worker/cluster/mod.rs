@@ -7,6 +7,7 @@
 //! - [`backup`]: entries of others come in;
 //! - [`ending`]: connections that are over, but whose clients may not know it yet;
 //! - [`freeze`]: connections that move to another node on purpose become quiet here;
+//! - [`asking`]: what the peers of connections to be continued have;
 //! - [`resume`]: connections whose owner is gone, or has frozen them for us, get sockets here;
 //! - [`awake`]: ... and go on;
 //! - [`knocks`]: clients of those that speak before their turn;
@@ -16,6 +17,7 @@
 //! Which node serves which bucket is decided elsewhere (`crate::cluster`) and told as roles. Without a cluster none of
 //! this exists in a worker.
 
+mod asking;
 mod awake;
 mod backup;
 mod channel;
