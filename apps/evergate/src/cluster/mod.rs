@@ -190,6 +190,8 @@ fn share(ports: &RangeInclusive<u16>, rank: usize, parts: usize) -> Option<Range
 /// What a take-over came to in one worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Resumed {
+    /// Number of the round.
+    pub round: u64,
     /// Buckets taken over.
     pub buckets: usize,
     /// Connections that go on.

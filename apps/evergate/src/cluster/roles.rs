@@ -74,7 +74,7 @@ impl Roles {
     /// What the workers have not been told yet.
     pub(crate) fn take(&mut self) -> (Vec<(Bucket, Role)>, Option<Round>) {
         let arrived = std::mem::take(&mut self.arrived);
-        let round = (!arrived.is_empty()).then_some(Round { buckets: arrived });
+        let round = (!arrived.is_empty()).then_some(Round { number: 0, buckets: arrived });
         (std::mem::take(&mut self.changed), round)
     }
 

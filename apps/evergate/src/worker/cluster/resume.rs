@@ -263,7 +263,7 @@ impl Worker {
         gate_all(cluster, &self.pulse, &mut busy);
         ask_all(&**cluster, &self.pulse, &mut busy);
         lost += self.build_all(&mut busy);
-        let resumed = Resumed { buckets: mine.len(), lost, ..Resumed::default() };
+        let resumed = Resumed { round: round.number, buckets: mine.len(), lost, ..Resumed::default() };
         let buckets: Vec<Bucket> = mine.iter().map(|(bucket, _)| *bucket).collect();
         self.begin_waiting(Waiting::new(began, resumed, &buckets, busy, resting));
         // Of the other buckets this worker has nothing, or what it accepted meanwhile: a copy needs its word too.
