@@ -31,7 +31,7 @@ pub use ground::Ground;
 pub(crate) use instruction::office;
 pub use instruction::{Instruction, Kept, Round};
 pub use neighbours::Neighbours;
-pub(crate) use roles::gate_node;
+pub(crate) use roles::{arrives, gate_node};
 pub use running::{Handle, Running};
 pub use secrets::fresh_key;
 

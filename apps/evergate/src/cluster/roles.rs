@@ -107,7 +107,7 @@ impl Roles {
 }
 
 /// Whether connections are to be continued here that lived elsewhere until now.
-fn arrives(before: Role, now: Role) -> bool {
+pub(crate) fn arrives(before: Role, now: Role) -> bool {
     let Role::Owner { term, begin: Begin::TakeOver | Begin::HandOver, .. } = now else { return false };
     !matches!(before, Role::Owner { term: known, .. } if known == term)
 }

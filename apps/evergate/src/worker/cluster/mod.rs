@@ -99,6 +99,8 @@ pub(crate) struct Cluster {
     /// Take-overs that are not done, and nodes that must get the state of their buckets first.
     waiting: Vec<told::Waiting>,
     untold: BTreeMap<(told::Stage, Bucket), (u64, MemberSet)>,
+    /// Buckets that this node has got, whose take-over is yet to come: this worker may hold connections of them.
+    arriving: BTreeSet<Bucket>,
     /// Take-overs that have begun.
     rounds: u64,
     /// Copies of which some workers of the owner have said everything.
@@ -184,6 +186,7 @@ impl Cluster {
             holder: Holder::default(),
             waiting: Vec::new(),
             untold: BTreeMap::new(),
+            arriving: BTreeSet::new(),
             rounds: 0,
             complete: BTreeMap::new(),
             forgetting: BTreeMap::new(),

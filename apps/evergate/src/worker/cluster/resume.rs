@@ -244,6 +244,10 @@ impl Worker {
         let began = (Instant::now(), Leases::now_ns());
         let Some(cluster) = &mut self.cluster else { return };
         let worker = cluster.worker;
+        // From here on they wait for what is taken over now.
+        for (bucket, _) in &round.buckets {
+            cluster.arriving.remove(bucket);
+        }
         let mine = round.buckets.iter().filter(|(bucket, _)| cluster.worker_of(*bucket) == worker);
         let mine: Vec<_> = mine.copied().collect();
         // What comes before is dropped, and said again only after the client's timer.

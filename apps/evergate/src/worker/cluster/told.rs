@@ -309,9 +309,10 @@ impl Cluster {
         self.waiting.iter_mut().any(|waiting| takes(waiting).is_some())
     }
 
-    /// Whether connections of the bucket that were taken over do not go on yet.
+    /// Whether connections of the bucket that were taken over, or are about to be, do not go on yet: until they do, nobody's copy
+    /// is whole.
     pub(super) fn is_pending(&self, bucket: Bucket) -> bool {
-        self.waiting.iter().any(|waiting| waiting.has(bucket))
+        self.arriving.contains(&bucket) || self.waiting.iter().any(|waiting| waiting.has(bucket))
     }
 
     /// Whether the gate said something that nobody has acted on.
