@@ -270,6 +270,7 @@ impl Worker {
                     readable: false,
                     writable: false,
                     ended: false,
+                    broken: false,
                     idle_until: Micros(0),
                     records: None,
                     gated: None,
@@ -310,6 +311,9 @@ impl Worker {
         let first = self.current[index].waiting[pool].front();
         if !runtime.line.is_turn_of(first.map(|waiting| &waiting.place), self.now) {
             return false;
+        }
+        if first.is_some_and(|waiting| self.is_frozen(waiting.client)) {
+            return false; // the next owner asks for a server, or this one when the move is called off: a moment
         }
         let Some(first) = self.current[index].waiting[pool].pop_front() else { return false };
         let (key, leg) = (first.client, first.leg);

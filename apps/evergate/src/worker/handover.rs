@@ -420,6 +420,7 @@ impl Worker {
             readable: true,
             writable: true,
             ended: false,
+            broken: false,
             idle_until: Micros(0),
             records: None,
             gated: None,

@@ -374,14 +374,22 @@ impl Worker {
                 client.readable = true; // as nobody may have said yet of one that was accepted just now
             }
             self.pump(key); // a request that is here already is answered
+            self.drain_client(key);
+            self.pump(key);
+        }
+    }
+
+    /// Tells a connection that the node drains; one whose bucket moves when the move is called off.
+    fn drain_client(&mut self, key: Key) {
+        if !self.is_frozen(key) {
             self.with(key, |connection, io| connection.handle_drain(io));
             self.perform(key);
-            self.pump(key);
         }
     }
 
     /// Connections that had more to do than one turn allows.
     fn go_on(&mut self) {
+        self.go_on_thawed();
         let mut again = std::mem::take(&mut self.again);
         for key in again.drain(..) {
             if let Some(client) = self.clients.get_mut(key) {

@@ -207,6 +207,7 @@ impl Worker {
             readable: true,
             writable: true,
             ended: false,
+            broken: false,
             idle_until: Micros(0),
             used_since: self.now,
             answered_at: in_response.then_some(self.now), // how long that took, nobody here knows

@@ -143,6 +143,8 @@ pub(crate) struct Cluster {
     freezing: BTreeMap<Bucket, (Freeze, Office)>,
     /// Those that are quiet, and were reported: the next owner may go on at any moment.
     frozen: BTreeSet<Bucket>,
+    /// Connections of buckets whose moves were called off: something may have happened to them meanwhile.
+    thawed: Vec<Key>,
     /// When the log last told of a channel that was refused.
     refused_at: Option<Micros>,
     /// Some froze just now: what the kernel has accepted of them is still in its queues.
@@ -210,6 +212,7 @@ impl Cluster {
             closing: BTreeMap::new(),
             freezing: BTreeMap::new(),
             frozen: BTreeSet::new(),
+            thawed: Vec::new(),
             refused_at: None,
             unaccepted: false,
             kept: BTreeMap::new(),
