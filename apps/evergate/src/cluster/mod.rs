@@ -126,6 +126,15 @@ pub struct Reporter {
 }
 
 impl Reporter {
+    /// One, and what takes all that was reported.
+    #[cfg(test)]
+    pub(crate) fn heard() -> (Reporter, impl Fn() -> Vec<Report>) {
+        let mailbox = Arc::new(Mailbox::new().unwrap());
+        let heard = mailbox.clone();
+        let take = move || heard.take().into_iter().map(|(_, report)| report).collect();
+        (Reporter { worker: 0, mailbox }, take)
+    }
+
     /// Reports. The agent ends after its workers; what comes later is of no use to anybody.
     pub fn send(&self, report: Report) {
         self.mailbox.post((self.worker, report));

@@ -344,20 +344,25 @@ impl Worker {
     /// Follows what the control plane and the agent have said so far.
     fn obey(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
-            match command {
-                Command::Reload(generation) => {
-                    self.current.push(Current::new(&generation.for_worker()));
-                    self.drop_outdated();
-                }
-                Command::Listeners { add, remove } => self.change_listeners(add, &remove),
-                Command::Settings(settings) => self.use_settings(settings),
-                Command::Drain => self.drain(),
-                Command::Stop => self.stopping = true,
-                Command::Cluster(instruction) => self.take_instruction(instruction),
-                Command::Inherit(stream) => self.begin_inheriting(stream),
-                Command::HandOver(stream, progress) => self.begin_handover(stream, progress),
-                Command::TakeBack(listeners) => self.take_back(listeners),
+            // One that cannot be followed must not keep the worker from the next.
+            self.guarded(None, |worker| worker.follow(command));
+        }
+    }
+
+    fn follow(&mut self, command: Command) {
+        match command {
+            Command::Reload(generation) => {
+                self.current.push(Current::new(&generation.for_worker()));
+                self.drop_outdated();
             }
+            Command::Listeners { add, remove } => self.change_listeners(add, &remove),
+            Command::Settings(settings) => self.use_settings(settings),
+            Command::Drain => self.drain(),
+            Command::Stop => self.stopping = true,
+            Command::Cluster(instruction) => self.take_instruction(instruction),
+            Command::Inherit(stream) => self.begin_inheriting(stream),
+            Command::HandOver(stream, progress) => self.begin_handover(stream, progress),
+            Command::TakeBack(listeners) => self.take_back(listeners),
         }
     }
 
@@ -465,6 +470,15 @@ impl Worker {
     fn current_of(&self, generation: u64) -> Option<usize> {
         self.current.iter().rposition(|current| current.generation.snapshot.generation == generation)
     }
+}
+
+/// Runs one step of many. Should it panic, what it was about is lost, and the others go on.
+fn survives<R>(counters: &Counters, step: impl FnOnce() -> R) -> Option<R> {
+    let outcome = catch_unwind(AssertUnwindSafe(step));
+    if outcome.is_err() {
+        counters.reason("internal_panic");
+    }
+    outcome.ok()
 }
 
 impl Drop for Worker {

@@ -8,9 +8,11 @@ use super::leg::Stands;
 use super::resume::{Leg, Take};
 use super::{Cluster, Gated, Mirroring};
 use crate::cluster::Resumed;
+#[cfg(test)]
+use crate::worker::faults;
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstream::Upstream;
-use crate::worker::{Client, View, Worker, canonical};
+use crate::worker::{Client, View, Worker, canonical, survives};
 use evergate_base::Micros;
 use evergate_bpf::{Leases, Slot};
 use evergate_cluster::Bucket;
@@ -59,7 +61,7 @@ impl Worker {
         for take in takes {
             self.pulse.beat();
             let (bucket, connection) = (take.bucket, take.id);
-            match wake(cluster, take) {
+            match survives(&self.counters, || wake(cluster, take)).flatten() {
                 Some(take) => awake.push(take),
                 None => {
                     resumed.lost += 1;
@@ -67,7 +69,7 @@ impl Worker {
                 }
             }
         }
-        move_on(cluster, &awake);
+        survives(&self.counters, || move_on(cluster, &awake)); // who does not hear it asks again
         awake
     }
 
@@ -250,6 +252,8 @@ fn move_on(cluster: &mut Cluster, awake: &[Awake]) {
 
 /// Sockets leave repair.
 pub(super) fn wake(cluster: &mut Cluster, mut take: Take) -> Option<Awake> {
+    #[cfg(test)]
+    faults::strike_take("wake", take.client_flow());
     let mut awake = Vec::new();
     for leg in &mut take.legs {
         let (Some(slot), Some(socket)) = (leg.slot.take(), leg.socket.take()) else { continue };

@@ -28,6 +28,8 @@ mod knocks;
 mod leg;
 mod owner;
 mod resume;
+#[cfg(test)]
+mod scene;
 mod sessions;
 mod told;
 

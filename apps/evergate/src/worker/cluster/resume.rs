@@ -12,10 +12,12 @@ use super::knocks::{Piece, in_order};
 use super::leg::tcp_facts;
 use super::told::Waiting;
 use crate::cluster::{Resumed, Round};
-use crate::worker::{Pulse, Worker};
+#[cfg(test)]
+use crate::worker::faults;
+use crate::worker::{Counters, Pulse, Worker, survives};
 use evergate_bpf::{Flow, Heard, Leases, Restored, Slot, ahead_max};
 use evergate_cluster::{Bucket, MemberSet, Role};
-use evergate_mirror::{ConnectionId, Held, LegFacts, Phase};
+use evergate_mirror::{ConnectionId, Held, LegFacts, Office, Phase};
 use evergate_sys::{Probe, Restore, Restoring, TcpFacts};
 use std::collections::HashSet;
 use std::time::Instant;
@@ -57,6 +59,28 @@ pub(super) struct Take {
     pub(super) held: Box<Held>,
     /// The client's, and the server's if there is one; of a connection that rests only when its turn comes.
     pub(super) legs: Vec<Leg>,
+}
+
+/// What a take-over has found.
+#[derive(Default)]
+struct Taken {
+    /// With something on its way.
+    busy: Vec<Take>,
+    resting: Vec<Take>,
+    /// How many do not go on.
+    lost: usize,
+}
+
+impl Taken {
+    /// Those of the busy ones that get over this step; the others are lost.
+    fn keep_busy(&mut self, pulse: &Pulse, mut step: impl FnMut(&mut Take) -> bool) {
+        let before = self.busy.len();
+        self.busy.retain_mut(|take| {
+            pulse.beat();
+            step(take)
+        });
+        self.lost += before - self.busy.len();
+    }
 }
 
 impl Leg {
@@ -252,21 +276,11 @@ impl Worker {
         let mine: Vec<_> = mine.copied().collect();
         // What comes before is dropped, and said again only after the client's timer.
         mine.iter().for_each(|(bucket, _)| cluster.set_pending(*bucket, true));
-        let (mut busy, mut resting, mut lost) = (Vec::new(), Vec::new(), 0);
-        for (bucket, office) in &mine {
-            for (id, held) in cluster.holder.take_over(bucket.0, *office) {
-                self.pulse.beat();
-                match Take::of(id, held) {
-                    Some(take) if take.rests() => resting.push(take),
-                    Some(take) => busy.push(take),
-                    None => lost += 1,
-                }
-            }
-        }
-        give_way(&mut busy, &resting);
-        gate_all(cluster, &self.pulse, &mut busy);
-        ask_all(&**cluster, &self.pulse, &mut busy);
-        lost += self.build_all(&mut busy);
+        let mut taken = Taken::default();
+        let counters = self.counters.clone();
+        // Whatever a defect makes of it, the take-over has an end, and its buckets do not stay on hold.
+        survives(&counters, || self.take(&mine, &mut taken));
+        let Taken { busy, resting, lost } = taken;
         let resumed = Resumed { round: round.number, buckets: mine.len(), lost, ..Resumed::default() };
         let buckets: Vec<Bucket> = mine.iter().map(|(bucket, _)| *bucket).collect();
         self.begin_waiting(Waiting::new(began, resumed, &buckets, busy, resting));
@@ -277,15 +291,28 @@ impl Worker {
         }
     }
 
-    /// Sockets, still asleep; how many could not be made.
-    fn build_all(&mut self, takes: &mut Vec<Take>) -> usize {
-        let Some(cluster) = &mut self.cluster else { return 0 };
-        let (now_ms, before) = (evergate_sys::steady_clock_ms(), takes.len());
-        takes.retain_mut(|take| {
-            self.pulse.beat();
-            build(cluster, take, now_ms)
-        });
-        before - takes.len()
+    /// What is held of these buckets; those with something on its way get their sockets. A defect that one connection reaches ends
+    /// that one alone.
+    fn take(&mut self, mine: &[(Bucket, Office)], taken: &mut Taken) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let (counters, pulse) = (&self.counters, &self.pulse);
+        for (bucket, office) in mine {
+            let held = survives(counters, || cluster.holder.take_over(bucket.0, *office));
+            for (id, held) in held.into_iter().flatten() {
+                pulse.beat();
+                match survives(counters, || Take::of(id, held)).flatten() {
+                    Some(take) if take.rests() => taken.resting.push(take),
+                    Some(take) => taken.busy.push(take),
+                    None => taken.lost += 1,
+                }
+            }
+        }
+        give_way(&mut taken.busy, &taken.resting);
+        let now_ms = evergate_sys::steady_clock_ms();
+        taken.keep_busy(pulse, |take| try_gate(cluster, counters, take, now_ms));
+        survives(counters, || ask_all(&**cluster, pulse, &mut taken.busy));
+        let now_ms = evergate_sys::steady_clock_ms();
+        taken.keep_busy(pulse, |take| try_build(cluster, counters, take, now_ms));
     }
 
     /// Continues one connection that rests. Its client need not be asked or told anything: nothing of it is on its way, and the
@@ -293,21 +320,20 @@ impl Worker {
     /// take-over began; connections of the same ends that are younger stay.
     pub(super) fn resume_resting(&mut self, take: Take, since_ns: u64) -> bool {
         let (bucket, connection) = (take.bucket, take.id);
-        let Some(cluster) = &mut self.cluster else { return false };
-        if take.client_flow().is_some_and(|flow| cluster.gate.is_held(&flow, since_ns)) {
-            cluster.give_up_copies(bucket, connection);
-            return true; // its client has begun anew here: nothing had been said on it
-        }
         let mut goes_on = false;
-        self.guarded(None, |worker| goes_on = worker.build_resting(take));
+        self.guarded(None, |worker| goes_on = worker.build_resting(take, since_ns));
         if !goes_on && let Some(cluster) = &mut self.cluster {
             cluster.give_up_copies(bucket, connection);
         }
         goes_on
     }
 
-    fn build_resting(&mut self, mut take: Take) -> bool {
+    fn build_resting(&mut self, mut take: Take, since_ns: u64) -> bool {
         let Some(cluster) = &mut self.cluster else { return false };
+        if take.client_flow().is_some_and(|flow| cluster.gate.is_held(&flow, since_ns)) {
+            cluster.give_up_copies(take.bucket, take.id);
+            return true; // its client has begun anew here: nothing had been said on it
+        }
         let now_ms = evergate_sys::steady_clock_ms();
         take.find_legs();
         let Some(flow) = take.client_flow() else { return false };
@@ -381,46 +407,49 @@ fn give_way(busy: &mut Vec<Take>, resting: &[Take]) {
     busy.retain(|take| !is_over(take) || take.client_flow().is_none_or(|flow| !anew.contains(&flow)));
 }
 
-fn gate_all(cluster: &mut Cluster, pulse: &Pulse, takes: &mut Vec<Take>) {
-    let now_ms = evergate_sys::steady_clock_ms();
-    takes.retain_mut(|take| {
-        pulse.beat();
-        gate(cluster, take, now_ms)
-    });
+/// [`gate`] and [`build`], of which one connection's defect must not end the others.
+fn try_gate(cluster: &mut Cluster, counters: &Counters, take: &mut Take, now_ms: u64) -> bool {
+    let done = survives(counters, || gate(cluster, take, now_ms));
+    done.unwrap_or_else(|| give_back(cluster, take))
+}
+
+fn try_build(cluster: &mut Cluster, counters: &Counters, take: &mut Take, now_ms: u64) -> bool {
+    let done = survives(counters, || build(cluster, take, now_ms));
+    done.unwrap_or_else(|| give_back(cluster, take))
 }
 
 /// Slots, so that nothing of the sockets to come escapes.
 fn gate(cluster: &mut Cluster, take: &mut Take, now_ms: u64) -> bool {
+    #[cfg(test)]
+    faults::strike_take("gate", take.client_flow());
     let gated = take.legs.iter_mut().all(|leg| {
         leg.slot = cluster.gate.restore(&leg.restored(cluster, now_ms)).ok();
         leg.slot.iter().for_each(|slot| slot.set_asleep(true));
         leg.slot.is_some()
     });
-    if !gated {
-        give_back(cluster, take);
-    }
-    gated
+    gated || give_back(cluster, take)
 }
 
 /// Sockets, still asleep.
 fn build(cluster: &mut Cluster, take: &mut Take, now_ms: u64) -> bool {
+    #[cfg(test)]
+    faults::strike_take("build", take.client_flow());
     let built: anyhow::Result<()> = take.legs.iter_mut().try_for_each(|leg| leg.build(cluster, now_ms));
-    if built.is_err() {
-        give_back(cluster, take);
-    }
-    built.is_ok()
+    built.is_ok() || give_back(cluster, take)
 }
 
-fn give_back(cluster: &mut Cluster, take: &mut Take) {
+/// It does not go on: false.
+fn give_back(cluster: &mut Cluster, take: &mut Take) -> bool {
     for slot in take.legs.iter_mut().filter_map(|leg| leg.slot.take()) {
         cluster.lane.finish(slot, None, Leases::now_ns());
     }
+    false
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use evergate_mirror::{Mirrored, Office};
+    use evergate_mirror::Mirrored;
 
     fn take(id: u64, port: u16, closed: bool) -> Take {
         let facts = LegFacts {
