@@ -16,6 +16,7 @@ mod counters;
 mod dial;
 #[cfg(test)]
 mod faults;
+mod guard;
 mod handover;
 mod named_sessions;
 mod perform;
@@ -254,34 +255,6 @@ impl Worker {
         self.stopping || (drained && self.successor.is_none() && self.predecessor.is_none())
     }
 
-    /// Runs one step for `source`. Should it panic, that connection ends and the worker goes on: a defect that one peer
-    /// can reach must not reach the others.
-    fn guarded(&mut self, source: Option<Source>, step: impl FnOnce(&mut Worker)) {
-        self.pulse.beat();
-        if catch_unwind(AssertUnwindSafe(|| step(self))).is_ok() {
-            return;
-        }
-        self.counters.reason("internal_panic");
-        self.scratch = Scratch::new(); // a buffer may have been on loan
-        self.effects.clear();
-        let client = match source {
-            Some(Source::Client(key)) => Some(key),
-            Some(Source::Upstream(key)) => {
-                self.upstreams.get_mut(key).and_then(|upstream| upstream.owner).map(|(client, _)| client)
-            }
-            _ => None,
-        };
-        let Some(key) = client else { return };
-        if let Some(client) = self.clients.get_mut(key) {
-            evergate_sys::reset_on_close(client.fd());
-            if let Some(mirroring) = &mut client.mirroring {
-                mirroring.break_off();
-            }
-        }
-        self.stop_waiting(key);
-        self.forget(key);
-    }
-
     fn tick(&mut self) {
         #[cfg(test)]
         faults::fell(&self.counters);
@@ -470,15 +443,6 @@ impl Worker {
     fn current_of(&self, generation: u64) -> Option<usize> {
         self.current.iter().rposition(|current| current.generation.snapshot.generation == generation)
     }
-}
-
-/// Runs one step of many. Should it panic, what it was about is lost, and the others go on.
-fn survives<R>(counters: &Counters, step: impl FnOnce() -> R) -> Option<R> {
-    let outcome = catch_unwind(AssertUnwindSafe(step));
-    if outcome.is_err() {
-        counters.reason("internal_panic");
-    }
-    outcome.ok()
 }
 
 impl Drop for Worker {

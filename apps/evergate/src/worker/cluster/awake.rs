@@ -10,9 +10,10 @@ use super::{Cluster, Gated, Mirroring};
 use crate::cluster::Resumed;
 #[cfg(test)]
 use crate::worker::faults;
+use crate::worker::guard::survives;
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstream::Upstream;
-use crate::worker::{Client, View, Worker, canonical, survives};
+use crate::worker::{Client, View, Worker, canonical};
 use evergate_base::Micros;
 use evergate_bpf::{Leases, Slot};
 use evergate_cluster::Bucket;

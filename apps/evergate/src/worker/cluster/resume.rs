@@ -14,9 +14,10 @@ use super::told::Waiting;
 use crate::cluster::{Resumed, Round};
 #[cfg(test)]
 use crate::worker::faults;
-use crate::worker::{Counters, Pulse, Worker, survives};
+use crate::worker::guard::survives;
+use crate::worker::{Counters, Pulse, Worker};
 use evergate_bpf::{Flow, Heard, Leases, Restored, Slot, ahead_max};
-use evergate_cluster::{Bucket, MemberSet, Role};
+use evergate_cluster::Bucket;
 use evergate_mirror::{ConnectionId, Held, LegFacts, Office, Phase};
 use evergate_sys::{Probe, Restore, Restoring, TcpFacts};
 use std::collections::HashSet;
@@ -309,10 +310,14 @@ impl Worker {
         }
         give_way(&mut taken.busy, &taken.resting);
         let now_ms = evergate_sys::steady_clock_ms();
-        taken.keep_busy(pulse, |take| try_gate(cluster, counters, take, now_ms));
+        taken.keep_busy(pulse, |take| {
+            attempt((cluster, counters), take, |cluster, take| gate(cluster, take, now_ms))
+        });
         survives(counters, || ask_all(&**cluster, pulse, &mut taken.busy));
         let now_ms = evergate_sys::steady_clock_ms();
-        taken.keep_busy(pulse, |take| try_build(cluster, counters, take, now_ms));
+        taken.keep_busy(pulse, |take| {
+            attempt((cluster, counters), take, |cluster, take| build(cluster, take, now_ms))
+        });
     }
 
     /// Continues one connection that rests. Its client need not be asked or told anything: nothing of it is on its way, and the
@@ -366,31 +371,6 @@ impl Worker {
             give_back(cluster, &mut take);
         }
     }
-
-    fn tell_all_listed(&mut self, bucket: Bucket) {
-        let Some(cluster) = &self.cluster else { return };
-        let Role::Owner { required, syncing, .. } = cluster.role(bucket) else { return };
-        for node in syncing.iter() {
-            self.tell_everything(bucket, node);
-        }
-        self.end_telling(bucket, required);
-    }
-
-    /// Everything that was taken over has been said to the backups that are to hold it now.
-    pub(super) fn tell_listed(&mut self, bucket: Bucket) {
-        let Some(cluster) = &self.cluster else { return };
-        let Role::Owner { required, syncing, .. } = cluster.role(bucket) else { return };
-        self.end_telling(bucket, required.union(syncing));
-    }
-
-    /// Also those that lack nothing hear where it ends: they may hold what the owner before said to them alone, or still says
-    /// because it does not know that it is not the owner any more.
-    fn end_telling(&mut self, bucket: Bucket, to: MemberSet) {
-        let Some(cluster) = &mut self.cluster else { return };
-        for node in to.iter() {
-            cluster.say_complete(bucket, node);
-        }
-    }
 }
 
 /// A client that was closed may have come again from the same port before the backups heard that it has the end: what it
@@ -407,15 +387,13 @@ fn give_way(busy: &mut Vec<Take>, resting: &[Take]) {
     busy.retain(|take| !is_over(take) || take.client_flow().is_none_or(|flow| !anew.contains(&flow)));
 }
 
-/// [`gate`] and [`build`], of which one connection's defect must not end the others.
-fn try_gate(cluster: &mut Cluster, counters: &Counters, take: &mut Take, now_ms: u64) -> bool {
-    let done = survives(counters, || gate(cluster, take, now_ms));
-    done.unwrap_or_else(|| give_back(cluster, take))
-}
-
-fn try_build(cluster: &mut Cluster, counters: &Counters, take: &mut Take, now_ms: u64) -> bool {
-    let done = survives(counters, || build(cluster, take, now_ms));
-    done.unwrap_or_else(|| give_back(cluster, take))
+/// One step of one connection. A defect that it reaches ends this one.
+fn attempt(
+    (cluster, counters): (&mut Cluster, &Counters),
+    take: &mut Take,
+    step: impl FnOnce(&mut Cluster, &mut Take) -> bool,
+) -> bool {
+    survives(counters, || step(cluster, take)).unwrap_or_else(|| give_back(cluster, take))
 }
 
 /// Slots, so that nothing of the sockets to come escapes.

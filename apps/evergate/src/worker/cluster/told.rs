@@ -12,7 +12,8 @@ use super::resume::Take;
 use crate::cluster::{Report, Resumed};
 #[cfg(test)]
 use crate::worker::faults;
-use crate::worker::{Pulse, Worker, survives};
+use crate::worker::guard::survives;
+use crate::worker::{Pulse, Worker};
 use evergate_bpf::Flow;
 use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::{ConnectionId, Frame};
@@ -213,6 +214,32 @@ impl Worker {
             cluster.set_pending(bucket, false);
         }
         self.tell_listed(bucket);
+    }
+
+    /// Everything there is of a bucket here, and where it ends, for those who back it up.
+    pub(super) fn tell_all_listed(&mut self, bucket: Bucket) {
+        let Some(cluster) = &self.cluster else { return };
+        let Role::Owner { required, syncing, .. } = cluster.role(bucket) else { return };
+        for node in syncing.iter() {
+            self.tell_everything(bucket, node);
+        }
+        self.end_telling(bucket, required);
+    }
+
+    /// Everything that was taken over has been said to the backups that are to hold it now.
+    fn tell_listed(&mut self, bucket: Bucket) {
+        let Some(cluster) = &self.cluster else { return };
+        let Role::Owner { required, syncing, .. } = cluster.role(bucket) else { return };
+        self.end_telling(bucket, required.union(syncing));
+    }
+
+    /// Also those that lack nothing hear where it ends: they may hold what the owner before said to them alone, or still says
+    /// because it does not know that it is not the owner any more.
+    fn end_telling(&mut self, bucket: Bucket, to: MemberSet) {
+        let Some(cluster) = &mut self.cluster else { return };
+        for node in to.iter() {
+            cluster.say_complete(bucket, node);
+        }
     }
 
     /// Goes on with connections whose clients have spoken already.
