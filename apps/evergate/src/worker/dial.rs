@@ -92,9 +92,11 @@ impl Worker {
             pool.unavailable.fetch_add(1, Ordering::Relaxed);
             return self.unavailable(key, leg, "no_server_up");
         }
+        let last = self.current[index].waiting[newcomer.pool as usize].back().map(|last| last.client);
+        let stays = last.is_some_and(|last| self.is_frozen(last)); // it is the next owner's
         let queue = &mut self.current[index].waiting[newcomer.pool as usize];
         let full = queue.len() >= pool.queue_max;
-        let outranked = queue.pop_back_if(|last| full && last.rank > newcomer.rank);
+        let outranked = queue.pop_back_if(|last| full && !stays && last.rank > newcomer.rank);
         if full && outranked.is_none() {
             pool.unavailable.fetch_add(1, Ordering::Relaxed);
             return self.unavailable(key, leg, "queue_full");

@@ -72,7 +72,8 @@ impl Scene {
             );
         }
         text += &format!(
-            "[[pools]]\nname = \"web\"\nservers = [{{ address = \"{to}\", connections_max = 1 }}]\n"
+            "[[rules]]\nname = \"gold\"\nwhen = 'path.path_prefix(\"/gold\")'\nclass = \"gold\"\n\
+             [[pools]]\nname = \"web\"\nqueue_max = 1\nqueue_classes = [\"gold\"]\nservers = [{{ address = \"{to}\", connections_max = 1 }}]\n"
         );
         let config = parse(&text, "test.toml", Path::new(".")).unwrap().config;
         let Assembled { generation, .. } = assemble(&config, None, &mut Keepsakes::default()).unwrap();
@@ -288,15 +289,16 @@ fn a_panic_in_a_take_over_ends_one_connection_and_the_others_go_on() {
     }
 }
 
-/// All buckets are ours, and move for this or not.
-fn all_ours(freeze_for: Option<Freeze>) -> Vec<(Bucket, Role)> {
-    let role = match owner(1, Begin::Fresh, MemberSet::of(BACKUP), MemberSet::EMPTY) {
+/// All buckets are ours; those that do move to the backup.
+fn all_ours(moves: impl Fn(Bucket) -> bool) -> Vec<(Bucket, Role)> {
+    let ours = |bucket| match owner(1, Begin::Fresh, MemberSet::of(BACKUP), MemberSet::EMPTY) {
         Role::Owner { term, generation, begin, required, syncing, .. } => {
+            let freeze_for = moves(bucket).then_some(Freeze { to: BACKUP, number: 1 });
             Role::Owner { term, generation, begin, required, syncing, freeze_for }
         }
         other => other,
     };
-    (0..evergate_cluster::BUCKETS).map(|bucket| (Bucket(bucket), role)).collect()
+    (0..evergate_cluster::BUCKETS).map(Bucket).map(|bucket| (bucket, ours(bucket))).collect()
 }
 
 impl Scene {
@@ -304,8 +306,14 @@ impl Scene {
     fn client(&mut self, port: u16) -> (TcpStream, Key) {
         let known = self.worker.clients.keys();
         // Those who are to panic are told apart by their addresses, also between tests.
-        let from = CLIENT_PORTS.fetch_add(1, Ordering::Relaxed);
         let to = SocketAddr::from((SHARED, port));
+        let from = loop {
+            let from = CLIENT_PORTS.fetch_add(1, Ordering::Relaxed);
+            let bucket = self.cluster().bucket(to, SocketAddr::from((CLIENT, from)));
+            if !self.cluster().frozen.contains(&bucket) {
+                break from;
+            }
+        };
         let client = evergate_sys::connect_from(CLIENT.into(), from..=from, to).unwrap();
         let client = TcpStream::from(client);
         self.worker.empty_queues();
@@ -313,20 +321,21 @@ impl Scene {
         (client, key.expect("it is accepted"))
     }
 
-    /// All buckets become quiet, and the next owner has everything.
-    fn freeze(&mut self) {
-        self.tell(all_ours(Some(Freeze { to: BACKUP, number: 1 })));
+    /// These buckets become quiet, and the next owner has everything.
+    fn freeze(&mut self, moves: impl Fn(Bucket) -> bool) {
+        self.tell(all_ours(&moves));
         self.worker.now = self.worker.now + Micros::from_ms(300); // an answer to a SYN is counted by then
         for _ in 0..2 {
             self.worker.report_frozen();
             self.answer();
         }
-        assert_eq!(self.cluster().frozen.len(), usize::from(evergate_cluster::BUCKETS));
+        let all = (0..evergate_cluster::BUCKETS).map(Bucket);
+        assert_eq!(self.cluster().frozen, all.filter(|bucket| moves(*bucket)).collect());
     }
 
     /// The move is called off, and nothing was missing in the copies.
     fn call_off(&mut self) {
-        self.tell(all_ours(None));
+        self.tell(all_ours(|_| false));
         assert!(self.cluster().outgoing[&(BACKUP, 0)].follows.iter().all(|follows| *follows));
         self.worker.turn().unwrap();
     }
@@ -346,12 +355,12 @@ impl Scene {
 #[test]
 fn what_a_server_says_to_a_connection_whose_bucket_moves_is_heard_when_the_move_is_called_off() {
     play(1, |mut scene| {
-        scene.tell(all_ours(None));
+        scene.tell(all_ours(|_| false));
         let (_client, key) = scene.client(PORT);
         // The server's answer to our connect is there, and not yet heard.
         let (_server, _) = scene.server.accept().unwrap();
         assert_eq!(scene.connecting(key), Some(true));
-        scene.freeze();
+        scene.freeze(|_| true);
         let said = scene.said();
         scene.worker.turn().unwrap();
         assert_eq!((scene.connecting(key), scene.said()), (Some(true), said), "it is the next owner's");
@@ -364,11 +373,11 @@ fn what_a_server_says_to_a_connection_whose_bucket_moves_is_heard_when_the_move_
 #[test]
 fn who_waits_for_a_server_gets_none_while_its_bucket_moves() {
     play(1, |mut scene| {
-        scene.tell(all_ours(None));
+        scene.tell(all_ours(|_| false));
         let (_first, _) = scene.client(PORT);
         let (_second, key) = scene.client(PORT);
         assert_eq!((scene.connecting(key), scene.worker.counters.queued.get()), (None, 1));
-        scene.freeze();
+        scene.freeze(|_| true);
         let said = scene.said();
         scene.generation.pools[0].servers[0].leave(); // the first one's place, as if it was another node's
         scene.worker.serve_all_waiting();
@@ -380,12 +389,31 @@ fn who_waits_for_a_server_gets_none_while_its_bucket_moves() {
 }
 
 #[test]
+fn who_waits_for_a_server_makes_no_room_for_another_while_its_bucket_moves() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_first, _) = scene.client(PORT);
+        let (_second, key) = scene.client(PORT);
+        let bucket = scene.worker.clients.get(key).unwrap().mirroring.as_ref().unwrap().bucket;
+        scene.freeze(|of| of == bucket);
+        let (mut better, _) = scene.client(WEB);
+        better.write_all(b"GET /gold HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+        scene.worker.turn().unwrap();
+        let reasons = scene.worker.counters.reasons.lock().unwrap().clone();
+        assert_eq!(reasons.get("queue_full"), Some(&1), "{reasons:?}");
+        assert!(scene.worker.clients.get(key).is_some());
+        scene.call_off();
+        assert_eq!(scene.worker.counters.queued.get(), 1);
+    });
+}
+
+#[test]
 fn a_drain_ends_a_connection_whose_bucket_moves_when_the_move_is_called_off() {
     play(1, |mut scene| {
-        scene.tell(all_ours(None));
+        scene.tell(all_ours(|_| false));
         let (_client, key) = scene.client(WEB);
         scene.worker.turn().unwrap();
-        scene.freeze();
+        scene.freeze(|_| true);
         let said = scene.said();
         scene.worker.drain();
         assert!(scene.worker.clients.get(key).is_some());
@@ -398,7 +426,7 @@ fn a_drain_ends_a_connection_whose_bucket_moves_when_the_move_is_called_off() {
 #[test]
 fn a_panic_over_what_waits_too_long_ends_that_client_alone() {
     play(1, |mut scene| {
-        scene.tell(all_ours(None));
+        scene.tell(all_ours(|_| false));
         let (mut client, key) = scene.client(WEB);
         client.write_all(b"GET / HT").unwrap();
         scene.worker.turn().unwrap();
@@ -414,7 +442,7 @@ fn a_panic_over_what_waits_too_long_ends_that_client_alone() {
 #[test]
 fn an_instruction_that_cannot_be_followed_does_not_keep_the_worker_from_the_next() {
     play(1, |mut scene| {
-        scene.tell(all_ours(None));
+        scene.tell(all_ours(|_| false));
         let (client, _) = scene.client(WEB);
         faults::doom(client.local_addr().unwrap());
         for command in [Command::Drain, Command::Stop] {
