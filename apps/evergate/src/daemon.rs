@@ -493,7 +493,7 @@ fn make_room_for_files(connections: u64) -> Option<u64> {
     Some(limit)
 }
 
-fn settings(config: &Config, workers: usize) -> Settings {
+pub(crate) fn settings(config: &Config, workers: usize) -> Settings {
     Settings {
         handshakes_per_turn: config.limits.handshakes_per_turn.get(),
         connections_max: config.limits.listener.connections_max,

@@ -57,11 +57,13 @@ pub enum Counter {
     CookieWrong,
     /// Segments of connections whose sockets are yet to be made, handed to who makes them.
     Knocked,
+    /// SYNs with data to where SYNs are answered without keeping state, dropped: their senders say them again without.
+    SynData,
 }
 
 impl Counter {
     /// All of them, in order.
-    pub const ALL: [Counter; 25] = [
+    pub const ALL: [Counter; 26] = [
         Counter::Clamped,
         Counter::AckDropped,
         Counter::AckEmitted,
@@ -87,6 +89,7 @@ impl Counter {
         Counter::CookieAccepted,
         Counter::CookieWrong,
         Counter::Knocked,
+        Counter::SynData,
     ];
 }
 

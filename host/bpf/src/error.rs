@@ -3,6 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Why the gate refused.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +26,18 @@ pub enum GateError {
         attempt: String,
         /// What the kernel said.
         source: io::Error,
+    },
+    /// This process sees another time than the programs that compare its leases.
+    #[error(
+        "this process's clock (CLOCK_BOOTTIME) is {apart:?} {} the kernel's, by which leases end: it runs in a time namespace \
+             that moves it (/proc/self/timens_offsets says how far); start it in one that does not",
+        if *.ahead { "ahead of" } else { "behind" }
+    )]
+    Clock {
+        /// How far.
+        apart: Duration,
+        /// Whether this process's is the later one.
+        ahead: bool,
     },
     /// Every slot is in use: this many flows are the bound.
     #[error("all {flows_max} slots are in use")]

@@ -6,7 +6,9 @@ use crate::lane::{Lane, LaneId};
 use crate::skeleton::{gate::GateSkelBuilder, types};
 use crate::slot::{FLAG_LEARN, FLAG_TAKEN, Restored, Slot};
 use crate::table::{Table, bytes};
-use crate::{Bucket, BucketKey, Flow, GateError, Leases, NodeId, Owners, PortBlocks, bucket_of, pins, says};
+use crate::{
+    Bucket, BucketKey, Flow, GateError, Leases, NodeId, Owners, PortBlocks, bucket_of, clock, pins, says,
+};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_EGRESS, TC_INGRESS, TcHookBuilder};
 use std::collections::BTreeMap;
@@ -101,6 +103,7 @@ pub(crate) struct Programs {
     pub(crate) egress: OwnedFd,
     pub(crate) ingress: OwnedFd,
     pub(crate) emit: OwnedFd,
+    clock: OwnedFd,
 }
 
 /// The loaded gate.
@@ -122,9 +125,12 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Loads the programs and makes or finds their maps. Nothing is attached yet.
+    /// Loads the programs and makes or finds their maps. Nothing is attached yet. Fails in a time namespace in which this
+    /// process sees another boot time than the programs ([`GateError::Clock`]).
     pub fn load(options: &Options<'_>) -> Result<Gate, GateError> {
-        Gate::load_with_clock(options, false)
+        let gate = Gate::load_with_clock(options, false)?;
+        clock::check(gate.programs.clock.as_fd())?;
+        Ok(gate)
     }
 
     /// As [`Gate::load`]; with `test_clock` the programs read the time from [`Gate::set_test_clock_ns`]. For tests.
@@ -200,6 +206,7 @@ impl Gate {
                 egress: program(&loaded.progs.gate_egress)?,
                 ingress: program(&loaded.progs.gate_ingress)?,
                 emit: program(&loaded.progs.gate_emit)?,
+                clock: program(&loaded.progs.gate_clock)?,
             }),
             ports: options.ports,
             bucket_key: options.bucket_key,

@@ -26,6 +26,7 @@
 
 mod accept;
 mod bucket;
+mod clock;
 mod counters;
 mod error;
 mod feature;

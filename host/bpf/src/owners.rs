@@ -1,7 +1,7 @@
 //! Owner table and leases: atomics in memory that the programs read for every packet.
 
 use crate::table::Table;
-use crate::{BUCKETS, Bucket};
+use crate::{BUCKETS, Bucket, clock};
 use std::num::NonZeroU8;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -161,8 +161,7 @@ impl Owners {
     }
 }
 
-/// Until when this node may emit, in nanoseconds of `CLOCK_MONOTONIC` (the programs' clock). Zero, as at the start, means
-/// never.
+/// Until when this node may emit, in nanoseconds of the programs' clock ([`Leases::now_ns`]). Zero, as at the start, means never.
 #[derive(Clone)]
 pub struct Leases {
     pub(crate) table: Arc<Table<u64>>,
@@ -184,12 +183,9 @@ impl Leases {
         (0..self.table.entries()).for_each(|index| self.table.word(index).store(0, Ordering::Release));
     }
 
-    /// The programs' clock.
+    /// The programs' clock, in nanoseconds: `CLOCK_BOOTTIME`, which goes on while the machine is suspended.
     pub fn now_ns() -> u64 {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the kernel writes one timespec.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+        clock::now_ns()
     }
 }
 

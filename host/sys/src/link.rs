@@ -11,6 +11,11 @@ const SOL_PACKET: i32 = 263;
 const PACKET_ADD_MEMBERSHIP: i32 = 1;
 const PACKET_MR_UNICAST: u16 = 3;
 const RTM_NEWADDR: u16 = 20;
+const RTM_GETROUTE: u16 = 26;
+/// A router of the other family.
+const RTA_VIA: u16 = 18;
+/// Bytes of an rtmsg.
+const ROUTE: usize = 12;
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
 const NUD_STALE: u16 = 0x04;
@@ -69,8 +74,8 @@ fn interface_request(interface: &str) -> io::Result<libc::ifreq> {
 }
 
 /// Makes the neighbour `ip` on an interface known, so that a take-over need not ask for it. The kernel uses it at once and
-/// verifies it afterwards; what an operator set stays. Only for peers on the same link; the gateway is known from daily
-/// traffic. Needs `CAP_NET_ADMIN`.
+/// verifies it afterwards; what an operator set stays. Only for peers on the same link ([`is_on_link`]); the gateway is known
+/// from daily traffic. Needs `CAP_NET_ADMIN`.
 pub fn set_neighbour(interface: u32, ip: IpAddr, mac: [u8; 6]) -> io::Result<()> {
     if neighbour_state(interface, ip)?
         .is_some_and(|(state, known)| state & NUD_SAID != 0 || known == Some(mac))
@@ -86,6 +91,22 @@ pub fn set_neighbour(interface: u32, ip: IpAddr, mac: [u8; 6]) -> io::Result<()>
     netlink::attribute(&mut body, 2, &mac);
     let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
     netlink::request(libc::NETLINK_ROUTE, RTM_NEWNEIGH, flags, &body)
+}
+
+/// Whether packets to `ip`, which leave on this interface, go to it directly and not to a router, by the kernel's routes. Fails
+/// when its route is another one, or there is none.
+pub fn is_on_link(interface: u32, ip: IpAddr) -> io::Result<bool> {
+    let (family, bits) = if ip.is_ipv4() { (libc::AF_INET, 32) } else { (libc::AF_INET6, 128) };
+    let mut body = vec![family as u8, bits]; // rtmsg
+    body.resize(ROUTE, 0);
+    // The interface is not asked for: without a route on it IPv4 would take everybody for a neighbour there.
+    attribute_ip(&mut body, libc::RTA_DST, ip);
+    let answer = netlink::ask(libc::NETLINK_ROUTE, RTM_GETROUTE, &body)?;
+    let find = |kind| answer.get(ROUTE..).and_then(|attributes| netlink::find(attributes, kind));
+    if find(libc::RTA_OIF) != Some(&interface.to_ne_bytes()) {
+        return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
+    }
+    Ok(find(libc::RTA_GATEWAY).is_none() && find(RTA_VIA).is_none())
 }
 
 /// The Ethernet address of the neighbour `ip`, if this host's kernel knows it.

@@ -96,7 +96,8 @@ pub(crate) struct Agent {
     pub(crate) clock: Clock,
 }
 
-/// The gate's clock in microseconds.
+/// The gate's clock in microseconds. It goes on while the machine is suspended, the agent's waits do not: what came due meanwhile
+/// is done when the wait is over that was under way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Clock {
     /// Tests let the clocks of nodes differ.

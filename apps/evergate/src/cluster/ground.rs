@@ -238,7 +238,7 @@ fn load_gate(
         keep: false,
     })
     .context(
-        "the packet filter cannot be used: this needs Linux 6.8 and CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON",
+        "the packet filter cannot be used (it needs Linux 6.8 and CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)",
     )?;
     let bucket = evergate_bpf::Bucket::new(usize::from(super::agent::SPEAKING.0));
     let bucket = bucket.context("the answering bucket is out of range")?;

@@ -38,7 +38,7 @@ impl Idle {
     }
 
     fn resume(&self, worker: usize, round: &Round) -> Resumed {
-        let mut resumed = Resumed::default();
+        let mut resumed = Resumed { round: round.number, ..Resumed::default() };
         for (bucket, _) in round.buckets.iter().filter(|(bucket, _)| self.is_of(worker, *bucket)) {
             if let Some(bucket) = evergate_bpf::Bucket::new(usize::from(bucket.0)) {
                 self.owners.release(bucket);

@@ -31,6 +31,8 @@ pub struct Kept {
 /// Buckets that came to this node together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Round {
+    /// By which the workers say what they are done with.
+    pub number: u64,
     /// Each with the office that begins.
     pub buckets: Vec<(Bucket, Office)>,
 }

@@ -17,6 +17,7 @@ mod instruction;
 mod keeper;
 mod last;
 mod mailbox;
+mod neighbours;
 mod roles;
 mod rounds;
 mod running;
@@ -29,7 +30,8 @@ pub use agent::Order;
 pub use ground::Ground;
 pub(crate) use instruction::office;
 pub use instruction::{Instruction, Kept, Round};
-pub(crate) use roles::gate_node;
+pub use neighbours::Neighbours;
+pub(crate) use roles::{arrives, gate_node};
 pub use running::{Handle, Running};
 pub use secrets::fresh_key;
 
@@ -38,14 +40,11 @@ use mailbox::Mailbox;
 use evergate_base::Micros;
 use evergate_cluster::{Bucket, Freeze, Incarnation, NodeId};
 use evergate_mirror::{Frame, LegFacts, Office};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Neighbours that are kept known at most.
-const NEIGHBOURS_MAX: usize = 65_536;
 
 /// One of the node's two network interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +79,8 @@ pub struct Layout {
     pub server_tls: Arc<rustls::ServerConfig>,
     /// The same from the other end.
     pub client_tls: Arc<rustls::ClientConfig>,
-    /// Neighbours that were made known, with their Ethernet addresses.
-    pub neighbours: Mutex<HashMap<IpAddr, [u8; 6]>>,
+    /// Neighbours that were made known.
+    pub neighbours: Mutex<Neighbours>,
 }
 
 impl Layout {
@@ -108,16 +107,14 @@ impl Layout {
         if facts.next_hop == [0; 6] {
             return; // its owner has yet to learn it, and says it then
         }
-        let mut known = self.neighbours.lock().unwrap_or_else(PoisonError::into_inner);
-        let ip = facts.remote.ip();
-        if known.len() >= NEIGHBOURS_MAX || known.get(&ip) == Some(&facts.next_hop) {
-            return;
-        }
-        if let Some(interface) = self.interfaces.get(usize::from(facts.interface)) {
-            // A take-over without it asks the network: slower, not wrong.
-            if evergate_sys::set_neighbour(interface.index, ip, facts.next_hop).is_ok() {
-                known.insert(ip, facts.next_hop);
-            }
+        let Some(interface) = self.interfaces.get(usize::from(facts.interface)) else { return };
+        let mut neighbours = self.neighbours.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ip, next_hop) = (facts.remote.ip(), facts.next_hop);
+        // A take-over without it asks the network: slower, not wrong.
+        if neighbours.wants(ip, next_hop, || evergate_sys::is_on_link(interface.index, ip).ok())
+            && evergate_sys::set_neighbour(interface.index, ip, next_hop).is_ok()
+        {
+            neighbours.note(ip, next_hop);
         }
     }
 }
@@ -130,6 +127,15 @@ pub struct Reporter {
 }
 
 impl Reporter {
+    /// One, and what takes all that was reported.
+    #[cfg(test)]
+    pub(crate) fn heard() -> (Reporter, impl Fn() -> Vec<Report>) {
+        let mailbox = Arc::new(Mailbox::new().unwrap());
+        let heard = mailbox.clone();
+        let take = move || heard.take().into_iter().map(|(_, report)| report).collect();
+        (Reporter { worker: 0, mailbox }, take)
+    }
+
     /// Reports. The agent ends after its workers; what comes later is of no use to anybody.
     pub fn send(&self, report: Report) {
         self.mailbox.post((self.worker, report));
@@ -196,6 +202,8 @@ fn share(ports: &RangeInclusive<u16>, rank: usize, parts: usize) -> Option<Range
 /// What a take-over came to in one worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Resumed {
+    /// Number of the round.
+    pub round: u64,
     /// Buckets taken over.
     pub buckets: usize,
     /// Connections that go on.

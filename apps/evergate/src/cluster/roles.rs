@@ -74,7 +74,7 @@ impl Roles {
     /// What the workers have not been told yet.
     pub(crate) fn take(&mut self) -> (Vec<(Bucket, Role)>, Option<Round>) {
         let arrived = std::mem::take(&mut self.arrived);
-        let round = (!arrived.is_empty()).then_some(Round { buckets: arrived });
+        let round = (!arrived.is_empty()).then_some(Round { number: 0, buckets: arrived });
         (std::mem::take(&mut self.changed), round)
     }
 
@@ -107,7 +107,7 @@ impl Roles {
 }
 
 /// Whether connections are to be continued here that lived elsewhere until now.
-fn arrives(before: Role, now: Role) -> bool {
+pub(crate) fn arrives(before: Role, now: Role) -> bool {
     let Role::Owner { term, begin: Begin::TakeOver | Begin::HandOver, .. } = now else { return false };
     !matches!(before, Role::Owner { term: known, .. } if known == term)
 }

@@ -1,7 +1,7 @@
 //! Take-overs under way and the last ones, as the workers report them.
 //!
-//! Workers answer their instructions in order and do not say to which one: a report belongs to the oldest take-over that
-//! lacks one.
+//! A report belongs to the take-over whose number it names: workers may be late with those that were voided, and one that goes on
+//! must not pass for done because of that.
 
 use super::Resumed;
 use super::instruction::Round;
@@ -14,6 +14,8 @@ const RUNNING_MAX: usize = 64;
 
 /// One under way.
 struct Running {
+    /// The numbers of its rounds, first and last: those that began beyond the bound are among them.
+    numbers: (u64, u64),
     began_at: Micros,
     missing: usize,
     status: TakeOverStatus,
@@ -22,24 +24,29 @@ struct Running {
 /// All of them.
 #[derive(Default)]
 pub(crate) struct Rounds {
+    /// Rounds that have begun.
+    begun: u64,
     running: VecDeque<Running>,
     last: VecDeque<TakeOverStatus>,
 }
 
 impl Rounds {
-    /// One begins. `taken_over` of its buckets lost their owner, the others were handed over.
+    /// One begins, and gets its number. `taken_over` of its buckets lost their owner, the others were handed over.
     pub(crate) fn begin(
         &mut self,
         now: Micros,
         unix_s: u64,
-        round: &Round,
+        round: &mut Round,
         taken_over: usize,
         workers: usize,
     ) {
+        self.begun += 1;
+        round.number = self.begun;
         let handed_over = round.buckets.len().saturating_sub(taken_over) as u64;
         if self.running.len() >= RUNNING_MAX
             && let Some(newest) = self.running.back_mut()
         {
+            newest.numbers.1 = round.number;
             newest.missing += workers;
             newest.status.taken_over += taken_over as u64;
             newest.status.handed_over += handed_over;
@@ -52,7 +59,8 @@ impl Rounds {
             handed_over,
             ..TakeOverStatus::default()
         };
-        self.running.push_back(Running { began_at: now, missing: workers, status });
+        let numbers = (round.number, round.number);
+        self.running.push_back(Running { numbers, began_at: now, missing: workers, status });
     }
 
     /// A worker is done with its part; the take-over, if it was the last part.
@@ -64,7 +72,9 @@ impl Rounds {
     ) -> Option<TakeOverStatus> {
         counts.connections_continued += part.connections as u64;
         counts.connections_lost += part.lost as u64;
-        let running = self.running.front_mut()?;
+        let is_of = |running: &Running| (running.numbers.0..=running.numbers.1).contains(&part.round);
+        let place = self.running.iter().position(is_of)?;
+        let running = self.running.get_mut(place)?;
         let status = &mut running.status;
         status.connections += part.connections as u64;
         status.lost += part.lost as u64;
@@ -73,7 +83,7 @@ impl Rounds {
         if running.missing > 0 {
             return None;
         }
-        let mut done = self.running.pop_front()?;
+        let mut done = self.running.remove(place)?;
         done.status.running = false;
         done.status.took_ms = now.since(done.began_at).0 as f64 / 1000.0;
         self.keep(done.status.clone());
@@ -116,14 +126,14 @@ mod tests {
     fn a_take_over_is_done_when_every_worker_is_and_the_list_stays_short() {
         let (mut rounds, mut counts) = (Rounds::default(), ClusterCounts::default());
         let buckets = (0..3).map(|bucket| (Bucket(bucket), evergate_mirror::Office::default())).collect();
-        let round = Round { buckets };
-        let part = |connections, took_us| Resumed { buckets: 1, connections, lost: 1, took_us };
+        let mut round = Round { number: 0, buckets };
+        let part = |round, connections, took_us| Resumed { round, buckets: 1, connections, lost: 1, took_us };
         for begun in 0..40u64 {
             let at = Micros(begun * 1000);
-            rounds.begin(at, begun, &round, 2, 2);
-            assert_eq!(rounds.resumed(at, &part(3, 500), &mut counts), None);
+            rounds.begin(at, begun, &mut round, 2, 2);
+            assert_eq!(rounds.resumed(at, &part(round.number, 3, 500), &mut counts), None);
             assert!(rounds.list().last().is_some_and(|last| last.running));
-            let done = rounds.resumed(at + Micros(1500), &part(4, 900), &mut counts).unwrap();
+            let done = rounds.resumed(at + Micros(1500), &part(round.number, 4, 900), &mut counts).unwrap();
             let figures = (done.taken_over, done.handed_over, done.connections, done.lost);
             assert_eq!(figures, (2, 1, 7, 2));
             assert_eq!((done.took_ms, done.worker_ms, done.running), (1.5, 0.9, false));
@@ -131,9 +141,46 @@ mod tests {
         assert_eq!(rounds.list().len(), TAKE_OVERS_MAX);
         assert_eq!((counts.connections_continued, counts.connections_lost), (280, 80));
         assert_eq!(
-            rounds.resumed(Micros(0), &part(1, 1), &mut counts),
+            rounds.resumed(Micros(0), &part(round.number, 1, 1), &mut counts),
             None,
             "a report of nothing that runs"
         );
+    }
+
+    #[test]
+    fn a_late_report_of_what_was_voided_does_not_end_what_began_since() {
+        let (mut rounds, mut counts) = (Rounds::default(), ClusterCounts::default());
+        let begin = |rounds: &mut Rounds| {
+            let mut round =
+                Round { number: 0, buckets: vec![(Bucket(0), evergate_mirror::Office::default())] };
+            rounds.begin(Micros(0), 0, &mut round, 1, 2);
+            Resumed { round: round.number, ..Resumed::default() }
+        };
+        let voided = begin(&mut rounds);
+        assert_eq!(rounds.resumed(Micros(0), &voided, &mut counts), None);
+        rounds.void();
+        let next = begin(&mut rounds);
+        assert_eq!(rounds.resumed(Micros(0), &next, &mut counts), None);
+        assert_eq!(rounds.resumed(Micros(0), &voided, &mut counts), None);
+        assert!(rounds.is_running());
+        assert!(rounds.resumed(Micros(0), &next, &mut counts).is_some());
+        assert!(!rounds.is_running());
+    }
+
+    #[test]
+    fn what_begins_beyond_the_bound_is_waited_for_with_the_newest() {
+        let (mut rounds, mut counts) = (Rounds::default(), ClusterCounts::default());
+        let parts: Vec<Resumed> = (0..RUNNING_MAX + 2)
+            .map(|_| {
+                let mut round = Round { number: 0, buckets: Vec::new() };
+                rounds.begin(Micros(0), 0, &mut round, 0, 1);
+                Resumed { round: round.number, ..Resumed::default() }
+            })
+            .collect();
+        let (last, rest) = parts.split_last().unwrap();
+        let done = rest.iter().filter(|part| rounds.resumed(Micros(0), part, &mut counts).is_some());
+        assert_eq!(done.count(), RUNNING_MAX - 1);
+        assert!(rounds.is_running());
+        assert!(rounds.resumed(Micros(0), last, &mut counts).is_some() && !rounds.is_running());
     }
 }

@@ -92,9 +92,11 @@ impl Worker {
             pool.unavailable.fetch_add(1, Ordering::Relaxed);
             return self.unavailable(key, leg, "no_server_up");
         }
+        let last = self.current[index].waiting[newcomer.pool as usize].back().map(|last| last.client);
+        let stays = last.is_some_and(|last| self.is_frozen(last)); // it is the next owner's
         let queue = &mut self.current[index].waiting[newcomer.pool as usize];
         let full = queue.len() >= pool.queue_max;
-        let outranked = queue.pop_back_if(|last| full && last.rank > newcomer.rank);
+        let outranked = queue.pop_back_if(|last| full && !stays && last.rank > newcomer.rank);
         if full && outranked.is_none() {
             pool.unavailable.fetch_add(1, Ordering::Relaxed);
             return self.unavailable(key, leg, "queue_full");
@@ -271,6 +273,7 @@ impl Worker {
                     writable: false,
                     ended: false,
                     muted: false,
+                    broken: false,
                     idle_until: Micros(0),
                     records: None,
                     gated: None,
@@ -311,6 +314,9 @@ impl Worker {
         let first = self.current[index].waiting[pool].front();
         if !runtime.line.is_turn_of(first.map(|waiting| &waiting.place), self.now) {
             return false;
+        }
+        if first.is_some_and(|waiting| self.is_frozen(waiting.client)) {
+            return false; // the next owner asks for a server, or this one when the move is called off: a moment
         }
         let Some(first) = self.current[index].waiting[pool].pop_front() else { return false };
         let (key, leg) = (first.client, first.leg);

@@ -7,6 +7,7 @@ use super::Counters;
 use crate::config::{Config, parse};
 use crate::daemon::Daemon;
 use crate::handover::Offered;
+use evergate_bpf::Flow;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -44,6 +45,29 @@ pub(super) fn strike(client: SocketAddr, is_due: bool) {
         victims.swap_remove(index);
         drop(victims);
         panic!("struck on purpose: {client}");
+    }
+}
+
+/// The client's connection panics in its next call before its deadline.
+pub(super) fn doom(client: SocketAddr) {
+    victims().push((client, false));
+}
+
+/// Clients whose connection panics in a step of its take-over.
+static TAKEN: Mutex<Vec<(SocketAddr, &str)>> = Mutex::new(Vec::new());
+
+pub(super) fn doom_take(client: SocketAddr, step: &'static str) {
+    TAKEN.lock().unwrap_or_else(PoisonError::into_inner).push((client, step));
+}
+
+pub(super) fn strike_take(step: &str, flow: Option<Flow>) {
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(index) =
+        taken.iter().position(|(client, of)| flow.is_some_and(|flow| flow.remote == *client) && *of == step)
+    {
+        taken.swap_remove(index);
+        drop(taken);
+        panic!("struck on purpose: {step}");
     }
 }
 

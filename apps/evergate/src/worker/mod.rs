@@ -8,11 +8,15 @@
 //! kept in flags until used up; one connection gets at most [`ROUNDS`] turns before the others are served; work left over is done in the next turn.
 
 mod accept;
+mod cargo;
+mod client;
 pub mod cluster;
+mod command;
 mod counters;
 mod dial;
 #[cfg(test)]
 mod faults;
+mod guard;
 mod handover;
 mod mute;
 mod named_sessions;
@@ -20,35 +24,35 @@ mod perform;
 mod pulse;
 mod pump;
 mod room;
+mod shared;
 mod slab;
 mod upstream;
+mod view;
 mod wheel;
 
+pub use command::{Bounds, Command, ListenerSocket, Settings};
 pub use counters::{Count, Counters};
 pub use named_sessions::NamedSessions;
 pub use pulse::Pulse;
 pub use room::{Room, files_for_clients};
+pub use shared::{Held, Shared};
 
-use crate::handover::Progress;
 use crate::log::LineSender;
 use crate::runtime::Generation;
+use client::{Client, Pipes};
 use evergate_balance::{Picker, ServerLoad};
 use evergate_base::Micros;
-use evergate_base::session::{Sealed, SessionId};
-use evergate_connection::{Connection, Effects, Io, Node, Scratch, Snapshot};
-use evergate_rules::RuleId;
+use evergate_connection::{Connection, Effects, Io, Scratch};
 use evergate_sys::{Epoll, Pipe, Waker};
 use slab::{Key, Slab, Source};
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Receiver;
 use upstream::{Upstream, Waiting};
+use view::View;
 use wheel::Wheel;
 
 /// How often one connection may go round before others get their turn.
@@ -62,139 +66,11 @@ const EVENTS: usize = 512;
 /// Large buffers kept for blocked connections.
 const SPARE_BUFFERS: usize = 16;
 
-/// What the control plane tells a worker.
-pub enum Command {
-    /// Use this configuration for new requests and connections.
-    Reload(Arc<Generation>),
-    /// Listen on these sockets too, and no longer on the listeners named.
-    Listeners {
-        /// New sockets.
-        add: Vec<ListenerSocket>,
-        /// Names of listeners to close.
-        remove: Vec<String>,
-    },
-    /// Use these bounds from now on.
-    Settings(Settings),
-    /// Take no new connections, end idle ones, and the rest after their response.
-    Drain,
-    /// End everything now.
-    Stop,
-    /// What the cluster has decided.
-    Cluster(crate::cluster::Instruction),
-    /// Connections of the process before come on this stream, which does not block.
-    Inherit(UnixStream),
-    /// Take no new connections, and pass all that there are to the new process over this stream, which does not block.
-    HandOver(UnixStream, Arc<Progress>),
-    /// The new process is gone: serve again, on these sockets.
-    TakeBack(Vec<ListenerSocket>),
-}
-
-/// A bound listener.
-#[derive(Debug)]
-pub struct ListenerSocket {
-    /// Name of the listener.
-    pub name: String,
-    /// The socket.
-    pub socket: OwnedFd,
-    /// Our address on its connections, where it is the same on all.
-    pub local: Option<SocketAddr>,
-}
-
-/// Bounds and switches of a worker.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Handshake steps in one turn of the loop.
-    pub handshakes_per_turn: usize,
-    /// Client connections of the process.
-    pub connections_max: usize,
-    /// Bounds of each listener, by name.
-    pub listeners: HashMap<String, Bounds>,
-    /// Bytes that may wait for slow peers, in this worker.
-    pub buffered_max: usize,
-}
-
-/// Bounds of one listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// Client connections at a time.
-    pub connections_max: usize,
-    /// Client connections at a time from one address; 0 is no bound.
-    pub per_source_max: u32,
-}
-
-/// What the workers of a process share.
-#[derive(Debug, Default)]
-pub struct Shared {
-    /// Client connections open in the process.
-    pub connections: AtomicUsize,
-    /// Workers that still get connections of the process before.
-    pub inheriting: AtomicUsize,
-    /// Client connections of listeners that have a bound of their own, and by address where that is bounded.
-    pub held: std::sync::Mutex<HashMap<Held, usize>>,
-    /// Sessions that clients resume by their ids.
-    pub sessions: NamedSessions,
-    /// How many descriptors are left.
-    pub room: Room,
-    /// Requests that wait for servers.
-    pub waiting: AtomicUsize,
-}
-
-/// Something that is counted against a bound.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Held {
-    /// Connections of a listener.
-    Listener(Arc<str>),
-    /// Connections of a listener from one address.
-    Source(Arc<str>, IpAddr),
-}
-
 /// A generation as one worker uses it.
 struct Current {
     generation: Generation,
     pickers: Vec<Picker>,
     waiting: Vec<VecDeque<Waiting>>,
-}
-
-/// One client connection with its socket.
-struct Client {
-    socket: OwnedFd,
-    connection: Connection,
-    upstream: Option<Key>,
-    /// The server connection of the request before, while it is unsettled.
-    unsettled: Option<Key>,
-    readable: bool,
-    writable: bool,
-    ended: bool,
-    broken: bool,
-    /// It is not listened to while what it said has no place.
-    muted: bool,
-    handshaking: bool,
-    fin_waits: bool,
-    server_fin_waits: bool,
-    left: Option<upstream::Left>,
-    again: bool,
-    filed: Micros,
-    /// Bytes that wait for this connection's peers, as counted last.
-    buffered: usize,
-    /// What this connection counts against; empty where only the process is bounded.
-    held: Vec<Held>,
-    pipes: Option<Box<Pipes>>,
-    /// In a cluster: what the backups know, and what may be acknowledged.
-    mirroring: Option<Box<cluster::Mirroring>>,
-}
-
-/// Pipes of a connection that splices and was blocked with bytes inside.
-#[derive(Default)]
-struct Pipes {
-    down: Option<Pipe>,
-    up: Option<Pipe>,
-}
-
-impl Pipes {
-    /// Bytes inside.
-    fn held(&self) -> usize {
-        [&self.down, &self.up].into_iter().flatten().map(Pipe::held).sum()
-    }
 }
 
 /// A worker's state.
@@ -238,44 +114,6 @@ pub struct Worker {
     cluster: Option<Box<cluster::Cluster>>,
     predecessor: Option<handover::Predecessor>,
     successor: Option<Box<handover::Successor>>,
-}
-
-/// What a connection sees of its worker during one call.
-struct View<'a> {
-    snapshot: &'a Arc<Snapshot>,
-    current: &'a Generation,
-    draining: bool,
-    logs: bool,
-    now: Micros,
-    sessions: &'a NamedSessions,
-    counters: &'a Counters,
-}
-
-impl Node for View<'_> {
-    fn snapshot(&self) -> &Arc<Snapshot> {
-        self.snapshot
-    }
-
-    fn is_draining(&self) -> bool {
-        self.draining
-    }
-
-    fn allow(&mut self, snapshot: &Snapshot, rule: RuleId, client: IpAddr, host: &[u8]) -> bool {
-        // A request that began under an older generation is not counted against the new one's limits.
-        snapshot.generation != self.current.snapshot.generation
-            || self.current.rates.allow(rule, client, host, self.now.0)
-    }
-
-    fn session(&mut self, id: &SessionId) -> Option<Sealed> {
-        let found = self.sessions.find(id);
-        let counters = self.counters;
-        if found.is_some() { &counters.session_ids_found } else { &counters.session_ids_missed }.add(1);
-        found
-    }
-
-    fn wants_logs(&self) -> bool {
-        self.logs
-    }
 }
 
 impl Worker {
@@ -355,43 +193,7 @@ impl Worker {
     pub fn run(mut self) -> io::Result<()> {
         self.join_cluster().map_err(|error| io::Error::other(format!("{error:#}")))?;
         while !self.is_done() {
-            let wait = if self.again.is_empty() { self.wheel.wait_ms(self.now) } else { 0 };
-            // Room at a server may be made by another worker, which says nothing.
-            let queued = self.counters.queued.get() > 0 && !self.is_sweeping();
-            let wait = if queued { wait.min(QUEUE_LOOK_MS) } else { wait };
-            let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms(self.now)));
-            let wait = self.successor.as_ref().map_or(wait, |successor| wait.min(successor.wait_ms()));
-            self.pulse.rest();
-            let count = self.epoll.wait(wait)?;
-            self.pulse.beat();
-            self.tick();
-            for index in 0..count {
-                self.note_idle(self.epoll.event(index));
-            }
-            for index in 0..count {
-                let event = self.epoll.event(index);
-                self.guarded(Source::of(event.token), |worker| worker.dispatch(event));
-            }
-            self.go_on();
-            self.fire_timers();
-            if queued {
-                self.serve_all_waiting();
-            }
-            if self.cluster.is_some() {
-                self.tend_timed();
-                self.deliver_acknowledged();
-                self.continue_resting(count > 0);
-                self.report_frozen();
-                self.tend_channels();
-                self.end_turn(count > 0);
-            }
-            if self.successor.is_some() {
-                self.hand_over();
-            }
-            if let Some(lines) = &mut self.lines {
-                self.counters.log_lines_lost.add(lines.flush());
-            }
-            self.counters.turns.add(1);
+            self.turn()?;
         }
         self.finish_handover();
         for key in self.clients.keys() {
@@ -407,37 +209,51 @@ impl Worker {
         Ok(())
     }
 
+    /// One turn of the loop: waits for events, and does what is due.
+    fn turn(&mut self) -> io::Result<()> {
+        let wait = if self.again.is_empty() { self.wheel.wait_ms(self.now) } else { 0 };
+        // Room at a server may be made by another worker, which says nothing.
+        let queued = self.counters.queued.get() > 0 && !self.is_sweeping();
+        let wait = if queued { wait.min(QUEUE_LOOK_MS) } else { wait };
+        let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms(self.now)));
+        let wait = self.successor.as_ref().map_or(wait, |successor| wait.min(successor.wait_ms()));
+        self.pulse.rest();
+        let count = self.epoll.wait(wait)?;
+        self.pulse.beat();
+        self.tick();
+        for index in 0..count {
+            self.note_idle(self.epoll.event(index));
+        }
+        for index in 0..count {
+            let event = self.epoll.event(index);
+            self.guarded(Source::of(event.token), |worker| worker.dispatch(event));
+        }
+        self.go_on();
+        self.fire_timers();
+        if queued {
+            self.serve_all_waiting();
+        }
+        if self.cluster.is_some() {
+            self.tend_timed();
+            self.deliver_acknowledged();
+            self.continue_resting(count > 0);
+            self.report_frozen();
+            self.tend_channels();
+            self.end_turn(count > 0);
+        }
+        if self.successor.is_some() {
+            self.hand_over();
+        }
+        if let Some(lines) = &mut self.lines {
+            self.counters.log_lines_lost.add(lines.flush());
+        }
+        self.counters.turns.add(1);
+        Ok(())
+    }
+
     fn is_done(&self) -> bool {
         let drained = self.draining && self.clients.len() == 0;
         self.stopping || (drained && self.successor.is_none() && self.predecessor.is_none())
-    }
-
-    /// Runs one step for `source`. Should it panic, that connection ends and the worker goes on: a defect that one peer
-    /// can reach must not reach the others.
-    fn guarded(&mut self, source: Option<Source>, step: impl FnOnce(&mut Worker)) {
-        self.pulse.beat();
-        if catch_unwind(AssertUnwindSafe(|| step(self))).is_ok() {
-            return;
-        }
-        self.counters.reason("internal_panic");
-        self.scratch = Scratch::new(); // a buffer may have been on loan
-        self.effects.clear();
-        let client = match source {
-            Some(Source::Client(key)) => Some(key),
-            Some(Source::Upstream(key)) => {
-                self.upstreams.get_mut(key).and_then(|upstream| upstream.owner).map(|(client, _)| client)
-            }
-            _ => None,
-        };
-        let Some(key) = client else { return };
-        if let Some(client) = self.clients.get_mut(key) {
-            evergate_sys::reset_on_close(client.fd());
-            if let Some(mirroring) = &mut client.mirroring {
-                mirroring.break_off();
-            }
-        }
-        self.stop_waiting(key);
-        self.forget(key);
     }
 
     fn tick(&mut self) {
@@ -503,20 +319,25 @@ impl Worker {
     /// Follows what the control plane and the agent have said so far.
     fn obey(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
-            match command {
-                Command::Reload(generation) => {
-                    self.current.push(Current::new(&generation.for_worker()));
-                    self.drop_outdated();
-                }
-                Command::Listeners { add, remove } => self.change_listeners(add, &remove),
-                Command::Settings(settings) => self.use_settings(settings),
-                Command::Drain => self.drain(),
-                Command::Stop => self.stopping = true,
-                Command::Cluster(instruction) => self.take_instruction(instruction),
-                Command::Inherit(stream) => self.begin_inheriting(stream),
-                Command::HandOver(stream, progress) => self.begin_handover(stream, progress),
-                Command::TakeBack(listeners) => self.take_back(listeners),
+            // One that cannot be followed must not keep the worker from the next.
+            self.guarded(None, |worker| worker.follow(command));
+        }
+    }
+
+    fn follow(&mut self, command: Command) {
+        match command {
+            Command::Reload(generation) => {
+                self.current.push(Current::new(&generation.for_worker()));
+                self.drop_outdated();
             }
+            Command::Listeners { add, remove } => self.change_listeners(add, &remove),
+            Command::Settings(settings) => self.use_settings(settings),
+            Command::Drain => self.drain(),
+            Command::Stop => self.stopping = true,
+            Command::Cluster(instruction) => self.take_instruction(instruction),
+            Command::Inherit(stream) => self.begin_inheriting(stream),
+            Command::HandOver(stream, progress) => self.begin_handover(stream, progress),
+            Command::TakeBack(listeners) => self.take_back(listeners),
         }
     }
 
@@ -533,14 +354,22 @@ impl Worker {
                 client.readable = true; // as nobody may have said yet of one that was accepted just now
             }
             self.pump(key); // a request that is here already is answered
+            self.drain_client(key);
+            self.pump(key);
+        }
+    }
+
+    /// Tells a connection that the node drains; one whose bucket moves when the move is called off.
+    fn drain_client(&mut self, key: Key) {
+        if !self.is_frozen(key) {
             self.with(key, |connection, io| connection.handle_drain(io));
             self.perform(key);
-            self.pump(key);
         }
     }
 
     /// Connections that had more to do than one turn allows.
     fn go_on(&mut self) {
+        self.go_on_thawed();
         let mut again = std::mem::take(&mut self.again);
         for key in again.drain(..) {
             if let Some(client) = self.clients.get_mut(key) {
@@ -643,37 +472,6 @@ impl Current {
             generation.pools.iter().map(|pool| Picker::new(pool.policy, pool.servers.len())).collect();
         let waiting = generation.pools.iter().map(|_| VecDeque::new()).collect();
         Current { generation, pickers, waiting }
-    }
-}
-
-impl Client {
-    fn new(socket: OwnedFd, connection: Connection, held: Vec<Held>) -> Client {
-        let handshaking = connection.is_handshaking();
-        Client {
-            socket,
-            connection,
-            upstream: None,
-            unsettled: None,
-            readable: false,
-            writable: true,
-            ended: false,
-            broken: false,
-            muted: false,
-            handshaking,
-            fin_waits: false,
-            server_fin_waits: false,
-            left: None,
-            again: false,
-            buffered: 0,
-            filed: Micros(u64::MAX),
-            held,
-            pipes: None,
-            mirroring: None,
-        }
-    }
-
-    fn fd(&self) -> i32 {
-        self.socket.as_raw_fd()
     }
 }
 

@@ -38,6 +38,8 @@ pub(super) struct Upstream {
     pub(super) ended: bool,
     /// It is not listened to while what it said has no place.
     pub(super) muted: bool,
+    /// It broke, and nobody has acted on that.
+    pub(super) broken: bool,
     pub(super) idle_until: Micros,
     pub(super) records: Option<Box<Records>>,
     /// In a cluster: its acknowledgements wait for the backups.
@@ -100,14 +102,29 @@ impl Worker {
         upstream.readable |= event.readable;
         upstream.writable |= event.writable;
         upstream.ended |= event.ended;
-        let Some((client, leg)) = upstream.owner else {
+        upstream.broken |= event.broken;
+        let Some((client, _)) = upstream.owner else {
             // An idle connection has nothing to say but its end.
             if event.readable {
                 self.drop_upstream(key);
             }
             return;
         };
-        if upstream.connecting && (event.writable || event.broken) {
+        self.look_at_server(client);
+        self.pump(client);
+    }
+
+    /// Acts on what has become of a connection's server connection. Not while its bucket moves: the next owner connects anew, or
+    /// this is done when the move is called off.
+    pub(super) fn look_at_server(&mut self, client: Key) {
+        let Some(key) = self.clients.get(client).and_then(|client| client.upstream) else { return };
+        if self.is_frozen(client) {
+            return;
+        }
+        let Some(upstream) = self.upstreams.get_mut(key) else { return };
+        let Some((_, leg)) = upstream.owner.filter(|(owner, _)| *owner == client) else { return };
+        let broken = std::mem::take(&mut upstream.broken);
+        if upstream.connecting && (upstream.writable || broken) {
             match evergate_sys::connect_error(upstream.fd()) {
                 Ok(()) => {
                     upstream.connecting = false;
@@ -125,12 +142,11 @@ impl Worker {
                 }
             }
             self.perform(client);
-        } else if event.broken
+        } else if broken
             && self.clients.get(client).is_some_and(|client| client.connection.has_heard_server())
         {
             self.server_write_broke(client);
         }
-        self.pump(client);
     }
 
     /// The server of this leg failed, unless all that happened is that it closed an idle connection just when we used it.

@@ -91,6 +91,7 @@ static __always_inline __u32 mss_index(__u32 mss)
 
 struct syn_ack { struct tcphdr tcp; __be32 option[5]; };
 
+/* Timestamps go by the monotonic clock, as our kernel's own of the same connection will. */
 static __always_inline void write_options(struct syn_ack *new, const struct offer *offer, bool v6)
 {
 	new->option[0] = bpf_htonl(0x02040000 | segment_bytes[v6]);
@@ -184,7 +185,7 @@ static __always_inline bool register_accepted(struct __sk_buff *skb, struct pack
 	s->tsval = bpf_htonl(attrs->rcv_tsecr);
 	s->tsecr = bpf_htonl(attrs->rcv_tsval);
 	s->established = 1;
-	s->born_ns = bpf_ktime_get_ns();
+	s->born_ns = now_ns();
 	s->key = p->key;
 	s->wscale = attrs->wscale_ok ? OUR_WSCALE : 0;
 	s->has_ts = attrs->tstamp_ok;
@@ -267,7 +268,10 @@ static __always_inline int accept_syn(struct __sk_buff *skb, struct packet *p)
 {
 	if (has_socket(skb, p))		/* left to the kernel */
 		return owner_word(hash_bucket(&p->key)) & OWNER_CLOSED ? TC_ACT_SHOT : TC_ACT_OK;
-	return p->data_len ? TC_ACT_SHOT : answer_syn(skb, p);
+	if (!p->data_len)
+		return answer_syn(skb, p);
+	count(SYN_DATA);
+	return TC_ACT_SHOT;
 }
 
 SEC("tc") int stateless_accept(struct __sk_buff *skb)

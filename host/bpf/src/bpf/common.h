@@ -115,6 +115,7 @@ enum counter {
 	HELD, STEERED, SHADOWED, NOT_OURS, TTL_SPENT, UNSTEERABLE, NEIGHBOUR_ANSWERED, NEIGHBOUR_HELD,
 	COOKIE_SENT, COOKIE_ACCEPTED, COOKIE_WRONG,
 	KNOCKED,
+	SYN_DATA,
 	COUNTERS,
 };
 
@@ -142,7 +143,7 @@ MAP(BPF_MAP_TYPE_LRU_HASH, heard, 1024, struct flow_key, struct heard, 0);
 MAP(BPF_MAP_TYPE_HASH, addresses, 1024, struct address, struct address_info, 0);
 MAP(BPF_MAP_TYPE_HASH, listeners, 4096, struct listener, __u32, 0);
 MAP(BPF_MAP_TYPE_ARRAY, owners, BUCKETS, __u32, __u64, BPF_F_MMAPABLE);
-MAP(BPF_MAP_TYPE_ARRAY, leases, NODES, __u32, __u64, BPF_F_MMAPABLE);	/* bpf_ktime; [0] is our own */
+MAP(BPF_MAP_TYPE_ARRAY, leases, NODES, __u32, __u64, BPF_F_MMAPABLE);	/* by now_ns(); [0] is our own */
 MAP(BPF_MAP_TYPE_ARRAY, pending, BUCKETS, __u32, __u64, BPF_F_MMAPABLE);	/* lane + 1 that makes sockets of the bucket */
 MAP(BPF_MAP_TYPE_ARRAY, greetings, BUCKETS, __u32, struct greeting, BPF_F_MMAPABLE);
 MAP(BPF_MAP_TYPE_PERCPU_ARRAY, knock_room, 1, __u32, struct knock, 0);
@@ -159,7 +160,8 @@ struct { __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS); __uint(max_entries, LANES); _
 
 static __always_inline bool before(__u32 a, __u32 b) { return (__s32)(a - b) < 0; }
 static __always_inline bool after(__u32 a, __u32 b) { return before(b, a); }
-static __always_inline __u64 now_ns(void) { return test_clock ? READ(test_now_ns) : bpf_ktime_get_ns(); }
+/* The boot-time clock: the monotonic one stands still while the machine is suspended, and others have taken its buckets then. */
+static __always_inline __u64 now_ns(void) { return test_clock ? READ(test_now_ns) : bpf_ktime_get_boot_ns(); }
 
 static __always_inline void count(__u32 which)
 {

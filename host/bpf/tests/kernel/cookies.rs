@@ -188,6 +188,7 @@ fn syns_that_carry_data_hold_no_state() {
         let connect = || world.client.run(move || TcpStream::connect(to).unwrap());
         let (_before, _accepted) = (connect(), listener.accept().unwrap()); // neighbours may have to be found first
         let known = world.nodes[0].gate.slots_in_use();
+        assert_eq!(count(&world, 0, Counter::SynData), 0);
         world.client.run(move || {
             let wire = Wire::of("eth0");
             let syn = Segment { flags: SYN, data: vec![7], ..Segment::new(at(v6, 10, 0), to) };
@@ -198,6 +199,7 @@ fn syns_that_carry_data_hold_no_state() {
         assert_eq!(world.nodes[0].gate.slots_in_use(), known, "IPv6 {v6}");
         let (_after, _accepted) = (connect(), listener.accept().unwrap());
         assert_eq!(world.nodes[0].gate.slots_in_use(), known + 1);
+        assert!(count(&world, 0, Counter::SynData) > 0);
     }
 }
 

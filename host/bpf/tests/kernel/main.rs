@@ -4,13 +4,17 @@
 
 #![allow(unsafe_code)]
 
+mod clock;
 mod cookies;
 mod errors;
+mod events;
 mod frame;
 mod live;
 mod neighbours;
+mod owned;
 mod packets;
 mod relay;
+mod restored;
 mod sockets;
 mod stream;
 mod takeover;

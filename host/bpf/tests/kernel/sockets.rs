@@ -256,6 +256,33 @@ fn neighbours_are_known_before_anybody_asks_and_may_change_later() {
 }
 
 #[test]
+fn who_is_behind_a_router_is_told_from_who_is_not() {
+    if !privileged() {
+        return;
+    }
+    let (one, other) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    one.connect("eth0", "02:00:00:00:00:01", &other, "eth0").unwrap();
+    for words in [
+        "addr add 10.77.0.1/24 dev eth0",
+        "addr add fd77::1/64 dev eth0 nodad",
+        "route add 10.78.0.0/24 dev eth0",
+        "route add 10.79.0.0/24 via 10.77.0.254",
+        "route add fd79::/64 via fd77::254",
+        "route add 10.80.0.0/24 via inet6 fd77::254 dev eth0",
+    ] {
+        one.ip(words).unwrap();
+    }
+    one.run(|| {
+        let card = evergate_bpf::interface_index("eth0").unwrap();
+        let on_link = |ip: &str| evergate_sys::is_on_link(card, ip.parse().unwrap()).ok();
+        assert_eq!(["10.77.0.9", "fd77::9", "10.78.0.9"].map(on_link), [Some(true); 3]);
+        assert_eq!(["10.79.0.9", "fd79::9", "10.80.0.9"].map(on_link), [Some(false); 3]);
+        assert_eq!(["10.81.0.9", "fd81::9"].map(on_link), [None; 2], "no route");
+        assert_eq!(on_link("127.0.0.9"), None, "the route leads elsewhere");
+    });
+}
+
+#[test]
 fn nothing_is_missing_here_and_what_is_refused_is_named() {
     if !privileged() {
         return;

@@ -53,7 +53,7 @@ impl Agent {
         if round.is_some() {
             self.answer_unknown(false);
         }
-        let round = round.map(|round| {
+        let round = round.map(|mut round| {
             let died = |bucket: &Bucket| {
                 matches!(self.node.role(*bucket), Role::Owner { begin: Begin::TakeOver, .. })
             };
@@ -63,7 +63,7 @@ impl Agent {
             state.rounds.begin(
                 self.clock.now(),
                 evergate_sys::wall_clock_s(),
-                &round,
+                &mut round,
                 taken_over,
                 self.workers,
             );

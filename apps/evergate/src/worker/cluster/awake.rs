@@ -8,6 +8,9 @@ use super::leg::Stands;
 use super::resume::{Leg, Take};
 use super::{Cluster, Gated, Mirroring};
 use crate::cluster::Resumed;
+#[cfg(test)]
+use crate::worker::faults;
+use crate::worker::guard::survives;
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstream::Upstream;
 use crate::worker::{Client, View, Worker, canonical};
@@ -59,7 +62,7 @@ impl Worker {
         for take in takes {
             self.pulse.beat();
             let (bucket, connection) = (take.bucket, take.id);
-            match wake(cluster, take) {
+            match survives(&self.counters, || wake(cluster, take)).flatten() {
                 Some(take) => awake.push(take),
                 None => {
                     resumed.lost += 1;
@@ -67,7 +70,7 @@ impl Worker {
                 }
             }
         }
-        move_on(cluster, &awake);
+        survives(&self.counters, || move_on(cluster, &awake)); // who does not hear it asks again
         awake
     }
 
@@ -208,6 +211,7 @@ impl Worker {
             writable: true,
             ended: false,
             muted: false,
+            broken: false,
             idle_until: Micros(0),
             used_since: self.now,
             answered_at: in_response.then_some(self.now), // how long that took, nobody here knows
@@ -250,6 +254,8 @@ fn move_on(cluster: &mut Cluster, awake: &[Awake]) {
 
 /// Sockets leave repair.
 pub(super) fn wake(cluster: &mut Cluster, mut take: Take) -> Option<Awake> {
+    #[cfg(test)]
+    faults::strike_take("wake", take.client_flow());
     let mut awake = Vec::new();
     for leg in &mut take.legs {
         let (Some(slot), Some(socket)) = (leg.slot.take(), leg.socket.take()) else { continue };

@@ -169,6 +169,7 @@ impl Worker {
             cluster.holder.clear();
             cluster.complete.clear();
             cluster.untold.clear();
+            cluster.arriving.clear();
             cluster.forgetting.clear();
             cluster.closing.clear();
             cluster.freezing.clear();

@@ -5,7 +5,7 @@
 
 use super::Cluster;
 use super::channel::{Notice, Outgoing};
-use crate::cluster::{Report, office};
+use crate::cluster::{Report, arrives, office};
 use crate::worker::slab::{Key, Slab, Source};
 use crate::worker::{Client, Worker};
 use evergate_base::Micros;
@@ -54,6 +54,11 @@ impl Worker {
         }
         let Some(cluster) = &mut self.cluster else { return };
         cluster.keep_named(bucket, role, before);
+        if arrives(before, role) {
+            cluster.arriving.insert(bucket);
+        } else if !matches!(role, Role::Owner { .. }) {
+            cluster.arriving.remove(&bucket);
+        }
         cluster.change_held(bucket, role, now);
         self.change_freezing(bucket, role);
         let (Role::Owner { required, syncing, .. }, was) = (role, before) else {

@@ -5,7 +5,7 @@
 //! touched any more, and when the next owner has acknowledged every entry the agent hears of it. Our sockets stay, silent
 //! behind the gate, until the bucket is not ours any more.
 
-use super::super::slab::Key;
+use super::super::slab::{Key, Source};
 use super::Cluster;
 use crate::cluster::{Kept, Report, gate_node, office};
 use crate::worker::Worker;
@@ -64,8 +64,12 @@ impl Worker {
                 if let Some(table) = table {
                     cluster.gate.owners().release(table);
                 }
+                // What has come of each is acted on when the whole role is known.
                 for key in self.keys_of(bucket) {
                     self.put_again(key);
+                    if let Some(cluster) = &mut self.cluster {
+                        cluster.thawed.push(key);
+                    }
                 }
             }
             (Role::Backup { in_sync: true, .. }, Some((freeze, office)))
@@ -74,6 +78,19 @@ impl Worker {
                 self.keep_frozen(bucket, office, kept.iter().filter(|kept| kept.freeze == freeze))
             }
             _ => {}
+        }
+    }
+
+    /// Connections whose moves were called off take up what has come meanwhile.
+    pub(in crate::worker) fn go_on_thawed(&mut self) {
+        let thawed = self.cluster.as_mut().map(|cluster| std::mem::take(&mut cluster.thawed));
+        for key in thawed.into_iter().flatten() {
+            self.guarded(Some(Source::Client(key)), |worker| {
+                worker.look_at_server(key);
+                if worker.draining {
+                    worker.drain_client(key);
+                }
+            });
         }
     }
 

@@ -7,6 +7,7 @@
 //! - [`backup`]: entries of others come in;
 //! - [`ending`]: connections that are over, but whose clients may not know it yet;
 //! - [`freeze`]: connections that move to another node on purpose become quiet here;
+//! - [`asking`]: what the peers of connections to be continued have;
 //! - [`resume`]: connections whose owner is gone, or has frozen them for us, get sockets here;
 //! - [`awake`]: ... and go on;
 //! - [`knocks`]: clients of those that speak before their turn;
@@ -17,6 +18,7 @@
 //! Which node serves which bucket is decided elsewhere (`crate::cluster`) and told as roles. Without a cluster none of
 //! this exists in a worker.
 
+mod asking;
 mod awake;
 mod backup;
 mod channel;
@@ -27,6 +29,8 @@ mod knocks;
 mod leg;
 mod owner;
 mod resume;
+#[cfg(test)]
+mod scene;
 mod sessions;
 mod told;
 mod work;
@@ -99,6 +103,8 @@ pub(crate) struct Cluster {
     /// Take-overs that are not done, and nodes that must get the state of their buckets first.
     waiting: Vec<told::Waiting>,
     untold: BTreeMap<(told::Stage, Bucket), (u64, MemberSet)>,
+    /// Buckets that this node has got, whose take-over is yet to come: this worker may hold connections of them.
+    arriving: BTreeSet<Bucket>,
     /// Take-overs that have begun.
     rounds: u64,
     /// Copies of which some workers of the owner have said everything.
@@ -141,6 +147,8 @@ pub(crate) struct Cluster {
     freezing: BTreeMap<Bucket, (Freeze, Office)>,
     /// Those that are quiet, and were reported: the next owner may go on at any moment.
     frozen: BTreeSet<Bucket>,
+    /// Connections of buckets whose moves were called off: something may have happened to them meanwhile.
+    thawed: Vec<Key>,
     /// When the log last told of a channel that was refused.
     refused_at: Option<Micros>,
     /// Some froze just now: what the kernel has accepted of them is still in its queues.
@@ -186,6 +194,7 @@ impl Cluster {
             holder: Holder::default(),
             waiting: Vec::new(),
             untold: BTreeMap::new(),
+            arriving: BTreeSet::new(),
             rounds: 0,
             complete: BTreeMap::new(),
             forgetting: BTreeMap::new(),
@@ -209,6 +218,7 @@ impl Cluster {
             closing: BTreeMap::new(),
             freezing: BTreeMap::new(),
             frozen: BTreeSet::new(),
+            thawed: Vec::new(),
             refused_at: None,
             unaccepted: false,
             kept: BTreeMap::new(),

@@ -383,19 +383,19 @@ impl Worker {
         while let Some(cluster) = &mut self.cluster
             && let Some((due, key)) = cluster.timed.pop_front_if(|(due, _)| *due <= now)
         {
-            self.tend(key, (Look::Soon, due));
+            self.guarded(Some(Source::Client(key)), |worker| worker.tend(key, (Look::Soon, due)));
         }
         // Requests may wait for server connections that are given back once clients have acknowledged responses.
         let ahead = if self.counters.queued.get() > 0 { LOOK_EVERY.since(TEND_EVERY) } else { Micros(0) };
         while let Some(cluster) = &mut self.cluster
             && let Some((due, key)) = cluster.timed_later.pop_front_if(|(due, _)| *due <= now + ahead)
         {
-            self.tend(key, (Look::Later, due));
+            self.guarded(Some(Source::Client(key)), |worker| worker.tend(key, (Look::Later, due)));
         }
         while let Some(cluster) = &mut self.cluster
             && let Some((due, key)) = cluster.timed_at_last.pop_front_if(|(due, _)| *due <= now)
         {
-            self.tend(key, (Look::AtLast, due));
+            self.guarded(Some(Source::Client(key)), |worker| worker.tend(key, (Look::AtLast, due)));
         }
         self.acknowledge_pooled();
     }
@@ -515,13 +515,19 @@ impl Worker {
             let token = Source::Outgoing(node, worker as u16).token();
             let _ = self.epoll.report_again(outgoing.channel.fd(), token);
         }
+        self.take_notices(peer.0, notices);
+    }
+
+    /// A backup has taken in what these were waiting for.
+    pub(super) fn take_notices(&mut self, node: NodeId, notices: Vec<Notice>) {
+        let Some(cluster) = &mut self.cluster else { return };
         let mut told = false;
         for notice in notices {
             match notice {
                 Notice::Entry { key, index } => {
                     let mirroring = self.clients.get_mut(key).and_then(|client| client.mirroring.as_mut());
                     if let Some(mirroring) = mirroring {
-                        mirroring.note(peer.0, index);
+                        mirroring.note(node, index);
                         if !mirroring.listed {
                             mirroring.listed = true;
                             cluster.acknowledged.push(key);
@@ -529,11 +535,11 @@ impl Worker {
                     }
                 }
                 Notice::Taken { bucket, stage, round } => {
-                    cluster.note_told(stage, Bucket(bucket), peer.0, round);
+                    cluster.note_told(stage, Bucket(bucket), node, round);
                     told = true;
                 }
-                Notice::Told { bucket, office } => cluster.note_caught_up(Bucket(bucket), office, peer.0),
-                Notice::Complete { bucket, office } => cluster.note_named(Bucket(bucket), office, peer.0),
+                Notice::Told { bucket, office } => cluster.note_caught_up(Bucket(bucket), office, node),
+                Notice::Complete { bucket, office } => cluster.note_named(Bucket(bucket), office, node),
             }
         }
         if told {

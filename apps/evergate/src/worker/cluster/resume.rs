@@ -6,18 +6,22 @@
 //! every peer on. Steps and reasons: the failover design, "Take-over, step by step".
 
 use super::Cluster;
+use super::asking::ask_all;
 use super::awake::wake;
 use super::knocks::{Piece, in_order};
 use super::leg::tcp_facts;
 use super::told::Waiting;
 use crate::cluster::{Resumed, Round};
-use crate::worker::{Pulse, Worker};
+#[cfg(test)]
+use crate::worker::faults;
+use crate::worker::guard::survives;
+use crate::worker::{Counters, Pulse, Worker};
 use evergate_bpf::{Flow, Heard, Leases, Restored, Slot, ahead_max};
-use evergate_cluster::{Bucket, MemberSet, Role};
-use evergate_mirror::{ConnectionId, Held, LegFacts, Phase};
+use evergate_cluster::Bucket;
+use evergate_mirror::{ConnectionId, Held, LegFacts, Office, Phase};
 use evergate_sys::{Probe, Restore, Restoring, TcpFacts};
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Receive window of a restored socket, before scaling.
 const WINDOW: u32 = 65_535 << 6;
@@ -25,12 +29,6 @@ const WINDOW: u32 = 65_535 << 6;
 const PEER_WINDOW: u32 = 65_535;
 /// Buffers of a socket while it is restored, in bytes.
 const BUFFER: u32 = 8 << 20;
-/// Peers are asked so often at most, this far apart; those who have not answered in the time that this takes, or, where to ask
-/// them all takes long, when they were asked a few times, do not answer.
-const PROBES: usize = 20;
-const PROBES_MIN: usize = 3;
-const PROBE_EVERY: Duration = Duration::from_millis(2);
-const PROBE_SPAN: Duration = Duration::from_millis(40);
 /// How far below the mirrored position a probe acknowledges: what it says must be nothing new.
 const PROBE_BELOW: u32 = 256 << 10;
 
@@ -51,7 +49,7 @@ pub(super) struct Leg {
     /// kernels drop what we say.
     pub(super) ended: bool,
     pub(super) slot: Option<Slot>,
-    heard: Option<Heard>,
+    pub(super) heard: Option<Heard>,
     pub(super) socket: Option<Restoring>,
 }
 
@@ -62,6 +60,28 @@ pub(super) struct Take {
     pub(super) held: Box<Held>,
     /// The client's, and the server's if there is one; of a connection that rests only when its turn comes.
     pub(super) legs: Vec<Leg>,
+}
+
+/// What a take-over has found.
+#[derive(Default)]
+struct Taken {
+    /// With something on its way.
+    busy: Vec<Take>,
+    resting: Vec<Take>,
+    /// How many do not go on.
+    lost: usize,
+}
+
+impl Taken {
+    /// Those of the busy ones that get over this step; the others are lost.
+    fn keep_busy(&mut self, pulse: &Pulse, mut step: impl FnMut(&mut Take) -> bool) {
+        let before = self.busy.len();
+        self.busy.retain_mut(|take| {
+            pulse.beat();
+            step(take)
+        });
+        self.lost += before - self.busy.len();
+    }
 }
 
 impl Leg {
@@ -88,7 +108,7 @@ impl Leg {
         })
     }
 
-    fn flow(&self) -> Flow {
+    pub(super) fn flow(&self) -> Flow {
         Flow::new(self.facts.local, self.facts.remote)
     }
 
@@ -150,17 +170,9 @@ impl Leg {
         let _ = cluster.prober.ask(&self.tcp, &probe);
     }
 
-    /// Looks whether the peer has answered.
-    fn listen(&mut self, peers: &impl Peers) -> bool {
-        if let Some(heard) = peers.heard(self) {
-            self.hear(heard);
-        }
-        self.heard.is_some()
-    }
-
     /// What the peer has, and how much room. Whoever has more than was ever sent is not the peer: his word would be skipped in
     /// what is made again.
-    fn hear(&mut self, heard: Heard) {
+    pub(super) fn hear(&mut self, heard: Heard) {
         let ahead = heard.ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32;
         if i64::from(ahead) > i64::from(ahead_max(self.tcp.send_scale())) {
             return;
@@ -254,31 +266,25 @@ impl Worker {
     /// Continues the connections of this worker's share of the buckets: at once those with something on its way to somebody,
     /// the others between all else ([`Worker::resume_resting`]).
     pub(super) fn take_over(&mut self, round: &Round) {
-        let started = Instant::now();
+        let began = (Instant::now(), Leases::now_ns());
         let Some(cluster) = &mut self.cluster else { return };
         let worker = cluster.worker;
+        // From here on they wait for what is taken over now.
+        for (bucket, _) in &round.buckets {
+            cluster.arriving.remove(bucket);
+        }
         let mine = round.buckets.iter().filter(|(bucket, _)| cluster.worker_of(*bucket) == worker);
         let mine: Vec<_> = mine.copied().collect();
         // What comes before is dropped, and said again only after the client's timer.
         mine.iter().for_each(|(bucket, _)| cluster.set_pending(*bucket, true));
-        let (mut busy, mut resting, mut lost) = (Vec::new(), Vec::new(), 0);
-        for (bucket, office) in &mine {
-            for (id, held) in cluster.holder.take_over(bucket.0, *office) {
-                self.pulse.beat();
-                match Take::of(id, held) {
-                    Some(take) if take.rests() => resting.push(take),
-                    Some(take) => busy.push(take),
-                    None => lost += 1,
-                }
-            }
-        }
-        give_way(&mut busy, &resting);
-        gate_all(cluster, &self.pulse, &mut busy);
-        ask_all(&**cluster, &self.pulse, &mut busy);
-        lost += self.build_all(&mut busy);
-        let resumed = Resumed { buckets: mine.len(), lost, ..Resumed::default() };
+        let mut taken = Taken::default();
+        let counters = self.counters.clone();
+        // Whatever a defect makes of it, the take-over has an end, and its buckets do not stay on hold.
+        survives(&counters, || self.take(&mine, &mut taken));
+        let Taken { busy, resting, lost } = taken;
+        let resumed = Resumed { round: round.number, buckets: mine.len(), lost, ..Resumed::default() };
         let buckets: Vec<Bucket> = mine.iter().map(|(bucket, _)| *bucket).collect();
-        self.begin_waiting(Waiting::new(started, resumed, &buckets, busy, resting));
+        self.begin_waiting(Waiting::new(began, resumed, &buckets, busy, resting));
         // Of the other buckets this worker has nothing, or what it accepted meanwhile: a copy needs its word too.
         for (bucket, _) in round.buckets.iter().filter(|bucket| !mine.contains(bucket)) {
             self.pulse.beat();
@@ -286,15 +292,32 @@ impl Worker {
         }
     }
 
-    /// Sockets, still asleep; how many could not be made.
-    fn build_all(&mut self, takes: &mut Vec<Take>) -> usize {
-        let Some(cluster) = &mut self.cluster else { return 0 };
-        let (now_ms, before) = (evergate_sys::steady_clock_ms(), takes.len());
-        takes.retain_mut(|take| {
-            self.pulse.beat();
-            build(cluster, take, now_ms)
+    /// What is held of these buckets; those with something on its way get their sockets. A defect that one connection reaches ends
+    /// that one alone.
+    fn take(&mut self, mine: &[(Bucket, Office)], taken: &mut Taken) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let (counters, pulse) = (&self.counters, &self.pulse);
+        for (bucket, office) in mine {
+            let held = survives(counters, || cluster.holder.take_over(bucket.0, *office));
+            for (id, held) in held.into_iter().flatten() {
+                pulse.beat();
+                match survives(counters, || Take::of(id, held)).flatten() {
+                    Some(take) if take.rests() => taken.resting.push(take),
+                    Some(take) => taken.busy.push(take),
+                    None => taken.lost += 1,
+                }
+            }
+        }
+        give_way(&mut taken.busy, &taken.resting);
+        let now_ms = evergate_sys::steady_clock_ms();
+        taken.keep_busy(pulse, |take| {
+            attempt((cluster, counters), take, |cluster, take| gate(cluster, take, now_ms))
         });
-        before - takes.len()
+        survives(counters, || ask_all(&**cluster, pulse, &mut taken.busy));
+        let now_ms = evergate_sys::steady_clock_ms();
+        taken.keep_busy(pulse, |take| {
+            attempt((cluster, counters), take, |cluster, take| build(cluster, take, now_ms))
+        });
     }
 
     /// Continues one connection that rests. Its client need not be asked or told anything: nothing of it is on its way, and the
@@ -302,21 +325,20 @@ impl Worker {
     /// take-over began; connections of the same ends that are younger stay.
     pub(super) fn resume_resting(&mut self, take: Take, since_ns: u64) -> bool {
         let (bucket, connection) = (take.bucket, take.id);
-        let Some(cluster) = &mut self.cluster else { return false };
-        if take.client_flow().is_some_and(|flow| cluster.gate.is_held(&flow, since_ns)) {
-            cluster.give_up_copies(bucket, connection);
-            return true; // its client has begun anew here: nothing had been said on it
-        }
         let mut goes_on = false;
-        self.guarded(None, |worker| goes_on = worker.build_resting(take));
+        self.guarded(None, |worker| goes_on = worker.build_resting(take, since_ns));
         if !goes_on && let Some(cluster) = &mut self.cluster {
             cluster.give_up_copies(bucket, connection);
         }
         goes_on
     }
 
-    fn build_resting(&mut self, mut take: Take) -> bool {
+    fn build_resting(&mut self, mut take: Take, since_ns: u64) -> bool {
         let Some(cluster) = &mut self.cluster else { return false };
+        if take.client_flow().is_some_and(|flow| cluster.gate.is_held(&flow, since_ns)) {
+            cluster.give_up_copies(take.bucket, take.id);
+            return true; // its client has begun anew here: nothing had been said on it
+        }
         let now_ms = evergate_sys::steady_clock_ms();
         take.find_legs();
         let Some(flow) = take.client_flow() else { return false };
@@ -349,31 +371,6 @@ impl Worker {
             give_back(cluster, &mut take);
         }
     }
-
-    fn tell_all_listed(&mut self, bucket: Bucket) {
-        let Some(cluster) = &self.cluster else { return };
-        let Role::Owner { required, syncing, .. } = cluster.role(bucket) else { return };
-        for node in syncing.iter() {
-            self.tell_everything(bucket, node);
-        }
-        self.end_telling(bucket, required);
-    }
-
-    /// Everything that was taken over has been said to the backups that are to hold it now.
-    pub(super) fn tell_listed(&mut self, bucket: Bucket) {
-        let Some(cluster) = &self.cluster else { return };
-        let Role::Owner { required, syncing, .. } = cluster.role(bucket) else { return };
-        self.end_telling(bucket, required.union(syncing));
-    }
-
-    /// Also those that lack nothing hear where it ends: they may hold what the owner before said to them alone, or still says
-    /// because it does not know that it is not the owner any more.
-    fn end_telling(&mut self, bucket: Bucket, to: MemberSet) {
-        let Some(cluster) = &mut self.cluster else { return };
-        for node in to.iter() {
-            cluster.say_complete(bucket, node);
-        }
-    }
 }
 
 /// A client that was closed may have come again from the same port before the backups heard that it has the end: what it
@@ -390,114 +387,47 @@ fn give_way(busy: &mut Vec<Take>, resting: &[Take]) {
     busy.retain(|take| !is_over(take) || take.client_flow().is_none_or(|flow| !anew.contains(&flow)));
 }
 
-fn gate_all(cluster: &mut Cluster, pulse: &Pulse, takes: &mut Vec<Take>) {
-    let now_ms = evergate_sys::steady_clock_ms();
-    takes.retain_mut(|take| {
-        pulse.beat();
-        gate(cluster, take, now_ms)
-    });
+/// One step of one connection. A defect that it reaches ends this one.
+fn attempt(
+    (cluster, counters): (&mut Cluster, &Counters),
+    take: &mut Take,
+    step: impl FnOnce(&mut Cluster, &mut Take) -> bool,
+) -> bool {
+    survives(counters, || step(cluster, take)).unwrap_or_else(|| give_back(cluster, take))
 }
 
 /// Slots, so that nothing of the sockets to come escapes.
 fn gate(cluster: &mut Cluster, take: &mut Take, now_ms: u64) -> bool {
+    #[cfg(test)]
+    faults::strike_take("gate", take.client_flow());
     let gated = take.legs.iter_mut().all(|leg| {
         leg.slot = cluster.gate.restore(&leg.restored(cluster, now_ms)).ok();
         leg.slot.iter().for_each(|slot| slot.set_asleep(true));
         leg.slot.is_some()
     });
-    if !gated {
-        give_back(cluster, take);
-    }
-    gated
+    gated || give_back(cluster, take)
 }
 
 /// Sockets, still asleep.
 fn build(cluster: &mut Cluster, take: &mut Take, now_ms: u64) -> bool {
+    #[cfg(test)]
+    faults::strike_take("build", take.client_flow());
     let built: anyhow::Result<()> = take.legs.iter_mut().try_for_each(|leg| leg.build(cluster, now_ms));
-    if built.is_err() {
-        give_back(cluster, take);
-    }
-    built.is_ok()
+    built.is_ok() || give_back(cluster, take)
 }
 
-fn give_back(cluster: &mut Cluster, take: &mut Take) {
+/// It does not go on: false.
+fn give_back(cluster: &mut Cluster, take: &mut Take) -> bool {
     for slot in take.legs.iter_mut().filter_map(|leg| leg.slot.take()) {
         cluster.lane.finish(slot, None, Leases::now_ns());
     }
-}
-
-/// The peers of connections, as they are asked what they have.
-trait Peers {
-    /// What was heard of this one before counts no more.
-    fn forget(&self, leg: &Leg);
-    fn ask(&self, leg: &Leg, now_ms: u64);
-    fn heard(&self, leg: &Leg) -> Option<Heard>;
-}
-
-impl Peers for Cluster {
-    fn forget(&self, leg: &Leg) {
-        self.gate.forget_heard(&leg.flow());
-    }
-
-    fn ask(&self, leg: &Leg, now_ms: u64) {
-        leg.ask(self, now_ms);
-    }
-
-    fn heard(&self, leg: &Leg) -> Option<Heard> {
-        self.gate.heard(&leg.flow())
-    }
-}
-
-/// Asks every peer what it has, until all have answered or time is up. There may be thousands, and each pass over them may take
-/// longer than others wait for a sign of life.
-fn ask_all(peers: &impl Peers, pulse: &Pulse, takes: &mut [Take]) {
-    let began = Instant::now();
-    for leg in legs(pulse, takes) {
-        peers.forget(leg);
-    }
-    for round in 0..PROBES {
-        if round >= PROBES_MIN && began.elapsed() >= PROBE_SPAN {
-            break;
-        }
-        let now_ms = evergate_sys::steady_clock_ms();
-        let mut open = false;
-        for leg in legs(pulse, takes).filter(|leg| leg.heard.is_none()) {
-            peers.ask(leg, now_ms);
-            open = true;
-        }
-        if !open {
-            break;
-        }
-        let until = Instant::now() + PROBE_EVERY;
-        while !all_heard(peers, pulse, takes) && Instant::now() < until {
-            std::thread::yield_now();
-        }
-    }
-    for leg in legs(pulse, takes) {
-        leg.listen(peers); // the newest word
-    }
-}
-
-/// Listens for those who have not answered; whether now all have.
-fn all_heard(peers: &impl Peers, pulse: &Pulse, takes: &mut [Take]) -> bool {
-    let mut all = true;
-    for leg in legs(pulse, takes).filter(|leg| leg.heard.is_none()) {
-        all &= leg.listen(peers);
-    }
-    all
-}
-
-/// All legs, and a beat for each.
-fn legs<'a>(pulse: &'a Pulse, takes: &'a mut [Take]) -> impl Iterator<Item = &'a mut Leg> {
-    takes.iter_mut().flat_map(|take| &mut take.legs).inspect(|_| pulse.beat())
+    false
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use evergate_mirror::{Mirrored, Office};
-    use std::cell::{Cell, RefCell};
-    use std::collections::BTreeMap;
+    use evergate_mirror::Mirrored;
 
     fn take(id: u64, port: u16, closed: bool) -> Take {
         let facts = LegFacts {
@@ -542,66 +472,8 @@ mod tests {
         }
     }
 
-    /// Peers that answer the `answers`th question, and how much was done for them without a beat.
-    struct Slow<'a> {
-        pulse: &'a Pulse,
-        answers: usize,
-        asked: RefCell<BTreeMap<Flow, usize>>,
-        /// The pulse as seen last, steps since it changed, and the most of them.
-        gap: Cell<(u64, usize, usize)>,
-    }
-
-    impl Slow<'_> {
-        fn step(&self) {
-            let (mut last, steps, most) = self.gap.get();
-            let steps = if self.pulse.goes_on(&mut last) { 0 } else { steps + 1 };
-            self.gap.set((last, steps, most.max(steps)));
-        }
-    }
-
-    impl Peers for Slow<'_> {
-        fn forget(&self, _: &Leg) {
-            self.step();
-        }
-
-        fn ask(&self, leg: &Leg, _: u64) {
-            self.step();
-            *self.asked.borrow_mut().entry(leg.flow()).or_default() += 1;
-        }
-
-        fn heard(&self, leg: &Leg) -> Option<Heard> {
-            self.step();
-            let asked = self.asked.borrow().get(&leg.flow()).copied().unwrap_or(0);
-            (asked >= self.answers).then_some(Heard {
-                seq: 1,
-                ack: 1,
-                window: 1000,
-                count: 1,
-                timestamps: (0, 0),
-            })
-        }
-    }
-
-    #[test]
-    fn a_worker_that_asks_many_peers_shows_that_it_gets_on() {
-        for (answers, heard) in [(1, 3000), (3, 3000), (usize::MAX, 0)] {
-            let pulse = Pulse::default();
-            pulse.beat(); // it is at work
-            let slow = Slow { pulse: &pulse, answers, asked: RefCell::default(), gap: Cell::new((0, 0, 0)) };
-            let mut takes: Vec<Take> = (0..3000).map(|number| busy(number, number as u16 + 1)).collect();
-            ask_all(&slow, &pulse, &mut takes);
-            let legs = || takes.iter().flat_map(|take| &take.legs);
-            assert_eq!((legs().count(), legs().filter(|leg| leg.heard.is_some()).count()), (3000, heard));
-            assert!(
-                slow.asked.borrow().values().all(|asked| (PROBES_MIN.min(answers)..=PROBES).contains(asked))
-            );
-            let (_, _, most) = slow.gap.get();
-            assert!(most <= 1, "{most} peers without a beat");
-        }
-    }
-
     /// One with something on its way, so that its peers are asked.
-    fn busy(id: u64, port: u16) -> Take {
+    pub(in super::super) fn busy(id: u64, port: u16) -> Take {
         let mut take = take(id, port, false);
         take.find_legs();
         take

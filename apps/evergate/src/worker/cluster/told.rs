@@ -10,8 +10,11 @@ use super::channel::Notice;
 use super::knocks::Knocks;
 use super::resume::Take;
 use crate::cluster::{Report, Resumed};
+#[cfg(test)]
+use crate::worker::faults;
+use crate::worker::guard::survives;
 use crate::worker::{Pulse, Worker};
-use evergate_bpf::{Flow, Leases};
+use evergate_bpf::Flow;
 use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::{ConnectionId, Frame};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -47,9 +50,10 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// One of these buckets; busy connections have their sockets.
+    /// One of these buckets; busy connections have their sockets. When it began: `since_ns` by the gate's clock, which a machine
+    /// that is suspended meanwhile lets go on.
     pub(super) fn new(
-        started: Instant,
+        (started, since_ns): (Instant, u64),
         resumed: Resumed,
         buckets: &[Bucket],
         busy: Vec<Take>,
@@ -62,7 +66,6 @@ impl Waiting {
                 left.entry((stage, take.bucket)).or_default().push(take);
             }
         }
-        let since_ns = Leases::now_ns().saturating_sub(started.elapsed().as_nanos() as u64);
         Waiting { started, since_ns, resumed, left, awake: VecDeque::new(), resting: VecDeque::new() }
     }
 
@@ -85,49 +88,65 @@ impl Worker {
     pub(super) fn begin_waiting(&mut self, waiting: Waiting) {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.rounds += 1;
-        let round = cluster.rounds;
-        for ((stage, bucket), takes) in &waiting.left {
-            cluster.tell_taken(&self.pulse, (*stage, *bucket), takes, round);
+        let (round, mut waiting, mut untold) = (cluster.rounds, waiting, Vec::new());
+        for ((stage, bucket), takes) in &mut waiting.left {
+            let told = || cluster.tell_taken(&self.pulse, (*stage, *bucket), takes, round);
+            if survives(&self.counters, told).is_none() {
+                // What backups may not have does not go on.
+                waiting.resumed.lost += takes.len();
+                untold.append(takes);
+            }
+        }
+        for take in &untold {
+            cluster.give_up_copies(take.bucket, take.id);
         }
         cluster.waiting.push(waiting);
+        self.drop_takes(untold);
         self.look_at_waiting();
+    }
+
+    /// Does something for the take-overs that are not done. Should it panic, they are still there.
+    fn with_waiting(&mut self, step: impl FnOnce(&mut Worker, &mut Vec<Waiting>)) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let mut all = std::mem::take(&mut cluster.waiting);
+        let counters = self.counters.clone();
+        survives(&counters, || step(self, &mut all));
+        self.put_waiting_back(all);
     }
 
     /// Goes on with buckets of which all who count have the state, and drops those that are not ours any more.
     pub(super) fn look_at_waiting(&mut self) {
-        let Some(cluster) = &mut self.cluster else { return };
-        let mut all = std::mem::take(&mut cluster.waiting);
-        for waiting in &mut all {
-            for stage in [Stage::Busy, Stage::Resting] {
-                let (ready, gone) = self.sort_out(stage, &mut waiting.left);
-                match stage {
-                    Stage::Busy => waiting.awake.extend(self.wake_all(ready, &mut waiting.resumed)),
-                    Stage::Resting => waiting.resting.extend(ready),
+        self.with_waiting(|worker, all| {
+            for waiting in all {
+                for stage in [Stage::Busy, Stage::Resting] {
+                    let (ready, gone) = worker.sort_out(stage, &mut waiting.left);
+                    match stage {
+                        Stage::Busy => waiting.awake.extend(worker.wake_all(ready, &mut waiting.resumed)),
+                        Stage::Resting => waiting.resting.extend(ready),
+                    }
+                    worker.drop_takes(gone);
                 }
-                self.drop_takes(gone);
             }
-        }
-        self.put_waiting_back(all);
+        });
         self.resume_awake();
     }
 
     /// Restores the state machines of connections whose sockets live, a few at a time.
     fn resume_awake(&mut self) {
-        while let Some(cluster) = &mut self.cluster {
-            let mut all = std::mem::take(&mut cluster.waiting);
-            let Some(waiting) = all.iter_mut().find(|waiting| !waiting.awake.is_empty()) else {
-                return self.put_waiting_back(all);
-            };
-            let some = waiting.awake.len().min(AT_A_TIME);
-            for take in waiting.awake.drain(..some) {
-                let (bucket, connection) = (take.bucket, take.id);
-                let goes_on = self.resume(take);
-                waiting.resumed.count(goes_on);
-                if !goes_on && let Some(cluster) = &mut self.cluster {
-                    cluster.give_up_copies(bucket, connection);
+        let is_awake = |cluster: &Cluster| cluster.waiting.iter().any(|waiting| !waiting.awake.is_empty());
+        while self.cluster.as_deref().is_some_and(is_awake) {
+            self.with_waiting(|worker, all| {
+                let Some(waiting) = all.iter_mut().find(|waiting| !waiting.awake.is_empty()) else { return };
+                let some = waiting.awake.len().min(AT_A_TIME);
+                for take in waiting.awake.drain(..some) {
+                    let (bucket, connection) = (take.bucket, take.id);
+                    let goes_on = worker.resume(take);
+                    waiting.resumed.count(goes_on);
+                    if !goes_on && let Some(cluster) = &mut worker.cluster {
+                        cluster.give_up_copies(bucket, connection);
+                    }
                 }
-            }
-            self.put_waiting_back(all);
+            });
             self.hear_resting();
         }
     }
@@ -139,10 +158,7 @@ impl Worker {
             return;
         }
         self.lane_event();
-        let Some(cluster) = &mut self.cluster else { return };
-        let mut all = std::mem::take(&mut cluster.waiting);
-        self.answer_knocks(&mut all, Instant::now() + RESTING_SPAN_MAX);
-        self.put_waiting_back(all);
+        self.with_waiting(|worker, all| worker.answer_knocks(all, Instant::now() + RESTING_SPAN_MAX));
     }
 
     /// Goes on with some of the connections that rest: once a turn. `busy`: the turn had other work.
@@ -153,29 +169,29 @@ impl Worker {
         if !cluster.has_resting() {
             return;
         }
-        let mut all = std::mem::take(&mut cluster.waiting);
-        for waiting in &mut all {
-            let share = now.duration_since(waiting.started) / 1000;
-            let span = if busy { RESTING_SPAN_MIN } else { RESTING_SPAN_IDLE };
-            let until = now + share.clamp(span, RESTING_SPAN_MAX);
-            while let Some((bucket, takes)) = waiting.resting.front_mut()
-                && Instant::now() < until
-            {
-                let bucket = *bucket;
-                let ours = self.cluster.as_ref().is_some_and(|cluster| cluster.owns(bucket));
-                match takes.pop().filter(|_| ours) {
-                    Some(take) => {
-                        let goes_on = self.resume_resting(take, waiting.since_ns);
-                        waiting.resumed.count(goes_on);
-                    }
-                    None => {
-                        waiting.resting.pop_front();
-                        self.end_resting(bucket, ours);
+        self.with_waiting(|worker, all| {
+            for waiting in all {
+                let share = now.duration_since(waiting.started) / 1000;
+                let span = if busy { RESTING_SPAN_MIN } else { RESTING_SPAN_IDLE };
+                let until = now + share.clamp(span, RESTING_SPAN_MAX);
+                while let Some((bucket, takes)) = waiting.resting.front_mut()
+                    && Instant::now() < until
+                {
+                    let bucket = *bucket;
+                    let ours = worker.cluster.as_ref().is_some_and(|cluster| cluster.owns(bucket));
+                    match takes.pop().filter(|_| ours) {
+                        Some(take) => {
+                            let goes_on = worker.resume_resting(take, waiting.since_ns);
+                            waiting.resumed.count(goes_on);
+                        }
+                        None => {
+                            waiting.resting.pop_front();
+                            worker.end_resting(bucket, ours);
+                        }
                     }
                 }
             }
-        }
-        self.put_waiting_back(all);
+        });
     }
 
     /// The bucket is not ours any more: what was to be continued of it is not.
@@ -198,6 +214,32 @@ impl Worker {
             cluster.set_pending(bucket, false);
         }
         self.tell_listed(bucket);
+    }
+
+    /// Everything there is of a bucket here, and where it ends, for those who back it up.
+    pub(super) fn tell_all_listed(&mut self, bucket: Bucket) {
+        let Some(cluster) = &self.cluster else { return };
+        let Role::Owner { required, syncing, .. } = cluster.role(bucket) else { return };
+        for node in syncing.iter() {
+            self.tell_everything(bucket, node);
+        }
+        self.end_telling(bucket, required);
+    }
+
+    /// Everything that was taken over has been said to the backups that are to hold it now.
+    fn tell_listed(&mut self, bucket: Bucket) {
+        let Some(cluster) = &self.cluster else { return };
+        let Role::Owner { required, syncing, .. } = cluster.role(bucket) else { return };
+        self.end_telling(bucket, required.union(syncing));
+    }
+
+    /// Also those that lack nothing hear where it ends: they may hold what the owner before said to them alone, or still says
+    /// because it does not know that it is not the owner any more.
+    fn end_telling(&mut self, bucket: Bucket, to: MemberSet) {
+        let Some(cluster) = &mut self.cluster else { return };
+        for node in to.iter() {
+            cluster.say_complete(bucket, node);
+        }
     }
 
     /// Goes on with connections whose clients have spoken already.
@@ -309,9 +351,10 @@ impl Cluster {
         self.waiting.iter_mut().any(|waiting| takes(waiting).is_some())
     }
 
-    /// Whether connections of the bucket that were taken over do not go on yet.
+    /// Whether connections of the bucket that were taken over, or are about to be, do not go on yet: until they do, nobody's copy
+    /// is whole.
     pub(super) fn is_pending(&self, bucket: Bucket) -> bool {
-        self.waiting.iter().any(|waiting| waiting.has(bucket))
+        self.arriving.contains(&bucket) || self.waiting.iter().any(|waiting| waiting.has(bucket))
     }
 
     /// Whether the gate said something that nobody has acted on.
@@ -334,6 +377,8 @@ impl Cluster {
             // Without a channel it hears nothing, and the bucket stays on hold until the cluster has dropped it.
             for (number, take) in (1..).zip(takes) {
                 pulse.beat();
+                #[cfg(test)]
+                faults::strike_take("tell", take.client_flow());
                 let (connection, last) = (take.id, number == takes.len());
                 let state = Some(Box::new(take.held.state.clone()));
                 let legs = take.held.legs.clone();

@@ -1,0 +1,454 @@
+//! Tests of a worker that is turned by hand, in a network namespace of its own: what it is told comes in the order that a test
+//! wants, and nothing comes by itself. They need root and Linux 6.8; without they say so and pass.
+
+use super::{Cluster, Joining, Worker};
+use crate::assemble::{Assembled, Keepsakes, assemble};
+use crate::cluster::{Instruction, Interface, Layout, Report, Reporter, Resumed, Round, gate_node, office};
+use crate::config::parse;
+use crate::daemon::settings;
+use crate::runtime::Generation;
+use crate::worker::slab::Key;
+use crate::worker::{Command, ListenerSocket, Shared, faults};
+use evergate_base::Micros;
+use evergate_bpf::netns::Namespace;
+use evergate_bpf::{Address, BucketKey, Gate, Mode, Options, Owner, PortBlocks};
+use evergate_cluster::{Begin, Bucket, Freeze, Incarnation, MemberSet, NodeId, Role, Term, ViewId};
+use evergate_mirror::{ConnectionId, Frame, Kind, LegFacts, Mirrored, Open};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+
+/// The address that moves, a client's, and the server's: all on the loopback interface.
+const SHARED: [u8; 4] = [10, 9, 0, 1];
+const CLIENT: [u8; 4] = [10, 9, 0, 2];
+const SERVER: [u8; 4] = [10, 9, 0, 3];
+/// Raw connections come to this port, requests to the next.
+const PORT: u16 = 4430;
+const WEB: u16 = 4431;
+static CLIENT_PORTS: AtomicU16 = AtomicU16::new(10_000);
+const LOOPBACK: Interface = Interface { index: 1, mac: [0; 6] };
+const MIRROR_PORT: u16 = 7401;
+const ME: NodeId = NodeId(0);
+const BACKUP: NodeId = NodeId(1);
+
+/// One worker, and what it speaks with.
+struct Scene {
+    worker: Worker,
+    generation: Arc<Generation>,
+    reports: Box<dyn Fn() -> Vec<Report>>,
+    server: TcpListener,
+    /// They take channels and say nothing; the tests answer for them.
+    _backups: Vec<TcpListener>,
+    commands: Sender<Command>,
+}
+
+/// Runs a test with the first of so many workers.
+fn play(workers: usize, test: impl FnOnce(Scene) + Send + 'static) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.trim().parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let namespace = match Namespace::new() {
+        Ok(namespace) if version >= (6, 8) => namespace,
+        other => return eprintln!("skipped: needs root and Linux 6.8 (is {release}): {:?}", other.err()),
+    };
+    namespace.ip("addr add 10.9.0.1/24 dev lo").unwrap();
+    namespace.sysctl("net.ipv4.ip_local_port_range", "1024 60999").unwrap();
+    namespace.run(move || test(Scene::new(workers)));
+}
+
+impl Scene {
+    fn new(workers: usize) -> Scene {
+        let server = TcpListener::bind((IpAddr::from(SERVER), 0)).unwrap();
+        let to = server.local_addr().unwrap();
+        let listeners = [("in", PORT, "tcp"), ("web", WEB, "http")];
+        let mut text = format!("[node]\nworkers = {workers}\n[logs]\naccess = \"off\"\n");
+        for (name, port, protocol) in listeners {
+            text += &format!(
+                "[[listeners]]\nname = \"{name}\"\naddress = \"10.9.0.1:{port}\"\nprotocol = \"{protocol}\"\npool = \"web\"\n"
+            );
+        }
+        text += &format!(
+            "[[rules]]\nname = \"gold\"\nwhen = 'path.path_prefix(\"/gold\")'\nclass = \"gold\"\n\
+             [[pools]]\nname = \"web\"\nqueue_max = 1\nqueue_classes = [\"gold\"]\nservers = [{{ address = \"{to}\", connections_max = 1 }}]\n"
+        );
+        let config = parse(&text, "test.toml", Path::new(".")).unwrap().config;
+        let Assembled { generation, .. } = assemble(&config, None, &mut Keepsakes::default()).unwrap();
+        let (commands, received) = channel();
+        let shared = Arc::new(Shared::default());
+        let mut worker =
+            Worker::new(&generation, settings(&config, workers), shared, received, None).unwrap();
+        let (reporter, reports) = Reporter::heard();
+        let backups =
+            (0..workers as u16).map(|worker| TcpListener::bind(("127.0.0.1", MIRROR_PORT + worker)));
+        let backups = backups.collect::<Result<_, _>>().unwrap();
+        worker.join(Joining { gate: gate(), layout: layout(workers), worker: 0, reports: reporter });
+        worker.join_cluster().unwrap();
+        let sockets = listeners.map(|(name, port, _)| {
+            let at = SocketAddr::from((SHARED, port));
+            let socket = evergate_sys::listen(at, 16).unwrap();
+            ListenerSocket { name: name.to_owned(), socket, local: Some(at) }
+        });
+        worker.change_listeners(sockets.into(), &[]);
+        Scene { worker, generation, reports: Box::new(reports), server, _backups: backups, commands }
+    }
+
+    fn cluster(&mut self) -> &mut Cluster {
+        self.worker.cluster.as_mut().unwrap()
+    }
+
+    fn tell(&mut self, roles: impl IntoIterator<Item = (Bucket, Role)>) {
+        self.worker.take_instruction(Instruction::Roles(roles.into_iter().collect()));
+    }
+
+    fn take_over(&mut self, number: u64, buckets: &[(Bucket, Role)]) {
+        let of = |(bucket, role): &(Bucket, Role)| match role {
+            Role::Owner { term, .. } => (*bucket, office(*term)),
+            _ => panic!("not ours"),
+        };
+        let round = Round { number, buckets: buckets.iter().map(of).collect() };
+        self.worker.take_instruction(Instruction::TakeOver(Arc::new(round)));
+    }
+
+    /// Buckets of which a backup was told that it has heard everything.
+    fn called_complete(&mut self) -> BTreeSet<Bucket> {
+        let mut complete = BTreeSet::new();
+        for outgoing in self.cluster().outgoing.values() {
+            let mut bytes = outgoing.feed.unsent();
+            while let Some((frame, length)) = Frame::decode(bytes).unwrap() {
+                bytes = &bytes[length..];
+                if let Frame::Complete { bucket } = frame {
+                    complete.insert(Bucket(bucket));
+                }
+            }
+        }
+        complete
+    }
+
+    /// Backups have taken in all that was said so far.
+    fn answer(&mut self) {
+        let mut all = Vec::new();
+        for (peer, outgoing) in &mut self.cluster().outgoing {
+            let (frames, mut notices) = (outgoing.feed.frames(), Vec::new());
+            outgoing.feed.handle_answer(frames, |notice| notices.push(notice)).unwrap();
+            all.push((peer.0, notices));
+        }
+        for (node, notices) in all {
+            self.worker.take_notices(node, notices);
+        }
+    }
+
+    fn continue_resting(&mut self) {
+        self.worker.continue_resting(false);
+        while self.cluster().has_resting() {
+            self.worker.continue_resting(false);
+        }
+    }
+
+    fn bucket_of(&mut self, client: SocketAddr) -> Bucket {
+        self.cluster().bucket(SocketAddr::from((SHARED, PORT)), client)
+    }
+
+    fn resumed(&self) -> Vec<Resumed> {
+        let of = |report| match report {
+            Report::Resumed(resumed) => Some(resumed),
+            _ => None,
+        };
+        (self.reports)().into_iter().filter_map(of).collect()
+    }
+
+    /// A connection from this port is held; nothing of it is on its way, or its end is.
+    fn hold(&mut self, port: u16, rests: bool) -> Bucket {
+        let remote = SocketAddr::from((CLIENT, port));
+        let bucket = self.bucket_of(remote);
+        let facts = LegFacts {
+            local: SocketAddr::from((SHARED, PORT)),
+            remote,
+            sent: 1,
+            received: 1,
+            acknowledged: 1,
+            mss: 1460,
+            window_scales: None,
+            sack: false,
+            timestamp: None,
+            interface: 0,
+            next_hop: [2; 6],
+        };
+        let open = Open { generation: 1, listener: "in".to_owned(), kind: Kind::Raw, tls: false };
+        let state =
+            Mirrored { open: Some(open), closed: (!rests).then_some((0, false)), ..Mirrored::default() };
+        let begin = Frame::Begin {
+            connection: ConnectionId(u64::from(port)),
+            bucket: bucket.0,
+            state: Some(Box::new(state)),
+            legs: BTreeMap::from([(0, facts)]),
+        };
+        self.cluster().holder.keep(office(term(1)), begin);
+        bucket
+    }
+}
+
+fn gate() -> Arc<Gate> {
+    let own = gate_node(ME).unwrap();
+    let gate = Gate::load(&Options {
+        pins: Path::new("/sys/fs/bpf/evergate/scene"),
+        node: own,
+        mode: Mode::Steer,
+        ports: PortBlocks::DEFAULT,
+        bucket_key: BucketKey([1, 2]),
+        flows_max: 256,
+        keep: false,
+    })
+    .unwrap();
+    let bucket = evergate_bpf::Bucket::new(0).unwrap();
+    gate.add_address(&Address { ip: SHARED.into(), legs: true, bucket, mac: [2; 6] }).unwrap();
+    for port in [PORT, WEB] {
+        gate.add_listener(SocketAddr::from((SHARED, port)), false).unwrap();
+    }
+    gate.owners().set_all(Owner::new(own, &[]).unwrap());
+    gate.leases().set_own(u64::MAX);
+    gate.attach(LOOPBACK.index, LOOPBACK.mac).unwrap();
+    Arc::new(gate)
+}
+
+fn layout(workers: usize) -> Arc<Layout> {
+    let (server_tls, client_tls) = evergate_crypto::channel_configs(&[7; 32]).unwrap();
+    Arc::new(Layout {
+        node: ME,
+        incarnation: Incarnation(1),
+        workers,
+        addresses: BTreeSet::from([SHARED.into()]),
+        sources: vec![SHARED.into()],
+        interfaces: [LOOPBACK; 2],
+        peers: BTreeMap::from([(BACKUP, IpAddr::from([127, 0, 0, 1]))]),
+        mirror_port: MIRROR_PORT,
+        mirror_listeners: Vec::new(),
+        server_tls,
+        client_tls,
+        neighbours: Mutex::default(),
+    })
+}
+
+fn term(moves: u32) -> Term {
+    Term { view: ViewId { epoch: 1, proposer: ME, incarnation: Incarnation(1) }, moves }
+}
+
+fn owner(moves: u32, begin: Begin, required: MemberSet, syncing: MemberSet) -> Role {
+    let generation = evergate_cluster::Generation::default();
+    Role::Owner { term: term(moves), generation, begin, required, syncing, freeze_for: None }
+}
+
+#[test]
+fn no_copy_is_called_whole_before_what_comes_with_the_bucket_was_taken_over() {
+    play(2, |mut scene| {
+        // Of the first one's connections this worker holds the copies, of the second one's another worker.
+        let buckets = [Bucket(4), Bucket(5)];
+        let nobody = MemberSet::EMPTY;
+        scene.tell(buckets.map(|bucket| (bucket, owner(1, Begin::Fresh, nobody, nobody))));
+        // They were lost and won again before this worker heard of it.
+        let won = buckets.map(|bucket| (bucket, owner(3, Begin::TakeOver, nobody, MemberSet::of(BACKUP))));
+        scene.tell(won);
+        scene.answer();
+        assert_eq!(scene.called_complete(), BTreeSet::new());
+        scene.take_over(1, &won);
+        scene.continue_resting();
+        assert_eq!(scene.called_complete(), buckets.into());
+        assert_eq!(scene.resumed().len(), 1);
+    });
+}
+
+#[test]
+fn a_panic_in_a_take_over_ends_one_connection_and_the_others_go_on() {
+    let busy = ["gate", "build", "tell", "wake"].map(|step| (step, false));
+    for (step, rests) in busy.into_iter().chain([("gate", true), ("build", true), ("wake", true)]) {
+        play(1, move |mut scene| {
+            let (victim, other) = (20_001, 20_002);
+            let buckets = [victim, other].map(|port| scene.hold(port, rests));
+            let owners = scene.cluster().gate.owners();
+            let tables = buckets.map(|bucket| evergate_bpf::Bucket::new(usize::from(bucket.0)).unwrap());
+            tables.iter().for_each(|table| owners.hold(*table, gate_node(ME).unwrap()));
+            let role = owner(2, Begin::TakeOver, MemberSet::of(BACKUP), MemberSet::EMPTY);
+            let roles = buckets.map(|bucket| (bucket, role));
+            scene.tell(roles);
+            faults::doom_take(SocketAddr::from((CLIENT, victim)), step);
+            scene.take_over(7, &roles);
+            scene.answer();
+            scene.continue_resting();
+            let resumed = scene.resumed();
+            let [Resumed { round: 7, connections, lost, .. }] = resumed[..] else {
+                panic!("{step} {rests}: {resumed:?}")
+            };
+            assert_eq!((connections, lost), (1, 1), "{step} {rests}");
+            assert_eq!(tables.map(|table| owners.get(table).is_held()), [false; 2], "{step} {rests}");
+            let reasons = scene.worker.counters.reasons.lock().unwrap().clone();
+            assert_eq!(reasons.get("internal_panic"), Some(&1), "{step} {rests}: {reasons:?}");
+        });
+    }
+}
+
+/// All buckets are ours; those that do move to the backup.
+fn all_ours(moves: impl Fn(Bucket) -> bool) -> Vec<(Bucket, Role)> {
+    let ours = |bucket| match owner(1, Begin::Fresh, MemberSet::of(BACKUP), MemberSet::EMPTY) {
+        Role::Owner { term, generation, begin, required, syncing, .. } => {
+            let freeze_for = moves(bucket).then_some(Freeze { to: BACKUP, number: 1 });
+            Role::Owner { term, generation, begin, required, syncing, freeze_for }
+        }
+        other => other,
+    };
+    (0..evergate_cluster::BUCKETS).map(Bucket).map(|bucket| (bucket, ours(bucket))).collect()
+}
+
+impl Scene {
+    /// A client that is accepted, and how the worker knows it.
+    fn client(&mut self, port: u16) -> (TcpStream, Key) {
+        let known = self.worker.clients.keys();
+        // Those who are to panic are told apart by their addresses, also between tests.
+        let to = SocketAddr::from((SHARED, port));
+        let from = loop {
+            let from = CLIENT_PORTS.fetch_add(1, Ordering::Relaxed);
+            let bucket = self.cluster().bucket(to, SocketAddr::from((CLIENT, from)));
+            if !self.cluster().frozen.contains(&bucket) {
+                break from;
+            }
+        };
+        let client = evergate_sys::connect_from(CLIENT.into(), from..=from, to).unwrap();
+        let client = TcpStream::from(client);
+        self.worker.empty_queues();
+        let key = self.worker.clients.keys().into_iter().find(|key| !known.contains(key));
+        (client, key.expect("it is accepted"))
+    }
+
+    /// These buckets become quiet, and the next owner has everything.
+    fn freeze(&mut self, moves: impl Fn(Bucket) -> bool) {
+        self.tell(all_ours(&moves));
+        self.worker.now = self.worker.now + Micros::from_ms(300); // an answer to a SYN is counted by then
+        for _ in 0..2 {
+            self.worker.report_frozen();
+            self.answer();
+        }
+        let all = (0..evergate_cluster::BUCKETS).map(Bucket);
+        assert_eq!(self.cluster().frozen, all.filter(|bucket| moves(*bucket)).collect());
+    }
+
+    /// The move is called off, and nothing was missing in the copies.
+    fn call_off(&mut self) {
+        self.tell(all_ours(|_| false));
+        assert!(self.cluster().outgoing[&(BACKUP, 0)].follows.iter().all(|follows| *follows));
+        self.worker.turn().unwrap();
+    }
+
+    /// Frames that were said to backups.
+    fn said(&mut self) -> u64 {
+        self.cluster().outgoing.values().map(|outgoing| outgoing.feed.frames()).sum()
+    }
+
+    /// Whether the connection has a server, to which it is still connecting.
+    fn connecting(&self, key: Key) -> Option<bool> {
+        let upstream = self.worker.clients.get(key)?.upstream?;
+        Some(self.worker.upstreams.get(upstream)?.connecting)
+    }
+}
+
+#[test]
+fn what_a_server_says_to_a_connection_whose_bucket_moves_is_heard_when_the_move_is_called_off() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_client, key) = scene.client(PORT);
+        // The server's answer to our connect is there, and not yet heard.
+        let (_server, _) = scene.server.accept().unwrap();
+        assert_eq!(scene.connecting(key), Some(true));
+        scene.freeze(|_| true);
+        let said = scene.said();
+        scene.worker.turn().unwrap();
+        assert_eq!((scene.connecting(key), scene.said()), (Some(true), said), "it is the next owner's");
+        scene.call_off();
+        assert_eq!(scene.connecting(key), Some(false));
+        assert!(scene.said() > said);
+    });
+}
+
+#[test]
+fn who_waits_for_a_server_gets_none_while_its_bucket_moves() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_first, _) = scene.client(PORT);
+        let (_second, key) = scene.client(PORT);
+        assert_eq!((scene.connecting(key), scene.worker.counters.queued.get()), (None, 1));
+        scene.freeze(|_| true);
+        let said = scene.said();
+        scene.generation.pools[0].servers[0].leave(); // the first one's place, as if it was another node's
+        scene.worker.serve_all_waiting();
+        assert_eq!((scene.connecting(key), scene.said()), (None, said));
+        scene.call_off();
+        scene.worker.serve_all_waiting();
+        assert!(scene.connecting(key).is_some());
+    });
+}
+
+#[test]
+fn who_waits_for_a_server_makes_no_room_for_another_while_its_bucket_moves() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_first, _) = scene.client(PORT);
+        let (_second, key) = scene.client(PORT);
+        let bucket = scene.worker.clients.get(key).unwrap().mirroring.as_ref().unwrap().bucket;
+        scene.freeze(|of| of == bucket);
+        let (mut better, _) = scene.client(WEB);
+        better.write_all(b"GET /gold HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+        scene.worker.turn().unwrap();
+        let reasons = scene.worker.counters.reasons.lock().unwrap().clone();
+        assert_eq!(reasons.get("queue_full"), Some(&1), "{reasons:?}");
+        assert!(scene.worker.clients.get(key).is_some());
+        scene.call_off();
+        assert_eq!(scene.worker.counters.queued.get(), 1);
+    });
+}
+
+#[test]
+fn a_drain_ends_a_connection_whose_bucket_moves_when_the_move_is_called_off() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_client, key) = scene.client(WEB);
+        scene.worker.turn().unwrap();
+        scene.freeze(|_| true);
+        let said = scene.said();
+        scene.worker.drain();
+        assert!(scene.worker.clients.get(key).is_some());
+        assert_eq!(scene.said(), said, "it is the next owner's");
+        scene.call_off();
+        assert!(scene.said() > said);
+    });
+}
+
+#[test]
+fn a_panic_over_what_waits_too_long_ends_that_client_alone() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (mut client, key) = scene.client(WEB);
+        client.write_all(b"GET / HT").unwrap();
+        scene.worker.turn().unwrap();
+        faults::doom(client.local_addr().unwrap());
+        scene.worker.now = scene.worker.now + Micros::from_ms(200); // the rest does not come
+        scene.worker.tend_timed();
+        assert!(scene.worker.clients.get(key).is_none());
+        let reasons = scene.worker.counters.reasons.lock().unwrap().clone();
+        assert_eq!(reasons.get("internal_panic"), Some(&1), "{reasons:?}");
+    });
+}
+
+#[test]
+fn an_instruction_that_cannot_be_followed_does_not_keep_the_worker_from_the_next() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (client, _) = scene.client(WEB);
+        faults::doom(client.local_addr().unwrap());
+        for command in [Command::Drain, Command::Stop] {
+            scene.commands.send(command).unwrap();
+        }
+        scene.worker.obey();
+        assert!(scene.worker.stopping);
+    });
+}

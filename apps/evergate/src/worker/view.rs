@@ -1,0 +1,48 @@
+//! What a connection sees of its worker.
+
+use super::{Counters, NamedSessions};
+use crate::runtime::Generation;
+use evergate_base::Micros;
+use evergate_base::session::{Sealed, SessionId};
+use evergate_connection::{Node, Snapshot};
+use evergate_rules::RuleId;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What a connection sees of its worker during one call.
+pub(super) struct View<'a> {
+    pub(super) snapshot: &'a Arc<Snapshot>,
+    pub(super) current: &'a Generation,
+    pub(super) draining: bool,
+    pub(super) logs: bool,
+    pub(super) now: Micros,
+    pub(super) sessions: &'a NamedSessions,
+    pub(super) counters: &'a Counters,
+}
+
+impl Node for View<'_> {
+    fn snapshot(&self) -> &Arc<Snapshot> {
+        self.snapshot
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    fn allow(&mut self, snapshot: &Snapshot, rule: RuleId, client: IpAddr, host: &[u8]) -> bool {
+        // A request that began under an older generation is not counted against the new one's limits.
+        snapshot.generation != self.current.snapshot.generation
+            || self.current.rates.allow(rule, client, host, self.now.0)
+    }
+
+    fn session(&mut self, id: &SessionId) -> Option<Sealed> {
+        let found = self.sessions.find(id);
+        let counters = self.counters;
+        if found.is_some() { &counters.session_ids_found } else { &counters.session_ids_missed }.add(1);
+        found
+    }
+
+    fn wants_logs(&self) -> bool {
+        self.logs
+    }
+}

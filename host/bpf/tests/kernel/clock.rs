@@ -1,0 +1,77 @@
+//! Leases end by the boot-time clock, for this process and for the programs.
+
+use crate::frame::Segment;
+use crate::packets::{PASS, STOLEN};
+use crate::world::{PORT, at, configure, node, options, privileged, vip};
+use evergate_bpf::netns::Namespace;
+use evergate_bpf::{Gate, GateError, Hook, Leases, Owner};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+/// Says to a run of this program's other test that it is in a time namespace, and what it must find there.
+const EXPECTED: &str = "EVERGATE_TEST_CLOCK";
+const INSIDE: &str = "clock::inside_a_time_namespace";
+const HOUR_NS: u64 = 3_600_000_000_000;
+
+fn load() -> Result<Gate, GateError> {
+    Gate::load(&options(Path::new("/sys/fs/bpf/evergate/clock")))
+}
+
+/// A lease of an hour lets a packet out, one that is over does not.
+fn expect_leases_to_hold(gate: &Gate) {
+    configure(gate);
+    gate.owners().set_all(Owner::new(node(1), &[]).unwrap());
+    let ack = Segment::new(SocketAddr::new(vip(false), PORT), at(false, 10, 50_000)).bytes();
+    for (until_ns, action) in [(Leases::now_ns() + HOUR_NS, PASS), (Leases::now_ns(), STOLEN)] {
+        gate.leases().set_own(until_ns);
+        assert_eq!(gate.run(Hook::Egress, &ack, 0).unwrap().action, action);
+    }
+}
+
+/// Runs the test below in a time namespace of its own, which moves the two clocks by so many seconds.
+fn inside(monotonic_s: i64, boottime_s: i64, expected: &str) {
+    let program = std::env::current_exe().unwrap();
+    let output = Command::new("unshare")
+        .arg("--time")
+        .args(["--monotonic", &monotonic_s.to_string(), "--boottime", &boottime_s.to_string(), "--"])
+        .arg(program)
+        .args([INSIDE, "--exact", "--nocapture"])
+        .env(EXPECTED, expected)
+        .output()
+        .unwrap();
+    let said =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(output.status.success() && said.contains("1 passed"), "{monotonic_s} {boottime_s}: {said}");
+}
+
+#[test]
+fn the_gate_is_refused_where_this_process_sees_another_boot_time_and_nowhere_else() {
+    if !privileged() {
+        return;
+    }
+    if !Path::new("/proc/self/ns/time").exists() {
+        return eprintln!("skipped: needs time namespaces (CONFIG_TIME_NS)");
+    }
+    inside(0, 7200, "7200");
+    inside(7200, -5, "-5");
+    inside(7200, 0, "0"); // who has the monotonic clock moved only sees leases as the programs do
+    inside(0, 0, "0");
+}
+
+#[test]
+fn inside_a_time_namespace() {
+    let Ok(expected) = std::env::var(EXPECTED) else { return };
+    let expected: i64 = expected.parse().unwrap();
+    let namespace = Namespace::new().unwrap();
+    namespace.run(move || match (load(), expected) {
+        (Ok(gate), 0) => expect_leases_to_hold(&gate),
+        (Err(GateError::Clock { apart, ahead }), _) => {
+            assert_eq!((apart.as_secs_f64().round() as u64, ahead), (expected.unsigned_abs(), expected > 0));
+            let text = GateError::Clock { apart, ahead }.to_string();
+            assert!(text.contains("time namespace") && text.contains("timens_offsets"), "{text}");
+        }
+        (Ok(_), _) => panic!("loaded, {expected} s apart"),
+        (Err(error), _) => panic!("{error}"),
+    });
+}

@@ -1,0 +1,119 @@
+//! What the gate tells whoever drives the connections.
+
+use crate::frame::{ACK, RST, SYN, Segment};
+use crate::packets::{DROP, accepted, client, enter, inward, leave, listener, out};
+use crate::restored::restored;
+use crate::world::{bench, privileged};
+use evergate_bpf::{Counter, Events, Flow, LaneId, Leases, Mode};
+
+#[test]
+fn an_event_comes_once_and_only_when_asked_for() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let (mut lane, slot) = accepted(gate, false, 500, 1000);
+        leave(gate, &Segment { seq: 500, ack: 1000, data: vec![7; 100], ..out(false) }).unwrap();
+        let mut events = Events::default();
+        enter(gate, &Segment { seq: 1000, ack: 510, ..inward(false) }).unwrap();
+        lane.events(&mut events).unwrap();
+        assert!(events.woken.is_empty());
+        assert!(!slot.wake_at(lane.id(), 510), "already acknowledged");
+        assert!(slot.wake_at(lane.id(), 540));
+        for ack in [520, 540, 560, 600] {
+            enter(gate, &Segment { seq: 1000, ack, ..inward(false) }).unwrap();
+        }
+        lane.events(&mut events).unwrap();
+        assert_eq!(events.woken, [slot.index()]);
+        assert!(events.knocks.is_empty());
+    });
+}
+
+#[test]
+fn what_comes_before_its_socket_is_handed_to_who_makes_it() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let flow = Flow::new(listener(v6), client(v6));
+            let bucket = gate.bucket(&flow);
+            let mut lane = gate.lane(LaneId::new(3).unwrap()).unwrap();
+            let request = Segment { seq: 700, ack: 1, data: b"GET /".to_vec(), ..inward(v6) };
+            let knocks = |lane: &mut evergate_bpf::Lane, segments: &[&Segment]| {
+                segments.iter().for_each(|segment| drop(enter(gate, segment)));
+                let mut events = Events::default();
+                lane.events(&mut events).unwrap();
+                assert!(events.woken.is_empty());
+                events
+                    .knocks
+                    .into_iter()
+                    .map(|knock| (knock.flow, knock.heard.seq, knock.data))
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(knocks(&mut lane, &[&request]), [], "the bucket is not pending");
+            assert_ne!(enter(gate, &request), Err(DROP));
+            gate.set_pending(bucket, Some(lane.id()));
+            // The kernel may find its socket by the time, which must not have it twice.
+            assert_eq!(enter(gate, &request), Err(DROP));
+            assert_eq!(knocks(&mut lane, &[]).len(), 1);
+            let kept = (flow, 700, request.data.clone());
+            assert_eq!(knocks(&mut lane, &[&request]), std::slice::from_ref(&kept));
+            let owner = gate.owners().get(bucket);
+            gate.owners().set(bucket, owner.held());
+            assert_eq!(knocks(&mut lane, &[&request, &request]), [kept.clone(), kept.clone()], "on hold too");
+            gate.owners().set(bucket, owner);
+            let empty = Segment { data: Vec::new(), ..request.clone() };
+            let refused = Segment { flags: RST | ACK, ..request.clone() };
+            let fresh = Segment { flags: SYN, ..request.clone() };
+            assert_eq!(knocks(&mut lane, &[&empty, &refused, &fresh]), []);
+            assert_ne!(enter(gate, &empty), Err(DROP));
+            let longest = Segment { data: vec![7; 3400], ..request.clone() };
+            assert_eq!(knocks(&mut lane, &[&longest]), [(flow, 700, longest.data.clone())]);
+            let elsewhere = Segment { seq: 9, ..Segment::new(client(!v6), listener(!v6)) };
+            assert_eq!(knocks(&mut lane, &[&elsewhere]), [], "another bucket");
+            assert_eq!(gate.counters().unwrap().get(Counter::Knocked), 5);
+            // Events of live flows must find room: knocks stop when half of the ring is full.
+            for _ in 0..1000 {
+                drop(enter(gate, &request));
+                drop(enter(gate, &longest));
+            }
+            assert!(gate.counters().unwrap().get(Counter::EventLost) > 0);
+            assert_eq!(enter(gate, &request), Err(DROP), "nor when nobody is told");
+            assert!(!knocks(&mut lane, &[]).is_empty());
+            assert_eq!(knocks(&mut lane, &[&request]), [kept]);
+            gate.set_pending(bucket, None);
+            assert_eq!(knocks(&mut lane, &[&request]), []);
+        });
+    }
+}
+
+#[test]
+fn nothing_reaches_a_socket_that_is_being_made() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let from = restored(v6, None);
+            let mut lane = gate.lane(LaneId::new(0).unwrap()).unwrap();
+            let said = Segment { seq: 1000, ack: from.send, data: b"GET /".to_vec(), ..inward(v6) };
+            let mut knocks = || {
+                let mut events = Events::default();
+                lane.events(&mut events).unwrap();
+                events.knocks.len()
+            };
+            let since_ns = Leases::now_ns();
+            assert!(!gate.is_held(&from.flow, since_ns));
+            let slot = gate.restore(&from).unwrap();
+            assert!(gate.is_held(&from.flow, since_ns));
+            assert!(!gate.is_held(&from.flow, Leases::now_ns() + 1), "what was here before does not count");
+            slot.set_asleep(true);
+            assert_eq!((enter(gate, &said), knocks()), (Err(DROP), 0), "the bucket is not pending");
+            gate.set_pending(gate.bucket(&from.flow), Some(LaneId::new(0).unwrap()));
+            assert_eq!((enter(gate, &said), knocks()), (Err(DROP), 1));
+            slot.set_asleep(false);
+            assert_eq!((enter(gate, &said), knocks()), (Ok(said), 0));
+        });
+    }
+}

@@ -1,0 +1,180 @@
+//! One packet in, one packet out: whose it is, and who may speak.
+
+use crate::frame::{ACK, SYN, Segment};
+use crate::packets::{DROP, PASS, REDIRECT, accepted, client, enter, inward, leave, listener, out, stamps};
+use crate::world::{VIRTUAL_MAC, at, bench, node, privileged, vip};
+use evergate_bpf::{Flow, Hook, LaneId, Mode, Owner};
+use std::net::SocketAddr;
+
+#[test]
+fn nothing_leaves_when_a_lease_is_over() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let (_lane, slot) = accepted(gate, false, 500, 1000);
+        slot.open();
+        let data = Segment { seq: 500, ack: 1000, data: b"x".to_vec(), ..out(false) };
+        let (owners, leases) = (gate.owners(), gate.leases());
+        let bucket = gate.bucket(&slot.flow());
+        owners.set(bucket, Owner::new(node(1), &[node(2), node(3)]).unwrap());
+        let at = |own, second, third, now| {
+            leases.set_own(own);
+            leases.set(node(2), second);
+            leases.set(node(3), third);
+            gate.set_test_clock_ns(now);
+            leave(gate, &data).is_ok()
+        };
+        assert!(at(100, 100, 100, 99));
+        assert!(!at(100, 100, 100, 100));
+        assert!(!at(100, 200, 200, 150));
+        assert!(!at(200, 100, 200, 150));
+        assert!(!at(200, 200, 100, 150));
+        assert!(at(200, 200, 200, 150));
+        owners.set(bucket, Owner::new(node(1), &[node(2)]).unwrap());
+        assert!(at(200, 200, 0, 150), "a node that is no backup has no say");
+        owners.set(bucket, Owner::new(node(2), &[]).unwrap());
+        assert!(!at(200, 200, 200, 150), "another node's bucket");
+        owners.set(bucket, Owner::NOBODY);
+        assert!(!at(200, 200, 200, 150));
+    });
+}
+
+#[test]
+fn the_programs_and_bucket_of_agree() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let interface = 1; // test runs come in on the loopback interface
+            gate.attach(interface, [2, 0, 0, 0, 0, 1]).unwrap();
+            gate.set_peer(interface, node(2), [2, 0, 0, 0, 0, 2]).unwrap();
+            let owners = gate.owners();
+            let mut spread = std::collections::BTreeSet::new();
+            let flows = (0..300u16).flat_map(|n| {
+                let client = SocketAddr::new(at(v6, 10 + (n % 200) as u8, 0).ip(), 1024 + n * 97);
+                let leg = SocketAddr::new(vip(v6), 32_768 + n * 90);
+                [Segment::new(client, listener(v6)), Segment::new(at(v6, 20, 9000), leg)]
+            });
+            for segment in flows {
+                let bucket = gate.bucket(&Flow::new(segment.to, segment.from));
+                spread.insert(bucket);
+                owners.set_all(Owner::new(node(1), &[]).unwrap());
+                owners.set(bucket, Owner::new(node(2), &[]).unwrap());
+                let outcome = gate.run(Hook::Ingress, &segment.bytes(), 0).unwrap();
+                assert_eq!(outcome.action, REDIRECT, "{segment:?} is not in {bucket:?}");
+                let passed_on = Segment::read(&outcome.frame);
+                let macs = (passed_on.to_mac, passed_on.from_mac, passed_on.hops);
+                assert_eq!(macs, ([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1], 63));
+                owners.set_all(Owner::new(node(2), &[]).unwrap());
+                owners.set(bucket, Owner::new(node(1), &[]).unwrap());
+                assert!(enter(gate, &segment).is_ok());
+            }
+            assert!(spread.len() > 400, "{} buckets", spread.len());
+        });
+    }
+}
+
+/// Who has been greeted by our kernel is known to nobody else until a program has accepted the connection.
+#[test]
+fn a_closed_bucket_lets_in_whom_our_kernel_has_greeted_and_nobody_new() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let (v6, own) = (false, node(1));
+        let flow = Flow::new(listener(v6), client(v6));
+        let bucket = gate.bucket(&flow);
+        assert_eq!(gate.greeted_ns(bucket), None);
+        gate.add_listener(listener(v6), false).unwrap();
+        let syn = Segment { seq: 99, flags: SYN, ..inward(v6) };
+        assert_eq!(enter(gate, &syn), Ok(syn.clone()));
+        let synack = Segment { seq: 499, ack: 100, flags: SYN | ACK, window: 65_535, ..out(v6) };
+        let again = Segment { seq: 799, ..synack.clone() };
+        for (now_ns, said) in [(7, &synack), (8, &synack), (9, &again)] {
+            gate.set_test_clock_ns(now_ns);
+            assert_eq!(leave(gate, said), Ok(said.clone()));
+        }
+        assert_eq!(gate.greeted_ns(bucket), Some(9), "an attempt that begins anew counts once");
+        gate.owners().close(bucket, node(2));
+        assert_eq!(enter(gate, &syn), Ok(syn.clone()), "it is not that node's");
+        gate.owners().close(bucket, own);
+        assert_eq!(enter(gate, &syn), Err(DROP));
+        let answer = Segment { seq: 100, ack: 800, ..inward(v6) };
+        assert_eq!(enter(gate, &answer), Ok(answer));
+        assert_eq!(gate.greeted_ns(bucket), Some(9), "nobody has accepted it");
+        let mut lane = gate.lane(LaneId::new(0).unwrap()).unwrap();
+        let slot = lane.slot(&flow).unwrap();
+        assert_eq!(gate.greeted_ns(bucket), None);
+        lane.finish(slot, None, 0);
+        assert_eq!(gate.greeted_ns(bucket), None);
+        gate.owners().release(bucket);
+        assert_eq!(enter(gate, &syn), Err(DROP), "closed is not on hold");
+        gate.add_listener(listener(v6), true).unwrap();
+        assert_eq!(enter(gate, &syn), Ok(syn.clone()), "the stateless accept answers");
+        gate.add_listener(listener(v6), false).unwrap();
+        gate.owners().open(bucket);
+        assert_eq!(enter(gate, &syn), Ok(syn));
+        assert_eq!(leave(gate, &again), Ok(again));
+        assert_eq!(gate.reclaim(20, 5), 1);
+        assert_eq!(gate.greeted_ns(bucket), None, "it never came to be");
+    });
+}
+
+#[test]
+fn on_hold_the_highest_ack_is_remembered_and_nothing_comes_in() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let flow = Flow::new(listener(v6), client(v6));
+            gate.owners().set_all(Owner::new(node(1), &[]).unwrap().held());
+            let options = stamps(77, 66);
+            for ack in [u32::MAX - 5, 10, 4] {
+                let segment = Segment { seq: 1000, ack, window: 321, options: options.clone(), ..inward(v6) };
+                assert_eq!(enter(gate, &segment), Err(DROP));
+            }
+            let heard = gate.heard(&flow).unwrap();
+            assert_eq!((heard.seq, heard.ack, heard.window, heard.count), (1000, 10, 321, 3));
+            assert_eq!(heard.timestamps, (77, 66));
+            gate.forget_heard(&flow);
+            assert_eq!(gate.heard(&flow), None);
+        });
+    }
+}
+
+#[test]
+fn in_flood_mode_a_backup_remembers_and_others_drop() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Flood, |gate| {
+        let flow = Flow::new(listener(false), client(false));
+        let segment = Segment { to_mac: VIRTUAL_MAC, ack: 9, ..inward(false) };
+        gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
+        assert_eq!(enter(gate, &segment), Err(DROP));
+        assert_eq!(gate.heard(&flow), None);
+        gate.owners().set_all(Owner::new(node(2), &[node(3), node(1)]).unwrap());
+        assert_eq!(enter(gate, &segment), Err(DROP));
+        assert_eq!(gate.heard(&flow).unwrap().ack, 9);
+    });
+}
+
+#[test]
+fn fragments_and_extension_headers_do_not_pass_the_owner_table() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let mut fragment = inward(false).bytes();
+        fragment[20] = 0x20; // more fragments
+        assert_eq!(gate.run(Hook::Ingress, &fragment, 0).unwrap().action, DROP);
+        let mut extended = inward(true).bytes();
+        extended[20] = 60; // destination options
+        assert_eq!(gate.run(Hook::Ingress, &extended, 0).unwrap().action, DROP);
+        fragment[33] = 7; // not our address
+        assert_eq!(gate.run(Hook::Ingress, &fragment, 0).unwrap().action, PASS);
+    });
+}

@@ -1,0 +1,278 @@
+//! One packet in, one packet out: flows that lived on another node.
+
+use crate::frame::{ACK, FIN, RST, Segment};
+use crate::packets::{DROP, client, enter, inward, leave, listener, out, stamps};
+use crate::world::{bench, node, privileged};
+use evergate_bpf::{Flow, GateError, Hook, LaneId, Mode, Owner, Restored, Slot, interface_index};
+use std::net::SocketAddr;
+use std::process::Command;
+
+pub(crate) fn restored(v6: bool, timestamps: Option<(u32, u32)>) -> Restored {
+    Restored {
+        flow: Flow::new(listener(v6), client(v6)),
+        send: u32::MAX - 49,
+        receive: 1000,
+        window: 65_535 << 7,
+        window_scale: 7,
+        peer_window_scale: 4,
+        timestamps,
+        interface: 1,
+        source_mac: [2, 0, 0, 0, 0, 1],
+        next_hop: [2, 0, 0, 0, 0, 9],
+    }
+}
+
+/// The most that the peer of [`restored`] may have on top of what is known.
+const AHEAD_MAX: u32 = 2 * (65_535 << 4) + (32 << 20);
+
+#[test]
+fn after_a_take_over_neither_side_is_told_what_it_does_not_know() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let from = restored(v6, None);
+            let slot = gate.restore(&from).unwrap();
+            // The peer has 150 bytes that only the dead node remembered.
+            let ahead = Segment { seq: 1000, ack: 100, ..inward(v6) };
+            let lowered = Segment { ack: from.send, ..ahead.clone() };
+            assert_eq!(enter(gate, &ahead), Ok(lowered), "our kernel has not sent so much");
+            assert_eq!(slot.peer_acked(), from.send);
+            let ack = Segment { seq: from.send, ack: 1000, window: 4000, ..out(v6) };
+            assert_eq!(
+                leave(gate, &ack),
+                Ok(Segment { seq: 100, ..ack.clone() }),
+                "the peer would call it old"
+            );
+            // Once our kernel has sent as much again, nothing is touched.
+            leave(gate, &Segment { data: vec![7; 150], ..ack.clone() }).unwrap();
+            assert_eq!(enter(gate, &ahead), Ok(ahead));
+            assert_eq!(slot.peer_acked(), 100);
+        });
+    }
+}
+
+#[test]
+fn after_a_take_over_nobody_has_more_than_the_dead_node_can_have_sent() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let from = restored(v6, None);
+            let slot = gate.restore(&from).unwrap();
+            let more = |by: u32| from.send.wrapping_add(by);
+            let ours = Segment { seq: from.send, ack: 1000, window: 4000, ..out(v6) };
+            let heard = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) }).unwrap().ack;
+            let said = |seq| leave(gate, &Segment { seq, ..ours.clone() }).unwrap().seq;
+            for by in [AHEAD_MAX + 1, 1 << 30, i32::MAX as u32] {
+                assert_eq!(heard(more(by)), more(by), "our kernel refuses it");
+                assert_eq!((slot.peer_acked(), said(from.send)), (from.send, from.send));
+            }
+            assert_eq!(heard(more(AHEAD_MAX)), from.send);
+            assert_eq!(said(from.send), more(AHEAD_MAX));
+            // Once our kernel has sent more than that it knows best, for the rest of the flow's life.
+            let (step, mut sent) = (1u32 << 30, from.send);
+            for _ in 0..9 {
+                sent = sent.wrapping_add(step);
+                leave(gate, &Segment { seq: sent, data: vec![7; 10], ..ours.clone() }).unwrap();
+                sent = sent.wrapping_add(10);
+                let forged = sent.wrapping_add(1);
+                assert_eq!((heard(forged), heard(sent)), (forged, sent));
+                assert_eq!((slot.peer_acked(), said(sent)), (sent, sent));
+            }
+        });
+    }
+}
+
+/// Packets that a card of the calling thread's network namespace has sent.
+fn sent_by(card: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let line = text.lines().find_map(|line| line.trim().strip_prefix(card)?.strip_prefix(':')).unwrap();
+    line.split_whitespace().nth(9).unwrap().parse().unwrap()
+}
+
+#[test]
+fn acks_leave_where_our_kernel_sends_packets_of_the_flow() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let ip = |words: &str| {
+                assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+            };
+            // So that the cards say nothing of their own.
+            std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+            ip("link add eth0 type veth peer name eth1");
+            ip("link set eth0 up");
+            ip("link set eth1 up");
+            let [first, second] = ["eth0", "eth1"].map(|card| interface_index(card).unwrap());
+            // It came in on the first card; our kernel's route leads to the second.
+            let from = Restored { interface: first, next_hop: [0; 6], ..restored(v6, None) };
+            let slot = gate.restore(&from).unwrap();
+            let mut lane = gate.lane(LaneId::new(0).unwrap()).unwrap();
+            let hop = [2, 0, 0, 0, 0, 8];
+            let data = Segment { to_mac: hop, seq: from.send, ack: 1000, data: vec![7; 9], ..out(v6) };
+            gate.run_on(second, Hook::Egress, &data.bytes(), 0).unwrap();
+            assert_eq!(slot.next_hop(), hop);
+            let before = ["eth0", "eth1"].map(sent_by);
+            lane.emit_acks([&slot]).unwrap();
+            let sent = ["eth0", "eth1"].map(sent_by);
+            assert_eq!([sent[0] - before[0], sent[1] - before[1]], [0, 1]);
+        });
+    }
+}
+
+#[test]
+fn a_restored_flow_that_is_given_up_ends_where_its_peer_stands() {
+    if !privileged() {
+        return;
+    }
+    for (v6, flags) in [(false, FIN), (true, FIN), (false, RST), (true, RST)] {
+        bench(Mode::Steer, move |gate| {
+            let from = restored(v6, None);
+            let slot = gate.restore(&from).unwrap();
+            let ahead = Segment { seq: 1000, ack: 100, ..inward(v6) };
+            enter(gate, &ahead).unwrap();
+            let end = Segment { seq: from.send, ack: 1000, flags: flags | ACK, ..out(v6) };
+            slot.allow_fin();
+            slot.allow_rst();
+            assert_eq!(leave(gate, &end), Ok(end.clone()), "not given up: what is missing is made again");
+            slot.open();
+            assert_eq!(leave(gate, &end), Ok(Segment { seq: 100, ..end.clone() }));
+            // Our kernel learns that its FIN has arrived.
+            let done = Segment { ack: 101, ..ahead };
+            let wanted = from.send.wrapping_add(u32::from(flags == FIN));
+            assert_eq!(enter(gate, &done), Ok(Segment { ack: wanted, ..done }));
+        });
+    }
+}
+
+#[test]
+fn a_timestamp_counts_only_with_an_ack_that_can_be_the_peers_and_a_segment_that_is_whole() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let (from, theirs) = (restored(v6, Some((10, 0x9000_0000))), 0x9000_0000u32);
+            let slot = gate.restore(&from).unwrap();
+            let data = Segment {
+                seq: from.send,
+                ack: 1000,
+                options: stamps(12, theirs),
+                data: vec![7; 100],
+                ..out(v6)
+            };
+            leave(gate, &data).unwrap();
+            let said = |stamp, ahead: u32| Segment {
+                seq: 1000,
+                ack: from.send.wrapping_add(ahead),
+                options: stamps(stamp, 12),
+                ..inward(v6)
+            };
+            let far = theirs.wrapping_add(1 << 30);
+            for ahead in [AHEAD_MAX + 1, 1 << 31, u32::MAX] {
+                enter(gate, &said(far, ahead)).unwrap();
+            }
+            // A right ACK on top of bytes that are not all there.
+            let mut frame = Segment { data: vec![7; 100], ..said(far, 0) }.bytes();
+            frame.truncate(frame.len() - 1);
+            assert_eq!(gate.run(Hook::Ingress, &frame, 0).unwrap().action, DROP);
+            enter(gate, &said(theirs + 1, 40)).unwrap();
+            assert_eq!(slot.peer_acked(), from.send.wrapping_add(40), "the peer's own word");
+            enter(gate, &said(theirs, 60)).unwrap();
+            assert_eq!(slot.peer_acked(), from.send.wrapping_add(40), "its timestamp is older");
+        });
+    }
+}
+
+#[test]
+fn the_zero_that_a_restored_socket_echoes_first_is_not_the_peers_newest_timestamp() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let from = restored(false, Some((10, 0x9000_0000)));
+        let slot = gate.restore(&from).unwrap();
+        let data =
+            Segment { seq: from.send, ack: 1000, options: stamps(12, 0), data: vec![7; 9], ..out(false) };
+        leave(gate, &data).unwrap();
+        let ack = |stamp| Segment {
+            seq: 1000,
+            ack: from.send.wrapping_add(9),
+            options: stamps(stamp, 12),
+            ..inward(false)
+        };
+        enter(gate, &ack(0x8fff_ffff)).unwrap();
+        assert_eq!(slot.peer_acked(), from.send, "an old timestamp moves nothing");
+        enter(gate, &ack(0x9000_0001)).unwrap();
+        assert_eq!(slot.peer_acked(), from.send.wrapping_add(9));
+    });
+}
+
+#[test]
+fn slots_of_restored_flows_are_bounded_and_come_back() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let mut lane = gate.lane(LaneId::new(63).unwrap()).unwrap();
+        let port = |port| Restored {
+            flow: Flow::new(listener(true), SocketAddr::new(client(true).ip(), port)),
+            ..restored(true, None)
+        };
+        for _ in 0..2 {
+            let slots: Vec<Slot> = (1..=256).map(|n| gate.restore(&port(n)).unwrap()).collect();
+            assert!(matches!(gate.restore(&port(257)), Err(GateError::NoSlot { flows_max: 256 })));
+            assert_eq!(gate.slots_in_use(), 256);
+            // One waits for the peer's last ACK; the others have it, or need none.
+            for (n, slot) in slots.into_iter().enumerate() {
+                let end = slot.peer_acked().wrapping_add(u32::from(n == 0));
+                lane.finish(slot, (n % 2 == 0).then_some(end), 0);
+            }
+            assert_eq!((gate.slots_in_use(), lane.finishing()), (1, 1));
+            lane.sweep(59_999_999_999);
+            assert_eq!(lane.finishing(), 1);
+            lane.sweep(60_000_000_000);
+            assert_eq!((gate.slots_in_use(), lane.finishing()), (0, 0));
+        }
+        assert!(LaneId::new(64).is_err());
+    });
+}
+
+#[test]
+fn on_hold_only_the_peer_of_a_restored_flow_is_heard() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let from = restored(v6, None);
+            gate.owners().set_all(Owner::new(node(1), &[]).unwrap().held());
+            let slot = gate.restore(&from).unwrap();
+            let say = |seq: u32, ack: u32| {
+                assert_eq!(enter(gate, &Segment { seq, ack, ..inward(v6) }), Err(DROP));
+                gate.heard(&slot.flow()).map(|heard| heard.ack.wrapping_sub(from.send))
+            };
+            let sent = |ahead: u32| from.send.wrapping_add(ahead);
+            let first = from.receive.wrapping_sub(65_536 + from.window);
+            let last = from.receive + from.window;
+            let old = 0u32.wrapping_sub(65_535 << 14);
+            let forged = [(1000, AHEAD_MAX + 1), (1000, i32::MAX as u32), (1000, 1 << 31), (1000, old - 1)]
+                .into_iter()
+                .chain([(first.wrapping_sub(1), 0), (last + 1, 0)]);
+            for (seq, ahead) in forged.clone() {
+                assert_eq!(say(seq, sent(ahead)), None, "sequence number {seq}, {ahead} ahead");
+            }
+            assert_eq!(say(1000, sent(old)), Some(old));
+            assert_eq!(say(first, sent(150)), Some(150), "the peer's own word");
+            for (seq, ahead) in forged {
+                assert_eq!(say(seq, sent(ahead)), Some(150));
+            }
+            assert_eq!(say(last, sent(AHEAD_MAX)), Some(AHEAD_MAX));
+        });
+    }
+}
