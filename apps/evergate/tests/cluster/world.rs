@@ -139,6 +139,24 @@ impl World {
         });
     }
 
+    /// Loses all packets of a node on these networks. Its cards keep their carriers, so that it must find out by itself.
+    pub(crate) fn mute(&self, number: u8, nets: &[&str]) {
+        let drops: String = nets
+            .iter()
+            .flat_map(|net| ["iifname", "oifname"].map(|way| format!("{way} \"{net}{number}\" drop\n")))
+            .collect();
+        let chain = |hook| format!("chain {hook} {{ type filter hook {hook} priority 0;\n{drops}}}\n");
+        self.filter(&format!(
+            "table bridge mute {{\n{}}}\n",
+            ["forward", "input", "output"].map(chain).concat()
+        ));
+    }
+
+    /// Ends what rules of this name do to packets.
+    pub(crate) fn clear(&self, table: &str) {
+        self.filter(&format!("delete table bridge {table}\n"));
+    }
+
     /// Every TCP socket of the switch and of all hosts, as the kernel sees it.
     pub(crate) fn sockets(&self) -> String {
         let of = |namespace: &Namespace| {
