@@ -5,7 +5,8 @@
 //! sessions of pools that choose by them.
 //!
 //! Invariants: one `epoll_ctl` per socket for its whole life, unless it is muted (see [`mute`]); a descriptor's readiness is
-//! kept in flags until used up; one connection gets at most [`ROUNDS`] turns before the others are served; work left over is done in the next turn.
+//! kept in flags until used up; one connection gets at most [`ROUNDS`] turns before the others are served; work left over is
+//! done in the next turn.
 
 mod accept;
 mod cargo;

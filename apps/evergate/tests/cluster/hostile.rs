@@ -1,9 +1,16 @@
 //! Whoever is not one of the nodes changes nothing.
 
+use crate::matrix::carrier;
 use crate::relay::{FOR_ONE, FOR_TWO, Relay};
-use crate::world::{PORT, World, entry, eventually, inside, outside, privileged, settled};
-use evergate::cluster::status::ClusterStatus;
-use std::net::UdpSocket;
+use crate::traffic::{self, Carrier, Traffic};
+use crate::world::{Node, PORT, World, entry, eventually, inside, outside, privileged, settled};
+use evergate::cluster::status::{ClusterCounts, ClusterStatus};
+use std::io::Write;
+use std::net::{TcpStream, UdpSocket};
+use std::sync::Arc;
+
+/// More than a worker takes at a time.
+const MORE_THAN_CHANNELS: usize = 1100;
 
 fn epoch(status: &ClusterStatus) -> Option<u64> {
     status.view.as_ref().map(|view| view.epoch)
@@ -71,7 +78,6 @@ fn strangers_on_the_mirror_ports_keep_nobody_out() {
     if !privileged() {
         return;
     }
-    const MORE_THAN_CHANNELS: usize = 1100;
     let files = evergate_sys::raise_file_limit().unwrap();
     assert!(files > 3 * MORE_THAN_CHANNELS as u64, "this test needs more than {files} open files");
     let world = World::new(2);
@@ -139,4 +145,99 @@ fn a_node_with_another_key_never_joins_and_never_founds_a_second_cluster() {
         assert!(status.rejected["forged"] > 0);
         assert_eq!(status.nodes.iter().filter(|node| node.member).count(), 2);
     }
+}
+
+/// What must not change while nothing happens to a node: its view, and whatever counts losses. Buckets may move for their load.
+fn calm(node: &Node) -> (Option<u64>, [u64; 6]) {
+    let status = node.status();
+    let ClusterCounts { views, fenced, voided, take_overs, .. } = status.counts;
+    let ClusterCounts { connections_lost, channels_lost, .. } = status.counts;
+    (epoch(&status), [views, fenced, voided, take_overs, connections_lost, channels_lost])
+}
+
+/// How often a node has refused a mirror channel.
+fn refused(node: &Node) -> u64 {
+    let status: serde_json::Value = serde_json::from_str(&node.cli(&["status", "--json"]).out).unwrap();
+    status["reasons"]["mirror_channel_refused"].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn strangers_on_the_mirror_ports_disturb_no_transfer() {
+    const NOISY: usize = 50;
+    if !privileged() {
+        return;
+    }
+    evergate_sys::raise_file_limit().unwrap();
+    let world = World::new(3);
+    let (mut nodes, _) = traffic::three(&world);
+    let traffic = Traffic::start(&world, &traffic::PLAIN);
+    let before: Vec<_> = nodes.iter().map(calm).collect();
+    let mut hello = Vec::new();
+    let mut tls = Carrier::Tls13.client(&Arc::new(traffic::roots(&world))).unwrap();
+    tls.write_tls(&mut hello).unwrap();
+    hello.truncate(hello.len() / 2);
+    let noise: Vec<u8> = (0..3000).map(traffic::byte).collect();
+    let strangers = world.switch.run(move || {
+        let mut strangers = Vec::new();
+        for (host, port) in (1..=3).flat_map(|host| [(host, PORT + 1), (host, PORT + 2)]) {
+            for number in 0..2 * NOISY {
+                let mut stranger = TcpStream::connect((inside(host), port)).unwrap();
+                // It may have been refused already.
+                let _ = stranger.write_all(if number < NOISY { &noise } else { &hello });
+                strangers.push(stranger);
+            }
+        }
+        strangers
+    });
+    for node in &nodes {
+        eventually("noise is refused", || (refused(node) >= 2 * NOISY as u64).then_some(()));
+    }
+    traffic.goes_on("beside noise");
+    // One node at a time: this process has so many files, and nobody's channels have room.
+    for host in 1..=3 {
+        let flood = world.switch.run(move || {
+            let ports = [PORT + 1, PORT + 2].into_iter();
+            let to = ports.flat_map(|port| std::iter::repeat_n(port, MORE_THAN_CHANNELS));
+            to.map(|port| TcpStream::connect((inside(host), port)).unwrap()).collect::<Vec<_>>()
+        });
+        traffic.goes_on("beside a flood");
+        drop(flood);
+    }
+    let after: Vec<_> = nodes.iter().map(calm).collect();
+    assert_eq!(after, before, "view and counts");
+    // Copies are what they were.
+    carrier(&mut nodes).kill();
+    traffic.goes_on("after a death");
+    drop(strangers);
+    traffic.end();
+}
+
+#[test]
+fn forged_and_replayed_datagrams_disturb_no_transfer() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let relay = Relay::start(&world.switch);
+    // What is steered would go to the relay.
+    let config = traffic::config(&world, 2, "steering = \"flood\"");
+    let node = |number, other: u8, relayed| {
+        let at = |host| format!("outside = \"{}\"", outside(host));
+        world.start(number, &config.replace(&at(other), &at(relayed)))
+    };
+    let nodes = vec![node(1, 2, FOR_ONE), node(2, 1, FOR_TWO)];
+    settled(&nodes);
+    let traffic = Traffic::start(&world, &traffic::PLAIN);
+    let before: Vec<_> = nodes.iter().map(calm).collect();
+    relay.turn_hostile();
+    for reason in ["duplicate", "too_old", "forged", "malformed"] {
+        for node in &nodes {
+            node.eventually(reason, |status| status.rejected[reason] > 20);
+        }
+    }
+    eventually("many attacks", || (relay.attacks() > 1000).then_some(()));
+    traffic.goes_on("beside forgeries");
+    let after: Vec<_> = nodes.iter().map(calm).collect();
+    assert_eq!(after, before, "view and counts");
+    traffic.end();
 }

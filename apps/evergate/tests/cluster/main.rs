@@ -30,6 +30,7 @@ mod resets;
 mod rolling;
 mod second;
 mod sessions;
+mod skips;
 mod sockets;
 mod traffic;
 mod views;

@@ -1,10 +1,12 @@
 //! Everything that may happen to nodes, with all kinds of transfers under way: nothing breaks, every byte is the right one.
 //!
-//! `make test` runs every fate once, and the other network modes with one fate; `EVERGATE_MATRIX=full` runs all of them in
-//! all modes.
+//! `make test` runs every fate once, most of them before TLS servers too, and the other network modes with one fate;
+//! `EVERGATE_MATRIX=full` runs all fates with all transfers in all modes, and all fates while packets are lost.
 
-use crate::traffic::{self, Traffic, Transfer};
-use crate::world::{Family, Node, World, privileged, settled};
+use crate::traffic::{self, Carrier, Server, Traffic, Transfer};
+use crate::world::{Family, Node, PORT, World, eventually, privileged, settled};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What becomes of nodes.
@@ -16,6 +18,9 @@ enum Fate {
     HostDead,
     CutInside,
     CutOutside,
+    /// The same, but its cards keep their carriers: packets vanish on the way.
+    MuteInside,
+    MuteOutside,
     /// Stopped, and let go on later.
     Paused,
     /// One after the other dies until one is left.
@@ -26,16 +31,30 @@ enum Fate {
     DiesDuringTakeOver,
 }
 
-const FATES: [Fate; 8] = [
+const FATES: [Fate; 10] = [
     Fate::Killed,
     Fate::HostDead,
     Fate::CutInside,
     Fate::CutOutside,
+    Fate::MuteInside,
+    Fate::MuteOutside,
     Fate::Paused,
     Fate::Sequence,
     Fate::Joins,
     Fate::DiesDuringTakeOver,
 ];
+
+impl Fate {
+    /// The networks on which nothing of the node passes.
+    fn nets(self) -> &'static [&'static str] {
+        match self {
+            Fate::HostDead => &["in", "out"],
+            Fate::CutInside | Fate::MuteInside => &["in"],
+            Fate::CutOutside | Fate::MuteOutside => &["out"],
+            _ => &[],
+        }
+    }
+}
 
 /// How packets reach their node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,27 +83,29 @@ fn links(world: &World, number: u8, nets: &[&str], state: &str) {
     }
 }
 
+/// How long a pause is that must be long.
+const LONG_PAUSE: Duration = Duration::from_secs(10);
+
 /// Loses one node in one of the ways that it can come back from, and waits until it is back.
-fn lose(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, fate: Fate) {
+fn lose(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, fate: Fate, pause: Duration) {
+    std::thread::sleep(world.chance.moment(50));
     let lost = carrier(nodes);
-    let number = lost.number;
-    let nets: &[&str] = match fate {
-        Fate::CutInside => &["in"],
-        Fate::CutOutside => &["out"],
-        Fate::HostDead => &["in", "out"],
-        _ => &[],
-    };
-    links(world, number, nets, "down");
-    if fate == Fate::Paused {
-        lost.process.signal("STOP");
-        let long = if full() { 10 } else { 2 };
-        std::thread::sleep(Duration::from_secs(long));
+    let (number, nets) = (lost.number, fate.nets());
+    let mute = matches!(fate, Fate::MuteInside | Fate::MuteOutside);
+    match fate {
+        Fate::Paused => {
+            lost.process.signal("STOP");
+            std::thread::sleep(pause);
+        }
+        _ if mute => world.mute(number, nets),
+        _ => links(world, number, nets, "down"),
     }
     traffic.goes_on("without the node");
     settled(nodes);
-    links(world, number, nets, "up");
-    if fate == Fate::Paused {
-        lost.process.signal("CONT");
+    match fate {
+        Fate::Paused => lost.process.signal("CONT"),
+        _ if mute => world.clear("mute"),
+        _ => links(world, number, nets, "up"),
     }
     nodes.push(lost);
     nodes.sort_by_key(|node| node.number);
@@ -96,6 +117,56 @@ fn kill(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic) {
     carrier(nodes).kill();
     traffic.goes_on("after a death");
     settled(nodes);
+}
+
+/// Connections on which nobody speaks while a node joins: so many that not one of them is moved by chance never happens.
+const KEPT: u64 = 40;
+
+/// A node joins, gets its share of the buckets, and goes on with their connections: those under way, and those that rest.
+fn join(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, config: &str) {
+    let to = SocketAddr::new(world.family.address(), Carrier::Http.port(Server::Plain));
+    let roots = Arc::new(traffic::roots(world));
+    let mut kept: Vec<_> = world.switch.run(move || {
+        let open = |request| {
+            let mut stream = traffic::connect(Carrier::Http, to, &roots).unwrap();
+            traffic::ask(&mut stream, request, "").unwrap();
+            stream
+        };
+        (0..KEPT).map(open).collect()
+    });
+    nodes.push(world.start(3, config));
+    // Others keep a tenth more than their share.
+    let joined = nodes[2].eventually("has its share of the buckets and of the connections", |status| {
+        (250..=400).contains(&status.buckets.owned) && status.counts.connections_continued > 0
+    });
+    assert!(joined.counts.hand_overs > 0 && joined.counts.take_overs == 0, "{:?}", joined.counts);
+    traffic.goes_on("while it joins");
+    for (request, stream) in (KEPT..).zip(&mut kept) {
+        traffic::ask(stream, request, "").unwrap();
+    }
+    settled(nodes);
+}
+
+/// A node takes over and must die before it is done: nothing goes on before the third node has what was taken over, and for so
+/// long the third one hears none of it.
+fn die_during_take_over(world: &World, nodes: &mut Vec<Node>) {
+    let ports = format!("{}-{}", PORT + 1, PORT + 2);
+    world.filter(&format!(
+        "table bridge late {{\nchain forward {{\ntype filter hook forward priority 0;\n\
+         tcp dport {ports} drop\ntcp sport {ports} drop\n}}\n}}\n"
+    ));
+    carrier(nodes).kill();
+    let takes_over = |node: &Node| {
+        let all = node.status().take_overs;
+        all.last().is_some_and(|last| last.running && last.taken_over > 0)
+    };
+    let place = eventually("a node takes over, and still does after a moment", || {
+        let place = nodes.iter().position(takes_over)?;
+        std::thread::sleep(world.chance.moment(50));
+        takes_over(&nodes[place]).then_some(place)
+    });
+    nodes.remove(place).kill();
+    world.clear("late");
 }
 
 /// What the networks do to packets.
@@ -137,22 +208,24 @@ fn run_with(
     let began = Instant::now();
     match fate {
         Fate::Killed => kill(&world, &mut nodes, &traffic),
-        Fate::HostDead | Fate::CutInside | Fate::CutOutside | Fate::Paused => {
-            lose(&world, &mut nodes, &traffic, fate);
+        Fate::HostDead
+        | Fate::CutInside
+        | Fate::CutOutside
+        | Fate::MuteInside
+        | Fate::MuteOutside
+        | Fate::Paused => {
+            // In one combination for long, in all of them where all is asked for.
+            let long =
+                full() || (transfers, steering, family) == (&traffic::PLAIN, Steering::Steer, Family::V4);
+            let pause = if long { LONG_PAUSE } else { LONG_PAUSE / 5 };
+            lose(&world, &mut nodes, &traffic, fate, pause);
         }
         Fate::Sequence => {
             kill(&world, &mut nodes, &traffic);
             kill(&world, &mut nodes, &traffic);
         }
-        Fate::Joins => {
-            nodes.push(world.start(3, &config));
-            settled(&nodes);
-        }
-        Fate::DiesDuringTakeOver => {
-            carrier(&mut nodes).kill();
-            std::thread::sleep(world.chance.moment(400));
-            carrier(&mut nodes).kill();
-        }
+        Fate::Joins => join(&world, &mut nodes, &traffic, &config),
+        Fate::DiesDuringTakeOver => die_during_take_over(&world, &mut nodes),
     }
     traffic.goes_on("afterwards");
     let silences = traffic.silences();
@@ -181,7 +254,9 @@ fates! {
     a_host_is_dead_for_a_while: HostDead,
     a_node_is_cut_off_inside: CutInside,
     a_node_is_cut_off_outside: CutOutside,
-    a_node_pauses: Paused,
+    a_node_is_silent_inside: MuteInside,
+    a_node_is_silent_outside: MuteOutside,
+    a_node_pauses_for_ten_seconds: Paused,
     nodes_die_one_after_the_other: Sequence,
     a_node_joins_under_load: Joins,
     a_node_dies_during_a_take_over: DiesDuringTakeOver,
@@ -210,48 +285,63 @@ fates_before_tls_servers! {
     a_node_before_tls_servers_dies_during_a_take_over: DiesDuringTakeOver,
 }
 
+/// All of it, where that is asked for; else these.
+fn fates(some: &[Fate]) -> &[Fate] {
+    if full() { &FATES } else { some }
+}
+
 #[test]
 fn before_tls_servers_while_packets_are_lost() {
-    secure(Fate::Killed, Steering::Steer, Family::V4, Weather::Lossy);
-    secure(Fate::Sequence, Steering::Steer, Family::V4, Weather::Lossy);
-    if full() {
-        for fate in FATES {
-            secure(fate, Steering::Flood, Family::V6, Weather::Fair);
-            secure(fate, Steering::Steer, Family::V6, Weather::Lossy);
-        }
+    for fate in fates(&[Fate::Killed, Fate::Sequence]) {
+        secure(*fate, Steering::Steer, Family::V4, Weather::Lossy);
     }
 }
 
-fn in_other_modes(fates: &[Fate], modes: &[(Steering, Family)]) {
-    for (steering, family) in modes {
-        let fates = if full() { &FATES[..] } else { fates };
-        fates.iter().for_each(|fate| run(*fate, *steering, *family, Weather::Fair));
+/// The fates before TLS servers that have no test of their own, and all of them in the other modes.
+#[test]
+fn before_tls_servers_in_all_modes() {
+    if !full() {
+        return;
     }
+    for fate in [Fate::HostDead, Fate::MuteInside, Fate::MuteOutside, Fate::Joins] {
+        secure(fate, Steering::Steer, Family::V4, Weather::Fair);
+    }
+    for (steering, family) in OTHER_MODES {
+        FATES.iter().for_each(|fate| secure(*fate, steering, family, Weather::Fair));
+    }
+}
+
+const OTHER_MODES: [(Steering, Family); 3] =
+    [(Steering::Flood, Family::V4), (Steering::Steer, Family::V6), (Steering::Flood, Family::V6)];
+
+fn in_mode(steering: Steering, family: Family) {
+    fates(&[Fate::Killed]).iter().for_each(|fate| run(*fate, steering, family, Weather::Fair));
 }
 
 #[test]
 fn on_a_network_that_floods() {
-    in_other_modes(&[Fate::Killed], &[(Steering::Flood, Family::V4)]);
+    in_mode(Steering::Flood, Family::V4);
 }
 
 #[test]
 fn with_ipv6() {
-    in_other_modes(&[Fate::Killed], &[(Steering::Steer, Family::V6)]);
+    in_mode(Steering::Steer, Family::V6);
 }
 
 #[test]
 fn with_ipv6_on_a_network_that_floods() {
-    in_other_modes(&[Fate::Killed], &[(Steering::Flood, Family::V6)]);
+    in_mode(Steering::Flood, Family::V6);
 }
 
 #[test]
 fn while_packets_are_lost() {
-    run(Fate::Killed, Steering::Steer, Family::V4, Weather::Lossy);
-    run(Fate::CutInside, Steering::Steer, Family::V4, Weather::Lossy);
+    for fate in fates(&[Fate::Killed, Fate::CutInside]) {
+        run(*fate, Steering::Steer, Family::V4, Weather::Lossy);
+    }
     if full() {
         for fate in FATES {
-            run(fate, Steering::Steer, Family::V4, Weather::Lossy);
             run(fate, Steering::Flood, Family::V6, Weather::Lossy);
+            secure(fate, Steering::Steer, Family::V6, Weather::Lossy);
         }
     }
 }

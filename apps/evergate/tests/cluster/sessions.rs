@@ -1,11 +1,11 @@
-//! TLS 1.2 sessions that are resumed by their ids: every node knows them, also those of a node that is dead, and none resumes
-//! one that was aborted.
+//! Sessions are resumed at every node: by tickets, whose keys all nodes have, and TLS 1.2 sessions by their ids, which every node
+//! knows, also those of a node that is dead; and none resumes one that was aborted.
 
 use crate::support::eventually;
 use crate::traffic::{self, Carrier, Server, head};
 use crate::world::{Node, World, privileged, settled};
 use rustls::client::{Resumption, Tls12Resumption};
-use rustls::{ClientConfig, ClientConnection, HandshakeKind, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, StreamOwned, SupportedProtocolVersion};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -14,13 +14,22 @@ use std::time::Duration;
 /// Each connection comes to a node of the hash's choice: so many come to every one of three nodes.
 const VISITS_MAX: usize = 100;
 
+/// One of TLS 1.2 without tickets.
 fn client(world: &World) -> Arc<ClientConfig> {
+    client_with(world, &rustls::version::TLS12, Tls12Resumption::SessionIdOnly)
+}
+
+fn client_with(
+    world: &World,
+    version: &'static SupportedProtocolVersion,
+    tls12: Tls12Resumption,
+) -> Arc<ClientConfig> {
     let mut config = ClientConfig::builder_with_provider(evergate_crypto::client_provider())
-        .with_protocol_versions(&[&rustls::version::TLS12])
+        .with_protocol_versions(&[version])
         .unwrap()
         .with_root_certificates(traffic::roots(world))
         .with_no_client_auth();
-    config.resumption = Resumption::in_memory_sessions(8).tls12_resumption(Tls12Resumption::SessionIdOnly);
+    config.resumption = Resumption::in_memory_sessions(8).tls12_resumption(tls12);
     Arc::new(config)
 }
 
@@ -180,4 +189,42 @@ fn a_handshake_that_resumes_by_id_goes_on_at_a_node_that_does_not_know_the_sessi
         ask(&mut stream);
         assert_eq!(stream.conn.handshake_kind(), Some(HandshakeKind::Resumed));
     });
+}
+
+/// The client has what the node that is dead by now has sealed, and a node that begins anew has never seen it.
+fn tickets_are_taken_everywhere(version: &'static SupportedProtocolVersion) {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(3);
+    let (mut nodes, config) = traffic::three(&world);
+    serve(&world);
+    let client = client_with(&world, version, Tls12Resumption::SessionIdOrTickets);
+    assert_eq!(visit(&world, &client, false), HandshakeKind::Full);
+    let maker = nodes.iter().position(|node| count(node, "handshakes_full") == 1).unwrap();
+    let dead = nodes.remove(maker);
+    let number = dead.number;
+    dead.kill();
+    settled(&nodes);
+    resumed_everywhere(&world, &nodes, &client);
+    nodes.push(world.start(number, &config));
+    nodes.sort_by_key(|node| node.number);
+    eventually("every node has its share", || {
+        settled(&nodes).iter().all(|status| status.buckets.owned > 0).then_some(())
+    });
+    resumed_everywhere(&world, &nodes, &client);
+    for node in &nodes {
+        let by_id = count(node, "session_ids") + count(node, "session_ids_found");
+        assert_eq!(by_id, 0, "node {} resumed without a ticket", node.number);
+    }
+}
+
+#[test]
+fn a_tls12_ticket_is_taken_at_every_node_also_when_its_maker_is_dead() {
+    tickets_are_taken_everywhere(&rustls::version::TLS12);
+}
+
+#[test]
+fn a_tls13_ticket_is_taken_at_every_node_also_when_its_maker_is_dead() {
+    tickets_are_taken_everywhere(&rustls::version::TLS13);
 }

@@ -3,7 +3,7 @@
 pub(crate) use crate::support::{Folder, Output, eventually, evergate};
 
 use crate::chance::Chance;
-use crate::support::{DEADLINE, Process};
+use crate::support::{DEADLINE, Process, can_run};
 use evergate::cluster::status::ClusterStatus;
 use evergate_bpf::netns::{Card, Namespace};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -16,8 +16,8 @@ pub(crate) const ADDRESS: &str = "10.72.0.100";
 pub(crate) const VIRTUAL_MAC: &str = "02:00:5e:00:00:64";
 pub(crate) const PORT: u16 = 7400;
 
-/// Whether these tests can run here; says so on stderr when not. With root and a kernel that is new enough they can, and
-/// what fails then is a failure.
+/// Whether these tests can run here ([`can_run`]). With root and a kernel that is new enough they can, and what fails then is
+/// a failure.
 pub(crate) fn privileged() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.trim().parse::<u32>().ok());
@@ -25,11 +25,8 @@ pub(crate) fn privileged() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let root =
         status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"));
-    if !root || version < (6, 8) {
-        eprintln!("skipped: needs root (is {root}) and Linux 6.8 (is {})", release.trim());
-        return false;
-    }
-    true
+    let needs = format!("root (is {root}) and Linux 6.8 (is {})", release.trim());
+    can_run(root && version >= (6, 8), &needs)
 }
 
 pub(crate) fn inside(host: u8) -> IpAddr {
@@ -140,6 +137,24 @@ impl World {
             let made = Command::new("nft").arg("-f").arg(&file).output().unwrap();
             assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         });
+    }
+
+    /// Loses all packets of a node on these networks. Its cards keep their carriers, so that it must find out by itself.
+    pub(crate) fn mute(&self, number: u8, nets: &[&str]) {
+        let drops: String = nets
+            .iter()
+            .flat_map(|net| ["iifname", "oifname"].map(|way| format!("{way} \"{net}{number}\" drop\n")))
+            .collect();
+        let chain = |hook| format!("chain {hook} {{ type filter hook {hook} priority 0;\n{drops}}}\n");
+        self.filter(&format!(
+            "table bridge mute {{\n{}}}\n",
+            ["forward", "input", "output"].map(chain).concat()
+        ));
+    }
+
+    /// Ends what rules of this name do to packets.
+    pub(crate) fn clear(&self, table: &str) {
+        self.filter(&format!("delete table bridge {table}\n"));
     }
 
     /// Every TCP socket of the switch and of all hosts, as the kernel sees it.

@@ -2,7 +2,7 @@
 //! deadline on something that can be seen.
 #![allow(dead_code)] // each test binary uses its part
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -24,6 +24,18 @@ pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>
         assert!(Instant::now() < until, "never happened: {what}");
         std::thread::park_timeout(Duration::from_millis(5));
     }
+}
+
+/// Whether a test runs that needs something which may not be here. Where it cannot run it is skipped, which is said past the
+/// harness (what a test prints that passes is not shown); in CI it fails, because nobody would see that nothing was shown.
+pub(crate) fn can_run(can: bool, needs: &str) -> bool {
+    if can {
+        return true;
+    }
+    assert!(std::env::var_os("CI").is_none(), "in CI no test is skipped, and this one needs {needs}");
+    let test = std::thread::current();
+    let _ = writeln!(std::io::stderr(), "skipped {}: it needs {needs}", test.name().unwrap_or("a test"));
+    false
 }
 
 /// A port that nobody else gets as long as this lives: bound, not listening, and shared with whoever else asks to share.

@@ -11,13 +11,12 @@ fn answered(node: &Node) -> u64 {
 }
 
 /// The client has the SYN-ACK of a node that dies before anything else of it arrives: another one goes on.
-#[test]
-fn a_connection_outlives_the_node_that_answered_its_syn() {
+fn outlives_who_answered_its_syn(carriers: &[Carrier]) {
     if !privileged() {
         return;
     }
     let (world, mut nodes, _desk) = prepare();
-    for carrier in [Carrier::Tls13, Carrier::Http] {
+    for carrier in carriers.iter().copied() {
         let before: Vec<u64> = nodes.iter().map(answered).collect();
         filter(
             &world,
@@ -37,4 +36,14 @@ fn a_connection_outlives_the_node_that_answered_its_syn() {
             settled(&nodes);
         }
     }
+}
+
+#[test]
+fn a_connection_outlives_the_node_that_answered_its_syn() {
+    outlives_who_answered_its_syn(&[Carrier::Tls13, Carrier::Http]);
+}
+
+#[test]
+fn a_connection_of_a_tls12_client_outlives_the_node_that_answered_its_syn() {
+    outlives_who_answered_its_syn(&[Carrier::Tls12]);
 }

@@ -1,10 +1,17 @@
-//! Traffic that does not end by itself: every byte is compared where it arrives, and silences are noted.
+//! Traffic that does not end by itself: every byte is compared where it arrives, and silences are noted. What arrives is
+//! counted where it arrives: by the server for uploads, which end in order and must be there whole.
+
+mod clients;
+mod servers;
+
+pub(crate) use clients::{ask, connect};
+pub(crate) use servers::dressed;
 
 use crate::world::{Node, World, settled};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -19,6 +26,8 @@ const PIECE: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Longer than any test.
 const ENDLESS: u64 = 1 << 40;
+/// What a client uploads as one request: more than all buffers on the way hold, so that it is under way when a node dies.
+const UPLOAD: usize = 16 << 20;
 
 pub(crate) trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
@@ -183,12 +192,22 @@ pub(crate) const SECURE: [Transfer; 10] = [
 pub(crate) struct Board {
     stop: AtomicBool,
     moved: Vec<AtomicU64>,
+    /// Bytes of uploads: what the client has sent, and what the server has taken.
+    uploads: Vec<[AtomicU64; 2]>,
     silences: Mutex<Vec<(Option<Instant>, Duration)>>,
     wrong: Mutex<Vec<String>>,
     roots: Arc<rustls::RootCertStore>,
 }
 
+/// Which end of an upload counts.
+#[derive(Clone, Copy)]
+enum End {
+    Sent,
+    Taken,
+}
+
 impl Board {
+    /// A piece of this transfer has arrived.
     fn moved(&self, number: usize) {
         self.moved[number].fetch_add(1, Ordering::Relaxed);
         let (last, longest) = &mut self.silences.lock().unwrap()[number];
@@ -197,8 +216,13 @@ impl Board {
         *last = Some(now);
     }
 
-    fn wrong(&self, what: String) {
-        if !self.stop.load(Ordering::Relaxed) {
+    fn count(&self, number: usize, end: End, bytes: usize) {
+        self.uploads[number][end as usize].fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Something broke. Whatever does not end in order breaks when all is stopped.
+    fn wrong(&self, ends_in_order: bool, what: String) {
+        if ends_in_order || self.goes_on() {
             self.wrong.lock().unwrap().push(what);
         }
     }
@@ -227,6 +251,7 @@ impl Traffic {
     pub(crate) fn start(world: &World, transfers: &'static [Transfer]) -> Traffic {
         let board = Arc::new(Board {
             moved: transfers.iter().map(|_| AtomicU64::new(0)).collect(),
+            uploads: transfers.iter().map(|_| Default::default()).collect(),
             silences: Mutex::new(vec![(None, Duration::ZERO); transfers.len()]),
             roots: Arc::new(roots(world)),
             stop: AtomicBool::new(false),
@@ -236,15 +261,15 @@ impl Traffic {
             let (at, tls, shared) = (server.address(world), server.config(world), board.clone());
             world.switch.run(move || {
                 let listener = TcpListener::bind(at).unwrap();
-                std::thread::spawn(move || serve(&listener, tls.as_ref(), &shared));
+                std::thread::spawn(move || servers::serve(&listener, tls.as_ref(), &shared));
             });
         }
         let mut threads = Vec::new();
         for (number, (carrier, doing, server)) in transfers.iter().copied().enumerate() {
             let (board, to) = (board.clone(), SocketAddr::new(world.family.address(), carrier.port(server)));
             threads.push(world.switch.spawn(move || {
-                if let Err(error) = transfer(carrier, doing, to, number, &board) {
-                    board.wrong(format!("{carrier:?} {doing:?} {server:?}: {error}"));
+                if let Err(error) = clients::transfer(carrier, doing, to, number, &board) {
+                    board.wrong(doing == Doing::Upload, format!("{carrier:?} {doing:?} {server:?}: {error}"));
                 }
             }));
         }
@@ -283,13 +308,20 @@ impl Traffic {
         all.iter_mut().map(|(_, longest)| std::mem::take(longest)).collect()
     }
 
-    /// Ends everything; nothing may have broken.
+    /// Ends everything; nothing may have broken, and of uploads the server has what the client has sent.
     pub(crate) fn end(self) {
         let since: Vec<u64> = vec![0; self.transfers.len()];
         self.board.all_moved(&since);
         self.board.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
             thread.join().unwrap();
+        }
+        self.board.all_moved(&since);
+        for (transfer, bytes) in self.transfers.iter().zip(&self.board.uploads) {
+            let [sent, taken] =
+                [End::Sent, End::Taken].map(|end| bytes[end as usize].load(Ordering::Relaxed));
+            assert_eq!(sent, taken, "{transfer:?}: sent, and taken by the server");
+            assert_eq!(sent > 0, transfer.1 == Doing::Upload, "{transfer:?}: {sent} bytes");
         }
     }
 }
@@ -336,197 +368,15 @@ pub(crate) fn config(world: &World, nodes: u8, more: &str) -> String {
     text + "[[certificates]]\nname = \"shop\"\nchain = \"shop.pem\"\nkey = \"shop.key\"\n"
 }
 
-/// One thread per connection; what it takes must be the content.
-fn serve(listener: &TcpListener, tls: Option<&Arc<rustls::ServerConfig>>, board: &Arc<Board>) {
-    for stream in listener.incoming().flatten() {
-        let (board, tls) = (board.clone(), tls.cloned());
-        std::thread::spawn(move || {
-            stream.set_nodelay(true).unwrap();
-            if let Err(error) = answer(&mut BufReader::new(dressed(stream, tls)), &board) {
-                board.wrong(format!("the server: {error}"));
-            }
-        });
+/// Takes what comes next of the content, from `at` on; up to where.
+fn compare(stream: &mut impl Read, buffer: &mut [u8], at: usize) -> std::io::Result<usize> {
+    let count = stream.read(buffer)?;
+    if count == 0 {
+        return Err(std::io::Error::other(format!("the stream ended after {at} bytes")));
     }
-}
-
-/// The server's end of the connection as its application sees it.
-pub(crate) fn dressed(stream: TcpStream, tls: Option<Arc<rustls::ServerConfig>>) -> Box<dyn Stream> {
-    match tls {
-        None => Box::new(stream),
-        Some(config) => {
-            let connection = rustls::ServerConnection::new(config).unwrap();
-            Box::new(rustls::StreamOwned::new(connection, stream))
-        }
+    if buffer[..count] != content(at, at + count) {
+        let wrong = (0..count).find(|place| buffer[*place] != byte(at + place)).unwrap_or(0);
+        return Err(std::io::Error::other(format!("another byte at {}", at + wrong)));
     }
-}
-
-fn answer(stream: &mut BufReader<Box<dyn Stream>>, board: &Board) -> std::io::Result<()> {
-    while board.goes_on() {
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            // A connection without a request may end at any time, and does when its node dies.
-            let idle = head.is_empty();
-            match stream.read_line(&mut head) {
-                Ok(0) => return Ok(()),
-                Err(_) if idle => return Ok(()),
-                result => result?,
-            };
-        }
-        let asked = head.lines().next().unwrap_or_default().to_owned();
-        let result = respond(&head, stream, board);
-        result.map_err(|error| std::io::Error::other(format!("{asked}: {error}")))?;
-    }
-    Ok(())
-}
-
-fn respond(head: &str, stream: &mut BufReader<Box<dyn Stream>>, board: &Board) -> std::io::Result<()> {
-    if head.starts_with("POST ") {
-        return compare(stream, board, None);
-    }
-    if head.starts_with("GET /ws") {
-        stream.get_mut().write_all(
-            b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
-        )?;
-        let mut buffer = vec![0; PIECE];
-        while board.goes_on() {
-            let count = stream.read(&mut buffer)?;
-            if count == 0 {
-                return Ok(());
-            }
-            stream.get_mut().write_all(&buffer[..count])?;
-        }
-        return Ok(());
-    }
-    let output = stream.get_mut();
-    if let Some((number, _)) = head.strip_prefix("GET /n/").and_then(|rest| rest.split_once(' ')) {
-        return write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{number}", number.len());
-    }
-    write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {ENDLESS}\r\n\r\n")?;
-    let mut at = 0;
-    while board.goes_on() {
-        output.write_all(&content(at, at + PIECE))?;
-        at += PIECE;
-    }
-    Ok(())
-}
-
-/// Takes the content until it is told to stop; a piece at a time moves the transfer on.
-fn compare(stream: &mut impl Read, board: &Board, number: Option<usize>) -> std::io::Result<()> {
-    let mut buffer = vec![0; PIECE];
-    let mut at = 0;
-    while board.goes_on() {
-        let count = stream.read(&mut buffer)?;
-        if count == 0 {
-            return Err(std::io::Error::other(format!("the stream ended after {at} bytes")));
-        }
-        if buffer[..count] != content(at, at + count) {
-            let wrong = (0..count).find(|place| buffer[*place] != byte(at + place)).unwrap_or(0);
-            return Err(std::io::Error::other(format!("another byte at {}", at + wrong)));
-        }
-        at += count;
-        if let Some(number) = number {
-            board.moved(number);
-            std::thread::sleep(PAUSE);
-        }
-    }
-    Ok(())
-}
-
-fn transfer(
-    carrier: Carrier,
-    doing: Doing,
-    to: SocketAddr,
-    number: usize,
-    board: &Board,
-) -> std::io::Result<()> {
-    let mut stream = connect(carrier, to, &board.roots)?;
-    match doing {
-        Doing::Download => {
-            stream.write_all(b"GET /down HTTP/1.1\r\nHost: shop.test\r\n\r\n")?;
-            expect(&mut stream, "HTTP/1.1 200")?;
-            compare(&mut stream, board, Some(number))
-        }
-        Doing::Upload => {
-            write!(stream, "POST /up HTTP/1.1\r\nHost: shop.test\r\nContent-Length: {ENDLESS}\r\n\r\n")?;
-            let mut at = 0;
-            while board.goes_on() {
-                stream.write_all(&content(at, at + PIECE))?;
-                at += PIECE;
-                board.moved(number);
-                std::thread::sleep(PAUSE);
-            }
-            Ok(())
-        }
-        Doing::WebSocket => {
-            stream.write_all(
-                b"GET /ws HTTP/1.1\r\nHost: shop.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
-            )?;
-            expect(&mut stream, "HTTP/1.1 101")?;
-            let mut at = 0;
-            while board.goes_on() {
-                let (said, mut back) = (content(at, at + 1000), [0; 1000]);
-                stream.write_all(&said)?;
-                stream.read_exact(&mut back)?;
-                if back[..] != said {
-                    return Err(std::io::Error::other(format!("another echo at {at}")));
-                }
-                at += 1000;
-                board.moved(number);
-                std::thread::sleep(PAUSE);
-            }
-            Ok(())
-        }
-        Doing::Requests | Doing::Fresh => {
-            let fresh = doing == Doing::Fresh;
-            for request in 0u64.. {
-                if !board.goes_on() {
-                    break;
-                }
-                ask(&mut stream, request, if fresh { "Connection: close\r\n" } else { "" })?;
-                if fresh {
-                    if stream.read(&mut [0])? != 0 {
-                        return Err(std::io::Error::other(format!("more comes after answer {request}")));
-                    }
-                    stream = connect(carrier, to, &board.roots)?;
-                }
-                board.moved(number);
-                std::thread::sleep(PAUSE);
-            }
-            Ok(())
-        }
-    }
-}
-
-/// A request with these fields, and the answer that belongs to it.
-fn ask(stream: &mut impl Stream, request: u64, fields: &str) -> std::io::Result<()> {
-    write!(stream, "GET /n/{request} HTTP/1.1\r\nHost: shop.test\r\n{fields}\r\n")?;
-    expect(stream, "HTTP/1.1 200")?;
-    let mut said = vec![0; request.to_string().len()];
-    stream.read_exact(&mut said)?;
-    if said == request.to_string().as_bytes() {
-        return Ok(());
-    }
-    Err(std::io::Error::other(format!("request {request} got another answer")))
-}
-
-fn expect(stream: &mut impl Read, start: &str) -> std::io::Result<()> {
-    let head = head(stream)?;
-    if head.starts_with(start) { Ok(()) } else { Err(std::io::Error::other(head)) }
-}
-
-pub(crate) fn connect(
-    carrier: Carrier,
-    to: SocketAddr,
-    roots: &Arc<rustls::RootCertStore>,
-) -> std::io::Result<Box<dyn Stream>> {
-    let stream = TcpStream::connect(to)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    match carrier {
-        Carrier::Tcp | Carrier::Http => Ok(Box::new(stream)),
-        Carrier::Tls12 | Carrier::Tls13 => {
-            Ok(Box::new(rustls::StreamOwned::new(carrier.client(roots)?, stream)))
-        }
-    }
+    Ok(at + count)
 }

@@ -1,0 +1,124 @@
+//! The clients.
+
+use super::{Board, Carrier, Doing, End, PATIENCE, PAUSE, PIECE, Stream, UPLOAD, compare, content, head};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+pub(super) fn transfer(
+    carrier: Carrier,
+    doing: Doing,
+    to: SocketAddr,
+    number: usize,
+    board: &Board,
+) -> std::io::Result<()> {
+    let mut stream = connect(carrier, to, &board.roots)?;
+    match doing {
+        Doing::Download => {
+            stream.write_all(b"GET /down HTTP/1.1\r\nHost: shop.test\r\n\r\n")?;
+            expect(&mut stream, "HTTP/1.1 200")?;
+            let (mut buffer, mut at) = (vec![0; PIECE], 0);
+            while board.goes_on() {
+                at = compare(&mut stream, &mut buffer, at)?;
+                board.moved(number);
+                std::thread::sleep(PAUSE);
+            }
+            Ok(())
+        }
+        Doing::Upload => {
+            while board.goes_on() {
+                upload(&mut stream, number, board)?;
+            }
+            Ok(())
+        }
+        Doing::WebSocket => {
+            stream.write_all(
+                b"GET /ws HTTP/1.1\r\nHost: shop.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+            )?;
+            expect(&mut stream, "HTTP/1.1 101")?;
+            let mut at = 0;
+            while board.goes_on() {
+                let (said, mut back) = (content(at, at + 1000), [0; 1000]);
+                stream.write_all(&said)?;
+                stream.read_exact(&mut back)?;
+                if back[..] != said {
+                    return Err(std::io::Error::other(format!("another echo at {at}")));
+                }
+                at += 1000;
+                board.moved(number);
+                std::thread::sleep(PAUSE);
+            }
+            Ok(())
+        }
+        Doing::Requests | Doing::Fresh => {
+            let fresh = doing == Doing::Fresh;
+            for request in 0u64.. {
+                if !board.goes_on() {
+                    break;
+                }
+                ask(&mut stream, request, if fresh { "Connection: close\r\n" } else { "" })?;
+                if fresh {
+                    if stream.read(&mut [0])? != 0 {
+                        return Err(std::io::Error::other(format!("more comes after answer {request}")));
+                    }
+                    stream = connect(carrier, to, &board.roots)?;
+                }
+                board.moved(number);
+                std::thread::sleep(PAUSE);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// A whole upload, which the server must confirm. When all else is stopped it does not pause any more.
+fn upload(stream: &mut impl Stream, number: usize, board: &Board) -> std::io::Result<()> {
+    write!(stream, "POST /up/{number} HTTP/1.1\r\nHost: shop.test\r\nContent-Length: {UPLOAD}\r\n\r\n")?;
+    for at in (0..UPLOAD).step_by(PIECE) {
+        stream.write_all(&content(at, at + PIECE))?;
+        board.count(number, End::Sent, PIECE);
+        if board.goes_on() {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    hear(stream, &UPLOAD.to_string())
+}
+
+/// A request with these fields, and the answer that belongs to it.
+pub(crate) fn ask(stream: &mut impl Stream, request: u64, fields: &str) -> std::io::Result<()> {
+    write!(stream, "GET /n/{request} HTTP/1.1\r\nHost: shop.test\r\n{fields}\r\n")?;
+    hear(stream, &request.to_string())
+}
+
+/// Exactly this answer.
+fn hear(stream: &mut impl Read, text: &str) -> std::io::Result<()> {
+    expect(stream, "HTTP/1.1 200")?;
+    let mut said = vec![0; text.len()];
+    stream.read_exact(&mut said)?;
+    if said == text.as_bytes() {
+        return Ok(());
+    }
+    Err(std::io::Error::other(format!("{:?} instead of {text:?}", String::from_utf8_lossy(&said))))
+}
+
+fn expect(stream: &mut impl Read, start: &str) -> std::io::Result<()> {
+    let head = head(stream)?;
+    if head.starts_with(start) { Ok(()) } else { Err(std::io::Error::other(head)) }
+}
+
+pub(crate) fn connect(
+    carrier: Carrier,
+    to: SocketAddr,
+    roots: &Arc<rustls::RootCertStore>,
+) -> std::io::Result<Box<dyn Stream>> {
+    let stream = TcpStream::connect(to)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    match carrier {
+        Carrier::Tcp | Carrier::Http => Ok(Box::new(stream)),
+        Carrier::Tls12 | Carrier::Tls13 => {
+            Ok(Box::new(rustls::StreamOwned::new(carrier.client(roots)?, stream)))
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The servers: what they take must be the content.
+
+use super::{Board, ENDLESS, End, PIECE, Stream, UPLOAD, compare, content};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+
+/// One thread per connection.
+pub(super) fn serve(listener: &TcpListener, tls: Option<&Arc<rustls::ServerConfig>>, board: &Arc<Board>) {
+    for stream in listener.incoming().flatten() {
+        let (board, tls) = (board.clone(), tls.cloned());
+        std::thread::spawn(move || {
+            stream.set_nodelay(true).unwrap();
+            answer(&mut BufReader::new(dressed(stream, tls)), &board);
+        });
+    }
+}
+
+/// The server's end of the connection as its application sees it.
+pub(crate) fn dressed(stream: TcpStream, tls: Option<Arc<rustls::ServerConfig>>) -> Box<dyn Stream> {
+    match tls {
+        None => Box::new(stream),
+        Some(config) => {
+            let connection = rustls::ServerConnection::new(config).unwrap();
+            Box::new(rustls::StreamOwned::new(connection, stream))
+        }
+    }
+}
+
+/// Until the client's side ends: what began when all else was stopped must be answered too.
+fn answer(stream: &mut BufReader<Box<dyn Stream>>, board: &Board) {
+    loop {
+        let asked = match next_head(stream) {
+            Ok(Some(head)) => head,
+            Ok(None) => return,
+            Err(error) => return board.wrong(false, format!("the server: {error}")),
+        };
+        if let Err(error) = respond(&asked, stream, board) {
+            let line = asked.lines().next().unwrap_or_default();
+            return board.wrong(asked.starts_with("POST "), format!("the server: {line}: {error}"));
+        }
+    }
+}
+
+/// The head of the next request. A connection without one may end at any time, and does when its node dies.
+fn next_head(stream: &mut impl BufRead) -> std::io::Result<Option<String>> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        let idle = head.is_empty();
+        match stream.read_line(&mut head) {
+            Ok(0) if idle => return Ok(None),
+            Err(_) if idle => return Ok(None),
+            Ok(0) => return Err(std::io::Error::other("the end inside a head")),
+            result => result?,
+        };
+    }
+    Ok(Some(head))
+}
+
+fn respond(head: &str, stream: &mut BufReader<Box<dyn Stream>>, board: &Board) -> std::io::Result<()> {
+    let path = head.split(' ').nth(1).unwrap_or_default();
+    if let Some(number) = path.strip_prefix("/up/") {
+        let number = number.parse().map_err(std::io::Error::other)?;
+        return take_upload(number, stream, board);
+    }
+    if head.starts_with("GET /ws") {
+        stream.get_mut().write_all(
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        )?;
+        let mut buffer = vec![0; PIECE];
+        while board.goes_on() {
+            let count = stream.read(&mut buffer)?;
+            if count == 0 {
+                return Ok(());
+            }
+            stream.get_mut().write_all(&buffer[..count])?;
+        }
+        return Ok(());
+    }
+    let output = stream.get_mut();
+    if let Some(number) = path.strip_prefix("/n/") {
+        return say(output, number);
+    }
+    write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {ENDLESS}\r\n\r\n")?;
+    let mut at = 0;
+    while board.goes_on() {
+        output.write_all(&content(at, at + PIECE))?;
+        at += PIECE;
+    }
+    Ok(())
+}
+
+fn say(output: &mut impl Write, text: &str) -> std::io::Result<()> {
+    write!(output, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len())
+}
+
+/// Takes a whole upload, also when all else is stopped, and says how much it was.
+fn take_upload(number: usize, stream: &mut BufReader<Box<dyn Stream>>, board: &Board) -> std::io::Result<()> {
+    let mut buffer = vec![0; PIECE];
+    let mut at = 0;
+    while at < UPLOAD {
+        let most = buffer.len().min(UPLOAD - at);
+        at = compare(stream, &mut buffer[..most], at)?;
+        board.moved(number);
+    }
+    board.count(number, End::Taken, at);
+    say(stream.get_mut(), &at.to_string())
+}
