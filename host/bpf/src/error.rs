@@ -29,9 +29,9 @@ pub enum GateError {
     },
     /// This process sees another time than the programs that compare its leases.
     #[error(
-        "this process's clock (CLOCK_BOOTTIME) is {apart:?} {} the kernel's, by which leases end: it runs in a time namespace \
+        "this process's clock (CLOCK_BOOTTIME) is {:.3} s {} the kernel's, by which leases end: it runs in a time namespace \
              that moves it (/proc/self/timens_offsets says how far); start it in one that does not",
-        if *.ahead { "ahead of" } else { "behind" }
+        .apart.as_secs_f64(), if *.ahead { "ahead of" } else { "behind" }
     )]
     Clock {
         /// How far.

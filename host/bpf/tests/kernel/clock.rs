@@ -69,7 +69,9 @@ fn inside_a_time_namespace() {
         (Err(GateError::Clock { apart, ahead }), _) => {
             assert_eq!((apart.as_secs_f64().round() as u64, ahead), (expected.unsigned_abs(), expected > 0));
             let text = GateError::Clock { apart, ahead }.to_string();
-            assert!(text.contains("time namespace") && text.contains("timens_offsets"), "{text}");
+            let (apart, side) = (apart.as_secs_f64(), if ahead { "ahead of" } else { "behind" });
+            let apart = format!("is {apart:.3} s {side} the kernel's");
+            assert!(text.contains(&apart) && text.contains("timens_offsets"), "{text}");
         }
         (Ok(_), _) => panic!("loaded, {expected} s apart"),
         (Err(error), _) => panic!("{error}"),
