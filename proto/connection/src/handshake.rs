@@ -92,10 +92,10 @@ impl Connection {
                 self.finish_handshake(io, flight);
                 Some(data.len())
             }
-            Err(_) => {
+            Err(error) => {
                 self.in_pos += data.len() as u64;
                 self.send_wire(io, &flight);
-                self.end_after_alert(io, "tls_handshake");
+                self.end_handshake(io, &error);
                 Some(data.len())
             }
         }

@@ -155,9 +155,9 @@ impl Connection {
                         self.tls = ClientTls::Shaking(Box::new(handshake));
                         Ok(progress == Progress::Done)
                     }
-                    (Err(_), _) => {
+                    (Err(error), _) => {
                         self.tls = ClientTls::Shaking(Box::new(handshake));
-                        self.end_after_alert(io, "tls_handshake");
+                        self.end_handshake(io, &error);
                         Ok(false)
                     }
                 }
