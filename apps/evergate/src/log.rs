@@ -63,6 +63,8 @@ struct Line<'a> {
     status: u16,
     #[serde(skip_serializing_if = "str::is_empty")]
     reason: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    detail: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -151,6 +153,7 @@ impl LineSender {
             target: &log.target,
             status: log.status,
             reason: log.reason,
+            detail: &log.detail,
             rule: log.rule.and_then(|rule| snapshot.map(|snapshot| snapshot.rules.name(rule))),
             pool: pool.map(|pool| pool.name.as_str()),
             server: server.map(|server| server.name.as_str()),

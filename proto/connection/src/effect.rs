@@ -129,6 +129,9 @@ pub struct RequestLog {
     pub status: u16,
     /// Why it failed or was answered by us; empty when a server answered it.
     pub reason: &'static str,
+    /// What exactly failed in a TLS handshake, ours with the client or with the server; printable ASCII of bounded length, and empty
+    /// where none did.
+    pub detail: String,
     /// The rule that decided, if any.
     pub rule: Option<RuleId>,
     /// Generation that `rule`, `pool` and `server` are indexes of.

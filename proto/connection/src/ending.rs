@@ -6,10 +6,13 @@ use crate::leg::Failure;
 use crate::request::CONTINUE;
 use crate::{Effect, Io};
 use evergate_mirror::{Entry, RecordKind};
-use evergate_tls::alert;
+use evergate_tls::{HandshakeError, alert};
 
 /// How often waiting input is looked at again within one call; more waits for the next.
 const ROUNDS_MAX: usize = 64;
+
+/// What the access log says of a failed handshake, at most, in bytes.
+const DETAIL_BYTES_MAX: usize = 200;
 
 impl Connection {
     /// Answers with an error and closes; when part of a response has gone out already, the connection just breaks.
@@ -195,10 +198,25 @@ impl Connection {
     }
 
     /// An end that no request has a line for gets one of its own.
-    fn begin_log_of_end(&mut self, io: &mut Io<'_>, reason: &str) {
+    pub(crate) fn begin_log_of_end(&mut self, io: &mut Io<'_>, reason: &str) {
         if self.log.is_none() && !reason.is_empty() && self.request == self.response && !self.closing {
             self.begin_log(io, None);
         }
+    }
+
+    /// The access log is to say what exactly failed.
+    pub(crate) fn explain(&mut self, error: &HandshakeError) {
+        if let Some(log) = &mut self.log {
+            log.detail = printable(&error.to_string());
+        }
+    }
+
+    /// The client's handshake failed: the alert is said.
+    pub(crate) fn end_handshake(&mut self, io: &mut Io<'_>, error: &HandshakeError) {
+        const REASON: &str = "tls_handshake";
+        self.begin_log_of_end(io, REASON);
+        self.explain(error);
+        self.end_after_alert(io, REASON);
     }
 
     fn forget_plain(&mut self) {
@@ -331,5 +349,35 @@ impl Connection {
         if self.timer == Timer::WriteStall && !self.closed {
             self.note_taken(io.now); // what a peer has acknowledged may have been the last
         }
+    }
+}
+
+/// The text without what peers may have put there: printable ASCII, the rest escaped, and cut where it is too long.
+fn printable(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        let start = out.len();
+        match c {
+            ' '..='~' => out.push(c),
+            _ => out.extend(c.escape_default()),
+        }
+        if out.len() > DETAIL_BYTES_MAX {
+            out.truncate(start);
+            break;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_access_log_gets_no_bytes_of_peers_as_they_are_and_not_too_many() {
+        assert_eq!(printable("no \"a\"\n\u{1b}[1m\u{e9}"), "no \"a\"\\n\\u{1b}[1m\\u{e9}");
+        assert_eq!(printable(&"x".repeat(1000)).len(), DETAIL_BYTES_MAX);
+        let escapes = printable(&"\u{1f600}".repeat(1000));
+        assert!(escapes.len() <= DETAIL_BYTES_MAX && escapes.ends_with("\\u{1f600}"), "{escapes}");
     }
 }

@@ -4,10 +4,10 @@ use crate::connection::{ClientTls, Connection, Receiving, Timer};
 use crate::facts::Facts;
 use crate::remote::Remote;
 use crate::{Effect, Io};
-use evergate_mirror::{Entry, Established, Hello, Side};
+use evergate_mirror::{Entry, Established, Flight, Hello, Side};
 use evergate_tls::{
     Finished, Handshake, HandshakeParams, HelloStatus, NamedSession, Progress, SessionFacts, Version,
-    hello_status,
+    flight_digest, hello_status,
 };
 
 impl Connection {
@@ -32,8 +32,9 @@ impl Connection {
                         let bytes = &data[..len];
                         let found = handshake.session_wanted(bytes).and_then(|id| io.node.session(&id));
                         if let Some(remote) = &mut self.remote {
-                            let (found, bytes) = (found.clone(), bytes.to_vec());
-                            remote.log.push(Entry::Hello(Hello { secret, accepted_unix_s, found, bytes }));
+                            let (found, bytes, flights) = (found.clone(), bytes.to_vec(), Vec::new());
+                            let hello = Hello { secret, accepted_unix_s, found, bytes, flights };
+                            remote.log.push(Entry::Hello(hello));
                         }
                         if let Some(found) = found {
                             handshake.resume_from(found);
@@ -78,6 +79,7 @@ impl Connection {
         let had_hello = self.in_pos > 0;
         if let Some(remote) = &mut self.remote {
             remote.mirror_handshake_input(before, consumed, had_hello);
+            remote.mirror_flight(&flight);
         }
         match outcome {
             Ok(Progress::NeedInput) => {
@@ -90,10 +92,10 @@ impl Connection {
                 self.finish_handshake(io, flight);
                 Some(data.len())
             }
-            Err(_) => {
+            Err(error) => {
                 self.in_pos += data.len() as u64;
                 self.send_wire(io, &flight);
-                self.end_after_alert(io, "tls_handshake");
+                self.end_handshake(io, &error);
                 Some(data.len())
             }
         }
@@ -183,4 +185,28 @@ impl Remote {
         self.release(Side::Client, after);
         self.retained_client.drop_before(after);
     }
+
+    /// What is answered to the input before. Whoever takes over makes it again, or ends the connection.
+    pub(crate) fn mirror_flight(&mut self, flight: &[u8]) {
+        if !flight.is_empty() {
+            self.log.push(Entry::Flight(flight_of(flight)));
+        }
+    }
+}
+
+pub(crate) fn flight_of(bytes: &[u8]) -> Flight {
+    Flight { length: bytes.len() as u32, digest: flight_digest(bytes) }
+}
+
+/// Our side of a handshake that was made again: what of it no flight names, or nothing when it differs from one. `whole`: there was
+/// no more.
+pub(crate) fn beyond_flights<'a>(mut made: &'a [u8], flights: &[Flight], whole: bool) -> Option<&'a [u8]> {
+    for flight in flights {
+        let (again, rest) = made.split_at_checked(flight.length as usize)?;
+        if flight_of(again) != *flight {
+            return None;
+        }
+        made = rest;
+    }
+    (made.is_empty() || !whole).then_some(made)
 }

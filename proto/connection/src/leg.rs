@@ -408,6 +408,7 @@ impl Connection {
         self.leg = Some(Box::new(leg));
         if let Some(log) = self.log.as_mut().filter(|_| !stale) {
             log.retries += 1;
+            log.detail = String::new();
         }
         self.dial(io);
         self.arm(Timer::Connect, io.now);

@@ -472,6 +472,7 @@ fn import_log(snapshot: &Arc<Snapshot>, log: Log) -> RequestLog {
         target: log.target,
         status: log.status,
         reason: "",
+        detail: String::new(),
         rule: log.rule.filter(|rule| (*rule as usize) < snapshot.rules.len()).map(RuleId),
         snapshot: Some(snapshot.clone()),
         pool: pool.map(|pool| pool as u32),

@@ -153,11 +153,23 @@ impl Connection {
         if turn.interim && flags.http10 {
             return Ok(Some(turn)); // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2)
         }
+        if !interim && !head.is_upgrade {
+            self.last_response |= self.ends_before_request(&head, &data[head.head_len..]);
+        }
         self.write_response(&head, out);
         if !turn.interim {
             self.begin_response(&head);
         }
         Ok(Some(turn))
+    }
+
+    /// Whether the connection closes because this response, with what came behind its head, is over before its request
+    /// (RFC 9112 section 9.6: who closes says so). With backups nothing is said: whoever takes over writes the same head, and
+    /// does not know how much of the request was here.
+    fn ends_before_request(&self, head: &ResponseHead<'_>, rest: &[u8]) -> bool {
+        let mut body = head.body();
+        let unfinished = self.remote.is_none() && self.request <= self.response;
+        unfinished && body.advance(rest, &self.listener().limits.http).is_ok() && body == Body::Done
     }
 
     fn write_response(&self, head: &ResponseHead<'_>, out: &mut Vec<u8>) {

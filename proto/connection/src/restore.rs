@@ -6,6 +6,7 @@
 
 use crate::connection::{Accepted, Answering, ClientTls, Connection, Receiving};
 use crate::facts::Facts;
+use crate::handshake::beyond_flights;
 use crate::leg::ServerLeg;
 use crate::remote::Remote;
 use crate::request::CONTINUE;
@@ -84,7 +85,7 @@ impl Connection {
                 connection.restore_leg(state, io)?
             }
         };
-        if !connection.closing {
+        if !connection.closing && !connection.closed {
             let timer = connection.natural_timer();
             connection.arm(timer, io.now);
         }
@@ -114,7 +115,7 @@ impl Connection {
                 }
                 Ok(false)
             }
-            (Some(Hello { secret, accepted_unix_s, found, bytes }), established) => {
+            (Some(Hello { secret, accepted_unix_s, found, bytes, flights }), established) => {
                 let params = HandshakeParams {
                     secret: *secret,
                     accepted_unix_s: *accepted_unix_s,
@@ -132,6 +133,14 @@ impl Connection {
                 }
                 let mut flight = Vec::new();
                 let outcome = handshake.handle_input(bytes, &mut flight);
+                let whole = established.is_some() || state.closed.is_some();
+                let Some(more) = beyond_flights(&flight, flights, whole) else {
+                    self.end_abruptly(io, "handshake_differs"); // it would share nonces with what may have left
+                    return Ok(false);
+                };
+                if let Some(remote) = &mut self.remote {
+                    remote.mirror_flight(more);
+                }
                 self.send_wire(io, &flight);
                 match (outcome, established) {
                     (Ok(_), Some(_)) => {
@@ -146,9 +155,9 @@ impl Connection {
                         self.tls = ClientTls::Shaking(Box::new(handshake));
                         Ok(progress == Progress::Done)
                     }
-                    (Err(_), _) => {
+                    (Err(error), _) => {
                         self.tls = ClientTls::Shaking(Box::new(handshake));
-                        self.end_after_alert(io, "tls_handshake");
+                        self.end_handshake(io, &error);
                         Ok(false)
                     }
                 }

@@ -260,7 +260,11 @@ impl Connection {
         match outcome {
             Ok(Progress::NeedInput) => {}
             Ok(Progress::Done) if leg.flight.len() <= FLIGHT_BYTES_MAX => self.finish_leg_handshake(io),
-            Ok(Progress::Done) | Err(_) => self.leg_failed(io, Failure::Tls),
+            Ok(Progress::Done) => self.leg_failed(io, Failure::Tls),
+            Err(error) => {
+                self.explain(&error);
+                self.leg_failed(io, Failure::Tls);
+            }
         }
     }
 

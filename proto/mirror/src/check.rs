@@ -2,8 +2,8 @@
 //! without growing; no connection comes near the ends.
 
 use crate::{
-    Boundary, ClientCheckpoint, Entry, Established, Hello, LegTls, Mirrored, RecordKind, RecordPosition,
-    Route, ServerCheckpoint, SessionNews, Side, Stash,
+    Boundary, ClientCheckpoint, Entry, Established, Flight, Hello, LegTls, Mirrored, RecordKind,
+    RecordPosition, Route, ServerCheckpoint, SessionNews, Side, Stash,
 };
 use evergate_base::session::{SEALED_BYTES_MAX, Sealed};
 
@@ -87,6 +87,7 @@ impl Entry {
                 request(*index)?;
                 until.check()
             }
+            Entry::Flight(flight) => flight.check(),
         }
     }
 }
@@ -139,7 +140,14 @@ fn check_stash(from: u64, bytes: &[u8]) -> Checked {
 
 impl Hello {
     fn check(&self) -> Checked {
-        self.found.as_ref().map_or(Ok(()), check_sealed)
+        self.found.as_ref().map_or(Ok(()), check_sealed)?;
+        self.flights.iter().try_for_each(Flight::check)
+    }
+}
+
+impl Flight {
+    fn check(&self) -> Checked {
+        above_zero("length of our flight", u64::from(self.length))
     }
 }
 
@@ -345,7 +353,8 @@ mod tests {
     fn sessions_are_no_longer_than_those_that_are_kept() {
         let hello = |length| {
             let found = Some(Sealed(vec![0; length]));
-            Entry::Hello(Hello { secret: [0; 32], accepted_unix_s: 0, found, bytes: vec![1] })
+            let flights = Vec::new();
+            Entry::Hello(Hello { secret: [0; 32], accepted_unix_s: 0, found, bytes: vec![1], flights })
         };
         let (most, over) = (SEALED_BYTES_MAX, SEALED_BYTES_MAX + 1);
         limit("length of a session", hello(most), hello(over), over as u64);
@@ -359,6 +368,17 @@ mod tests {
         };
         assert_eq!(told(most), Ok(()));
         assert!(matches!(told(over), Err(WireError::Value { .. })));
+    }
+
+    #[test]
+    fn a_flight_has_bytes() {
+        let flight = |length| Flight { length, digest: 0 };
+        limit("length of our flight", Entry::Flight(flight(1)), Entry::Flight(flight(0)), 0);
+        let hello = |length| {
+            let (found, flights) = (None, vec![flight(1), flight(length)]);
+            Entry::Hello(Hello { secret: [0; 32], accepted_unix_s: 0, found, bytes: vec![1], flights })
+        };
+        limit("length of our flight", hello(u32::MAX), hello(0), 0);
     }
 
     #[test]

@@ -224,6 +224,19 @@ pub struct Hello {
     pub found: Option<Sealed>,
     /// Raw bytes of the records that hold the ClientHello; in a fold, of all of the client's side so far.
     pub bytes: Vec<u8>,
+    /// In a fold, what was answered so far.
+    pub flights: Vec<Flight>,
+}
+
+/// Bytes of ours that answer bytes of the client's in a handshake, from the first that no flight before has. Who makes the handshake
+/// again with other certificates, ticket keys or client authorities makes others, and must not send them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Flight {
+    /// How many, more than none.
+    pub length: u32,
+    /// The first 8 bytes of their SHA-256, as they leave.
+    #[serde(with = "postcard::fixint::le")]
+    pub digest: u64,
 }
 
 impl std::fmt::Debug for Hello {
@@ -303,6 +316,8 @@ pub enum Entry {
         /// The first record that may not.
         until: RecordPosition,
     },
+    /// What is answered to the client's side of the handshake so far.
+    Flight(Flight),
 }
 
 impl Entry {

@@ -21,7 +21,7 @@ mod wire;
 
 pub use check::{FLIGHT_BYTES_MAX, GENERATION_MAX, NUMBER_MAX, OutOfRange, POSITION_MAX, RUN_BYTES_MAX};
 pub use entry::{
-    Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Hello, Kind, LegTls, Open, Phase,
+    Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Flight, Hello, Kind, LegTls, Open, Phase,
     RecordKind, RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,
 };
 pub use feed::{FEED_BYTES_MAX, FEED_FRAMES_MAX, Feed, FeedError};

@@ -120,6 +120,11 @@ impl Mirrored {
                 self.leg_boundaries.entry(*leg).or_default().push_back(boundary.clone());
             }
             Entry::Reserve { request, until } => self.reserved = Some((*request, *until)),
+            Entry::Flight(flight) => {
+                if let Some(hello) = &mut self.hello {
+                    hello.flights.push(*flight);
+                }
+            }
         }
     }
 
@@ -340,7 +345,7 @@ impl Boundary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RecordKind;
+    use crate::{Flight, RecordKind};
 
     fn boundary(sequence: u64, lengths: &[(u16, u32)]) -> Entry {
         Entry::Boundary(Boundary {
@@ -349,6 +354,10 @@ mod tests {
             lengths: lengths.to_vec(),
             digest: 1,
         })
+    }
+
+    fn hello(bytes: Vec<u8>) -> Hello {
+        Hello { secret: [0; 32], accepted_unix_s: 0, found: None, bytes, flights: Vec::new() }
     }
 
     #[test]
@@ -425,7 +434,7 @@ mod tests {
         state.move_route(8, 4, 5);
         let moved = &state.routes[&1];
         assert_eq!((state.generation(), moved.pool, moved.server), (Some(8), 4, 5));
-        state.hello = Some(Hello { secret: [0; 32], accepted_unix_s: 0, found: None, bytes: Vec::new() });
+        state.hello = Some(hello(Vec::new()));
         assert_eq!(state.movable_place(), None, "the handshake may have to be made again");
     }
 
@@ -466,10 +475,30 @@ mod tests {
     }
 
     #[test]
+    fn flights_are_kept_as_long_as_the_handshake_may_have_to_be_made_again() {
+        let mut state = Mirrored::default();
+        let flight = |length| Flight { length, digest: 7 };
+        state.apply(&Entry::Flight(flight(9)));
+        state.apply(&Entry::Hello(hello(vec![1; 10])));
+        state.apply(&Entry::Flight(flight(900)));
+        state.apply(&Entry::Input(vec![2; 80]));
+        state.apply(&Entry::Flight(flight(200)));
+        let established = Established { records: Vec::new(), consumed: 90, sent: 1100, facts: Vec::new() };
+        state.apply(&Entry::Established(established));
+        let server = |output| Entry::Server(ServerCheckpoint { output, ..ServerCheckpoint::default() });
+        state.apply(&server(1099));
+        assert_eq!(
+            state.hello.as_ref().map(|hello| &hello.flights[..]),
+            Some(&[flight(900), flight(200)][..])
+        );
+        state.apply(&server(1100));
+        assert_eq!(state.hello, None);
+    }
+
+    #[test]
     fn handshake_input_replaces_its_stash() {
         let mut state = Mirrored::default();
-        let hello = Hello { secret: [0; 32], accepted_unix_s: 0, found: None, bytes: vec![1; 10] };
-        state.apply(&Entry::Hello(hello));
+        state.apply(&Entry::Hello(hello(vec![1; 10])));
         state.apply(&Entry::Stash { side: Side::Client, position: 10, bytes: vec![2; 5] });
         assert_eq!(state.client_frontier(), 15);
         state.apply(&Entry::Input(vec![2; 8]));

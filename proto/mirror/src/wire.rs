@@ -153,7 +153,8 @@ mod tests {
         assert_eq!(Entry::decode(&bytes).as_ref(), Err(&refused));
 
         let bytes = vec![0; STATE_BYTES_MAX];
-        let hello = Some(crate::Hello { secret: [0; 32], accepted_unix_s: 0, found: None, bytes });
+        let flights = Vec::new();
+        let hello = Some(crate::Hello { secret: [0; 32], accepted_unix_s: 0, found: None, bytes, flights });
         let state = Mirrored { hello, ..Mirrored::default() };
         let bytes = postcard::to_allocvec(&state).unwrap();
         let refused = WireError::TooLong { what: STATE, length: bytes.len(), max: STATE_BYTES_MAX };

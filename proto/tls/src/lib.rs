@@ -26,7 +26,7 @@ mod state;
 pub use client::ClientHandshake;
 pub use error::{Blame, HandshakeError, RecordError, StateError};
 pub use extract::{Finished, NamedSession, SessionFacts, suite_name};
-pub use handshake::{Handshake, HandshakeParams, Progress};
+pub use handshake::{Handshake, HandshakeParams, Progress, flight_digest};
 pub use hello::{HelloStatus, hello_status};
 pub use hello_facts::{HelloFacts, read_hello};
 pub use keys::{Position, Role, Suite, Version};

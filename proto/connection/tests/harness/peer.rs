@@ -3,9 +3,10 @@
 
 use super::setup;
 use evergate_base::seed::{Seed, scoped};
-use evergate_tls::{ClientHandshake, ContentType, Opened, Progress, Records, record_len};
+use evergate_tls::{ClientHandshake, ContentType, HandshakeError, Opened, Progress, Records, record_len};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, Tls12Resumption};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use std::io::{Read, Write};
@@ -207,7 +208,13 @@ impl Ours {
     fn receive(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         if let Some(mut handshake) = self.handshake.take() {
-            let progress = handshake.handle_input(bytes, &mut out).unwrap();
+            let progress = match handshake.handle_input(bytes, &mut out) {
+                Err(HandshakeError::Tls(rustls::Error::AlertReceived(alert))) => {
+                    self.alert = Some(alert.into());
+                    return out;
+                }
+                progress => progress.unwrap(),
+            };
             if progress == Progress::NeedInput {
                 self.handshake = Some(handshake);
                 return out;
@@ -269,6 +276,13 @@ pub(crate) fn deterministic_config(
 ) -> Arc<rustls::ClientConfig> {
     let mut provider = (*evergate_crypto::provider()).clone();
     provider.kx_groups.retain(|group| group.name() == rustls::NamedGroup::X25519);
+    deterministic_config_with(provider, version)
+}
+
+fn deterministic_config_with(
+    provider: CryptoProvider,
+    version: &'static rustls::SupportedProtocolVersion,
+) -> Arc<rustls::ClientConfig> {
     let mut config = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
         .with_protocol_versions(&[version])
         .unwrap()
@@ -279,6 +293,14 @@ pub(crate) fn deterministic_config(
     config.enable_secret_extraction = true;
     config.key_log = setup::upstream_tls().config.key_log.clone();
     Arc::new(config)
+}
+
+/// The same for TLS 1.3, with a first key share of a group that we do not have: it is asked for another one.
+pub(crate) fn with_strange_group() -> Arc<rustls::ClientConfig> {
+    let config = deterministic_config(&rustls::version::TLS13);
+    let mut provider = (**config.crypto_provider()).clone();
+    provider.kx_groups.insert(0, rustls::crypto::aws_lc_rs::kx_group::SECP384R1);
+    deterministic_config_with(provider, &rustls::version::TLS13)
 }
 
 /// The same for TLS 1.2, without tickets: sessions are resumed by their ids.

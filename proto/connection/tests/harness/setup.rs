@@ -5,8 +5,8 @@ use evergate_connection::{
     Accepted, Limits, Listener, Pool, Protocol, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
 };
 use evergate_crypto::{
-    ClientSettings, ServerSettings, TicketHandle, TicketKeys, Verify, client_config, load_certificate,
-    server_config,
+    CertifiedName, ClientAuth, ClientSettings, ServerSettings, TicketHandle, TicketKeys, Verify,
+    client_config, load_certificate, server_config,
 };
 use evergate_mirror::ConnectionId;
 use evergate_rules::{RuleSpec, Ruleset};
@@ -34,16 +34,51 @@ fn tls() -> &'static Tls {
         let certificate =
             load_certificate(include_bytes!("data/test.pem"), include_bytes!("data/test.key")).unwrap();
         let root = certificate.key.cert[0].clone();
-        let tickets = TicketHandle::new(TicketKeys::from_file_bytes(&[0xa5; 64]).unwrap());
-        let settings = ServerSettings {
-            certificates: vec![certificate],
-            alpn: vec![b"http/1.1".to_vec()],
-            tickets: Some(tickets.clone()),
-            session_ids: Some((tickets, 3600)),
-            policy: "test".to_owned(),
-            ..ServerSettings::default()
-        };
+        let settings = with_tickets(0xa5, settings(certificate));
         Tls { server: server_config(settings).unwrap(), root }
+    })
+}
+
+fn settings(certificate: CertifiedName) -> ServerSettings {
+    ServerSettings {
+        certificates: vec![certificate],
+        alpn: vec![b"http/1.1".to_vec()],
+        policy: "test".to_owned(),
+        ..ServerSettings::default()
+    }
+}
+
+/// These settings with ticket keys of this byte.
+fn with_tickets(byte: u8, settings: ServerSettings) -> ServerSettings {
+    let tickets = TicketHandle::new(TicketKeys::from_file_bytes(&[byte; 64]).unwrap());
+    ServerSettings { tickets: Some(tickets.clone()), session_ids: Some((tickets, 3600)), ..settings }
+}
+
+/// Files that a handshake depends on, and that two nodes may have in different states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Files {
+    Certificate,
+    TicketKeys,
+    /// Who a client must be: one node lets in a client that the other refuses.
+    ClientRoots,
+}
+
+/// The TLS of two nodes that have other files.
+pub(crate) fn differing_tls(files: Files) -> [Arc<rustls::ServerConfig>; 2] {
+    let pems: [(&[u8], &[u8]); 2] = [
+        (include_bytes!("data/test.pem"), include_bytes!("data/test.key")),
+        (include_bytes!("data/other.pem"), include_bytes!("data/other.key")),
+    ];
+    [0, 1].map(|node| {
+        let differs = |what| if files == what { node } else { 0 };
+        let (chain, key) = pems[differs(Files::Certificate)];
+        let settings = settings(load_certificate(chain, key).unwrap());
+        let mut settings = with_tickets([0xa5, 0xb5][differs(Files::TicketKeys)], settings);
+        if files == Files::ClientRoots {
+            settings.client_auth =
+                [ClientAuth::Optional(vec![root()]), ClientAuth::Required(vec![root()])][node].clone();
+        }
+        server_config(settings).unwrap()
     })
 }
 

@@ -71,13 +71,39 @@ fn a_response_may_begin_and_end_before_its_request_does() {
         rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 300000\r\n\r\n");
         rig.send(&noise(1000));
         rig.serve(1, b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno");
-        same(&rig.received(), b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno");
+        let ends = b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno";
+        same(&rig.received(), ends);
         assert_eq!((rig.legs[&1].released, rig.client_fin), (Some(false), true));
         // What is still on its way is read and dropped, so that no RST destroys the answer.
         rig.send(&noise(200_000));
         assert_eq!(rig.closed, None);
         rig.end_client();
         assert_eq!(rig.closed, Some(false));
+    });
+}
+
+#[test]
+fn a_response_says_that_the_connection_closes_when_it_is_known_to() {
+    on_each(|mut rig, _| {
+        // The rest of the request may come before the rest of the response: nobody knows.
+        let ok = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nok";
+        rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 6\r\n\r\nfoo");
+        rig.serve(1, ok);
+        same(&rig.received(), ok);
+        rig.send(b"bar");
+        rig.serve(1, b"ok");
+        assert_eq!((rig.client_fin, rig.legs[&1].released), (false, Some(true)));
+        // Nothing but the head, and not the one that comes before it.
+        rig.send(b"PUT /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 6\r\n\r\nfoo");
+        rig.serve(2, b"HTTP/1.1 100 Continue\r\n\r\n");
+        rig.serve(2, b"HTTP/1.1 204 No Content\r\n\r\n");
+        let received = text(&rig.received());
+        assert!(
+            received.ends_with(
+                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"
+            )
+        );
+        assert!(rig.client_fin);
     });
 }
 

@@ -62,8 +62,21 @@ fn a_handshake_that_fails_has_a_line_in_the_log() {
     let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
     rig.wire(b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00");
     rig.run();
-    let reasons: Vec<_> = rig.logs.iter().map(|log| log.reason).collect();
-    assert_eq!(reasons, ["tls_handshake"]);
+    let lines: Vec<_> = rig.logs.iter().map(|log| (log.reason, log.detail.as_str())).collect();
+    assert_eq!(
+        lines,
+        [(
+            "tls_handshake",
+            "handshake refused: received corrupt message of type MissingData(\"ProtocolVersion\")"
+        )]
+    );
+    // A client that does not trust our certificate.
+    let (_, hello) = Peer::ours(super::TLS12, 1);
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
+    rig.wire(&hello);
+    rig.wire(b"\x15\x03\x03\x00\x02\x02\x30");
+    rig.run();
+    assert_eq!(rig.logs[0].detail, "handshake refused: received fatal alert: UnknownCA");
 }
 
 #[test]

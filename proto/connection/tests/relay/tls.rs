@@ -225,7 +225,17 @@ fn a_server_whose_tls_fails_is_answered_for() {
     rig.send(format!("{GET}\r\n").as_bytes());
     rig.serve(1, b"HTTP/1.1 400 no TLS here\r\n\r\n");
     assert!(text(&rig.received()).starts_with("HTTP/1.1 502 Bad Gateway\r\n"));
-    assert_eq!(rig.logs[0].reason, "upstream_tls");
+    let line = &rig.logs[0];
+    assert_eq!(line.reason, "upstream_tls");
+    assert!(line.detail.starts_with("record during the handshake: "), "{}", line.detail);
+    // The next server has not failed.
+    let config = snapshot(|snapshot| snapshot.pools[0].tls = Some(upstream_tls()));
+    let mut rig = Rig::new(&config, setup::HTTP, Peer::plain());
+    rig.send(format!("{GET}\r\n").as_bytes());
+    rig.serve(1, b"HTTP/1.1 400 no TLS here\r\n\r\n");
+    rig.call(|conn, io| conn.handle_abort(io, "client_reset"));
+    let line = &rig.logs[0];
+    assert_eq!((line.reason, line.retries, line.detail.as_str()), ("client_reset", 1, ""));
 }
 
 /// The name in a ClientHello.

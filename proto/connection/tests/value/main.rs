@@ -11,6 +11,7 @@
 mod harness;
 
 mod astray;
+mod differing;
 mod exhaustive;
 mod mutations;
 mod parcels;

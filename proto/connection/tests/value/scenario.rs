@@ -158,6 +158,11 @@ impl Scenario {
 
 /// The configuration whose servers speak this.
 pub(crate) fn config(behind: Wire) -> Arc<Snapshot> {
+    config_with(behind, &setup::server_tls())
+}
+
+/// The same, whose listeners speak TLS as this says.
+pub(crate) fn config_with(behind: Wire, tls: &Arc<rustls::ServerConfig>) -> Arc<Snapshot> {
     let rule = |name: &str, when: &str| RuleSpec {
         name: name.to_owned(),
         when: when.to_owned(),
@@ -174,6 +179,8 @@ pub(crate) fn config(behind: Wire) -> Arc<Snapshot> {
         RuleSpec { deny: Some(406), ..rule("body", r#"path.path_prefix("/json") && json("/no") == "1""#) },
     ];
     snapshot(|snapshot| {
+        let listeners = snapshot.listeners.iter_mut().filter(|listener| listener.tls.is_some());
+        listeners.for_each(|listener| listener.tls = Some(tls.clone()));
         snapshot.pools[0].stickiness = Stickiness::Cookie;
         snapshot.pools.push(setup::pool("down"));
         snapshot.pools[0].tls =

@@ -46,6 +46,8 @@ pub(crate) enum Mutation {
     LostRoute,
     /// A backup loses which records it agreed to expect without entries.
     LostReserve,
+    /// A backup loses what it knows of our side of the handshake.
+    LostFlights,
 }
 
 /// How much of what is on its way arrives when the node dies.
@@ -121,8 +123,13 @@ pub(crate) struct World<'a> {
     /// Sessions that were to be kept, and to be withdrawn.
     pub(crate) kept: Vec<SessionId>,
     pub(crate) withdrawn: Vec<SessionId>,
-    /// When the node died, the backup had the hello.
+    /// When the node died, the backup had the hello, and so many of our flights.
     pub(crate) hello_was_mirrored: bool,
+    pub(crate) flights_were_mirrored: usize,
+    /// The configuration of every other node, where it differs.
+    other: Option<Arc<Snapshot>>,
+    /// Why the present node answered, or ended the connection.
+    pub(crate) reasons: Vec<&'static str>,
     now: Micros,
     pub(crate) crashes: u32,
 }
@@ -190,6 +197,9 @@ impl<'a> World<'a> {
             kept: Vec::new(),
             withdrawn: Vec::new(),
             hello_was_mirrored: false,
+            flights_were_mirrored: 0,
+            other: None,
+            reasons: Vec::new(),
             now,
             crashes: 0,
         };
@@ -209,6 +219,21 @@ impl<'a> World<'a> {
         if self.node.sessions.remove(id).is_none() {
             self.node.sessions.insert(*id, sealed.clone());
         }
+    }
+
+    /// Every other node has this configuration, of the same generation.
+    pub(crate) fn differ(&mut self, other: &Arc<Snapshot>) {
+        self.other = Some(other.clone());
+    }
+
+    /// Before anything is said: another client.
+    pub(crate) fn replace_client(&mut self, config: &Arc<rustls::ClientConfig>, seed: u64) {
+        (self.client.peer, self.client.sent) = Peer::ours_with(config, seed);
+    }
+
+    /// The alert that the client got.
+    pub(crate) fn alert(&mut self) -> Option<u8> {
+        self.client.peer.as_ours().alert
     }
 
     /// Whether the present connection resumed a session.
@@ -264,6 +289,7 @@ impl<'a> World<'a> {
             self.conn.up().push(up[taken..].to_vec(), after);
             self.conn.handle_blocked(self.now);
         }
+        self.reasons.extend(self.effects.answered.drain(..).map(|(_, reason)| reason));
         for effect in std::mem::take(&mut self.effects.list) {
             self.carry_out(effect);
         }

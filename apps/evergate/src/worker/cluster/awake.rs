@@ -136,8 +136,9 @@ impl Worker {
         let mut goes_on = false;
         self.guarded(Some(Source::Client(key)), |worker| {
             worker.begin_again(key);
-            if let (Some(server), Some(leg)) = (server, leg) {
-                worker.attach_server(key, server, &leg);
+            match (server, leg) {
+                (Some(server), Some(leg)) => worker.attach_server(key, server, &leg),
+                (server, _) => worker.drop_legs(server),
             }
             worker.perform(key);
             worker.with(key, |connection, io| connection.handle_client_acked(io, acked));
@@ -234,12 +235,16 @@ impl Worker {
 
     /// A connection that cannot go on: its peers learn it when they ask.
     fn drop_awake(&mut self, client: AwakeLeg, server: Option<AwakeLeg>) -> bool {
-        let Some(cluster) = &mut self.cluster else { return false };
-        for leg in std::iter::once(client).chain(server) {
+        self.drop_legs(std::iter::once(client).chain(server));
+        false
+    }
+
+    fn drop_legs(&mut self, legs: impl IntoIterator<Item = AwakeLeg>) {
+        let Some(cluster) = &mut self.cluster else { return };
+        for leg in legs {
             drop(leg.socket);
             cluster.lane.finish(leg.slot, None, Leases::now_ns());
         }
-        false
     }
 }
 

@@ -41,6 +41,11 @@ impl World<'_> {
         }
         self.mutate();
         self.hello_was_mirrored = self.mirrored.client.input > 0;
+        self.flights_were_mirrored = self.mirrored.hello.as_ref().map_or(0, |hello| hello.flights.len());
+        self.reasons.clear();
+        if let Some(other) = &mut self.other {
+            std::mem::swap(other, &mut self.node.snapshot);
+        }
         self.change_sessions(); // what this node finds or not may decide nothing that the other one has decided
         if std::env::var_os("TRACE").is_some() {
             eprintln!("crash at {}: {}", self.step, self.describe());
@@ -66,6 +71,13 @@ impl World<'_> {
             }
             Mutation::LostRoute => self.mirrored.routes.clear(),
             Mutation::LostReserve => self.mirrored.reserved = None,
+            Mutation::LostFlights => {
+                if let Some(hello) = &mut self.mirrored.hello {
+                    hello.flights.clear();
+                    self.mirrored.established = None; // it says that there were some, as does what came after it
+                    self.mirrored.routes.clear();
+                }
+            }
             _ => {}
         }
     }
@@ -141,5 +153,12 @@ impl World<'_> {
             self.resumed = Some(id);
         }
         self.perform();
+        if self.reasons.contains(&"handshake_differs") {
+            assert_eq!(
+                (self.written, self.closed),
+                (start, Some(true)),
+                "something of another handshake has left"
+            );
+        }
     }
 }
