@@ -27,13 +27,15 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// One begins. `taken_over` of its buckets lost their owner, the others were handed over.
+    /// One begins. `taken_over` of its buckets lost their owner, of which nothing had been heard for `silent`; the others were
+    /// handed over.
     pub(crate) fn begin(
         &mut self,
         now: Micros,
         unix_s: u64,
         round: &Round,
         taken_over: usize,
+        silent: Micros,
         workers: usize,
     ) {
         let handed_over = round.buckets.len().saturating_sub(taken_over) as u64;
@@ -43,6 +45,7 @@ impl Rounds {
             newest.missing += workers;
             newest.status.taken_over += taken_over as u64;
             newest.status.handed_over += handed_over;
+            newest.status.silent_ms = newest.status.silent_ms.max(silent.0 as f64 / 1000.0);
             return;
         }
         let status = TakeOverStatus {
@@ -50,6 +53,7 @@ impl Rounds {
             running: true,
             taken_over: taken_over as u64,
             handed_over,
+            silent_ms: silent.0 as f64 / 1000.0,
             ..TakeOverStatus::default()
         };
         self.running.push_back(Running { began_at: now, missing: workers, status });
@@ -120,13 +124,14 @@ mod tests {
         let part = |connections, took_us| Resumed { buckets: 1, connections, lost: 1, took_us };
         for begun in 0..40u64 {
             let at = Micros(begun * 1000);
-            rounds.begin(at, begun, &round, 2, 2);
+            rounds.begin(at, begun, &round, 2, Micros(40_500), 2);
             assert_eq!(rounds.resumed(at, &part(3, 500), &mut counts), None);
             assert!(rounds.list().last().is_some_and(|last| last.running));
             let done = rounds.resumed(at + Micros(1500), &part(4, 900), &mut counts).unwrap();
             let figures = (done.taken_over, done.handed_over, done.connections, done.lost);
             assert_eq!(figures, (2, 1, 7, 2));
             assert_eq!((done.took_ms, done.worker_ms, done.running), (1.5, 0.9, false));
+            assert_eq!(done.silent_ms, 40.5);
         }
         assert_eq!(rounds.list().len(), TAKE_OVERS_MAX);
         assert_eq!((counts.connections_continued, counts.connections_lost), (280, 80));

@@ -23,7 +23,7 @@ mod slab;
 mod upstream;
 mod wheel;
 
-pub use counters::{Count, Counters};
+pub use counters::{Count, Counters, Lag, Mirrored, STALL_BOUNDS_MS, Stalls};
 pub use named_sessions::NamedSessions;
 pub use pulse::Pulse;
 pub use room::{Room, files_for_clients};

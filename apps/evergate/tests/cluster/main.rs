@@ -13,6 +13,7 @@ mod clocks;
 mod crossing;
 mod demo;
 mod endurance;
+mod figures;
 mod foreign;
 mod fresh;
 mod host;

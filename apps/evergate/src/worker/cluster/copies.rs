@@ -174,6 +174,7 @@ impl Worker {
         cluster.tend_endings(now);
         cluster.forget_late(now);
         cluster.lose_mute(now);
+        cluster.publish_figures(&self.counters, now);
         let mut broken: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
         for gap in cluster.gaps() {
             match gap.syncing {
@@ -242,7 +243,11 @@ impl Cluster {
     /// Frames leave. A record and a packet for each would cost more than the frames: those of a busy worker wait for the
     /// next turn's, which begins at once, and those that nothing waits for a little longer.
     pub(super) fn flush(&mut self, busy: bool, now: Micros) {
-        let waiting: usize = self.outgoing.values().map(|outgoing| outgoing.feed.unsent().len()).sum();
+        let mut waiting = 0;
+        for outgoing in self.outgoing.values_mut() {
+            outgoing.time_newest(now);
+            waiting += outgoing.feed.unsent().len();
+        }
         if waiting > 0 {
             if self.held_turns == 0 {
                 self.held_since = now;
