@@ -31,6 +31,7 @@ mod rolling;
 mod second;
 mod sessions;
 mod sockets;
+mod skewed;
 mod traffic;
 mod views;
 mod world;
