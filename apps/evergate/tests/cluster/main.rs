@@ -27,6 +27,7 @@ mod quorum;
 mod redial;
 mod relay;
 mod resets;
+mod rights;
 mod rolling;
 mod second;
 mod sessions;

@@ -14,3 +14,4 @@ mod second;
 mod service_manager;
 mod signals;
 mod upgrade;
+mod units;
