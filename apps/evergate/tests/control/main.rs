@@ -9,6 +9,7 @@ mod admin;
 mod files;
 mod health;
 mod node;
+mod reasons;
 mod reload;
 mod second;
 mod service_manager;
