@@ -14,5 +14,5 @@ mod reload;
 mod second;
 mod service_manager;
 mod signals;
-mod upgrade;
 mod units;
+mod upgrade;
