@@ -27,9 +27,8 @@ fuzz_target!(|data: &[u8]| {
             which @ (0 | 1) => {
                 let channel = &mut channels[usize::from(which)];
                 channel.input.extend_from_slice(bytes);
-                match channel.take_in(&mut holder) {
-                    Ok(more) => begun += more,
-                    Err(()) => *channel = Incoming::default(), // another one is made
+                if channel.take_in(&mut holder, &mut begun).is_err() {
+                    *channel = Incoming::default(); // another one is made; what was said on it stands
                 }
             }
             2 => begun += conclude(&mut holder, bytes),
@@ -42,9 +41,9 @@ fuzz_target!(|data: &[u8]| {
 });
 
 impl Incoming {
-    /// As a worker does it: who speaks comes first, and once. How many connections were begun.
-    fn take_in(&mut self, holder: &mut Holder) -> Result<usize, ()> {
-        let (mut at, mut begun) = (0, 0);
+    /// As a worker does it: who speaks comes first, and once. Connections that are begun are counted.
+    fn take_in(&mut self, holder: &mut Holder, begun: &mut usize) -> Result<(), ()> {
+        let mut at = 0;
         while let Some((frame, length)) = Frame::decode(&self.input[at..]).map_err(drop)? {
             survives(&frame, length);
             at += length;
@@ -53,11 +52,11 @@ impl Incoming {
                 (Frame::Hello { .. }, _) | (_, false) => return Err(()),
                 _ => {}
             }
-            begun += usize::from(matches!(frame, Frame::Begin { .. }));
+            *begun += usize::from(matches!(frame, Frame::Begin { .. }));
             holder.handle(&mut self.announced, frame).map_err(drop)?;
         }
         self.input.drain(..at);
-        Ok(begun)
+        Ok(())
     }
 }
 
