@@ -3,6 +3,9 @@
 //! Certificates, secrets and clocks of the fixture are constants, so that the client bytes recorded here lead through
 //! a whole handshake again when a target replays them.
 
+#[path = "cluster_seeds.rs"]
+mod cluster_seeds;
+
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,6 +74,7 @@ fn main() {
     );
     handshakes(&put, &folder);
     connections(&put);
+    cluster_seeds::datagrams(&put);
 }
 
 fn texts(put: &impl Fn(&str, &str, &[u8])) {
@@ -236,6 +240,7 @@ fn connections(put: &impl Fn(&str, &str, &[u8])) {
             put_chunk(&entry.encode().expect("an entry can be written"), &mut chunks);
         }
         put("mirror", name, &chunks);
+        cluster_seeds::frames(put, name, &entries);
     }
     secure(put);
     behind_tls(put);

@@ -5,6 +5,7 @@ use crate::{Gate, GateError, pins, says};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{TC_INGRESS, TcHook, TcHookBuilder};
 use std::mem::MaybeUninit;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Key of the cookies: the same on all nodes, a secret.
@@ -21,6 +22,16 @@ impl Gate {
     /// Loads the stateless accept beside this gate. `segment_bytes`: the segment size to offer, IPv4 and IPv6; from the
     /// interface's MTU.
     pub fn load_accept(&self, key: CookieKey, segment_bytes: [u16; 2]) -> Result<Accept, GateError> {
+        self.load_accept_in(key, segment_bytes, None)
+    }
+
+    /// The same; for tests in an epoch that stands still.
+    pub fn load_accept_in(
+        &self,
+        key: CookieKey,
+        segment_bytes: [u16; 2],
+        epoch: Option<NonZeroU32>,
+    ) -> Result<Accept, GateError> {
         let loading = "loading the stateless accept (needs Linux 6.8)";
         let failed = |error: libbpf_rs::Error| GateError::bpf(loading, &error);
         let mut storage = MaybeUninit::uninit();
@@ -30,6 +41,7 @@ impl Gate {
             constants.bucket_key = self.bucket_key.0;
             constants.cookie_key = key.0;
             constants.segment_bytes = segment_bytes;
+            constants.test_epoch = epoch.map_or(0, NonZeroU32::get);
         }
         pins::share(open.open_object_mut(), &self.folder, self.slots.entries() as u32).map_err(failed)?;
         let (loaded, said) = says::quietly(|| open.load());

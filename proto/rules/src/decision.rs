@@ -119,7 +119,7 @@ pub enum Effect<'r> {
     Response(HeaderEdit<'r>),
     /// Count the request against this rule's limit.
     RateLimit(RuleId, &'r RateLimit),
-    /// Mirror the request to the audit record.
+    /// Mark the request in the access log.
     Audit,
     /// Give the request this service class.
     Class(&'r str),
@@ -151,7 +151,7 @@ impl<'r> Decision<'r> {
         })
     }
 
-    /// Whether a matched rule asks for an audit record.
+    /// Whether a matched rule asks for the mark in the access log.
     pub fn audit(&self) -> bool {
         self.effects().any(|effect| effect == Effect::Audit)
     }

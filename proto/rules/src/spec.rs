@@ -49,7 +49,7 @@ pub struct RuleSpec {
     /// Requests that match are counted against this limit.
     #[serde(default)]
     pub rate_limit: Option<RateLimit>,
-    /// Mirror matching requests to the audit record.
+    /// Mark matching requests in the access log.
     #[serde(default)]
     pub audit: bool,
     /// Service class of matching requests.

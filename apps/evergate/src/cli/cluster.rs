@@ -2,7 +2,7 @@
 
 use super::output::{self, Table};
 use super::{RemoteArgs, remote};
-use crate::cluster::status::{ClusterStatus, TakeOverStatus};
+use crate::cluster::status::{ClusterStatus, StallCounts, TakeOverStatus};
 
 pub(super) fn key() -> u8 {
     output::text(&format!("{}\n", crate::cluster::fresh_key()))
@@ -37,11 +37,27 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
             "buckets:       {} owned ({} held, {} without a copy), {} backed up, {} being copied here, {} unowned\n",
             buckets.owned, buckets.held, buckets.bare, buckets.backed, buckets.filling, buckets.unowned
         );
+        let mirroring = &status.mirroring;
+        text += &format!(
+            "connections:   {}, mirrored {}, copies of other nodes' held {}\n",
+            mirroring.connections, mirroring.mirrored, mirroring.held
+        );
+        for lag in &mirroring.backups {
+            text += &format!(
+                "mirror lag:    node {}: {} frames, {} bytes unsent, {:.1} ms\n",
+                lag.node,
+                lag.frames,
+                lag.unsent_bytes,
+                lag.behind_us as f64 / 1000.0
+            );
+        }
         let counts = &status.counts;
         text += &format!(
             "take-overs:    {}, buckets handed over {}, connections continued {}, lost {}\n",
             counts.take_overs, counts.hand_overs, counts.connections_continued, counts.connections_lost
         );
+        text += &stalls("busy", &status.stalls.busy);
+        text += &stalls("resting", &status.stalls.resting);
         text += &format!("fenced:        {} times, {} times voided\n", counts.fenced, counts.voided);
         for witness in &status.witnesses {
             text += &format!("witness:       {} {}\n", witness.address, ago(witness.answered_ms));
@@ -73,8 +89,15 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
 }
 
 fn take_overs(all: &[TakeOverStatus]) -> String {
-    let mut table =
-        Table::new(&["TAKE-OVER AT", "BUCKETS TAKEN", "HANDED OVER", "CONNECTIONS", "LOST", "TOOK"]);
+    let mut table = Table::new(&[
+        "TAKE-OVER AT",
+        "BUCKETS TAKEN",
+        "HANDED OVER",
+        "CONNECTIONS",
+        "LOST",
+        "SILENT",
+        "TOOK",
+    ]);
     for one in all {
         table.row(vec![
             crate::control::rfc3339(one.began_unix_s.cast_signed()),
@@ -82,10 +105,23 @@ fn take_overs(all: &[TakeOverStatus]) -> String {
             one.handed_over.to_string(),
             one.connections.to_string(),
             one.lost.to_string(),
+            if one.taken_over > 0 { format!("{:.1} ms", one.silent_ms) } else { "-".to_owned() },
             if one.running { "under way".to_owned() } else { format!("{:.1} ms", one.took_ms) },
         ]);
     }
     table.show("")
+}
+
+/// How many stood still, and the bound that 99 of 100 stayed within.
+fn stalls(name: &str, counts: &StallCounts) -> String {
+    if counts.count == 0 {
+        return String::new();
+    }
+    let most = counts.count - counts.count / 100;
+    let bound = counts.within.iter().find(|within| within.count >= most);
+    let bound =
+        bound.map_or("longer than all bounds".to_owned(), |within| format!("within {} ms", within.ms));
+    format!("stalls:        {} of {name} connections, 99 of 100 {bound}\n", counts.count)
 }
 
 /// What has been counted at all, on one line.

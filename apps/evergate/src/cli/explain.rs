@@ -410,7 +410,7 @@ fn shown(answer: &Answer) -> String {
         }
     }
     if answer.audit {
-        line("audit:", "mirrored to the audit record");
+        line("audit:", "marks the line in the access log");
     }
     if let Some(class) = &answer.class {
         line("class:", class);

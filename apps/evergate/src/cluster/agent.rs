@@ -135,6 +135,8 @@ struct State {
     channels_told_at: BTreeMap<NodeId, Micros>,
     worries: worries::Worries,
     installed_at: Micros,
+    /// How long nothing had been heard of who was lost with the view.
+    silent: Micros,
     draining: bool,
     drained: bool,
     publish_at: Micros,
@@ -179,6 +181,7 @@ impl Agent {
             estranged_told_at: None,
             channels_told_at: BTreeMap::new(),
             worries: worries::Worries::default(),
+            silent: Micros(0),
             installed_at: Micros(0),
             draining: false,
             drained: false,

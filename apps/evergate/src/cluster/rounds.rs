@@ -31,13 +31,15 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// One begins, and gets its number. `taken_over` of its buckets lost their owner, the others were handed over.
+    /// One begins, and gets its number. `taken_over` of its buckets lost their owner, of which nothing had been heard for
+    /// `silent`; the others were handed over.
     pub(crate) fn begin(
         &mut self,
         now: Micros,
         unix_s: u64,
         round: &mut Round,
         taken_over: usize,
+        silent: Micros,
         workers: usize,
     ) {
         self.begun += 1;
@@ -50,6 +52,7 @@ impl Rounds {
             newest.missing += workers;
             newest.status.taken_over += taken_over as u64;
             newest.status.handed_over += handed_over;
+            newest.status.silent_ms = newest.status.silent_ms.max(silent.0 as f64 / 1000.0);
             return;
         }
         let status = TakeOverStatus {
@@ -57,6 +60,7 @@ impl Rounds {
             running: true,
             taken_over: taken_over as u64,
             handed_over,
+            silent_ms: silent.0 as f64 / 1000.0,
             ..TakeOverStatus::default()
         };
         let numbers = (round.number, round.number);
@@ -130,13 +134,14 @@ mod tests {
         let part = |round, connections, took_us| Resumed { round, buckets: 1, connections, lost: 1, took_us };
         for begun in 0..40u64 {
             let at = Micros(begun * 1000);
-            rounds.begin(at, begun, &mut round, 2, 2);
+            rounds.begin(at, begun, &mut round, 2, Micros(40_500), 2);
             assert_eq!(rounds.resumed(at, &part(round.number, 3, 500), &mut counts), None);
             assert!(rounds.list().last().is_some_and(|last| last.running));
             let done = rounds.resumed(at + Micros(1500), &part(round.number, 4, 900), &mut counts).unwrap();
             let figures = (done.taken_over, done.handed_over, done.connections, done.lost);
             assert_eq!(figures, (2, 1, 7, 2));
             assert_eq!((done.took_ms, done.worker_ms, done.running), (1.5, 0.9, false));
+            assert_eq!(done.silent_ms, 40.5);
         }
         assert_eq!(rounds.list().len(), TAKE_OVERS_MAX);
         assert_eq!((counts.connections_continued, counts.connections_lost), (280, 80));
@@ -153,7 +158,7 @@ mod tests {
         let begin = |rounds: &mut Rounds| {
             let mut round =
                 Round { number: 0, buckets: vec![(Bucket(0), evergate_mirror::Office::default())] };
-            rounds.begin(Micros(0), 0, &mut round, 1, 2);
+            rounds.begin(Micros(0), 0, &mut round, 1, Micros(0), 2);
             Resumed { round: round.number, ..Resumed::default() }
         };
         let voided = begin(&mut rounds);
@@ -173,7 +178,7 @@ mod tests {
         let parts: Vec<Resumed> = (0..RUNNING_MAX + 2)
             .map(|_| {
                 let mut round = Round { number: 0, buckets: Vec::new() };
-                rounds.begin(Micros(0), 0, &mut round, 0, 1);
+                rounds.begin(Micros(0), 0, &mut round, 0, Micros(0), 1);
                 Resumed { round: round.number, ..Resumed::default() }
             })
             .collect();

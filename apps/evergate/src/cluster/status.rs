@@ -40,6 +40,12 @@ pub struct ClusterStatus {
     pub buckets: BucketStatus,
     /// Who vouches for this node's network.
     pub witnesses: Vec<WitnessStatus>,
+    /// Connections with copies elsewhere, and copies of others here, a second old at most.
+    #[serde(default)]
+    pub mirroring: MirroringStatus,
+    /// How long connections of nodes that died stood still before they went on here.
+    #[serde(default)]
+    pub stalls: StallStatus,
     /// What has happened since the start.
     pub counts: ClusterCounts,
     /// The last take-overs, newest last.
@@ -112,6 +118,63 @@ pub struct BucketStatus {
     pub unowned: u64,
 }
 
+/// What is mirrored from and to this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MirroringStatus {
+    /// Connections on the shared addresses that are served here.
+    pub connections: u64,
+    /// Of those: with a complete copy at another node.
+    pub mirrored: u64,
+    /// Connections of other nodes that this one holds copies of, complete or not.
+    pub held: u64,
+    /// Nodes that copies go to, in the order of their numbers.
+    pub backups: Vec<LagStatus>,
+}
+
+/// How far a backup is behind what was said to it, over all channels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LagStatus {
+    /// Its number.
+    pub node: u8,
+    /// Frames said that it has not acknowledged.
+    pub frames: u64,
+    /// Bytes of frames that wait to be sent.
+    pub unsent_bytes: u64,
+    /// The longest that it took to acknowledge one of the frames that were timed in a second, or takes for one that is being timed,
+    /// in microseconds.
+    pub behind_us: u64,
+}
+
+/// Stalls of connections that were taken over from nodes that died: from when a worker is told that they are this node's until
+/// each goes on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StallStatus {
+    /// Of connections with something on its way to somebody.
+    pub busy: StallCounts,
+    /// Of those that rested.
+    pub resting: StallCounts,
+}
+
+/// Stalls by their length.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StallCounts {
+    /// All of them.
+    pub count: u64,
+    /// Their sum, in microseconds.
+    pub sum_us: u64,
+    /// How many were no longer than so many milliseconds.
+    pub within: Vec<StallsWithin>,
+}
+
+/// Stalls up to a bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StallsWithin {
+    /// The bound.
+    pub ms: u64,
+    /// How many.
+    pub count: u64,
+}
+
 /// One witness.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WitnessStatus {
@@ -169,6 +232,9 @@ pub struct TakeOverStatus {
     pub connections: u64,
     /// Connections that could not be continued.
     pub lost: u64,
+    /// How long nothing had been heard of the node that died when this began, in milliseconds; 0 without one. Of several: the longest.
+    #[serde(default)]
+    pub silent_ms: f64,
     /// Until the last worker was done, in milliseconds.
     pub took_ms: f64,
     /// The slowest worker's own figure, in milliseconds.

@@ -263,7 +263,13 @@ pub(super) static RULE: Section = Section {
             "{ requests_per_s = 10, burst = 20 }",
             "Answer with 429 beyond a rate, see `[rules.rate_limit]`.",
         ),
-        rule("audit", Kind::Bool, "`false`", "true", "Mirror matching requests to the audit record."),
+        rule(
+            "audit",
+            Kind::Bool,
+            "`false`",
+            "true",
+            "Mark the access-log lines of matching requests (`audit`).",
+        ),
         rule(
             "class",
             Kind::Text,

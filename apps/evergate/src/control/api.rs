@@ -72,7 +72,7 @@ pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request:
         "/v1/reload" => reload(control).await,
         "/v1/drain" => drain(control).await,
         "/v1/upgrade" => upgrade(control, request.uri().query()).await,
-        "/v1/cluster" => cluster(control, |cluster| json(StatusCode::OK, &cluster.status())),
+        "/v1/cluster" => cluster(control, |cluster| json(StatusCode::OK, &control.cluster_status(cluster))),
         "/v1/cluster/drain" => {
             order(control, Order::Drain(true), "this node gives its connections to the others")
         }

@@ -41,6 +41,12 @@ pub(super) struct Family<'e> {
     name: &'static str,
 }
 
+/// A family of histograms, open for them.
+pub(super) struct Histogram<'e> {
+    exposition: &'e mut Exposition,
+    name: &'static str,
+}
+
 impl Exposition {
     pub(super) fn new(form: Form) -> Exposition {
         Exposition { text: String::with_capacity(16_384), form }
@@ -63,6 +69,12 @@ impl Exposition {
         Family { exposition: self, name }
     }
 
+    /// A family of histograms.
+    pub(super) fn histogram(&mut self, name: &'static str, help: &str) -> Histogram<'_> {
+        self.head(name, "histogram", help);
+        Histogram { exposition: self, name }
+    }
+
     fn head(&mut self, family: &str, kind: &str, help: &str) {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         let _ = writeln!(self.text, "# HELP {family} {help}\n# TYPE {family} {kind}");
@@ -73,6 +85,25 @@ impl Exposition {
             self.text.push_str("# EOF\n");
         }
         self.text
+    }
+}
+
+impl Histogram<'_> {
+    /// Adds one: how much is within each bound, how much there is, and its sum.
+    pub(super) fn distribution(
+        &mut self,
+        label: (&str, &str),
+        within: impl Iterator<Item = (f64, u64)>,
+        count: u64,
+        sum: f64,
+    ) {
+        let (text, name) = (&mut self.exposition.text, self.name);
+        let label = format!("{}=\"{}\"", label.0, label.1); // of our own words, which need no escapes
+        for (bound, count) in within {
+            let _ = writeln!(text, "{name}_bucket{{{label},le=\"{bound:?}\"}} {count}");
+        }
+        let _ = writeln!(text, "{name}_bucket{{{label},le=\"+Inf\"}} {count}");
+        let _ = writeln!(text, "{name}_sum{{{label}}} {sum}\n{name}_count{{{label}}} {count}");
     }
 }
 
@@ -130,6 +161,19 @@ mod tests {
             open.starts_with("# HELP x_hits Hits") && open.contains("# TYPE x_hits counter\nx_hits_total{")
         );
         assert!(open.ends_with("x_up 1\n# EOF\n"));
+    }
+
+    #[test]
+    fn a_histogram_counts_up_to_each_bound_and_names_its_sum() {
+        let mut exposition = Exposition::new(Form::OpenMetrics);
+        let within = [(0.01, 2), (1.0, 5)].into_iter();
+        exposition.histogram("x_seconds", "X.").distribution(("kind", "a"), within, 6, 7.5);
+        assert_eq!(
+            exposition.finish(),
+            "# HELP x_seconds X.\n# TYPE x_seconds histogram\nx_seconds_bucket{kind=\"a\",le=\"0.01\"} 2\n\
+             x_seconds_bucket{kind=\"a\",le=\"1.0\"} 5\nx_seconds_bucket{kind=\"a\",le=\"+Inf\"} 6\n\
+             x_seconds_sum{kind=\"a\"} 7.5\nx_seconds_count{kind=\"a\"} 6\n# EOF\n"
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub(super) fn metrics(control: &Control, form: Form) -> String {
     traffic(&mut out, &status);
     pools(&mut out, &status);
     if let Some(cluster) = &control.cluster {
-        super::metrics_cluster::cluster(&mut out, &cluster.status());
+        super::metrics_cluster::cluster(&mut out, &control.cluster_status(cluster));
     }
     let rules = control.rules();
     let mut hits = out

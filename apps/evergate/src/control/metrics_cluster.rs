@@ -1,7 +1,7 @@
 //! The cluster's part of `GET /metrics`.
 
 use super::exposition::Exposition;
-use crate::cluster::status::ClusterStatus;
+use crate::cluster::status::{ClusterStatus, LagStatus};
 
 pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
     members(out, status);
@@ -15,6 +15,7 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
         .sample(&[], buckets.held);
     out.gauge("evergate_cluster_buckets_bare", "Owned buckets without a complete copy elsewhere.")
         .sample(&[], buckets.bare);
+    mirroring(out, status);
     let counts = &status.counts;
     out.counter("evergate_cluster_views_total", "Views installed.").sample(&[], counts.views);
     out.counter("evergate_cluster_fenced_total", "Times that this node was fenced.")
@@ -34,6 +35,11 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
     let newest = status.take_overs.iter().rev().find(|one| !one.running);
     out.gauge("evergate_cluster_take_over_seconds", "How long the last take-over or hand-over took.")
         .sample(&[], newest.map_or(0.0, |one| one.took_ms / 1000.0));
+    out.gauge(
+        "evergate_cluster_take_over_silent_seconds",
+        "How long nothing had been heard of the node that died when the last take-over began.",
+    )
+    .sample(&[], newest.map_or(0.0, |one| one.silent_ms / 1000.0));
     out.counter("evergate_cluster_channels_lost_total", "Mirror channels that broke or were too slow.")
         .sample(&[], counts.channels_lost);
     out.counter("evergate_cluster_datagrams_total", "Datagrams of the agent, by direction.")
@@ -54,6 +60,40 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
     let mut gate = out.counter("evergate_gate_total", "What happened to packets at the gate.");
     for (event, count) in &status.gate {
         gate.sample(&[("event", event)], count);
+    }
+}
+
+fn mirroring(out: &mut Exposition, status: &ClusterStatus) {
+    let mirroring = &status.mirroring;
+    out.gauge("evergate_cluster_mirror_connections", "Connections by what is mirrored of them.")
+        .sample(&[("role", "own")], mirroring.connections)
+        .sample(&[("role", "mirrored")], mirroring.mirrored)
+        .sample(&[("role", "held")], mirroring.held);
+    let node = |lag: &LagStatus| lag.node.to_string();
+    let mut frames =
+        out.gauge("evergate_cluster_mirror_lag_frames", "Frames that a backup has not acknowledged.");
+    for lag in &mirroring.backups {
+        frames.sample(&[("node", &node(lag))], lag.frames);
+    }
+    let mut unsent = out
+        .gauge("evergate_cluster_mirror_unsent_bytes", "Bytes of frames that wait to be sent to a backup.");
+    for lag in &mirroring.backups {
+        unsent.sample(&[("node", &node(lag))], lag.unsent_bytes);
+    }
+    let mut behind = out.gauge(
+        "evergate_cluster_mirror_lag_seconds",
+        "The longest that a backup took to acknowledge a frame, of those timed in a second.",
+    );
+    for lag in &mirroring.backups {
+        behind.sample(&[("node", &node(lag))], lag.behind_us as f64 / 1e6);
+    }
+    let mut stalls = out.histogram(
+        "evergate_cluster_stall_seconds",
+        "How long connections of nodes that died stood still once they were known to be this node's.",
+    );
+    for (name, of) in [("busy", &status.stalls.busy), ("resting", &status.stalls.resting)] {
+        let within = of.within.iter().map(|within| (within.ms as f64 / 1000.0, within.count));
+        stalls.distribution(("connection", name), within, of.count, of.sum_us as f64 / 1e6);
     }
 }
 

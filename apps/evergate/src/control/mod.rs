@@ -13,6 +13,7 @@ mod exposition;
 pub mod message;
 mod metrics;
 mod metrics_cluster;
+mod mirroring;
 mod notify;
 mod pid_file;
 mod reload;

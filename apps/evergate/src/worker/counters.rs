@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// A count that only its worker increases.
 #[derive(Debug, Default)]
@@ -72,6 +73,10 @@ pub struct Counters {
     pub resumed: Count,
     /// Connections that could not be continued.
     pub resume_lost: Count,
+    /// How long connections of nodes that died stood still, those with something under way and those that rested.
+    pub stalls: [Stalls; 2],
+    /// What this worker mirrors and holds, in a cluster: a second old at most.
+    pub mirroring: Mutex<Mirrored>,
     /// Connections that came from the process before.
     pub inherited: Count,
     /// Turns of the loop.
@@ -80,6 +85,63 @@ pub struct Counters {
     pub cpu_ns: Count,
     /// Requests and connections that ended with a reason of ours, by reason.
     pub reasons: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+/// What a worker mirrors, and holds for others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mirrored {
+    /// Own connections on the shared addresses, and those of them that some other node has a complete copy of.
+    pub own: u64,
+    /// See there.
+    pub mirrored: u64,
+    /// Connections of other nodes that this one holds copies of, complete or not.
+    pub held: u64,
+    /// How far other nodes are behind, by their numbers.
+    pub lags: BTreeMap<u8, Lag>,
+}
+
+/// How far a backup is behind what was said to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lag {
+    /// Frames that it has not acknowledged.
+    pub frames: u64,
+    /// Bytes that wait to be sent.
+    pub unsent_bytes: u64,
+    /// The longest that it took for one of the frames that were timed in the last second, or takes.
+    pub behind_us: u64,
+}
+
+impl Lag {
+    /// Of two workers, or channels.
+    pub fn with(self, other: Lag) -> Lag {
+        Lag {
+            frames: self.frames + other.frames,
+            unsent_bytes: self.unsent_bytes + other.unsent_bytes,
+            behind_us: self.behind_us.max(other.behind_us),
+        }
+    }
+}
+
+/// Upper bounds of the classes that stalls are counted in, in milliseconds.
+pub const STALL_BOUNDS_MS: [u64; 10] = [10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000];
+
+/// Stalls by their length.
+#[derive(Debug, Default)]
+pub struct Stalls {
+    /// One class for each bound, and one for all that is longer.
+    pub classes: [Count; STALL_BOUNDS_MS.len() + 1],
+    /// Their sum.
+    pub sum_us: Count,
+}
+
+impl Stalls {
+    /// One was so long.
+    pub fn note(&self, span: Duration) {
+        let us = span.as_micros() as u64;
+        let class = STALL_BOUNDS_MS.partition_point(|bound| bound * 1000 < us);
+        self.classes[class].add(1);
+        self.sum_us.add(us);
+    }
 }
 
 impl Counters {

@@ -32,7 +32,7 @@ mod view;
 mod wheel;
 
 pub use command::{Bounds, Command, ListenerSocket, Settings};
-pub use counters::{Count, Counters};
+pub use counters::{Count, Counters, Lag, Mirrored, STALL_BOUNDS_MS, Stalls};
 pub use named_sessions::NamedSessions;
 pub use pulse::Pulse;
 pub use room::{Room, files_for_clients};

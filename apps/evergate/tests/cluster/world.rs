@@ -263,7 +263,7 @@ fn host(family: Family, switch: &Namespace, number: u8) -> Namespace {
 pub(crate) struct Node {
     pub(crate) number: u8,
     pub(crate) process: Process,
-    socket: PathBuf,
+    pub(crate) socket: PathBuf,
 }
 
 impl Node {

@@ -3,7 +3,7 @@
 use super::backend::Backend;
 use super::client::{connect, get};
 use super::node::{Folder, Node, eventually, plain, web};
-use super::pki::{certificate, https, issue};
+use super::pki::{certificate, client, https, issue, tls};
 use std::time::{Duration, Instant};
 
 fn node(listener: &str, more: &str) -> (Backend, Node) {
@@ -12,9 +12,15 @@ fn node(listener: &str, more: &str) -> (Backend, Node) {
     (backend, node)
 }
 
+/// How often a bound, by its reason, has ended something.
+fn ended(node: &Node, reason: &str) -> u64 {
+    node.metric(&format!("evergate_ended_total{{reason=\"{reason}\"}}"))
+}
+
 #[test]
-fn a_head_that_does_not_end_in_time_is_answered_with_408() {
-    let (backend, node) = node("", "[timeouts]\nrequest_head_ms = 300\nkeep_alive_ms = 500\n");
+fn a_head_or_body_that_does_not_end_in_time_is_answered_with_408() {
+    let (backend, node) =
+        node("", "[timeouts]\nrequest_head_ms = 300\nrequest_body_ms = 300\nkeep_alive_ms = 500\n");
     let started = Instant::now();
     let mut wire = connect(node.address("in"));
     wire.send("GET / HTTP/1.1\r\nHost: a\r\nX-").unwrap();
@@ -22,8 +28,12 @@ fn a_head_that_does_not_end_in_time_is_answered_with_408() {
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer:?}");
     let mut silent = connect(node.address("in"));
     assert!(silent.is_closed(), "a silent connection ends without an answer");
+    let mut begun = connect(node.address("in"));
+    begun.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf").unwrap();
+    assert_eq!(begun.response().unwrap().status, 408);
+    assert_eq!((ended(&node, "request_head_timeout"), ended(&node, "request_body_timeout")), (1, 1));
     assert!(started.elapsed() > Duration::from_millis(300) && started.elapsed() < Duration::from_secs(10));
-    assert_eq!(backend.requests(), 0);
+    assert!(backend.seen().is_empty(), "no request was whole");
 }
 
 #[test]
@@ -45,6 +55,7 @@ fn a_handshake_that_does_not_end_in_time_is_closed() {
         assert!(wire.until_closed().len() < 100);
     }
     eventually("both are gone", || (node.metric("evergate_connections") == 0).then_some(()));
+    assert_eq!(ended(&node, "handshake_timeout"), 2);
 }
 
 #[test]
@@ -66,8 +77,95 @@ fn bodies_heads_and_rates_beyond_their_bounds_are_refused() {
     }
     let statuses: Vec<u16> = (0..6).map(|_| get(at, "/slow").status).collect();
     assert!(statuses[..2] == [200, 200] && statuses.contains(&429), "{statuses:?}");
+    let refused = statuses.iter().filter(|status| **status == 429).count() as u64;
     assert_eq!(get(at, "/x").status, 200);
+    assert_eq!(
+        get(at, &format!("/{}", "x".repeat(9000))).status,
+        431,
+        "the head's bound is below the target's"
+    );
+    let counted = ["body_too_long", "too_many_headers", "head_too_large", "rate_limited"];
+    assert_eq!(counted.map(|reason| ended(&node, reason)), [2, 1, 2, refused]);
     assert!(backend.seen().iter().all(|seen| seen.body.len() <= 1000));
+}
+
+#[test]
+fn a_target_beyond_its_bound_is_refused_with_414() {
+    let (backend, node) = node("limits = { head_bytes_max = 32768 }", "");
+    assert_eq!(get(node.address("in"), &format!("/{}", "x".repeat(9000))).status, 414);
+    assert_eq!((ended(&node, "target_too_long"), backend.requests()), (1, 0));
+}
+
+/// Clients that take nothing hold what was read for them. At the bound one of them is given up for the next, and the others of
+/// the worker go on.
+#[test]
+fn what_waits_for_slow_clients_is_bounded_and_the_one_that_would_add_to_it_ends() {
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let backend = Backend::new("one");
+    let config = format!(
+        "{}{}{}[node]\nworkers = 256\n[limits]\nbuffers_max_mb = 16\n", // 64 KiB for each worker
+        https(""),
+        certificate("site"),
+        web(&[backend.address()], "")
+    );
+    let node = Node::start_in(folder, &config);
+    let client = std::sync::Arc::new(client(None));
+    let mut slow = Vec::new();
+    eventually("the bound is met", || {
+        let mut wire = tls(node.address("in"), &client, "site.example");
+        wire.send("GET /bytes/30000000 HTTP/1.1\r\nHost: site.example\r\n\r\n").unwrap();
+        slow.push(wire); // neither read nor closed
+        (ended(&node, "buffers_full") > 0).then_some(())
+    });
+    let open = node.metric("evergate_connections");
+    assert!(open > 1 && open < slow.len() as u64 + 1, "{open} of {} are left", slow.len());
+    drop(slow);
+    eventually("their room is free again", || {
+        let mut wire = tls(node.address("in"), &client, "site.example");
+        (wire.get("/x").ok()?.status == 200).then_some(())
+    });
+}
+
+/// A crowd of new clients does not keep a worker from those that it has: it makes so many handshakes, and looks again.
+#[test]
+fn a_turn_makes_no_more_handshakes_than_configured_and_all_are_made() {
+    const CLIENTS: u64 = 60;
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let backend = Backend::new("one");
+    let config = format!(
+        "{}{}{}[node]\nworkers = 1\n[limits]\nhandshakes_per_turn = 1\n",
+        https(""),
+        certificate("site"),
+        web(&[backend.address()], "")
+    );
+    let node = Node::start_in(folder, &config);
+    let client = std::sync::Arc::new(client(None));
+    let before = node.metric("evergate_worker_turns_total");
+    node.signal("STOP"); // all of them have spoken when it looks
+    let mut wires: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let mut wire = tls(node.address("in"), &client, "site.example");
+            wire.stream.conn.write_tls(&mut wire.stream.sock).unwrap();
+            wire
+        })
+        .collect();
+    node.signal("CONT");
+    for wire in &mut wires {
+        let tls = &mut wire.stream;
+        while tls.conn.is_handshaking() {
+            assert!(tls.conn.read_tls(&mut tls.sock).unwrap() > 0);
+            tls.conn.process_new_packets().unwrap();
+        }
+    }
+    // None of them has answered: nothing but their handshakes has taken turns.
+    let turns = node.metric("evergate_worker_turns_total") - before;
+    assert!(turns >= CLIENTS, "{turns} turns for {CLIENTS} handshakes");
+    for wire in &mut wires {
+        assert_eq!(wire.get("/x").unwrap().status, 200);
+    }
+    assert_eq!(node.metric("evergate_handshakes_total"), CLIENTS);
 }
 
 #[test]
@@ -81,6 +179,7 @@ fn a_flood_of_connections_is_refused_at_the_bound_and_then_forgotten() {
     let mut extra: Vec<_> = (0..100).map(|_| connect(at)).collect();
     assert!(extra.iter_mut().all(|wire| wire.is_closed()));
     assert_eq!(node.metric("evergate_connections_refused_total"), 100);
+    assert_eq!(ended(&node, "connections_max"), 100);
     for wire in &mut kept {
         assert_eq!(wire.get("/x").unwrap().status, 200);
     }

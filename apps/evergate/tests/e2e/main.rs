@@ -20,6 +20,7 @@ mod smuggling;
 mod tls;
 mod transfers;
 mod tunnels;
+mod unprivileged;
 mod upgrade;
 mod upgrade_failed;
 mod upgrade_later;

@@ -131,7 +131,20 @@ impl Process {
 
     /// Runs `evergate run`; what it says is seen unless `adjust` sends it elsewhere.
     pub(crate) fn spawn(adjust: impl FnOnce(&mut Command) -> &mut Command) -> Process {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_evergate"));
+        Process::spawn_by(Command::new(env!("CARGO_BIN_EXE_evergate")), adjust)
+    }
+
+    /// The same by way of another program, which gives it other rights.
+    pub(crate) fn spawn_under(
+        program: &[&str],
+        adjust: impl FnOnce(&mut Command) -> &mut Command,
+    ) -> Process {
+        let mut command = Command::new(program[0]);
+        command.args(&program[1..]).arg(env!("CARGO_BIN_EXE_evergate"));
+        Process::spawn_by(command, adjust)
+    }
+
+    fn spawn_by(mut command: Command, adjust: impl FnOnce(&mut Command) -> &mut Command) -> Process {
         command.arg("run").env_remove("NOTIFY_SOCKET");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = adjust(&mut command).spawn().unwrap();

@@ -4,8 +4,9 @@
  *
  * The sequence number of our SYN-ACK: 10 bits of a keyed hash over the addresses, the epoch and the options; 12 bits of one
  * that covers the peer's sequence number too; 2 bits of the epoch (68.7 s, from the TAI clock); 3 bits of segment size, 4 of window scale (15: none),
- * 1 of SACK. Timestamps need no bits: whoever returns the cookie shows them. An epoch before or after ours is accepted, so
- * clocks may differ by a minute. */
+ * 1 of SACK. Timestamps need no bits: whoever returns the cookie shows them. An epoch before or after ours is accepted: what
+ * another node answered is taken while the difference of both clocks and the age of the cookie are 68.7 s together, and
+ * never from twice that on. What is refused is left to the kernel, which answers it with a RST. */
 #include "offer.h"
 #include "owner.h"
 #include "socket.h"
@@ -16,6 +17,7 @@ extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struc
 				   int attrs__sz) __ksym;
 
 const volatile __u64 cookie_key[2] = {};
+const volatile __u32 test_epoch = 0;	/* instead of the clock's; 0: none */
 const volatile __u16 segment_bytes[2] = { 1460, 1440 };	/* what we offer, IPv4 and IPv6 */
 
 #define NO_WSCALE 15
@@ -43,7 +45,7 @@ static __noinline __u32 cookie_hash(const struct flow_key *k, __u32 theirs, __u3
 	return v0 ^ v1 ^ v2 ^ v3;
 }
 
-static __always_inline __u32 epoch_now(void) { return bpf_ktime_get_tai_ns() >> 36; }
+static __always_inline __u32 epoch_now(void) { return test_epoch ? test_epoch : bpf_ktime_get_tai_ns() >> 36; }
 
 static __always_inline __u32 hash_of_flow(const struct flow_key *k, __u32 epoch, __u32 options)
 {

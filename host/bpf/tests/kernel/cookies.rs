@@ -7,15 +7,22 @@ use crate::world::{PORT, World, at, eventually, mac, node, privileged, vip};
 use evergate_bpf::{Bucket, CookieKey, Counter, Flow, LaneId, Leases, Mode, Owner};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU32;
 use std::os::fd::AsRawFd;
 
 const BYTES: u64 = 8 << 20;
 
 fn with_cookies(key: [CookieKey; 2]) -> World {
+    with_cookies_in(key, [None; 2])
+}
+
+/// Each node has its own key, and perhaps its own epoch.
+fn with_cookies_in(key: [CookieKey; 2], epoch: [Option<NonZeroU32>; 2]) -> World {
     let world = World::new(Mode::Steer);
-    for (node, key) in world.nodes.iter().zip(key) {
+    for ((node, key), epoch) in world.nodes.iter().zip(key).zip(epoch) {
         let (gate, card) = (node.gate.clone(), node.card);
-        node.namespace.run(move || gate.load_accept(key, [1460, 1440]).unwrap().attach(card).unwrap());
+        node.namespace
+            .run(move || gate.load_accept_in(key, [1460, 1440], epoch).unwrap().attach(card).unwrap());
     }
     world
 }
@@ -67,7 +74,10 @@ fn a_connection_is_accepted_from_a_cookie_and_gated_from_its_first_byte() {
 
 /// A handshake whose SYN was answered by node 1, where nobody listens, and whose owner then is node 2.
 pub(crate) fn moved(keys: [CookieKey; 2], v6: bool) -> (World, TcpListener, TcpStream) {
-    let world = with_cookies(keys);
+    moved_in(with_cookies(keys), v6)
+}
+
+fn moved_in(world: World, v6: bool) -> (World, TcpListener, TcpStream) {
     let to = SocketAddr::new(vip(v6), PORT);
     let listener = world.nodes[1].namespace.run(move || TcpListener::bind(to).unwrap());
     let mut client = world.client.run(move || TcpStream::connect(to).unwrap());
@@ -255,4 +265,38 @@ fn a_cookie_of_another_cluster_is_worth_nothing() {
     listener.set_nonblocking(true).unwrap();
     assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     assert_eq!(world.nodes[1].gate.slots_in_use(), 0);
+}
+
+/// An epoch is 68.7 s, by each node's own clock. A client whose cookie is refused is told so by a RST, as soon as unknown
+/// connections are answered: it does not wait for ever.
+#[test]
+fn a_cookie_is_good_for_one_epoch_before_and_after_and_a_client_beyond_is_reset() {
+    if !privileged() {
+        return;
+    }
+    for (v6, ahead) in
+        [(false, -2), (false, -1), (true, 0), (false, 1), (true, 1), (false, 2), (true, -2), (false, 3)]
+    {
+        let epoch = [500_u32, 500_u32.saturating_add_signed(ahead)].map(NonZeroU32::new);
+        let world = with_cookies_in([CookieKey([5, 6]); 2], epoch);
+        for node_of in &world.nodes {
+            node_of.gate.set_reset_unknown(true).unwrap();
+        }
+        let (world, listener, mut client) = moved_in(world, v6);
+        listener.set_nonblocking(true).unwrap();
+        let mut got = [0; 5];
+        if (-1..=1).contains(&ahead) {
+            let (mut socket, _) = accept(&listener);
+            socket.set_nonblocking(false).unwrap();
+            socket.read_exact(&mut got).unwrap();
+            assert_eq!(&got, b"hello", "{ahead} epochs ahead");
+            assert!(count(&world, 1, Counter::CookieAccepted) > 0);
+        } else {
+            let error = client.read(&mut got).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{ahead} epochs ahead");
+            assert!(count(&world, 1, Counter::CookieWrong) > 0);
+            assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+            assert_eq!(world.nodes[1].gate.slots_in_use(), 0);
+        }
+    }
 }

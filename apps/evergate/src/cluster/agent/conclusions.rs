@@ -4,7 +4,7 @@ use super::{Agent, COMPLETE, State};
 use crate::cluster::instruction::{Instruction, Round, office};
 use crate::cluster::roles::{EVERYBODY, gate_node};
 use evergate_base::Micros;
-use evergate_cluster::{Begin, Bucket, Event, MemberSet, Members, Role, Standing, ViewId};
+use evergate_cluster::{Begin, Bucket, Event, MemberSet, Members, NodeId, Path, Role, Standing, ViewId};
 use std::sync::Arc;
 
 impl Agent {
@@ -60,11 +60,13 @@ impl Agent {
             let taken_over = round.buckets.iter().filter(|(bucket, _)| died(bucket)).count();
             state.counts.take_overs += u64::from(taken_over > 0);
             state.counts.hand_overs += (round.buckets.len() - taken_over) as u64;
+            let silent = if taken_over > 0 { std::mem::take(&mut state.silent) } else { Micros(0) };
             state.rounds.begin(
                 self.clock.now(),
                 evergate_sys::wall_clock_s(),
                 &mut round,
                 taken_over,
+                silent,
                 self.workers,
             );
             Arc::new(round)
@@ -106,10 +108,21 @@ impl Agent {
         state.revoke_all();
         state.counts.views += 1;
         state.installed_at = self.clock.now();
+        state.silent = self.silence_of_lost(state.installed_at, members);
         state.publish_at = Micros(0);
         let numbers: Vec<String> = members.0.keys().map(|id| (id.0 + 1).to_string()).collect();
         let proposer = view.proposer.0.saturating_add(1);
         self.info(format!("view {} (proposed by node {proposer}): nodes {}", view.epoch, numbers.join(", ")));
+    }
+
+    /// How long nothing had been heard of the members that a view lacks, at most.
+    fn silence_of_lost(&self, now: Micros, members: &Members) -> Micros {
+        let before = self.status.nodes.iter().filter(|node| node.member);
+        let lost =
+            before.map(|node| NodeId(node.number.saturating_sub(1))).filter(|id| !members.0.contains_key(id));
+        let heard =
+            lost.filter_map(|id| Path::ALL.iter().filter_map(|path| self.node.heard_at(id, *path)).max());
+        heard.map(|at| now.since(at)).max().unwrap_or_default()
     }
 
     fn stands(&mut self, state: &mut State, standing: Standing) {

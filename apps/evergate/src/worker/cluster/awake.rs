@@ -122,7 +122,8 @@ impl Worker {
         let AwakeLeg { facts, received, ended, acked, slot, socket } = client;
         let stands = Stands { received, ended, sent: held.state.server.output, acked };
         let gated = Gated::resumed(slot, &facts, stands, self.now);
-        let mut mirroring = Mirroring::new(bucket, gated, held.state);
+        let Some(cluster) = &self.cluster else { return false };
+        let mut mirroring = Mirroring::new(bucket, gated, held.state, cluster.census.count(bucket));
         mirroring.legs.insert(0, facts);
         if let (Some(server), Some(leg)) = (&server, &leg) {
             mirroring.legs.insert(leg.route.leg, server.facts);

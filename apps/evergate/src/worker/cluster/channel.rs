@@ -3,6 +3,7 @@
 //! TLS 1.3 with the cluster's own key at both ends (see `evergate_crypto::channel`). Whatever goes wrong, the channel is
 //! closed and the other side counts as gone until a new one is made.
 
+use crate::worker::Lag;
 use evergate_base::Micros;
 use evergate_mirror::{Answer, Feed, FeedError, Frame};
 use evergate_sys::Transfer;
@@ -157,6 +158,10 @@ pub(crate) struct Outgoing {
     answered: u64,
     silent_since: Option<Micros>,
     looks: u32,
+    /// How many frames had been said with the one that is timed, and when that was; one at a time is.
+    timed: Option<(u64, Micros)>,
+    /// The longest that one took since somebody asked.
+    slowest: Micros,
 }
 
 impl Outgoing {
@@ -181,6 +186,8 @@ impl Outgoing {
             answered: 0,
             silent_since: None,
             looks: 0,
+            timed: None,
+            slowest: Micros(0),
         })
     }
 
@@ -246,6 +253,23 @@ impl Outgoing {
         now.since(*self.silent_since.get_or_insert(now)) >= ANSWERS_WITHIN && waits
     }
 
+    /// Times the newest frame, unless another one is.
+    pub(crate) fn time_newest(&mut self, now: Micros) {
+        if self.timed.is_none() && self.feed.lag() > 0 {
+            self.timed = Some((self.feed.frames(), now));
+        }
+    }
+
+    /// How far the backup is behind; how long it took is told once.
+    pub(crate) fn take_lag(&mut self, now: Micros) -> Lag {
+        let takes = self.timed.map_or(Micros(0), |(_, since)| now.since(since));
+        Lag {
+            frames: self.feed.lag(),
+            unsent_bytes: self.feed.unsent().len() as u64,
+            behind_us: std::mem::take(&mut self.slowest).max(takes).0,
+        }
+    }
+
     /// Whether the backup has answered anything.
     pub(crate) fn has_answered(&self) -> bool {
         self.feed.lag() < self.feed.frames()
@@ -262,7 +286,7 @@ impl Outgoing {
     }
 
     /// The answers that have come, each with what it covers.
-    pub(crate) fn answers(&mut self) -> anyhow::Result<Vec<Notice>> {
+    pub(crate) fn answers(&mut self, now: Micros) -> anyhow::Result<Vec<Notice>> {
         let ended = self.channel.receive();
         let mut heard = Vec::new();
         let mut at = 0;
@@ -271,6 +295,10 @@ impl Outgoing {
             self.feed.handle_answer(answer.frames, |notice| heard.push(notice))?;
         }
         self.channel.input.drain(..at);
+        let answered = self.feed.frames() - self.feed.lag();
+        if let Some((_, since)) = self.timed.take_if(|(frame, _)| *frame <= answered) {
+            self.slowest = self.slowest.max(now.since(since));
+        }
         ended?;
         Ok(heard)
     }

@@ -68,8 +68,9 @@ impl Worker {
             return;
         };
         let listed = required.union(syncing);
+        let worker = self.cluster.as_ref().map_or(0, |cluster| cluster.worker_of(bucket));
         for node in listed.iter() {
-            self.reach(node, bucket);
+            self.reach((node, worker));
         }
         let owned = matches!(was, Role::Owner { .. });
         if let Some(cluster) = &mut self.cluster {
@@ -135,11 +136,10 @@ impl Worker {
         }
     }
 
-    /// Makes a channel to the node's worker for the bucket, if there is none and it is not hopeless.
-    fn reach(&mut self, node: NodeId, bucket: Bucket) {
-        let now = self.now;
+    /// Makes a channel to a worker of another node, if there is none and it is not hopeless.
+    fn reach(&mut self, peer: (NodeId, usize)) {
+        let (now, node) = (self.now, peer.0);
         let Some(cluster) = &mut self.cluster else { return };
-        let peer = (node, cluster.worker_of(bucket));
         if cluster.outgoing.contains_key(&peer) || cluster.broken.get(&peer).is_some_and(|at| *at > now) {
             return;
         }
@@ -179,11 +179,18 @@ impl Worker {
         cluster.tend_endings(now);
         cluster.forget_late(now);
         cluster.lose_mute(now);
+        cluster.publish_figures(&self.counters, now);
+        let worker = cluster.worker;
+        for node in cluster.unreached(&self.shared.sessions) {
+            self.reach((node, worker));
+        }
+        let Some(cluster) = &mut self.cluster else { return };
         let mut broken: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
         for gap in cluster.gaps() {
             match gap.syncing {
                 true => {
-                    self.reach(gap.node, gap.bucket);
+                    let worker = self.cluster.as_ref().map_or(0, |cluster| cluster.worker_of(gap.bucket));
+                    self.reach((gap.node, worker));
                     self.tell_everything(gap.bucket, gap.node);
                 }
                 false => broken.entry(gap.node).or_default().push((gap.bucket, gap.office)),
@@ -247,7 +254,11 @@ impl Cluster {
     /// Frames leave. A record and a packet for each would cost more than the frames: those of a busy worker wait for the
     /// next turn's, which begins at once, and those that nothing waits for a little longer.
     pub(super) fn flush(&mut self, busy: bool, now: Micros) {
-        let waiting: usize = self.outgoing.values().map(|outgoing| outgoing.feed.unsent().len()).sum();
+        let mut waiting = 0;
+        for outgoing in self.outgoing.values_mut() {
+            outgoing.time_newest(now);
+            waiting += outgoing.feed.unsent().len();
+        }
         if waiting > 0 {
             if self.held_turns == 0 {
                 self.held_since = now;

@@ -6,6 +6,7 @@
 //! - [`copies`]: which nodes hold what of our buckets, and what they have yet to be told;
 //! - [`backup`]: entries of others come in;
 //! - [`ending`]: connections that are over, but whose clients may not know it yet;
+//! - [`figures`]: how much is mirrored and held, and how far backups are behind;
 //! - [`freeze`]: connections that move to another node on purpose become quiet here;
 //! - [`asking`]: what the peers of connections to be continued have;
 //! - [`resume`]: connections whose owner is gone, or has frozen them for us, get sockets here;
@@ -24,6 +25,7 @@ mod backup;
 mod channel;
 mod copies;
 mod ending;
+mod figures;
 mod freeze;
 mod knocks;
 mod leg;
@@ -137,6 +139,7 @@ pub(crate) struct Cluster {
     events: Events,
     knocks: knocks::Knocks,
     news: sessions::News,
+    census: figures::Census,
     /// Turns that frames have waited for company, since when, and how much haste there is.
     held_turns: u32,
     held_since: Micros,
@@ -212,6 +215,7 @@ impl Cluster {
             events: Events::default(),
             knocks: knocks::Knocks::default(),
             news: sessions::News::default(),
+            census: figures::Census::default(),
             held_turns: 0,
             held_since: Micros(0),
             haste: Haste::None,

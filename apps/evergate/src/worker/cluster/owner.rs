@@ -1,6 +1,7 @@
 //! The owner's side: entries go to the backups before what depends on them leaves, and acknowledgements come back.
 
 use super::channel::Notice;
+use super::figures::Counted;
 use super::leg::Look;
 use super::{Cluster, End, Gated, LOOK_AT_LAST, LOOK_EVERY, POOLED_AFTER_MS, POOLED_TOGETHER, TEND_EVERY};
 use crate::worker::Worker;
@@ -33,10 +34,11 @@ pub(crate) struct Mirroring {
     server_end: Option<(u32, u64)>,
     /// The connection breaks: its client gets a RST, which nobody repeats.
     pub(super) broken: bool,
+    _counted: Counted,
 }
 
 impl Mirroring {
-    pub(super) fn new(bucket: Bucket, leg: Gated, fold: Mirrored) -> Mirroring {
+    pub(super) fn new(bucket: Bucket, leg: Gated, fold: Mirrored, counted: Counted) -> Mirroring {
         Mirroring {
             bucket,
             leg,
@@ -49,6 +51,7 @@ impl Mirroring {
             client_end: None,
             server_end: None,
             broken: false,
+            _counted: counted,
         }
     }
 
@@ -129,7 +132,8 @@ impl Worker {
         match evergate_sys::facts(fd, evergate_sys::steady_clock_ms()) {
             Ok(facts) => {
                 let leg = Gated::new(slot, facts, 0, now);
-                Ok(Some(Mirroring::new(bucket, leg, Mirrored::default())))
+                let counted = cluster.census.count(bucket);
+                Ok(Some(Mirroring::new(bucket, leg, Mirrored::default(), counted)))
             }
             Err(_) => {
                 cluster.lane.finish(slot, None, Leases::now_ns());
@@ -507,7 +511,7 @@ impl Worker {
                 Err(error) => return cluster.lose(peer, &error.to_string()),
             }
         }
-        let notices = match outgoing.answers() {
+        let notices = match outgoing.answers(self.now) {
             Ok(notices) => notices,
             Err(error) => return cluster.lose(peer, &error.to_string()),
         };

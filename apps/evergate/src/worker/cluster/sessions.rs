@@ -1,13 +1,14 @@
 //! Sessions that clients resume by their ids: every node is told of them, for a client may come back to any.
 //!
-//! The news of a turn leave with its frames, over one channel to each node that holds copies of ours; which, with balanced
-//! buckets, are all. A node that has just been reached gets the newest of what is kept. Nobody waits for any of this: a
-//! node that is behind is told of no new sessions, and its clients make full handshakes. Of aborted ones it is told always.
+//! The news of a turn leave with its frames, over one channel to each node. Those that hold copies of ours have one; to others
+//! that serve clients one is made as soon as there is a session. A node that has just been reached gets the newest of what is
+//! kept. Nobody waits for any of this: a node that is behind is told of no new sessions, and its clients make full handshakes.
+//! Of aborted ones it is told always.
 
 use super::Cluster;
-use crate::worker::Worker;
+use crate::worker::{NamedSessions, Worker};
 use evergate_base::session::{KeptSession, SessionId};
-use evergate_cluster::NodeId;
+use evergate_cluster::{NodeId, Role};
 use evergate_mirror::{Frame, SessionNews};
 use std::collections::BTreeSet;
 
@@ -26,6 +27,8 @@ pub(super) struct News {
     bytes: usize,
     /// Nodes of which a channel was lost.
     missed_by: BTreeSet<NodeId>,
+    /// Some session was aborted here.
+    withdrew: bool,
 }
 
 impl Worker {
@@ -47,6 +50,7 @@ impl Worker {
     pub(in crate::worker) fn withdraw_session(&mut self, id: SessionId) {
         if let Some(cluster) = &mut self.cluster {
             cluster.news.list.push(SessionNews::Withdrawn(id));
+            cluster.news.withdrew = true;
         }
         self.shared.sessions.withdraw(id);
     }
@@ -87,6 +91,22 @@ impl Cluster {
     /// A channel to this node was lost, perhaps with news.
     pub(super) fn note_missed_sessions(&mut self, node: NodeId) {
         self.news.missed_by.insert(node);
+    }
+
+    /// Nodes that serve clients and that this worker has no channel to, when there are sessions that they should know of: with
+    /// uneven weights some hold no copies of ours.
+    pub(super) fn unreached(&self, sessions: &NamedSessions) -> BTreeSet<NodeId> {
+        if sessions.is_empty() && !self.news.withdrew {
+            return BTreeSet::new();
+        }
+        let owner = |role: &Role| match role {
+            Role::Backup { owner, .. } => Some(*owner),
+            Role::Outside { owner, .. } => *owner,
+            Role::Owner { .. } => None,
+        };
+        let reached = |node: &NodeId| self.outgoing.range((*node, 0)..=(*node, usize::MAX)).next().is_some();
+        let all: BTreeSet<NodeId> = self.roles.iter().filter_map(owner).collect();
+        all.into_iter().filter(|node| !reached(node)).collect()
     }
 
     /// The news of the turn go to every node: once a turn, before its frames leave.

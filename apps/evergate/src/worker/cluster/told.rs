@@ -15,7 +15,7 @@ use crate::worker::faults;
 use crate::worker::guard::survives;
 use crate::worker::{Pulse, Worker};
 use evergate_bpf::Flow;
-use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
+use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::{ConnectionId, Frame};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -142,6 +142,7 @@ impl Worker {
                     let (bucket, connection) = (take.bucket, take.id);
                     let goes_on = worker.resume(take);
                     waiting.resumed.count(goes_on);
+                    worker.note_stall(Stage::Busy, bucket, waiting.started, goes_on);
                     if !goes_on && let Some(cluster) = &mut worker.cluster {
                         cluster.give_up_copies(bucket, connection);
                     }
@@ -183,6 +184,7 @@ impl Worker {
                         Some(take) => {
                             let goes_on = worker.resume_resting(take, waiting.since_ns);
                             waiting.resumed.count(goes_on);
+                            worker.note_stall(Stage::Resting, bucket, waiting.started, goes_on);
                         }
                         None => {
                             waiting.resting.pop_front();
@@ -252,16 +254,17 @@ impl Worker {
             let bucket = cluster.bucket(flow.local, flow.remote);
             let ours = cluster.owns(bucket);
             let found = all.iter_mut().find_map(|waiting| {
-                let since_ns = waiting.since_ns;
+                let (since_ns, started) = (waiting.since_ns, waiting.started);
                 let (takes, ready) = waiting.resting_of(bucket)?;
                 let place = takes.iter().position(|take| take.client_flow() == Some(flow))?;
                 Some((ready && ours).then(|| takes.swap_remove(place)))
-                    .map(|take| (take, since_ns, &mut waiting.resumed))
+                    .map(|take| (take, since_ns, started, &mut waiting.resumed))
             });
             match found {
-                Some((Some(take), since_ns, resumed)) => {
+                Some((Some(take), since_ns, started, resumed)) => {
                     let goes_on = self.resume_resting(take, since_ns);
                     resumed.count(goes_on);
+                    self.note_stall(Stage::Resting, bucket, started, goes_on);
                 }
                 Some((None, ..)) if ours => too_early.push(flow),
                 _ => drop(cluster.knocks.take(&flow)),
@@ -269,6 +272,14 @@ impl Worker {
         }
         if let Some(cluster) = &mut self.cluster {
             cluster.knocks.put_back(too_early);
+        }
+    }
+
+    /// A connection of a node that died goes on: so long it had nobody, once it was known to be ours.
+    fn note_stall(&self, stage: Stage, bucket: Bucket, started: Instant, goes_on: bool) {
+        let role = self.cluster.as_ref().map(|cluster| cluster.role(bucket));
+        if goes_on && matches!(role, Some(Role::Owner { begin: Begin::TakeOver, .. })) {
+            self.counters.stalls[stage as usize].note(started.elapsed());
         }
     }
 

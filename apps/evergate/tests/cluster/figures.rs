@@ -1,0 +1,84 @@
+//! What a node says of its mirrors is what there is: each connection is mirrored once and held once, and those of a node that
+//! dies are counted with how long they stood still.
+
+use crate::matrix::carrier;
+use crate::resets::{dress, get_with, serve_all};
+use crate::support::eventually;
+use crate::traffic::{self, Carrier, PATIENCE, Server};
+use crate::world::{Node, World, privileged, settled};
+use evergate::cluster::status::MirroringStatus;
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+const CLIENTS: u64 = 16;
+
+/// All nodes say together that so many connections live, are mirrored and held.
+fn all_are_mirrored(nodes: &[Node], connections: u64) -> Vec<MirroringStatus> {
+    eventually(&format!("{connections} connections are mirrored once each"), || {
+        let all: Vec<MirroringStatus> = nodes.iter().map(|node| node.status().mirroring).collect();
+        let sums = all.iter().fold((0, 0, 0), |(own, mirrored, held), of| {
+            (own + of.connections, mirrored + of.mirrored, held + of.held)
+        });
+        (sums == (connections, connections, connections)).then_some(all)
+    })
+}
+
+#[test]
+fn connections_are_mirrored_once_and_those_of_a_node_that_dies_have_stood_still() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(3);
+    let (mut nodes, _) = traffic::three(&world);
+    serve_all(&world);
+    let roots = Arc::new(traffic::roots(&world));
+    let to = SocketAddr::new(world.family.address(), Carrier::Tls13.port(Server::Plain));
+    let mut clients = world.switch.run(move || {
+        let client = || {
+            let stream = TcpStream::connect_timeout(&to, PATIENCE).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut stream = dress(Carrier::Tls13, &roots, stream);
+            get_with(&mut stream, "/brief", "");
+            stream.read_exact(&mut [0; 2]).unwrap();
+            stream
+        };
+        (0..CLIENTS).map(|_| client()).collect::<Vec<_>>()
+    });
+    let before = all_are_mirrored(&nodes, CLIENTS);
+    for (status, node) in before.iter().zip(&nodes) {
+        let backups: Vec<u8> = status.backups.iter().map(|lag| lag.node).collect();
+        let others: Vec<u8> = nodes.iter().map(|node| node.number).filter(|of| *of != node.number).collect();
+        assert_eq!(backups, others);
+    }
+    let shown = nodes[0].cli(&["cluster", "status"]).out;
+    let line = format!("connections:   {}, mirrored {}, ", before[0].connections, before[0].mirrored);
+    assert!(shown.contains(&line) && shown.contains("mirror lag:    node 2: "), "{shown}");
+    // The longest of a second is shown, and forgotten with the next.
+    eventually("a backup's lag is seen", || {
+        get_with(&mut clients[0], "/brief", "");
+        clients[0].read_exact(&mut [0; 2]).unwrap();
+        nodes
+            .iter()
+            .any(|node| node.status().mirroring.backups.iter().any(|lag| lag.behind_us > 0))
+            .then_some(())
+    });
+
+    let dead = carrier(&mut nodes);
+    let lost = dead.status().mirroring.connections;
+    assert!(lost > 0);
+    dead.kill();
+    settled(&nodes);
+    all_are_mirrored(&nodes, CLIENTS);
+    let stalls: Vec<_> = nodes.iter().map(|node| node.status()).collect();
+    let counted = |status: &evergate::cluster::status::ClusterStatus| {
+        (status.stalls.resting.count + status.stalls.busy.count, status.stalls.resting.sum_us > 0)
+    };
+    assert_eq!(stalls.iter().map(|status| counted(status).0).sum::<u64>(), lost);
+    assert!(stalls.iter().any(|status| counted(status).1));
+    for status in &stalls {
+        let one = status.take_overs.iter().find(|one| one.taken_over > 0).unwrap();
+        assert!(one.silent_ms > 0.0, "a node that died had said something before: {one:?}");
+    }
+    drop(clients);
+}

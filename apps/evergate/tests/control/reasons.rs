@@ -1,0 +1,77 @@
+//! Every reason that ends something is in the documents, and every reason in the documents is one.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Words of this shape in the sources that are no reasons: those of a connection that stays behind in an upgrade, which have a
+/// table and a test of their own.
+const OTHERS: [&str; 3] = ["no_server_socket", "older_configuration", "too_large"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        match entry.path() {
+            path if path.is_dir() => sources(&path, found),
+            path if path.extension().is_some_and(|extension| extension == "rs") => found.push(path),
+            _ => {}
+        }
+    }
+}
+
+/// Reasons are words joined by `_`; one has nothing to join.
+fn is_reason(text: &str) -> bool {
+    let shape = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+    shape && (text.contains('_') || text == "shutdown") && !OTHERS.contains(&text)
+}
+
+/// Texts of this shape in the code, without its comments and tests.
+fn in_code() -> BTreeSet<String> {
+    let mut files = Vec::new();
+    for folder in ["proto/http/src", "proto/connection/src", "apps/evergate/src/worker"] {
+        sources(&root().join(folder), &mut files);
+    }
+    let mut all = BTreeSet::new();
+    for file in files {
+        let text = std::fs::read_to_string(file).unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        for line in code.lines().map(|line| line.split("//").next().unwrap()) {
+            let texts = line.split('"').skip(1).step_by(2);
+            all.extend(texts.filter(|text| is_reason(text)).map(str::to_owned));
+        }
+    }
+    all
+}
+
+/// Reasons in the columns for them: the last one of the bounds' table, the first one of the others.
+fn in_documents() -> BTreeSet<String> {
+    let text = std::fs::read_to_string(root().join("docs/operating.md")).unwrap();
+    let (_, rest) = text.split_once("\n## Limits and their answers\n").unwrap();
+    let (section, _) = rest.split_once("\n## Access log\n").unwrap();
+    let (bounds, others) = section.split_once("\n### What the other reasons mean\n").unwrap();
+    let cells = |line: &str| -> Vec<String> { line.split('|').map(str::to_owned).collect() };
+    let rows = |text: &str| -> Vec<Vec<String>> {
+        text.lines().filter(|line| line.starts_with("| ")).map(cells).collect()
+    };
+    let last = rows(bounds).into_iter().filter_map(|row| row.into_iter().rev().nth(1));
+    let first = rows(others).into_iter().filter_map(|row| row.into_iter().nth(1));
+    let columns: Vec<String> = last.chain(first).collect();
+    let words = columns.iter().flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    words.filter(|word| is_reason(word) && !word.starts_with("evergate_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn reasons_in_the_code_and_in_the_documents_are_the_same() {
+    let (code, documents) = (in_code(), in_documents());
+    for known in ["shutdown", "client_gone", "bare_lf", "mirror_channel_ended"] {
+        assert!(code.contains(known), "{known} is not found");
+    }
+    let untold: Vec<&String> = code.difference(&documents).collect();
+    let unknown: Vec<&String> = documents.difference(&code).collect();
+    assert!(
+        untold.is_empty() && unknown.is_empty(),
+        "not in docs/operating.md: {untold:?}; only there: {unknown:?}"
+    );
+}

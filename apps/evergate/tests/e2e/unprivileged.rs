@@ -1,0 +1,63 @@
+//! A node on its own needs no rights: as a user that owns nothing, without a capability and without hope of one, it serves,
+//! reloads and is upgraded. Only a cluster needs more.
+
+use super::backend::Backend;
+use super::client::get;
+use super::node::{Folder, eventually};
+use crate::support::{Port, Process, evergate, plain_at};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+/// The user and group `nobody`.
+const NOBODY: [&str; 8] = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--inh-caps=-all",
+    "--ambient-caps=-all",
+    "--bounding-set=-all",
+    "--no-new-privs",
+];
+
+#[test]
+fn a_node_of_its_own_serves_reloads_and_is_upgraded_without_any_privilege() {
+    if !Command::new(NOBODY[0]).args(&NOBODY[1..]).arg("true").status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: there is no setpriv, or it cannot drop rights here (which needs root)");
+        return;
+    }
+    let (backend, folder, port) = (Backend::new("one"), Folder::new(), Port::new());
+    let listen = port.address();
+    let config = format!(
+        "[node]\nworkers = 2\n[logs]\naccess = \"access.log\"\n[admin]\nsocket = \"admin.sock\"\n{}",
+        plain_at(&listen.to_string(), &[backend.address()], "", "")
+    );
+    let file = folder.write("evergate.toml", &config);
+    std::fs::set_permissions(folder.path(""), std::fs::Permissions::from_mode(0o777)).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let node = Process::spawn_under(&NOBODY, |command| command.arg(&file));
+    node.line_after(0, "ready: ");
+
+    let rights = std::fs::read_to_string(format!("/proc/{}/status", node.id())).unwrap();
+    let of = |name: &str| rights.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    assert!(of("Uid:").starts_with("65534\t65534"), "{rights}");
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+        assert_eq!(u64::from_str_radix(&of(set), 16), Ok(0), "{set}");
+    }
+    assert_eq!(get(listen, "/x").status, 200);
+
+    let socket = folder.path("admin.sock").display().to_string();
+    let told = |args: &[&str]| {
+        let output = evergate(&[args, &["--socket", &socket]].concat());
+        assert_eq!(output.code, Some(0), "{output:?} {:#?}", node.lines());
+        output.out
+    };
+    told(&["reload"]);
+    assert!(told(&["metrics"]).contains("evergate_generation 2"));
+    told(&["upgrade"]);
+    eventually("the new process serves", || (get(listen, "/y").status == 200).then_some(()));
+    assert_eq!(backend.requests(), 2);
+    told(&["drain"]);
+    let log = std::fs::read_to_string(folder.path("access.log")).unwrap();
+    assert!(log.contains("\"target\":\"/x\""), "{log}");
+}

@@ -1,0 +1,131 @@
+//! What comes on a mirror channel, at either end: bytes of an owner are frames or end their channel, bytes of a backup are
+//! answers or end theirs. A holder that two owners speak to, while its own node takes buckets over and gives them up, keeps its
+//! laws and holds nothing that nobody said; an owner hears of each frame once, in order, and of none that was never sent.
+
+#![no_main]
+
+use evergate_fuzz::choices::chunks;
+use evergate_mirror::{Announced, Answer, ConnectionId, FRAME_VERSION, Feed, Frame, Holder, Office};
+use libfuzzer_sys::fuzz_target;
+
+/// One owner's worker, as the backup hears it.
+#[derive(Default)]
+struct Incoming {
+    input: Vec<u8>,
+    announced: Announced,
+    known: bool,
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut holder = Holder::default();
+    let mut channels = [Incoming::default(), Incoming::default()];
+    let mut owner = Owner::default();
+    let mut begun = 0;
+    for chunk in chunks(data) {
+        let Some((&what, bytes)) = chunk.split_first() else { continue };
+        match what % 4 {
+            which @ (0 | 1) => {
+                let channel = &mut channels[usize::from(which)];
+                channel.input.extend_from_slice(bytes);
+                if channel.take_in(&mut holder, &mut begun).is_err() {
+                    *channel = Incoming::default(); // another one is made; what was said on it stands
+                }
+            }
+            2 => begun += conclude(&mut holder, bytes),
+            _ => owner.hear(bytes),
+        }
+        holder.check_invariants();
+        assert!(holder.len() <= begun, "{} connections of {begun} that were begun", holder.len());
+    }
+    owner.end();
+});
+
+impl Incoming {
+    /// As a worker does it: who speaks comes first, and once. Connections that are begun are counted.
+    fn take_in(&mut self, holder: &mut Holder, begun: &mut usize) -> Result<(), ()> {
+        let mut at = 0;
+        while let Some((frame, length)) = Frame::decode(&self.input[at..]).map_err(drop)? {
+            survives(&frame, length);
+            at += length;
+            match (&frame, self.known) {
+                (Frame::Hello { version: FRAME_VERSION, .. }, false) => self.known = true,
+                (Frame::Hello { .. }, _) | (_, false) => return Err(()),
+                _ => {}
+            }
+            *begun += usize::from(matches!(frame, Frame::Begin { .. }));
+            holder.handle(&mut self.announced, frame).map_err(drop)?;
+        }
+        self.input.drain(..at);
+        Ok(())
+    }
+}
+
+fn survives(frame: &Frame, length: usize) {
+    let mut bytes = Vec::new();
+    frame.encode(&mut bytes).expect("what was read can be written");
+    assert!(bytes.len() <= length, "the encoding is not the shortest one");
+    assert_eq!(Frame::decode(&bytes).as_ref(), Ok(&Some((frame.clone(), bytes.len()))));
+    let cut = bytes.len() - 1;
+    assert_eq!(Frame::decode(&bytes[..cut]), Ok(None), "an incomplete frame is waited for");
+}
+
+/// What the backup's own node has concluded about a bucket. How many connections it adds.
+fn conclude(holder: &mut Holder, bytes: &[u8]) -> usize {
+    let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
+    let bucket = u16::from(byte(1));
+    let office = Office { epoch: u64::from(byte(2)), proposer: byte(3), incarnation: 1, moves: 0 };
+    match byte(0) % 4 {
+        0 => {
+            let taken = holder.take_over(bucket, office);
+            assert!(!holder.has(bucket) && taken.iter().all(|(_, held)| held.bucket == bucket));
+        }
+        1 => holder.forget(bucket, office),
+        2 => holder.forget_for_good(bucket),
+        _ => {
+            if let Ok(Some((frame @ Frame::Begin { .. }, _))) =
+                Frame::decode(bytes.get(4..).unwrap_or_default())
+            {
+                holder.keep(office, frame);
+                return 1;
+            }
+        }
+    }
+    0
+}
+
+/// The owner's end of a channel.
+#[derive(Default)]
+struct Owner {
+    feed: Feed<u64>,
+    input: Vec<u8>,
+    heard: u64,
+}
+
+impl Owner {
+    /// Something more was said to the backup, and this has come from it.
+    fn hear(&mut self, bytes: &[u8]) {
+        let said = self.feed.frames() + 1;
+        self.feed
+            .push(&Frame::End { connection: ConnectionId(said) }, Some(said))
+            .expect("far below the bounds");
+        self.input.extend_from_slice(bytes);
+        let mut at = 0;
+        while let Ok(Some((answer, length))) = Answer::decode(&self.input[at..]) {
+            at += length;
+            let (heard, said) = (&mut self.heard, self.feed.frames());
+            let result = self.feed.handle_answer(answer.frames, |notice| {
+                assert_eq!(notice, *heard + 1, "out of order");
+                *heard = notice;
+            });
+            assert_eq!(result.is_ok(), answer.frames <= said);
+            assert!(self.heard <= said && self.feed.lag() <= said - self.heard);
+        }
+        self.input.drain(..at);
+    }
+
+    /// What was never acknowledged is given up, all of it.
+    fn end(self) {
+        let said = self.feed.frames();
+        assert!(self.feed.abandon().eq(self.heard + 1..=said));
+    }
+}
