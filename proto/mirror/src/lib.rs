@@ -24,7 +24,7 @@ pub use entry::{
     Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Hello, Kind, LegTls, Open, Phase,
     RecordKind, RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,
 };
-pub use feed::{FEED_BYTES_MAX, FEED_FRAMES_MAX, Feed, FeedError};
+pub use feed::{ANSWERS_WITHIN, FEED_BYTES_MAX, FEED_FRAMES_MAX, Feed, FeedError};
 pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, Haste, LegFacts, Office, SessionNews};
 pub use holder::{Announced, Held, Holder, HolderError};
 pub use log::{Log, OUTSTANDING_MAX};

@@ -373,7 +373,8 @@ impl Cluster {
     /// Gives up channels on which nobody answers.
     fn lose_mute(&mut self, now: Micros) {
         let channels = self.outgoing.iter_mut();
-        let mute: Vec<_> = channels.filter_map(|(peer, out)| out.is_mute(now).then_some(*peer)).collect();
+        let mute: Vec<_> =
+            channels.filter_map(|(peer, out)| out.feed.is_mute(now).then_some(*peer)).collect();
         for peer in mute {
             self.lose(peer, "it does not answer");
         }
@@ -395,7 +396,7 @@ impl Cluster {
         let Some(outgoing) = self.outgoing.remove(&peer) else { return };
         let now = self.channels_at; // as exactly as it takes
         let again = self.broken_at.insert(peer, now).is_some_and(|at| now.since(at) < BREAKS_AGAIN);
-        let hopeless = slow || again || !outgoing.has_answered();
+        let hopeless = slow || again || !outgoing.feed.has_answered();
         self.note_missed_sessions(peer.0);
         self.report(Report::ChannelLost { node: peer.0, why: why.to_owned() });
         // The agent may have heard already that what is waited for may be named.
