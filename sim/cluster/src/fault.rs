@@ -9,6 +9,8 @@ pub enum Whom {
     Owner,
     /// The one that takes its connections over at that moment; nobody when none does.
     Taking,
+    /// The one that gives its buckets away; nobody when none does.
+    Drained,
     /// One of the others, counted from the owner on.
     Other(u8),
     /// This one, whatever it is at that moment.
@@ -37,6 +39,8 @@ pub enum Fault {
     Unwitnessed(Time),
     /// The node's mirror channels to others break, and what is on its way in them is lost.
     Channels,
+    /// What goes over the node's mirror channels arrives after so long at the earliest; all else passes.
+    Stuck(Time),
     /// A new process starts on this node, or wherever none runs when the node is named by what it is.
     Restart,
     /// The node gives all its buckets away, or takes some again.
@@ -69,6 +73,8 @@ pub enum Mutation {
     GapsFollow,
     /// A backup that was told everything counts as one in sync, whatever was let go without it meanwhile.
     HastyBackup,
+    /// A backup is waited for however long it answers nothing.
+    PatientForever,
     /// That a client broke its connection off is not noticed.
     DeafToResets,
 }

@@ -118,6 +118,10 @@ pub(crate) struct Worker {
     roles: Vec<Role>,
     pub(crate) outgoing: BTreeMap<NodeId, Outgoing>,
     broken: BTreeMap<NodeId, Time>,
+    /// When a channel to the node broke last.
+    broken_at: BTreeMap<NodeId, Time>,
+    /// Channels that this process has closed, of which the other end is to hear.
+    pub(crate) given_up: Vec<(NodeId, u64)>,
     channels_at: Time,
     pub(crate) incoming: BTreeMap<(NodeId, u64), Incoming>,
     /// Channels of others that were closed here: what still comes on them is answered by a reset.
@@ -169,6 +173,8 @@ impl Worker {
             roles: Vec::new(),
             outgoing: BTreeMap::new(),
             broken: BTreeMap::new(),
+            broken_at: BTreeMap::new(),
+            given_up: Vec::new(),
             channels_at: 0,
             incoming: BTreeMap::new(),
             closed: BTreeSet::new(),

@@ -9,12 +9,15 @@ use crate::channel::{Notice, Outgoing};
 use crate::fault::Mutation;
 use crate::kernel::Kernel;
 use crate::segment::Flow;
+use evergate_base::Micros;
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::{ConnectionId, Entry, Frame, LegFacts, Mirrored, Office, Phase};
 use std::collections::BTreeMap;
 
 /// Between two attempts to make a channel.
 const RETRY: Time = 50_000;
+/// A channel that breaks twice within this time is not tried a third time before the cluster has decided what follows.
+const BREAKS_AGAIN: Time = 10_000_000;
 
 impl Client {
     /// Every node of `required` holds the entries up to here.
@@ -285,8 +288,9 @@ impl Worker {
         gaps
     }
 
+    /// Whether there is a gap, or a backup that may never answer.
     pub(super) fn wants_channels(&self) -> bool {
-        !self.gaps().is_empty()
+        !self.gaps().is_empty() || self.outgoing.values().any(|outgoing| outgoing.feed.lag() > 0)
     }
 
     /// What a copy that is being filled has missed is said again. One that had to hold everything must be dropped, and
@@ -296,6 +300,7 @@ impl Worker {
             return;
         }
         self.channels_at = now + RETRY;
+        self.lose_mute(now);
         for (bucket, node, syncing, office) in self.gaps() {
             if self.mutation == Mutation::GapsFollow {
                 self.reach(now, node);
@@ -394,19 +399,36 @@ impl Worker {
         }
     }
 
-    /// The channel to a backup has broken: copies that are waited for are given up, and the cluster decides what follows.
-    pub(crate) fn lose_outgoing(&mut self, node: NodeId, channel: u64) {
-        if self.outgoing.get(&node).is_some_and(|outgoing| outgoing.number == channel) {
-            self.outgoing.remove(&node);
-            if self.mutation == Mutation::GapsFollow {
-                return;
-            }
-            for (bucket, _, syncing, office) in self.gaps().into_iter().filter(|gap| gap.1 == node) {
-                if syncing && !self.named.contains(&(bucket, node)) {
-                    self.acknowledged.extend(self.keys_of(bucket)); // it is not waited for any more
-                } else {
-                    self.reports.push(Report::Incomplete { bucket: Bucket(bucket), node, office });
-                }
+    /// Gives up channels on which nobody answers.
+    fn lose_mute(&mut self, now: Time) {
+        let channels = self.outgoing.iter_mut().filter(|_| self.mutation != Mutation::PatientForever);
+        let mute = channels.filter_map(|(node, outgoing)| {
+            outgoing.feed.is_mute(Micros(now)).then_some((*node, outgoing.number))
+        });
+        let mute: Vec<(NodeId, u64)> = mute.collect();
+        for (node, channel) in mute {
+            self.given_up.push((node, channel));
+            self.lose_outgoing(now, node, channel);
+        }
+    }
+
+    /// The channel to a backup has broken: copies that are waited for are given up, and the cluster decides what follows; those
+    /// that are only being filled are filled anew, unless the backup has never answered, or its channel breaks again.
+    pub(crate) fn lose_outgoing(&mut self, now: Time, node: NodeId, channel: u64) {
+        if self.outgoing.get(&node).is_none_or(|outgoing| outgoing.number != channel) {
+            return;
+        }
+        let Some(outgoing) = self.outgoing.remove(&node) else { return };
+        let again = self.broken_at.insert(node, now).is_some_and(|at| now < at + BREAKS_AGAIN);
+        let hopeless = again || !outgoing.feed.has_answered();
+        if self.mutation == Mutation::GapsFollow {
+            return;
+        }
+        for (bucket, _, syncing, office) in self.gaps().into_iter().filter(|gap| gap.1 == node) {
+            if syncing && !hopeless && !self.named.contains(&(bucket, node)) {
+                self.acknowledged.extend(self.keys_of(bucket)); // it is not waited for any more
+            } else {
+                self.reports.push(Report::Incomplete { bucket: Bucket(bucket), node, office });
             }
         }
     }

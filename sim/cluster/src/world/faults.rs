@@ -16,6 +16,7 @@ impl World {
             Whom::Owner => owner,
             Whom::Node(id) => Some(usize::from(id)),
             Whom::Other(step) => Some((owner.unwrap_or(0) + 1 + usize::from(step)) % nodes),
+            Whom::Drained => (0..nodes).find(|id| self.hosts[*id].draining),
             Whom::Taking => (0..nodes).find(|id| {
                 self.hosts[*id].up
                     && self.hosts[*id].worker.as_ref().is_some_and(|worker| worker.is_taking(bucket))
@@ -51,6 +52,10 @@ impl World {
             Fault::CutInside(span) => self.hosts[id].cuts.inside = now + span,
             Fault::Mute(span) => self.hosts[id].cuts.mute = now + span,
             Fault::Unwitnessed(span) => self.hosts[id].cuts.witness = now + span,
+            Fault::Stuck(span) => {
+                self.hosts[id].cuts.channels = now + span;
+                self.hosts[id].cuts.channels_for = span;
+            }
             Fault::Channels if self.hosts[id].up => self.break_channels(id),
             Fault::Restart => {
                 let meant = |host: &usize| !matches!(whom, Whom::Node(_)) || *host == id;
@@ -62,6 +67,7 @@ impl World {
             }
             Fault::Drain(draining) if self.hosts[id].runs() => {
                 let host = &mut self.hosts[id];
+                host.draining = draining;
                 host.node.set_draining(host.clock.at(now), draining);
                 self.run_agent(id);
             }
@@ -81,9 +87,10 @@ impl World {
     }
 
     fn end_process(&mut self, id: usize) {
+        self.count_death(id);
         let now = self.now;
         let host = &mut self.hosts[id];
-        host.paused = false;
+        (host.paused, host.draining) = (false, false);
         host.inbox.clear();
         (host.timer_at, host.work_at) = (Time::MAX, Time::MAX);
         let Some(worker) = host.worker.take() else { return };

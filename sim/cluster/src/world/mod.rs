@@ -4,14 +4,17 @@
 //! - [`nodes`]: what hosts do in a turn;
 //! - [`wire`]: packets between peers and nodes, through gates;
 //! - [`faults`]: what goes wrong when;
-//! - [`checks`]: what must hold after every step.
+//! - [`checks`]: what must hold after every step;
+//! - [`tally`]: what has really happened.
 
 mod checks;
 mod faults;
 mod nodes;
+mod tally;
 mod template;
 mod wire;
 
+pub use tally::Tally;
 pub use template::Template;
 
 use crate::agenda::{Agenda, Time};
@@ -179,6 +182,8 @@ pub struct World {
     trace: Option<VecDeque<String>>,
     moments: Vec<Time>,
     resumed_before: u64,
+    tally: Tally,
+    drained_at: Option<Time>,
     resumed_at: Option<Time>,
     broken: Option<String>,
 }
@@ -216,6 +221,8 @@ impl World {
             trace: setup.trace.then(VecDeque::new),
             moments: Vec::new(),
             resumed_before: 0,
+            tally: Tally::default(),
+            drained_at: None,
             resumed_at: None,
             broken: None,
         };
@@ -308,15 +315,23 @@ impl World {
                 if self.is_cut(to, from) || self.hosts[to].paused {
                     return self.plan(2_000, Event::Answer { to, from, stamp, channel, frames });
                 }
+                if let Some(after) = self.stuck(to, from, channel) {
+                    return self.plan(after, Event::Answer { to, from, stamp, channel, frames });
+                }
                 if self.hosts[from].has_left(stamp, true) {
                     self.turn(to, |worker, _, _| worker.hear_answer(NodeId(from as u8), channel, frames));
                 }
             }
             Event::Hangup { to, .. } if self.hosts[to].paused => self.plan(2_000, event),
-            Event::Hangup { to, from, channel, outgoing } => self.turn(to, |worker, _, _| match outgoing {
-                true => worker.lose_outgoing(NodeId(from as u8), channel),
-                false => worker.lose_incoming(NodeId(from as u8), channel),
-            }),
+            Event::Hangup { to, from, channel, outgoing } => {
+                if let Some(after) = self.stuck(to, from, channel) {
+                    return self.plan(after, event);
+                }
+                self.turn(to, |worker, now, _| match outgoing {
+                    true => worker.lose_outgoing(now, NodeId(from as u8), channel),
+                    false => worker.lose_incoming(NodeId(from as u8), channel),
+                });
+            }
             Event::Instruct { host, process, instructions } => self.instruct(host, process, instructions),
             Event::Report { host, process, report } => self.take_report(host, process, report),
             Event::Timer { host, at } => {

@@ -123,6 +123,7 @@ impl World {
 
     /// A process that starts anew: it listens for the others.
     pub(super) fn restart(&mut self, host: usize) {
+        self.count_join();
         let clock = self.hosts[host].clock.at(self.now);
         let incarnation = self.random.bits() >> 1;
         self.hosts[host].node = fresh_node(&self.template.config, host as u8, incarnation, clock);

@@ -3,7 +3,7 @@
 use crate::run::{PAIR, Plan, Script, run};
 use crate::scenario::{Scenario, Wire};
 use crate::scripts::{before_tls_servers, fixed};
-use evergate_sim_cluster::{Fault, Time, Whom};
+use evergate_sim_cluster::{Fault, Tally, Time, Whom};
 
 /// Every moment at which something happens to the connection in an undisturbed run.
 fn moments(script: &Script, plan: &Plan) -> Vec<Time> {
@@ -61,4 +61,36 @@ fn a_power_cut_at_every_moment_before_tls_servers() {
 #[test]
 fn a_process_killed_at_every_moment_before_tls_servers() {
     in_all(before_tls_servers().into_iter().map(|(_, scenario)| scenario), Fault::Process);
+}
+
+/// A drained node gives its connections to the other one; until it counts for nothing any more either may die.
+#[test]
+fn a_death_at_every_moment_of_a_drain() {
+    let (mut points, mut resumed, mut tally) = (0, 0, Tally::default());
+    let scenarios = fixed().into_iter().filter(|(_, scenario)| scenario.wire != Wire::Tls12);
+    for (index, (_, scenario)) in scenarios.enumerate() {
+        let script = Script::new(scenario);
+        let plan = Plan::new(1, PAIR);
+        let all = moments(&script, &plan);
+        // At another part of its life each.
+        let drain = (all[all.len() * (1 + index % 5) / 6], Whom::Owner, Fault::Drain(true));
+        let drained = Plan { faults: vec![drain], ..plan.clone() };
+        let undisturbed = run(&script, &drained);
+        let end = undisturbed.drained_at.unwrap_or(undisturbed.elapsed);
+        let later = undisturbed.moments.into_iter().filter(|at| (drain.0..end).contains(at));
+        // The hand-over itself takes a few milliseconds.
+        let dense = |(index, at): &(usize, Time)| *at < drain.0 + 4_000 || index % 16 == 0;
+        for (_, at) in later.enumerate().filter(dense) {
+            for node in [0, 1] {
+                let fault = if points % 2 == 0 { Fault::Process } else { Fault::Power { lossy: true } };
+                let faults = vec![drain, (at, Whom::Node(node), fault)];
+                let ran = run(&script, &Plan { faults, ..plan.clone() });
+                points += 1;
+                resumed += ran.resumed;
+                tally += ran.tally;
+            }
+        }
+    }
+    println!("{points} deaths, {resumed} connections went on, {tally:?}");
+    assert!(tally.deaths_amid_drain > 500 && tally.deaths_amid_move > 100, "{tally:?}");
 }

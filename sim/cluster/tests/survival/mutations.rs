@@ -91,7 +91,7 @@ fn a_backup_that_counts_too_early_is_found() {
     let script = Script::new(requests(Wire::Tls13, &[(0, 3_000); 24], false));
     let mut complaints = Vec::new();
     for number in 0..600 {
-        let channels = (5_000 + number * 37, Whom::Owner, Fault::Channels);
+        let channels = (5_000 + number * 137, Whom::Owner, Fault::Channels);
         for mutation in [Mutation::None, Mutation::HastyBackup] {
             let mut plan = Plan { mutation, faults: vec![channels], ..Plan::new(number, PAIR) };
             plan.weather.outside.latency = 4_000; // there is still traffic when it is filled, 0.1 s later
@@ -158,6 +158,19 @@ fn going_on_before_the_other_backup_knows_is_found() {
         complaints.first().and_then(|c| c.lines().next())
     );
     assert!(!complaints.is_empty(), "goes unnoticed");
+}
+
+#[test]
+fn a_backup_that_is_waited_for_for_ever_is_found() {
+    let stuck = |at| vec![(at, Whom::Other(0), Fault::Stuck(40_000_000))];
+    let script = Script::new(tunnel(Wire::Tls13, false, &[700, 20], None));
+    for at in [6_000, 7_000] {
+        let plan = Plan { faults: stuck(at), ..Plan::new(1, PAIR) };
+        run(&script, &plan);
+        let patient = Plan { mutation: Mutation::PatientForever, ..plan };
+        let complaint = run_quietly(&script, &patient).err().unwrap_or_default();
+        assert!(complaint.starts_with("not done"), "{complaint}");
+    }
 }
 
 #[test]

@@ -5,7 +5,9 @@ use crate::reference::{DOWN, Expected, reference};
 use crate::scenario::{Scenario, Wire, config};
 use evergate_cluster::Mode;
 use evergate_connection::Snapshot;
-use evergate_sim_cluster::{Application, Fault, Mutation, Setup, Template, Time, Weather, Whom, World};
+use evergate_sim_cluster::{
+    Application, Fault, Mutation, Setup, Tally, Template, Time, Weather, Whom, World,
+};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -86,6 +88,9 @@ pub(crate) struct Ran {
     pub(crate) elapsed: Time,
     pub(crate) steps: u64,
     pub(crate) moments: Vec<Time>,
+    /// When a drained node had given everything away.
+    pub(crate) drained_at: Option<Time>,
+    pub(crate) tally: Tally,
 }
 
 /// The configuration whose servers speak this.
@@ -155,6 +160,8 @@ fn attempt(script: &Script, plan: &Plan, trace: bool) -> Result<Ran, String> {
         elapsed: world.elapsed(),
         steps: world.steps(),
         moments: world.moments(),
+        drained_at: world.drained_at(),
+        tally: world.tally(),
     })
 }
 
