@@ -29,6 +29,8 @@ pub enum Fault {
     Process,
     /// The process does nothing for so long, then goes on.
     Pause(Time),
+    /// The machine stands still for so long, its kernel too; its clock has gone on when it does.
+    Halt(Time),
     /// No packet between the node and clients passes for so long.
     CutOutside(Time),
     /// No packet between the node and servers or other nodes passes for so long.
@@ -73,6 +75,8 @@ pub enum Mutation {
     GapsFollow,
     /// A backup that was told everything counts as one in sync, whatever was let go without it meanwhile.
     HastyBackup,
+    /// What is said to connections that have no socket yet is answered by RST, unless it carries data.
+    ResetsPending,
     /// A backup is waited for however long it answers nothing.
     PatientForever,
     /// That a client broke its connection off is not noticed.

@@ -39,6 +39,8 @@ pub(crate) struct Host {
     pub(crate) worker: Option<Worker>,
     pub(crate) up: bool,
     pub(crate) paused: bool,
+    /// The kernel stands still too.
+    pub(crate) halted: bool,
     /// The node is to give all its buckets away.
     pub(crate) draining: bool,
     pub(crate) cuts: Cuts,
@@ -62,6 +64,7 @@ impl Host {
             worker: None,
             up: true,
             paused: false,
+            halted: false,
             draining: false,
             cuts: Cuts::default(),
             blackouts: Vec::new(),

@@ -68,6 +68,8 @@ impl Worker {
         for round in std::mem::take(&mut self.rounds) {
             round.drop_all(kernel);
         }
+        self.knocks.clear();
+        kernel.pending.clear();
         kernel.held.clear();
     }
 

@@ -20,7 +20,7 @@ use crate::channel::{Incoming, Outgoing};
 use crate::fault::Mutation;
 use crate::kernel::Kernel;
 use crate::leg::Leg;
-use crate::segment::Flow;
+use crate::segment::{Flow, Segment};
 use evergate_base::Micros;
 use evergate_base::seed::{Seed, scoped};
 use evergate_cluster::{Freeze, MemberSet, NodeId, Role};
@@ -135,6 +135,8 @@ pub(crate) struct Worker {
     /// Backups that the agent was told are complete, while our role does not say so yet.
     named: BTreeSet<(u16, NodeId)>,
     rounds: Vec<Round>,
+    /// What clients said to connections that have no socket yet.
+    knocks: BTreeMap<Flow, Vec<Segment>>,
     /// Connections that are over but for our FIN, which their clients have not acknowledged.
     ending: BTreeMap<Flow, Ending>,
     pub(crate) reports: Vec<Report>,
@@ -144,6 +146,9 @@ pub(crate) struct Worker {
     channels: u64,
     dialled: u32,
     pub(crate) resumed: u64,
+    /// Those of them that had nothing on its way, and those of these whose clients had spoken.
+    pub(crate) rested: u64,
+    pub(crate) knocked: u64,
 }
 
 /// What is needed to start a process.
@@ -186,6 +191,7 @@ impl Worker {
             frozen: BTreeSet::new(),
             named: BTreeSet::new(),
             rounds: Vec::new(),
+            knocks: BTreeMap::new(),
             ending: BTreeMap::new(),
             reports: Vec::new(),
             failures: Vec::new(),
@@ -193,6 +199,8 @@ impl Worker {
             channels: 0,
             dialled: 0,
             resumed: 0,
+            rested: 0,
+            knocked: 0,
         }
     }
 

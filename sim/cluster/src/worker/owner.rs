@@ -277,7 +277,8 @@ impl Worker {
     /// Copies of which something was not said: the bucket, the node, whether it is only being filled, and the office.
     fn gaps(&self) -> Vec<(u16, NodeId, bool, Office)> {
         let mut gaps = Vec::new();
-        for (bucket, role) in (0..).zip(&self.roles) {
+        // But for buckets that may have moved already.
+        for (bucket, role) in (0..).zip(&self.roles).filter(|(bucket, _)| !self.frozen.contains(bucket)) {
             let Role::Owner { term, required, syncing, .. } = role else { continue };
             let follows =
                 |node: &NodeId| self.outgoing.get(node).is_some_and(|out| out.follows.contains(&bucket));
@@ -331,11 +332,12 @@ impl Worker {
         for ending in self.ending.values().filter(|ending| ending.bucket == bucket) {
             frames.push((whole(ending.key, bucket, &ending.fold, &ending.legs), None));
         }
-        frames.extend(self.taken_frames(bucket));
         for (frame, notice) in frames {
             self.say_to(node, bucket, &frame, notice);
         }
-        self.say_complete(bucket, node);
+        if !self.is_taking(bucket) {
+            self.say_complete(bucket, node); // else when the last of them goes on
+        }
     }
 
     /// All of the bucket has been said to this backup.
@@ -380,12 +382,20 @@ impl Worker {
     /// Says something to everybody who mirrors the bucket.
     pub(super) fn say(&mut self, bucket: u16, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
+        if self.frozen.contains(&bucket) {
+            // The next owner may have it already. Should the move be called off, there is a gap.
+            for outgoing in self.outgoing.values_mut() {
+                outgoing.follows.remove(&bucket);
+                outgoing.awaited.remove(&bucket);
+            }
+            return;
+        }
         for node in required.union(syncing).iter() {
             self.say_to(node, bucket, frame, notice);
         }
     }
 
-    fn say_to(&mut self, node: NodeId, bucket: u16, frame: &Frame, notice: Option<Notice>) {
+    pub(super) fn say_to(&mut self, node: NodeId, bucket: u16, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
         let outgoing = self.outgoing.get_mut(&node).filter(|outgoing| outgoing.follows.contains(&bucket));
         let Some(outgoing) = outgoing else { return };
@@ -394,7 +404,9 @@ impl Worker {
         if outgoing.announced.insert(bucket, now) != Some(now) {
             result = outgoing.feed.push(&Frame::Office { bucket, office: now }, None);
         }
-        if let Err(error) = result.and_then(|()| outgoing.feed.push(frame, notice)) {
+        let result = result.and_then(|()| outgoing.feed.push(frame, notice));
+        outgoing.said.insert(bucket, outgoing.feed.frames());
+        if let Err(error) = result {
             self.failures.push(format!("channel to {node}: {error}"));
         }
     }
@@ -472,6 +484,13 @@ impl Worker {
         }
     }
 
+    /// Whether everything that was said of a bucket has arrived: what comes after the next owner's first word is not believed.
+    fn is_heard(&self, bucket: u16) -> bool {
+        let mut channels = self.outgoing.values().filter(|outgoing| outgoing.follows.contains(&bucket));
+        let follows = |node| self.outgoing.get(&node).is_some_and(|out| out.follows.contains(&bucket));
+        self.required(bucket).iter().all(follows) && channels.all(|outgoing| outgoing.is_heard(bucket))
+    }
+
     pub(super) fn is_frozen(&self, key: ConnectionId) -> bool {
         self.clients.get(&key).is_some_and(|client| self.freezing.contains_key(&client.bucket))
     }
@@ -480,9 +499,10 @@ impl Worker {
     pub(super) fn report_frozen(&mut self) {
         for (bucket, (freeze, office)) in self.freezing.clone() {
             let to = MemberSet::of(freeze.to);
-            let taking = self.is_taking(bucket);
+            // Of connections that ended, and of copies that are whole, no entry speaks.
+            let busy = self.is_taking(bucket) || !self.is_heard(bucket);
             let all = self.clients.values().filter(|client| client.bucket == bucket);
-            let quiet = !taking && all.into_iter().all(|client| client.held_by(to) == client.queued);
+            let quiet = !busy && all.into_iter().all(|client| client.held_by(to) == client.queued);
             if quiet && self.frozen.insert(bucket) {
                 self.reports.push(Report::Frozen { bucket: Bucket(bucket), office, freeze });
             }

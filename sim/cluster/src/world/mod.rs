@@ -370,7 +370,7 @@ impl World {
 
     fn add_peer(&mut self, flow: Flow, tcp: Tcp, app: Box<dyn Application>) {
         let index = self.peers.len();
-        self.peers.push(Peer::new(flow, tcp, app));
+        self.peers.push(Peer::new(flow, tcp, app, self.now));
         self.by_flow.insert(flow, index);
         self.turn_peer(index);
     }
@@ -385,6 +385,7 @@ impl World {
             down_pool: self.down_pool,
         };
         self.hosts[host].worker = Some(Worker::new(start));
+        self.hosts[host].kernel.resets_pending = self.mutation == Mutation::ResetsPending;
     }
 
     // ---- what a test may look at ----

@@ -174,6 +174,9 @@ impl World {
     pub(super) fn turn(&mut self, id: usize, step: impl FnOnce(&mut Worker, Time, &mut Kernel)) {
         let now = self.now;
         let host = &mut self.hosts[id];
+        if host.halted {
+            return;
+        }
         if host.runs()
             && let Some(worker) = &mut host.worker
         {

@@ -20,6 +20,12 @@ pub struct Tally {
     pub joins_amid_drain: u64,
     /// Mirror channels on which nobody answered.
     pub channels_given_up: u64,
+    /// Connections that went on elsewhere while nothing of them was on its way.
+    pub rested: u64,
+    /// Those of them whose clients spoke first.
+    pub knocked: u64,
+    /// Processes, and machines, that stood still and went on.
+    pub resumptions: u64,
 }
 
 impl AddAssign for Tally {
@@ -30,13 +36,21 @@ impl AddAssign for Tally {
         self.deaths_amid_move += other.deaths_amid_move;
         self.joins_amid_drain += other.joins_amid_drain;
         self.channels_given_up += other.channels_given_up;
+        self.rested += other.rested;
+        self.knocked += other.knocked;
+        self.resumptions += other.resumptions;
     }
 }
 
 impl World {
     /// What has happened until now.
     pub fn tally(&self) -> Tally {
-        self.tally
+        let mut tally = self.tally;
+        for worker in self.hosts.iter().filter_map(|host| host.worker.as_ref()) {
+            tally.rested += worker.rested;
+            tally.knocked += worker.knocked;
+        }
+        tally
     }
 
     fn buckets(&self) -> impl Iterator<Item = u16> + use<> {

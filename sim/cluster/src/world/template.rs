@@ -129,6 +129,7 @@ impl World {
         self.hosts[host].node = fresh_node(&self.template.config, host as u8, incarnation, clock);
         self.hosts[host].agent = Default::default();
         self.hosts[host].kernel.destroy_orphans();
+        self.hosts[host].kernel.pending.clear();
         self.start_process(host);
         self.plan(0, Event::Work { host, at: self.now });
         self.hosts[host].work_at = self.now;

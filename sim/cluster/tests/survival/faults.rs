@@ -44,11 +44,14 @@ fn total(runs: &[Ran]) -> Tally {
 }
 
 #[test]
-fn a_process_that_is_paused_for_ten_seconds_and_goes_on_does_no_harm() {
-    let pause = |at| vec![(at, Whom::Owner, Fault::Pause(10_000 * MS))];
-    assert!(went_on(&stories(PAIR, &STARTS, pause)) > 10);
-    let pause = |at| vec![(at, Whom::Owner, Fault::Pause(400 * MS))];
-    assert!(went_on(&stories(TRIO, &STARTS, pause)) > 10);
+fn a_process_or_a_machine_that_stands_still_for_ten_seconds_and_goes_on_does_no_harm() {
+    for stands in [Fault::Pause, Fault::Halt] {
+        for (shape, span) in [(PAIR, 10_000), (TRIO, 400), (TRIO, 60)] {
+            let runs = stories(shape, &STARTS, |at| vec![(at, Whom::Owner, stands(span * MS))]);
+            assert!(went_on(&runs) > 10);
+            assert_eq!(total(&runs).resumptions, runs.len() as u64, "it went on when others had its place");
+        }
+    }
 }
 
 #[test]

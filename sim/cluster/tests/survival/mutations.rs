@@ -173,6 +173,22 @@ fn a_backup_that_is_waited_for_for_ever_is_found() {
     }
 }
 
+/// A client ends its connection in the moment in which that waits for its socket.
+#[test]
+fn a_reset_of_a_connection_that_rests_is_found() {
+    let script = Script::new(requests(Wire::Plain, &[(0, 300), (0, 300)], false));
+    let mut complaints = Vec::new();
+    for step in 0..60 {
+        let faults = power(150_000 + step * 2_000);
+        let plan = Plan { faults, clients: 6, thinks_for: 100_000, ..Plan::new(step, PAIR) };
+        run(&script, &plan);
+        let mutated = Plan { mutation: Mutation::ResetsPending, ..plan };
+        complaints.extend(run_quietly(&script, &mutated).err());
+    }
+    println!("{} complaints, the first: {:?}", complaints.len(), complaints.first());
+    assert!(complaints.iter().any(|complaint| complaint.starts_with("the client is reset")));
+}
+
 #[test]
 fn a_client_whose_reset_nobody_hears_is_found() {
     let script = Script::new(broken_off(tunnel(Wire::Tls13, false, &[700, 20], None)));

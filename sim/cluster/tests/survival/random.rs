@@ -71,6 +71,12 @@ fn seed(seed: u64) -> Ran {
         let whom = random.pick(&[Whom::Owner, Whom::Other(0)]);
         plan.faults.push((5_000 + random.below(30_000), whom, Fault::Stuck(span)));
     }
+    if let Some((_, _, fault)) = plan.faults.first_mut()
+        && let Fault::Pause(span) = *fault
+    {
+        let span = if random.chance(60) { 10_000_000 } else { span };
+        *fault = random.pick(&[Fault::Pause(span), Fault::Halt(span)]);
+    }
     run(&script, &plan)
 }
 
@@ -129,6 +135,26 @@ fn ailing(seed: u64) -> Ran {
         plan.faults.push((at, Whom::Node(node), random.pick(&[Fault::Power { lossy }, Fault::Process])));
     }
     run(&script, &plan)
+}
+
+/// Several clients that think between their requests, so that most connections rest when their node dies.
+fn thinking(seed: u64) -> Ran {
+    let (_, mut plan) = drawn(seed);
+    let mut random = Random::new(seed.rotate_left(8));
+    (plan.shape, plan.faults) = (random.pick(&[PAIR, TRIO, MAJORITY, TWO_BACKUPS]), Vec::new());
+    plan.clients = 2 + random.below(6) as usize;
+    plan.thinks_for = 45_000 + random.below(150_000);
+    let kinds: Vec<_> = (0..2 + random.below(3))
+        .map(|_| (random.pick(&[0, 1, 2, 4]), random.below(3_000) as usize))
+        .collect();
+    let wire = random.pick(&scripts::WIRES);
+    let at = 20_000 + random.below(3 * plan.thinks_for);
+    let power = Fault::Power { lossy: random.chance(500) };
+    plan.faults.push((at, Whom::Owner, random.pick(&[power, Fault::Process, Fault::Drain(true)])));
+    if plan.shape == TWO_BACKUPS && random.chance(500) {
+        second_death(&mut random, at, &mut plan.faults);
+    }
+    run(&Script::new(scripts::requests(wire, &kinds, false)), &plan)
 }
 
 /// A node gives its buckets away and may die of it, and at the same time others die, or one joins. A node that has given away
@@ -202,6 +228,12 @@ fn beyond_what_is_promised_connections_break_but_never_lie() {
 }
 
 #[test]
+fn connections_that_rest_go_on_too() {
+    let tally = seeds_of(thinking, 0..600);
+    assert!(tally.rested > 600 && tally.knocked > 20, "{tally:?}");
+}
+
+#[test]
 fn a_node_that_is_drained_may_die_meanwhile_as_any_other() {
     let tally = seeds_of(draining, 0..1_500);
     assert!(tally.deaths_amid_drain > 300 && tally.deaths_of_drained > 100, "{tally:?}");
@@ -221,6 +253,7 @@ fn the_last_node_that_is_well_goes_on_whatever_ails_another() {
 fn seeds(range: std::ops::Range<u64>) {
     let tally = seeds_of(seed, range);
     assert!(tally.deaths > 2_000 && tally.channels_given_up > 8, "{tally:?}");
+    assert!(tally.resumptions > 300, "{tally:?}");
 }
 
 fn seeds_of(run: fn(u64) -> Ran, range: std::ops::Range<u64>) -> Tally {
