@@ -10,6 +10,7 @@
 //! This crate does not decide when to mirror, and it does not send anything.
 
 mod check;
+mod company;
 mod entry;
 mod feed;
 mod frame;
@@ -20,6 +21,7 @@ mod sparse;
 mod wire;
 
 pub use check::{FLIGHT_BYTES_MAX, GENERATION_MAX, NUMBER_MAX, OutOfRange, POSITION_MAX, RUN_BYTES_MAX};
+pub use company::Company;
 pub use entry::{
     Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Hello, Kind, LegTls, Open, Phase,
     RecordKind, RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,

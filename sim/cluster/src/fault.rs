@@ -77,6 +77,8 @@ pub enum Mutation {
     HastyBackup,
     /// What is said to connections that have no socket yet is answered by RST, unless it carries data.
     ResetsPending,
+    /// Who has handed a bucket over keeps nothing of it for the case that its next owner never speaks.
+    ForgetsFrozen,
     /// A backup is waited for however long it answers nothing.
     PatientForever,
     /// That a client broke its connection off is not noticed.

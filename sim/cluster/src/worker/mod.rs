@@ -25,7 +25,7 @@ use evergate_base::Micros;
 use evergate_base::seed::{Seed, scoped};
 use evergate_cluster::{Freeze, MemberSet, NodeId, Role};
 use evergate_connection::{Accepted, Connection, Effects, Io, Node, Scratch, Snapshot};
-use evergate_mirror::{ConnectionId, Holder, LegFacts, Mirrored, Office};
+use evergate_mirror::{Company, ConnectionId, Holder, LegFacts, Mirrored, Office};
 use evergate_tls::Records;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -135,6 +135,8 @@ pub(crate) struct Worker {
     /// Backups that the agent was told are complete, while our role does not say so yet.
     named: BTreeSet<(u16, NodeId)>,
     rounds: Vec<Round>,
+    /// Frames that wait for others.
+    pub(crate) company: Company,
     /// What clients said to connections that have no socket yet.
     knocks: BTreeMap<Flow, Vec<Segment>>,
     /// Connections that are over but for our FIN, which their clients have not acknowledged.
@@ -191,6 +193,7 @@ impl Worker {
             frozen: BTreeSet::new(),
             named: BTreeSet::new(),
             rounds: Vec::new(),
+            company: Company::default(),
             knocks: BTreeMap::new(),
             ending: BTreeMap::new(),
             reports: Vec::new(),
@@ -306,7 +309,10 @@ impl Worker {
         let rests = self.clients.values().any(Client::rests_on_time).then_some(now + 1_000);
         let rounds = self.rounds.iter().map(|round| round.next_at);
         let channels = self.wants_channels().then_some(self.channels_at.max(now));
-        deadlines.filter(|at| *at < u64::MAX).chain(rests).chain(rounds).chain(channels).min()
+        let soon = if self.company.is_urgent() { now } else { now + 1_000 };
+        let frames = self.company.is_waiting().then_some(soon);
+        let deadlines = deadlines.filter(|at| *at < u64::MAX).chain(rests);
+        deadlines.chain(rounds).chain(channels).chain(frames).min()
     }
 
     /// Calls a connection, and performs what it answers.

@@ -11,7 +11,7 @@ use crate::kernel::Kernel;
 use crate::segment::Flow;
 use evergate_base::Micros;
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
-use evergate_mirror::{ConnectionId, Entry, Frame, LegFacts, Mirrored, Office, Phase};
+use evergate_mirror::{ConnectionId, Entry, Frame, Haste, LegFacts, Mirrored, Office, Phase};
 use std::collections::BTreeMap;
 
 /// Between two attempts to make a channel.
@@ -404,6 +404,7 @@ impl Worker {
         if outgoing.announced.insert(bucket, now) != Some(now) {
             result = outgoing.feed.push(&Frame::Office { bucket, office: now }, None);
         }
+        self.company.hurry(frame.haste());
         let result = result.and_then(|()| outgoing.feed.push(frame, notice));
         outgoing.said.insert(bucket, outgoing.feed.frames());
         if let Err(error) = result {
@@ -454,6 +455,7 @@ impl Worker {
             (Role::Owner { term, freeze_for: Some(freeze), .. }, _) => {
                 let wanted = (freeze, office(term));
                 self.freezing.insert(bucket, wanted);
+                self.company.hurry(Haste::Full); // of what was said of it just now nothing may be missing
                 kernel.held.insert(bucket);
                 if frozen && before == Some(wanted) {
                     self.frozen.insert(bucket); // it was reported
@@ -464,7 +466,9 @@ impl Worker {
                 kernel.held.remove(&bucket);
                 self.again.extend(self.keys_of(bucket));
             }
-            (Role::Backup { in_sync: true, .. }, Some((_, office))) if frozen => {
+            (Role::Backup { in_sync: true, .. }, Some((_, office)))
+                if frozen && self.mutation != Mutation::ForgetsFrozen =>
+            {
                 self.keep_frozen(bucket, office)
             }
             _ => {}

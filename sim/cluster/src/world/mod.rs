@@ -63,6 +63,8 @@ pub struct Setup {
     pub weather: Weather,
     /// A law to break.
     pub mutation: Mutation,
+    /// Frames wait for company, as those of a node that has much to do.
+    pub gathers: bool,
     /// Socket buffers of the nodes, in bytes; also the window that peers see.
     pub buffer: usize,
     /// Faults, by time since the start of the run.
@@ -173,6 +175,7 @@ pub struct World {
     snapshot: Arc<Snapshot>,
     listener: u32,
     down_pool: u32,
+    gathers: bool,
     buffer: usize,
     ledger: Ledger,
     /// When the last bytes of a channel, or the last word between agent and worker, arrive.
@@ -213,6 +216,7 @@ impl World {
             snapshot: setup.snapshot,
             listener: setup.listener,
             down_pool: setup.down_pool,
+            gathers: setup.gathers,
             buffer: setup.buffer,
             ledger: Ledger::default(),
             in_order: BTreeMap::new(),

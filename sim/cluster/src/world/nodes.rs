@@ -244,7 +244,15 @@ impl World {
     fn send_frames(&mut self, id: usize, left_at: &mut Time) {
         let now = self.now;
         let processes: Vec<u64> = self.hosts.iter().map(|host| host.process()).collect();
+        let busy = self.gathers && self.random.chance(400);
         let Some(worker) = &mut self.hosts[id].worker else { return };
+        let ready = worker.outgoing.values().filter(|outgoing| outgoing.ready_at <= now);
+        let waiting = ready.map(|outgoing| outgoing.feed.unsent().len()).sum();
+        if self.gathers && !worker.company.may_leave(busy, waiting, Micros(now)) {
+            self.tally.frames_held += 1;
+            return;
+        }
+        worker.company.note_gone();
         let mut frames = Vec::new();
         for (node, outgoing) in &mut worker.outgoing {
             let bytes = outgoing.feed.unsent().to_vec();

@@ -20,6 +20,8 @@ pub struct Tally {
     pub joins_amid_drain: u64,
     /// Mirror channels on which nobody answered.
     pub channels_given_up: u64,
+    /// Turns after which frames waited for others.
+    pub frames_held: u64,
     /// Connections that went on elsewhere while nothing of them was on its way.
     pub rested: u64,
     /// Those of them whose clients spoke first.
@@ -36,6 +38,7 @@ impl AddAssign for Tally {
         self.deaths_amid_move += other.deaths_amid_move;
         self.joins_amid_drain += other.joins_amid_drain;
         self.channels_given_up += other.channels_given_up;
+        self.frames_held += other.frames_held;
         self.rested += other.rested;
         self.knocked += other.knocked;
         self.resumptions += other.resumptions;

@@ -63,6 +63,7 @@ impl Template {
             serve: Box::new(|| unreachable!("there is no traffic")),
             weather: Weather::FAIR,
             mutation: Mutation::None,
+            gathers: false,
             buffer: 1,
             faults: Vec::new(),
             trace: false,

@@ -10,16 +10,17 @@ fn moments(script: &Script, plan: &Plan) -> Vec<Time> {
     run(script, plan).moments
 }
 
-fn everywhere(keep: impl Fn(&str, Wire) -> bool, fault: Fault) {
+fn everywhere(keep: impl Fn(&str, Wire) -> bool, fault: Fault, gathers: bool) {
     let scenarios = fixed().into_iter().filter(|(name, scenario)| keep(name, scenario.wire));
-    in_all(scenarios.map(|(_, scenario)| scenario), fault);
+    in_all(scenarios.map(|(_, scenario)| scenario), fault, gathers);
 }
 
-fn in_all(scenarios: impl Iterator<Item = Scenario>, fault: Fault) {
+/// `gathers`: frames wait for company.
+fn in_all(scenarios: impl Iterator<Item = Scenario>, fault: Fault, gathers: bool) {
     let (mut points, mut resumed, mut worst) = (0, 0, 0);
     for scenario in scenarios {
         let script = Script::new(scenario);
-        let plan = Plan::new(1, PAIR);
+        let plan = Plan { gathers, ..Plan::new(1, PAIR) };
         let undisturbed = run(&script, &plan);
         for at in moments(&script, &plan) {
             let killed = Plan { faults: vec![(at, Whom::Owner, fault)], ..plan.clone() };
@@ -35,32 +36,36 @@ fn in_all(scenarios: impl Iterator<Item = Scenario>, fault: Fault) {
 
 #[test]
 fn a_power_cut_at_every_moment_without_tls() {
-    everywhere(|_, wire| wire == Wire::Plain, Fault::Power { lossy: false });
+    everywhere(|_, wire| wire == Wire::Plain, Fault::Power { lossy: false }, false);
 }
 
 #[test]
 fn a_power_cut_at_every_moment_with_tls() {
-    everywhere(|_, wire| wire != Wire::Plain, Fault::Power { lossy: false });
+    everywhere(|_, wire| wire != Wire::Plain, Fault::Power { lossy: false }, false);
 }
 
 #[test]
 fn a_power_cut_that_takes_what_is_on_its_way_at_every_moment() {
-    everywhere(|_, wire| wire != Wire::Tls12, Fault::Power { lossy: true });
+    everywhere(|_, wire| wire != Wire::Tls12, Fault::Power { lossy: true }, true);
 }
 
 #[test]
 fn a_process_killed_at_every_moment() {
-    everywhere(|_, wire| wire != Wire::Tls12, Fault::Process);
+    everywhere(|_, wire| wire != Wire::Tls12, Fault::Process, false);
 }
 
 #[test]
 fn a_power_cut_at_every_moment_before_tls_servers() {
-    in_all(before_tls_servers().into_iter().map(|(_, scenario)| scenario), Fault::Power { lossy: false });
+    in_all(
+        before_tls_servers().into_iter().map(|(_, scenario)| scenario),
+        Fault::Power { lossy: false },
+        true,
+    );
 }
 
 #[test]
 fn a_process_killed_at_every_moment_before_tls_servers() {
-    in_all(before_tls_servers().into_iter().map(|(_, scenario)| scenario), Fault::Process);
+    in_all(before_tls_servers().into_iter().map(|(_, scenario)| scenario), Fault::Process, false);
 }
 
 /// A drained node gives its connections to the other one; until it counts for nothing any more either may die.

@@ -66,6 +66,8 @@ fn a_lost_route_is_found() {
 fn a_gate_without_leases_is_found() {
     let pause = |at| vec![(at, Whom::Owner, Fault::Pause(200_000))];
     assert_found(Mutation::NoFence, PAIR, pause, "are open");
+    let halt = |at| vec![(at, Whom::Owner, Fault::Halt(200_000))];
+    assert_found(Mutation::NoFence, PAIR, halt, "are open");
 }
 
 #[test]
@@ -171,6 +173,30 @@ fn a_backup_that_is_waited_for_for_ever_is_found() {
         let complaint = run_quietly(&script, &patient).err().unwrap_or_default();
         assert!(complaint.starts_with("not done"), "{complaint}");
     }
+}
+
+/// The next owner dies before it has said a word.
+#[test]
+fn a_bucket_that_nobody_keeps_while_it_moves_is_found() {
+    let script = Script::new(requests(Wire::Tls13, &[(0, 20_000), (4, 3_000)], false));
+    let plan = Plan { buffer: 12_000, ..Plan::new(1, PAIR) };
+    let moments = run(&script, &plan).moments;
+    let mut complaints = Vec::new();
+    for part in 1..4 {
+        let drain = (moments[moments.len() * part / 4], Whom::Owner, Fault::Drain(true));
+        let moves = run(&script, &Plan { faults: vec![drain], ..plan.clone() }).moments;
+        for at in moves.into_iter().filter(|at| (drain.0..drain.0 + 2_000).contains(at)) {
+            for node in [0, 1] {
+                let dies = (at, Whom::Node(node), Fault::Power { lossy: true });
+                let plan = Plan { faults: vec![drain, dies], ..plan.clone() };
+                run(&script, &plan);
+                let mutated = Plan { mutation: Mutation::ForgetsFrozen, ..plan };
+                complaints.extend(run_quietly(&script, &mutated).err());
+            }
+        }
+    }
+    println!("{} complaints, the first: {:?}", complaints.len(), complaints.first());
+    assert!(!complaints.is_empty(), "goes unnoticed");
 }
 
 /// A client ends its connection in the moment in which that waits for its socket.

@@ -65,6 +65,7 @@ fn second_death(random: &mut Random, at: Time, faults: &mut Vec<(Time, Whom, Fau
 fn seed(seed: u64) -> Ran {
     let (script, mut plan) = drawn(seed);
     let mut random = Random::new(seed.rotate_left(24));
+    plan.gathers = random.chance(500);
     if random.chance(30) {
         // Until two seconds have passed backups are waited for: what else happens, happens before.
         let span = random.pick(&[300_000, 2_200_000, 3_500_000]);
@@ -142,6 +143,7 @@ fn thinking(seed: u64) -> Ran {
     let (_, mut plan) = drawn(seed);
     let mut random = Random::new(seed.rotate_left(8));
     (plan.shape, plan.faults) = (random.pick(&[PAIR, TRIO, MAJORITY, TWO_BACKUPS]), Vec::new());
+    plan.gathers = random.chance(500);
     plan.clients = 2 + random.below(6) as usize;
     plan.thinks_for = 45_000 + random.below(150_000);
     let kinds: Vec<_> = (0..2 + random.below(3))
@@ -164,6 +166,7 @@ fn draining(seed: u64) -> Ran {
     let mut random = Random::new(seed.rotate_left(48));
     let shape = random.pick(&[PAIR, TRIO, MAJORITY, TWO_BACKUPS, TWO_BACKUPS, TWO_BACKUPS, ALL_BACK_UP[0]]);
     (plan.shape, plan.faults) = (shape, Vec::new());
+    plan.gathers = random.chance(500);
     let span = random.pick(&[4_000, 15_000, 60_000]);
     let at = 5_000 + random.below(span);
     plan.faults.push((at, Whom::Owner, Fault::Drain(true)));
@@ -253,7 +256,7 @@ fn the_last_node_that_is_well_goes_on_whatever_ails_another() {
 fn seeds(range: std::ops::Range<u64>) {
     let tally = seeds_of(seed, range);
     assert!(tally.deaths > 2_000 && tally.channels_given_up > 8, "{tally:?}");
-    assert!(tally.resumptions > 300, "{tally:?}");
+    assert!(tally.resumptions > 300 && tally.frames_held > 10_000, "{tally:?}");
 }
 
 fn seeds_of(run: fn(u64) -> Ran, range: std::ops::Range<u64>) -> Tally {

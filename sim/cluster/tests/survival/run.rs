@@ -39,6 +39,7 @@ pub(crate) struct Plan {
     pub(crate) weather: Weather,
     pub(crate) mutation: Mutation,
     pub(crate) buffer: usize,
+    pub(crate) gathers: bool,
     pub(crate) clients: usize,
     /// How long clients wait before they go on.
     pub(crate) thinks_for: Time,
@@ -55,6 +56,7 @@ impl Plan {
             weather: Weather::FAIR,
             mutation: Mutation::None,
             buffer: 65_536,
+            gathers: false,
             clients: 1,
             thinks_for: 0,
             faults: Vec::new(),
@@ -142,6 +144,7 @@ fn world(script: &Script, plan: &Plan, served: &Log, trace: bool) -> World {
         weather: plan.weather,
         mutation: plan.mutation,
         buffer: plan.buffer,
+        gathers: plan.gathers,
         faults: plan.faults.clone(),
         trace,
     })

@@ -11,15 +11,9 @@ use crate::worker::{Client, Worker};
 use evergate_base::Micros;
 use evergate_bpf::Leases;
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
-use evergate_mirror::{FRAME_VERSION, Frame, Haste, Office};
+use evergate_mirror::{FRAME_VERSION, Frame, Office};
 use std::collections::BTreeMap;
 
-/// Turns for which frames wait for company.
-const HELD_TURNS_MAX: u32 = 2;
-/// How long frames wait of streams' acknowledgements, and of others that nothing is sent after; and how many bytes of them.
-const STREAM_SPAN: Micros = Micros(300);
-const LONG_SPAN: Micros = Micros::from_ms(2);
-const WAITING_BYTES_MAX: usize = 16_384;
 /// Between two attempts to make a channel.
 const RETRY: Micros = Micros::from_ms(50);
 /// With so many bytes of a channel unsent the copies that are yet to be filled over it wait, for so long at a time: what is
@@ -239,25 +233,12 @@ fn is_of(clients: &Slab<Client>, key: Key, bucket: Bucket) -> bool {
 }
 
 impl Cluster {
-    /// Frames leave. A record and a packet for each would cost more than the frames: those of a busy worker wait for the
-    /// next turn's, which begins at once, and those that nothing waits for a little longer.
+    /// Frames leave, unless they wait for company.
     pub(super) fn flush(&mut self, busy: bool, now: Micros) {
         let waiting: usize = self.outgoing.values().map(|outgoing| outgoing.feed.unsent().len()).sum();
-        if waiting > 0 {
-            if self.held_turns == 0 {
-                self.held_since = now;
-            }
-            let waits = match self.haste {
-                Haste::Full => busy && self.held_turns < HELD_TURNS_MAX,
-                Haste::Some => now.since(self.held_since) < STREAM_SPAN,
-                Haste::None => now.since(self.held_since) < LONG_SPAN,
-            };
-            if waits && (self.haste == Haste::Full || waiting < WAITING_BYTES_MAX) {
-                self.held_turns += 1;
-                return;
-            }
+        if !self.company.may_leave(busy, waiting, now) {
+            return;
         }
-        self.held_turns = 0;
         let mut lost = Vec::new();
         for (peer, outgoing) in &mut self.outgoing {
             if let Err(error) = outgoing.flush() {
@@ -268,7 +249,7 @@ impl Cluster {
             self.lose(peer, &why);
         }
         if self.outgoing.values().all(|outgoing| outgoing.feed.unsent().is_empty()) {
-            self.haste = Haste::None; // else what is left goes with the next turn
+            self.company.note_gone();
         }
     }
 
@@ -361,7 +342,7 @@ impl Cluster {
         let now = office(term);
         let mut result = Ok(());
         let Some(announced) = outgoing.announced.get_mut(usize::from(bucket.0)) else { return };
-        self.haste = self.haste.max(frame.haste());
+        self.company.hurry(frame.haste());
         if announced.replace(now) != Some(now) {
             result = outgoing.push(bucket, &Frame::Office { bucket: bucket.0, office: now }, None);
         }
