@@ -219,18 +219,6 @@ impl Node {
         clock < self.gate_expiry() && listed.iter().all(lease)
     }
 
-    /// Whether entries that `owner` sends in `view` may be stored and acknowledged. Once a view without the owner is
-    /// promised they may not: a commit after the promise would be missing from what was promised.
-    pub fn may_acknowledge(&self, owner: NodeId, view: ViewId) -> bool {
-        let incarnation = self.members.0.get(&owner).copied();
-        let member = incarnation.map(|incarnation| crate::Member { id: owner, incarnation });
-        self.established
-            && view == self.view
-            && member.is_some_and(|member| {
-                self.pending.as_ref().is_none_or(|pending| pending.members.contains(member))
-            })
-    }
-
     /// The shell's log of a bucket, or its mirror as fed in `term`, holds everything up to `index`. To be told before
     /// any other call of a `handle_*` that follows an acknowledgement: a promise states what was acknowledged.
     /// A snapshot counts when it is complete; until then the former mirror is kept.

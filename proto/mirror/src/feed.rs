@@ -4,12 +4,18 @@
 //! unacknowledged is bounded, and a backup at the bound counts as dead rather than holding up every connection.
 
 use crate::{Frame, WireError};
+use evergate_base::Micros;
 use std::collections::VecDeque;
 
 /// Bytes that may wait to be written to one backup.
 pub const FEED_BYTES_MAX: usize = 64 << 20;
 /// Frames that may be unacknowledged by one backup.
 pub const FEED_FRAMES_MAX: u64 = 1 << 20;
+/// A backup answers a frame within this time, from the first one on, or its channel counts as broken. A peer that is gone need
+/// not show: the RST of its kernel may be lost, and nothing of ours be left to be repeated.
+pub const ANSWERS_WITHIN: Micros = Micros::from_ms(2000);
+/// ... and is looked at so often meanwhile: after a long turn answers may lie in the socket.
+const LOOKS_MIN: u32 = 8;
 /// Bytes that were sent already, and room of an empty feed, that are kept: to give them back at once would be a copy for each
 /// write.
 const SPARE_BYTES: usize = 1 << 20;
@@ -46,11 +52,28 @@ pub struct Feed<T> {
     frames: u64,
     acknowledged: u64,
     waiting: VecDeque<(u64, T)>,
+    silence: Silence,
+}
+
+/// Since when nothing more has been answered, as somebody saw who looked from time to time.
+#[derive(Debug, Default)]
+struct Silence {
+    /// Frames that were answered at the last look.
+    answered: u64,
+    since: Option<Micros>,
+    looks: u32,
 }
 
 impl<T> Default for Feed<T> {
     fn default() -> Feed<T> {
-        Feed { bytes: Vec::new(), taken: 0, frames: 0, acknowledged: 0, waiting: VecDeque::new() }
+        Feed {
+            bytes: Vec::new(),
+            taken: 0,
+            frames: 0,
+            acknowledged: 0,
+            waiting: VecDeque::new(),
+            silence: Silence::default(),
+        }
     }
 }
 
@@ -110,6 +133,22 @@ impl<T> Feed<T> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the backup has answered nothing for too long although there is something to answer; to be asked from time to time.
+    pub fn is_mute(&mut self, now: Micros) -> bool {
+        let silence = &mut self.silence;
+        if self.frames == self.acknowledged || self.acknowledged != silence.answered {
+            *silence = Silence { answered: self.acknowledged, ..Silence::default() };
+        }
+        silence.looks = silence.looks.saturating_add(1);
+        let waits = self.frames > self.acknowledged && silence.looks >= LOOKS_MIN;
+        now.since(*silence.since.get_or_insert(now)) >= ANSWERS_WITHIN && waits
+    }
+
+    /// Whether the backup has answered anything.
+    pub fn has_answered(&self) -> bool {
+        self.acknowledged > 0
     }
 
     /// Everything that was never acknowledged: the backup is gone, and is not waited for any more.
@@ -180,6 +219,26 @@ mod tests {
         feed.advance(usize::MAX);
         assert!(sent == pushed, "not what was pushed");
         assert!(feed.bytes.is_empty() && feed.bytes.capacity() <= SPARE_BYTES);
+    }
+
+    #[test]
+    fn a_backup_that_answers_nothing_more_is_mute_after_a_while_and_several_looks() {
+        let mut feed: Feed<()> = Feed::default();
+        let mut now = Micros::from_ms(1);
+        let mut look = |feed: &mut Feed<()>, ms| {
+            now = now + Micros::from_ms(ms);
+            feed.is_mute(now)
+        };
+        assert!((0..20).all(|_| !look(&mut feed, 500)), "there is nothing to answer");
+        feed.push(&end(1), None).unwrap();
+        assert!((0..39).all(|_| !look(&mut feed, 50)), "not yet");
+        assert!(look(&mut feed, 50) && !feed.has_answered());
+        feed.push(&end(2), None).unwrap();
+        feed.handle_answer(1, |()| ()).unwrap();
+        assert!(!look(&mut feed, 50) && feed.has_answered(), "it has answered one of them just now");
+        let after_a_long_turn = look(&mut feed, 60_000);
+        assert!(!after_a_long_turn, "the answer may lie in the socket");
+        assert!((0..5).all(|_| !look(&mut feed, 1)) && look(&mut feed, 1));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! This crate does not decide when to mirror, and it does not send anything.
 
 mod check;
+mod company;
 mod entry;
 mod feed;
 mod frame;
@@ -20,11 +21,12 @@ mod sparse;
 mod wire;
 
 pub use check::{FLIGHT_BYTES_MAX, GENERATION_MAX, NUMBER_MAX, OutOfRange, POSITION_MAX, RUN_BYTES_MAX};
+pub use company::Company;
 pub use entry::{
     Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Flight, Hello, Kind, LegTls, Open, Phase,
     RecordKind, RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,
 };
-pub use feed::{FEED_BYTES_MAX, FEED_FRAMES_MAX, Feed, FeedError};
+pub use feed::{ANSWERS_WITHIN, FEED_BYTES_MAX, FEED_FRAMES_MAX, Feed, FeedError};
 pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, Haste, LegFacts, Office, SessionNews};
 pub use holder::{Announced, Held, Holder, HolderError};
 pub use log::{Log, OUTSTANDING_MAX};

@@ -202,6 +202,12 @@ impl Mirrored {
         self.leg_boundaries.retain(|leg, _| *leg >= oldest);
     }
 
+    /// Whether nothing of it is on its way to anybody: it waits for its client's next request.
+    pub fn rests(&self) -> bool {
+        let between = self.routes.is_empty() && self.hello.is_none() && self.closed.is_none();
+        between && self.boundaries.is_empty() && self.generated.is_empty()
+    }
+
     /// Panics when a law is broken; for tests and the simulator.
     pub fn check_invariants(&self) {
         assert!(

@@ -38,6 +38,8 @@ pub(crate) struct Outgoing {
     pub(crate) follows: BTreeSet<u16>,
     /// Those of them for which the backup has heard all that was said when this began: it is waited for.
     pub(crate) awaited: BTreeSet<u16>,
+    /// By bucket: how many frames had been said with the newest of it.
+    pub(crate) said: BTreeMap<u16, u64>,
 }
 
 impl Outgoing {
@@ -62,7 +64,14 @@ impl Outgoing {
             announced: BTreeMap::new(),
             follows: BTreeSet::new(),
             awaited: BTreeSet::new(),
+            said: BTreeMap::new(),
         }
+    }
+
+    /// Whether the backup has taken in all that was said of the bucket.
+    pub(crate) fn is_heard(&self, bucket: u16) -> bool {
+        let said = self.said.get(&bucket).copied().unwrap_or(0);
+        self.feed.frames() - self.feed.lag() >= said
     }
 }
 

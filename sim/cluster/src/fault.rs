@@ -9,6 +9,8 @@ pub enum Whom {
     Owner,
     /// The one that takes its connections over at that moment; nobody when none does.
     Taking,
+    /// The one that gives its buckets away; nobody when none does.
+    Drained,
     /// One of the others, counted from the owner on.
     Other(u8),
     /// This one, whatever it is at that moment.
@@ -27,6 +29,8 @@ pub enum Fault {
     Process,
     /// The process does nothing for so long, then goes on.
     Pause(Time),
+    /// The machine stands still for so long, its kernel too; its clock has gone on when it does.
+    Halt(Time),
     /// No packet between the node and clients passes for so long.
     CutOutside(Time),
     /// No packet between the node and servers or other nodes passes for so long.
@@ -37,6 +41,8 @@ pub enum Fault {
     Unwitnessed(Time),
     /// The node's mirror channels to others break, and what is on its way in them is lost.
     Channels,
+    /// What goes over the node's mirror channels arrives after so long at the earliest; all else passes.
+    Stuck(Time),
     /// A new process starts on this node, or wherever none runs when the node is named by what it is.
     Restart,
     /// The node gives all its buckets away, or takes some again.
@@ -69,6 +75,12 @@ pub enum Mutation {
     GapsFollow,
     /// A backup that was told everything counts as one in sync, whatever was let go without it meanwhile.
     HastyBackup,
+    /// What is said to connections that have no socket yet is answered by RST, unless it carries data.
+    ResetsPending,
+    /// Who has handed a bucket over keeps nothing of it for the case that its next owner never speaks.
+    ForgetsFrozen,
+    /// A backup is waited for however long it answers nothing.
+    PatientForever,
     /// That a client broke its connection off is not noticed.
     DeafToResets,
 }

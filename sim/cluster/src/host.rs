@@ -39,6 +39,10 @@ pub(crate) struct Host {
     pub(crate) worker: Option<Worker>,
     pub(crate) up: bool,
     pub(crate) paused: bool,
+    /// The kernel stands still too.
+    pub(crate) halted: bool,
+    /// The node is to give all its buckets away.
+    pub(crate) draining: bool,
     pub(crate) cuts: Cuts,
     /// Moments at which its power went, and whether what was on its way to other nodes went too.
     pub(crate) blackouts: Vec<(Time, bool)>,
@@ -60,6 +64,8 @@ impl Host {
             worker: None,
             up: true,
             paused: false,
+            halted: false,
+            draining: false,
             cuts: Cuts::default(),
             blackouts: Vec::new(),
             ends: BTreeMap::new(),

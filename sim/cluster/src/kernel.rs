@@ -18,6 +18,11 @@ pub(crate) struct Kernel {
     orphans: BTreeSet<Flow>,
     pub(crate) held: BTreeSet<u16>,
     pub(crate) heard: BTreeMap<Flow, Heard>,
+    /// Buckets of which connections are yet to get sockets: what is said to those is handed over, not answered.
+    pub(crate) pending: BTreeSet<u16>,
+    pub(crate) knocks: Vec<Segment>,
+    /// The mutation that answers it.
+    pub(crate) resets_pending: bool,
     /// Said, and not yet looked at by the gate.
     said: Vec<Segment>,
     /// Socket buffers in bytes.
@@ -63,6 +68,11 @@ impl Kernel {
             return Arrival::News(flow);
         }
         let accepts = runs && flow.ours.port() == PORT;
+        let pending = accepts && self.pending.contains(&bucket) && !self.slots.contains_key(&flow);
+        if pending && segment.ack.is_some() && !segment.data.is_empty() && !segment.syn && !segment.rst {
+            self.knocks.push(segment);
+            return Arrival::Nothing;
+        }
         if segment.syn && segment.ack.is_none() {
             if accepts {
                 let edge = FIRST + self.buffer as u64;
@@ -81,7 +91,8 @@ impl Kernel {
         }
         // Whoever acknowledges nothing but our SYN may be ahead of its own first ACK, which is still on its way.
         let early = accepts && segment.ack == Some(FIRST);
-        if let (Some(ack), false) = (segment.ack, segment.rst || first || early || !runs) {
+        let stays = pending && !self.resets_pending;
+        if let (Some(ack), false) = (segment.ack, segment.rst || first || early || stays || !runs) {
             self.said.push(Segment { rst: true, ..Segment::bare(flow, ack, Some(segment.end()), 0) });
         }
         Arrival::Nothing

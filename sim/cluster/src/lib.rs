@@ -40,4 +40,4 @@ pub use peer::{Application, Said, Seen};
 pub use random::Random;
 pub use segment::{Flow, Segment};
 pub use tcp::{SEGMENT, Tcp};
-pub use world::{Serve, Setup, Template, World};
+pub use world::{Serve, Setup, Tally, Template, World};

@@ -80,6 +80,9 @@ pub(crate) struct Cuts {
     pub(crate) inside: Time,
     /// What it says to other nodes.
     pub(crate) mute: Time,
+    /// What goes over its mirror channels, and for how long it has been by then.
+    pub(crate) channels: Time,
+    pub(crate) channels_for: Time,
     /// What the witness answers, beside what is cut outside.
     pub(crate) witness: Time,
 }

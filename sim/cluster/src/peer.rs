@@ -1,5 +1,6 @@
 //! Clients and servers: an application on a model TCP endpoint.
 
+use crate::agenda::Time;
 use crate::segment::Flow;
 use crate::tcp::Tcp;
 
@@ -12,6 +13,8 @@ pub struct Said {
     pub end: bool,
     /// It breaks the connection off.
     pub reset: bool,
+    /// It wants to be called again after so long.
+    pub pause: Option<Time>,
 }
 
 /// What an application sees of its connection.
@@ -23,9 +26,11 @@ pub struct Seen<'a> {
     pub ended: bool,
     /// The other side broke the connection.
     pub reset: bool,
+    /// The time has passed that it wanted to.
+    pub woken: bool,
 }
 
-/// A client's or a server's side of one connection: a function of bytes, never of time.
+/// A client's or a server's side of one connection: a function of bytes and pauses, never of the time.
 pub trait Application {
     /// Reacts to what has come; called once at the start with nothing.
     fn react(&mut self, seen: Seen<'_>) -> Said;
@@ -55,12 +60,13 @@ pub(crate) struct Peer {
     pub(crate) said: u64,
     pub(crate) end_said: bool,
     told_end: bool,
+    wakes_at: Option<Time>,
     pub(crate) timer_at: u64,
 }
 
 impl Peer {
-    pub(crate) fn new(flow: Flow, tcp: Tcp, mut app: Box<dyn Application>) -> Peer {
-        let first = app.react(Seen { bytes: &[], ended: false, reset: false });
+    pub(crate) fn new(flow: Flow, tcp: Tcp, mut app: Box<dyn Application>, now: Time) -> Peer {
+        let first = app.react(Seen { bytes: &[], ended: false, reset: false, woken: false });
         let mut peer = Peer {
             flow,
             tcp,
@@ -70,22 +76,24 @@ impl Peer {
             said: 0,
             end_said: false,
             told_end: false,
+            wakes_at: None,
             timer_at: u64::MAX,
         };
-        peer.take(first);
+        peer.take(first, now);
         peer
     }
 
     /// Lets the application see what has come, and the endpoint what it says. True when the connection breaks.
-    pub(crate) fn turn(&mut self) -> bool {
+    pub(crate) fn turn(&mut self, now: Time) -> bool {
         let bytes = self.tcp.read(usize::MAX);
         let (ended, reset) = (self.tcp.is_ended(), self.tcp.is_reset());
         let mut broken = false;
-        if !bytes.is_empty() || ((ended || reset) && !self.told_end) {
+        let woken = self.wakes_at.take_if(|at| *at <= now).is_some();
+        if !bytes.is_empty() || woken || ((ended || reset) && !self.told_end) {
             self.told_end |= ended || reset;
-            let said = self.app.react(Seen { bytes: &bytes, ended, reset });
+            let said = self.app.react(Seen { bytes: &bytes, ended, reset, woken });
             broken = said.reset;
-            self.take(said);
+            self.take(said, now);
         }
         let written = self.tcp.write(&self.waiting);
         self.waiting.drain(..written);
@@ -95,7 +103,13 @@ impl Peer {
         broken
     }
 
-    fn take(&mut self, said: Said) {
+    /// When it has something to do without a segment.
+    pub(crate) fn next_at(&self) -> Option<Time> {
+        [self.tcp.next_at(), self.wakes_at].into_iter().flatten().min()
+    }
+
+    fn take(&mut self, said: Said, now: Time) {
+        self.wakes_at = said.pause.map(|span| now + span).or(self.wakes_at);
         self.said += said.bytes.len() as u64;
         self.waiting.extend_from_slice(&said.bytes);
         self.end_waits |= said.end;

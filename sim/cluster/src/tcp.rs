@@ -214,6 +214,14 @@ impl Tcp {
         segment
     }
 
+    /// Takes what the peer said before there was a socket, as if it came now.
+    pub(crate) fn receive(&mut self, data: &[u8]) {
+        let room = (self.edge - self.rcv) as usize;
+        let data = &data[..data.len().min(room)];
+        self.input.extend(data);
+        self.rcv += data.len() as u64;
+    }
+
     // ---- the network ----
 
     /// Takes a segment in.

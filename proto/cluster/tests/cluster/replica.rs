@@ -89,8 +89,9 @@ impl Replica {
     pub(crate) fn handle_feed(&mut self, node: &mut Node, from: NodeId, feed: Feed) -> Option<Feed> {
         match feed {
             Feed::Log { bucket, term, generation, log } => {
-                let owns = matches!(node.role(Bucket(bucket)), Role::Owner { .. });
-                if owns || !node.may_acknowledge(from, term.view) {
+                // Whatever this node has promised meanwhile: before it promises a view without the owner, the lease that it
+                // gave has run out, so that nothing leaves any more because of this answer; and who goes on goes on from it.
+                if matches!(node.role(Bucket(bucket)), Role::Owner { .. }) {
                     return None;
                 }
                 let known = match node.role(Bucket(bucket)) {

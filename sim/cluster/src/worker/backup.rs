@@ -31,8 +31,11 @@ impl Worker {
         };
         incoming.input.drain(..at);
         if knew.is_none() && incoming.announced.speaker().is_some() {
-            // What an earlier channel still brings is older than what this one begins with.
-            self.incoming.retain(|(node, number), _| *node != from || *number >= channel);
+            // What another channel still brings is older than what this one begins with.
+            let others = self.incoming.extract_if(.., |(node, number), other| {
+                *node == from && *number != channel && other.announced.speaker().is_some()
+            });
+            self.closed.extend(others.map(|(of, _)| of));
         }
         if result.is_err() {
             // What a deposed owner still says is refused; its channel ends.
@@ -65,6 +68,8 @@ impl Worker {
         for round in std::mem::take(&mut self.rounds) {
             round.drop_all(kernel);
         }
+        self.knocks.clear();
+        kernel.pending.clear();
         kernel.held.clear();
     }
 

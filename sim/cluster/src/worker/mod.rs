@@ -20,12 +20,12 @@ use crate::channel::{Incoming, Outgoing};
 use crate::fault::Mutation;
 use crate::kernel::Kernel;
 use crate::leg::Leg;
-use crate::segment::Flow;
+use crate::segment::{Flow, Segment};
 use evergate_base::Micros;
 use evergate_base::seed::{Seed, scoped};
 use evergate_cluster::{Freeze, MemberSet, NodeId, Role};
 use evergate_connection::{Accepted, Connection, Effects, Io, Node, Scratch, Snapshot};
-use evergate_mirror::{ConnectionId, Holder, LegFacts, Mirrored, Office};
+use evergate_mirror::{Company, ConnectionId, Holder, LegFacts, Mirrored, Office};
 use evergate_tls::Records;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -118,6 +118,10 @@ pub(crate) struct Worker {
     roles: Vec<Role>,
     pub(crate) outgoing: BTreeMap<NodeId, Outgoing>,
     broken: BTreeMap<NodeId, Time>,
+    /// When a channel to the node broke last.
+    broken_at: BTreeMap<NodeId, Time>,
+    /// Channels that this process has closed, of which the other end is to hear.
+    pub(crate) given_up: Vec<(NodeId, u64)>,
     channels_at: Time,
     pub(crate) incoming: BTreeMap<(NodeId, u64), Incoming>,
     /// Channels of others that were closed here: what still comes on them is answered by a reset.
@@ -131,6 +135,10 @@ pub(crate) struct Worker {
     /// Backups that the agent was told are complete, while our role does not say so yet.
     named: BTreeSet<(u16, NodeId)>,
     rounds: Vec<Round>,
+    /// Frames that wait for others.
+    pub(crate) company: Company,
+    /// What clients said to connections that have no socket yet.
+    knocks: BTreeMap<Flow, Vec<Segment>>,
     /// Connections that are over but for our FIN, which their clients have not acknowledged.
     ending: BTreeMap<Flow, Ending>,
     pub(crate) reports: Vec<Report>,
@@ -140,6 +148,9 @@ pub(crate) struct Worker {
     channels: u64,
     dialled: u32,
     pub(crate) resumed: u64,
+    /// Those of them that had nothing on its way, and those of these whose clients had spoken.
+    pub(crate) rested: u64,
+    pub(crate) knocked: u64,
 }
 
 /// What is needed to start a process.
@@ -169,6 +180,8 @@ impl Worker {
             roles: Vec::new(),
             outgoing: BTreeMap::new(),
             broken: BTreeMap::new(),
+            broken_at: BTreeMap::new(),
+            given_up: Vec::new(),
             channels_at: 0,
             incoming: BTreeMap::new(),
             closed: BTreeSet::new(),
@@ -180,6 +193,8 @@ impl Worker {
             frozen: BTreeSet::new(),
             named: BTreeSet::new(),
             rounds: Vec::new(),
+            company: Company::default(),
+            knocks: BTreeMap::new(),
             ending: BTreeMap::new(),
             reports: Vec::new(),
             failures: Vec::new(),
@@ -187,6 +202,8 @@ impl Worker {
             channels: 0,
             dialled: 0,
             resumed: 0,
+            rested: 0,
+            knocked: 0,
         }
     }
 
@@ -292,7 +309,10 @@ impl Worker {
         let rests = self.clients.values().any(Client::rests_on_time).then_some(now + 1_000);
         let rounds = self.rounds.iter().map(|round| round.next_at);
         let channels = self.wants_channels().then_some(self.channels_at.max(now));
-        deadlines.filter(|at| *at < u64::MAX).chain(rests).chain(rounds).chain(channels).min()
+        let soon = if self.company.is_urgent() { now } else { now + 1_000 };
+        let frames = self.company.is_waiting().then_some(soon);
+        let deadlines = deadlines.filter(|at| *at < u64::MAX).chain(rests);
+        deadlines.chain(rounds).chain(channels).chain(frames).min()
     }
 
     /// Calls a connection, and performs what it answers.

@@ -9,12 +9,15 @@ use crate::channel::{Notice, Outgoing};
 use crate::fault::Mutation;
 use crate::kernel::Kernel;
 use crate::segment::Flow;
+use evergate_base::Micros;
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
-use evergate_mirror::{ConnectionId, Entry, Frame, LegFacts, Mirrored, Office, Phase};
+use evergate_mirror::{ConnectionId, Entry, Frame, Haste, LegFacts, Mirrored, Office, Phase};
 use std::collections::BTreeMap;
 
 /// Between two attempts to make a channel.
 const RETRY: Time = 50_000;
+/// A channel that breaks twice within this time is not tried a third time before the cluster has decided what follows.
+const BREAKS_AGAIN: Time = 10_000_000;
 
 impl Client {
     /// Every node of `required` holds the entries up to here.
@@ -274,7 +277,8 @@ impl Worker {
     /// Copies of which something was not said: the bucket, the node, whether it is only being filled, and the office.
     fn gaps(&self) -> Vec<(u16, NodeId, bool, Office)> {
         let mut gaps = Vec::new();
-        for (bucket, role) in (0..).zip(&self.roles) {
+        // But for buckets that may have moved already.
+        for (bucket, role) in (0..).zip(&self.roles).filter(|(bucket, _)| !self.frozen.contains(bucket)) {
             let Role::Owner { term, required, syncing, .. } = role else { continue };
             let follows =
                 |node: &NodeId| self.outgoing.get(node).is_some_and(|out| out.follows.contains(&bucket));
@@ -285,8 +289,9 @@ impl Worker {
         gaps
     }
 
+    /// Whether there is a gap, or a backup that may never answer.
     pub(super) fn wants_channels(&self) -> bool {
-        !self.gaps().is_empty()
+        !self.gaps().is_empty() || self.outgoing.values().any(|outgoing| outgoing.feed.lag() > 0)
     }
 
     /// What a copy that is being filled has missed is said again. One that had to hold everything must be dropped, and
@@ -296,6 +301,7 @@ impl Worker {
             return;
         }
         self.channels_at = now + RETRY;
+        self.lose_mute(now);
         for (bucket, node, syncing, office) in self.gaps() {
             if self.mutation == Mutation::GapsFollow {
                 self.reach(now, node);
@@ -326,11 +332,12 @@ impl Worker {
         for ending in self.ending.values().filter(|ending| ending.bucket == bucket) {
             frames.push((whole(ending.key, bucket, &ending.fold, &ending.legs), None));
         }
-        frames.extend(self.taken_frames(bucket));
         for (frame, notice) in frames {
             self.say_to(node, bucket, &frame, notice);
         }
-        self.say_complete(bucket, node);
+        if !self.is_taking(bucket) {
+            self.say_complete(bucket, node); // else when the last of them goes on
+        }
     }
 
     /// All of the bucket has been said to this backup.
@@ -375,12 +382,20 @@ impl Worker {
     /// Says something to everybody who mirrors the bucket.
     pub(super) fn say(&mut self, bucket: u16, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
+        if self.frozen.contains(&bucket) {
+            // The next owner may have it already. Should the move be called off, there is a gap.
+            for outgoing in self.outgoing.values_mut() {
+                outgoing.follows.remove(&bucket);
+                outgoing.awaited.remove(&bucket);
+            }
+            return;
+        }
         for node in required.union(syncing).iter() {
             self.say_to(node, bucket, frame, notice);
         }
     }
 
-    fn say_to(&mut self, node: NodeId, bucket: u16, frame: &Frame, notice: Option<Notice>) {
+    pub(super) fn say_to(&mut self, node: NodeId, bucket: u16, frame: &Frame, notice: Option<Notice>) {
         let Role::Owner { term, .. } = self.role(bucket) else { return };
         let outgoing = self.outgoing.get_mut(&node).filter(|outgoing| outgoing.follows.contains(&bucket));
         let Some(outgoing) = outgoing else { return };
@@ -389,24 +404,44 @@ impl Worker {
         if outgoing.announced.insert(bucket, now) != Some(now) {
             result = outgoing.feed.push(&Frame::Office { bucket, office: now }, None);
         }
-        if let Err(error) = result.and_then(|()| outgoing.feed.push(frame, notice)) {
+        self.company.hurry(frame.haste());
+        let result = result.and_then(|()| outgoing.feed.push(frame, notice));
+        outgoing.said.insert(bucket, outgoing.feed.frames());
+        if let Err(error) = result {
             self.failures.push(format!("channel to {node}: {error}"));
         }
     }
 
-    /// The channel to a backup has broken: copies that are waited for are given up, and the cluster decides what follows.
-    pub(crate) fn lose_outgoing(&mut self, node: NodeId, channel: u64) {
-        if self.outgoing.get(&node).is_some_and(|outgoing| outgoing.number == channel) {
-            self.outgoing.remove(&node);
-            if self.mutation == Mutation::GapsFollow {
-                return;
-            }
-            for (bucket, _, syncing, office) in self.gaps().into_iter().filter(|gap| gap.1 == node) {
-                if syncing && !self.named.contains(&(bucket, node)) {
-                    self.acknowledged.extend(self.keys_of(bucket)); // it is not waited for any more
-                } else {
-                    self.reports.push(Report::Incomplete { bucket: Bucket(bucket), node, office });
-                }
+    /// Gives up channels on which nobody answers.
+    fn lose_mute(&mut self, now: Time) {
+        let channels = self.outgoing.iter_mut().filter(|_| self.mutation != Mutation::PatientForever);
+        let mute = channels.filter_map(|(node, outgoing)| {
+            outgoing.feed.is_mute(Micros(now)).then_some((*node, outgoing.number))
+        });
+        let mute: Vec<(NodeId, u64)> = mute.collect();
+        for (node, channel) in mute {
+            self.given_up.push((node, channel));
+            self.lose_outgoing(now, node, channel);
+        }
+    }
+
+    /// The channel to a backup has broken: copies that are waited for are given up, and the cluster decides what follows; those
+    /// that are only being filled are filled anew, unless the backup has never answered, or its channel breaks again.
+    pub(crate) fn lose_outgoing(&mut self, now: Time, node: NodeId, channel: u64) {
+        if self.outgoing.get(&node).is_none_or(|outgoing| outgoing.number != channel) {
+            return;
+        }
+        let Some(outgoing) = self.outgoing.remove(&node) else { return };
+        let again = self.broken_at.insert(node, now).is_some_and(|at| now < at + BREAKS_AGAIN);
+        let hopeless = again || !outgoing.feed.has_answered();
+        if self.mutation == Mutation::GapsFollow {
+            return;
+        }
+        for (bucket, _, syncing, office) in self.gaps().into_iter().filter(|gap| gap.1 == node) {
+            if syncing && !hopeless && !self.named.contains(&(bucket, node)) {
+                self.acknowledged.extend(self.keys_of(bucket)); // it is not waited for any more
+            } else {
+                self.reports.push(Report::Incomplete { bucket: Bucket(bucket), node, office });
             }
         }
     }
@@ -420,6 +455,7 @@ impl Worker {
             (Role::Owner { term, freeze_for: Some(freeze), .. }, _) => {
                 let wanted = (freeze, office(term));
                 self.freezing.insert(bucket, wanted);
+                self.company.hurry(Haste::Full); // of what was said of it just now nothing may be missing
                 kernel.held.insert(bucket);
                 if frozen && before == Some(wanted) {
                     self.frozen.insert(bucket); // it was reported
@@ -430,7 +466,9 @@ impl Worker {
                 kernel.held.remove(&bucket);
                 self.again.extend(self.keys_of(bucket));
             }
-            (Role::Backup { in_sync: true, .. }, Some((_, office))) if frozen => {
+            (Role::Backup { in_sync: true, .. }, Some((_, office)))
+                if frozen && self.mutation != Mutation::ForgetsFrozen =>
+            {
                 self.keep_frozen(bucket, office)
             }
             _ => {}
@@ -450,6 +488,13 @@ impl Worker {
         }
     }
 
+    /// Whether everything that was said of a bucket has arrived: what comes after the next owner's first word is not believed.
+    fn is_heard(&self, bucket: u16) -> bool {
+        let mut channels = self.outgoing.values().filter(|outgoing| outgoing.follows.contains(&bucket));
+        let follows = |node| self.outgoing.get(&node).is_some_and(|out| out.follows.contains(&bucket));
+        self.required(bucket).iter().all(follows) && channels.all(|outgoing| outgoing.is_heard(bucket))
+    }
+
     pub(super) fn is_frozen(&self, key: ConnectionId) -> bool {
         self.clients.get(&key).is_some_and(|client| self.freezing.contains_key(&client.bucket))
     }
@@ -458,9 +503,10 @@ impl Worker {
     pub(super) fn report_frozen(&mut self) {
         for (bucket, (freeze, office)) in self.freezing.clone() {
             let to = MemberSet::of(freeze.to);
-            let taking = self.is_taking(bucket);
+            // Of connections that ended, and of copies that are whole, no entry speaks.
+            let busy = self.is_taking(bucket) || !self.is_heard(bucket);
             let all = self.clients.values().filter(|client| client.bucket == bucket);
-            let quiet = !taking && all.into_iter().all(|client| client.held_by(to) == client.queued);
+            let quiet = !busy && all.into_iter().all(|client| client.held_by(to) == client.queued);
             if quiet && self.frozen.insert(bucket) {
                 self.reports.push(Report::Frozen { bucket: Bucket(bucket), office, freeze });
             }

@@ -1,9 +1,9 @@
 //! Take-over: connections whose owner is gone, or has frozen them for us, go on here.
 //!
-//! The steps of the daemon's `worker/cluster/resume.rs`, spread over virtual time: the buckets are on hold; slots come
-//! before sockets; every peer is asked what it has; the other backups get the whole state. Only when those that commits
-//! wait for have it is the hold released: sockets are restored, each leg's first ACK moves its peer on, and the state
-//! machines go on.
+//! The steps of the daemon's `worker/cluster/{resume,told,awake,knocks}.rs`, spread over virtual time: the buckets are on hold;
+//! slots come before sockets; every peer is asked what it has; the other backups get the whole state. Only when those that
+//! commits wait for have it is the hold released: sockets are restored, each leg's first ACK moves its peer on, and the state
+//! machines go on. Connections that rest follow one by one; whose client speaks meanwhile goes first.
 
 use super::owner::whole;
 use super::{Client, Upstream, Worker};
@@ -25,6 +25,12 @@ const PROBES: u32 = 20;
 const PROBE_EVERY: Time = 2_000;
 /// A restored socket's buffer in those of others: its window must not end before the one that its peer knows.
 const BUFFERS: usize = 4;
+/// Between two connections that rest.
+const RESTING_EVERY: Time = 2_000;
+/// Window of a peer that has not said how much room it has, in bytes.
+const PEER_WINDOW: u64 = 65_535;
+/// Segments of one client that are kept for its socket.
+const SEGMENTS_MAX: usize = 8;
 /// How far below the mirrored position a probe acknowledges: what it says must be nothing new.
 const PROBE_BELOW: u64 = 256 << 10;
 
@@ -52,11 +58,15 @@ struct Take {
     told: MemberSet,
 }
 
-/// Buckets that came to this node together.
+/// A bucket that came to this node.
 #[derive(Debug)]
 pub(super) struct Round {
-    buckets: Vec<u16>,
-    takes: Vec<Take>,
+    bucket: u16,
+    /// Connections with something on its way to somebody, until they go on, and those that rest.
+    busy: Vec<Take>,
+    resting: Vec<Take>,
+    /// The former go on.
+    awake: bool,
     asked: u32,
     asked_at: Time,
     pub(super) next_at: Time,
@@ -96,6 +106,25 @@ impl TakenLeg {
             self.heard = true;
         }
         self.heard
+    }
+
+    /// Where the peer goes on from is known, and its room: it is one that rests.
+    fn rise(&self, kernel: &mut Kernel, said: &[Segment]) {
+        self.gate(kernel);
+        let follows = |segment: &&Segment| segment.ack == Some(self.send()) && segment.seq >= self.receive();
+        let edge = said.iter().rfind(follows).map_or(self.send() + PEER_WINDOW, |segment| segment.edge);
+        let mut socket = Tcp::restored(self.flow, BUFFERS * kernel.buffer, self.send(), self.receive(), edge);
+        let mut said: Vec<_> = said.iter().filter(|segment| segment.ack == Some(self.send())).collect();
+        said.sort_by_key(|segment| segment.seq);
+        let mut next = self.receive();
+        for Segment { seq, data, .. } in said {
+            let Some(fresh) = next.checked_sub(*seq).and_then(|known| data.get(known as usize..)) else {
+                continue;
+            };
+            socket.receive(fresh);
+            next += fresh.len() as u64;
+        }
+        kernel.restore(self.flow, socket);
     }
 
     /// The gate first, then the socket, then the ACK that moves the peer on.
@@ -141,83 +170,159 @@ impl Take {
 
 impl Round {
     pub(super) fn drop_all(mut self, kernel: &mut Kernel) {
-        self.takes.iter_mut().for_each(|take| take.silence(kernel));
+        self.busy.iter_mut().for_each(|take| take.silence(kernel));
+    }
+
+    fn takes(&mut self) -> impl Iterator<Item = &mut Take> {
+        self.busy.iter_mut().chain(&mut self.resting)
     }
 }
 
 impl Worker {
     /// The buckets are ours and on hold: gate, ask, and tell.
     pub(super) fn take_over(&mut self, now: Time, kernel: &mut Kernel, buckets: Vec<(Bucket, Office)>) {
-        let mut takes = Vec::new();
-        for (bucket, office) in &buckets {
-            let taken = self.holder.take_over(bucket.0, *office);
-            takes.extend(taken.into_iter().filter_map(|(id, held)| Take::of(id, *held)));
-        }
-        for take in &mut takes {
-            for leg in take.legs() {
+        for (bucket, office) in buckets {
+            let bucket = bucket.0;
+            // What comes before is dropped, and said again only after the client's timer.
+            kernel.pending.insert(bucket);
+            let taken = self.holder.take_over(bucket, office);
+            let takes = taken.into_iter().filter_map(|(id, held)| Take::of(id, *held));
+            let (resting, mut busy): (Vec<_>, Vec<_>) = takes.partition(|take| take.held.state.rests());
+            for leg in busy.iter_mut().flat_map(Take::legs) {
                 leg.gate(kernel);
                 kernel.heard.remove(&leg.flow);
             }
             if self.mutation != Mutation::EagerTakeOver {
-                self.tell(take);
+                busy.iter().for_each(|take| self.tell(take));
             }
+            resting.iter().for_each(|take| self.tell(take));
+            self.rounds.push(Round {
+                bucket,
+                busy,
+                resting,
+                awake: false,
+                asked: 0,
+                asked_at: 0,
+                next_at: now,
+            });
         }
-        let buckets: Vec<u16> = buckets.into_iter().map(|(bucket, _)| bucket.0).collect();
-        for bucket in &buckets {
-            let Role::Owner { required, syncing, .. } = self.role(*bucket) else { continue };
-            required.union(syncing).iter().for_each(|node| self.say_complete(*bucket, node));
-        }
-        self.rounds.push(Round { buckets, takes, asked: 0, asked_at: 0, next_at: now });
         self.go_on(now, kernel);
     }
 
-    /// The backups hear everything about a connection, before any further entry of it.
+    /// Those whose copies count hear everything about a connection, before any further entry of it.
     fn tell(&mut self, take: &Take) {
         let (frame, notice) = take.frame();
-        self.say(take.bucket, &frame, notice);
+        for node in self.required(take.bucket).iter() {
+            self.say_to(node, take.bucket, &frame, notice);
+        }
     }
 
     /// Takes the rounds that are under way as far as they go now.
     pub(super) fn go_on(&mut self, now: Time, kernel: &mut Kernel) {
+        for knock in std::mem::take(&mut kernel.knocks) {
+            let rests = |take: &Take| take.client.flow == knock.flow;
+            if self.rounds.iter().any(|round| round.resting.iter().any(rests)) {
+                let said = self.knocks.entry(knock.flow).or_default();
+                if said.len() < SEGMENTS_MAX {
+                    said.push(knock);
+                }
+            }
+        }
         for mut round in std::mem::take(&mut self.rounds) {
-            match self.is_ready(now, kernel, &mut round) {
-                true => self.wake(now, kernel, round),
+            if !round.awake && self.is_ready(now, kernel, &mut round) {
+                self.wake(now, kernel, &mut round);
+            }
+            if round.awake {
+                self.continue_resting(now, kernel, &mut round);
+            }
+            match round.awake && round.resting.is_empty() {
+                true => self.end_round(kernel, round.bucket),
                 false => self.rounds.push(round),
             }
         }
     }
 
+    /// All of the bucket go on: now its copies can be whole.
+    fn end_round(&mut self, kernel: &mut Kernel, bucket: u16) {
+        kernel.pending.remove(&bucket);
+        let Role::Owner { required, syncing, .. } = self.role(bucket) else { return };
+        required.union(syncing).iter().for_each(|node| self.say_complete(bucket, node));
+    }
+
+    /// Whether those that commits wait for have the state of all these.
+    fn is_told(&self, takes: &[Take]) -> bool {
+        takes.iter().all(|take| take.told.is_superset(self.required(take.bucket)))
+    }
+
     fn is_ready(&self, now: Time, kernel: &mut Kernel, round: &mut Round) -> bool {
         let mut unheard = 0;
-        for leg in round.takes.iter_mut().flat_map(Take::legs) {
+        for leg in round.busy.iter_mut().flat_map(Take::legs) {
             unheard += usize::from(!leg.listen(kernel));
         }
         let may_ask = unheard > 0 && round.asked < PROBES;
         if may_ask && now >= round.asked_at + PROBE_EVERY {
             round.asked += 1;
             round.asked_at = now;
-            for leg in round.takes.iter_mut().flat_map(Take::legs).filter(|leg| !leg.heard) {
+            for leg in round.busy.iter_mut().flat_map(Take::legs).filter(|leg| !leg.heard) {
                 leg.ask(kernel);
             }
         }
         round.next_at = now + PROBE_EVERY / 4;
-        let told = |take: &Take| take.told.is_superset(self.required(take.bucket));
-        let told = self.mutation == Mutation::EagerTakeOver || round.takes.iter().all(told);
         let patient = unheard > 0 && (round.asked < PROBES || now < round.asked_at + PROBE_EVERY);
-        told && !patient
+        (self.mutation == Mutation::EagerTakeOver || self.is_told(&round.busy)) && !patient
     }
 
-    fn wake(&mut self, now: Time, kernel: &mut Kernel, mut round: Round) {
-        for bucket in &round.buckets {
-            kernel.held.remove(bucket);
+    fn wake(&mut self, now: Time, kernel: &mut Kernel, round: &mut Round) {
+        // One that is to move on already stays on hold.
+        if !self.freezing.contains_key(&round.bucket) {
+            kernel.held.remove(&round.bucket);
         }
-        for take in &mut round.takes {
+        round.awake = true;
+        for take in &mut round.busy {
             let mutation = self.mutation;
             take.legs().for_each(|leg| leg.wake(kernel, mutation));
         }
-        for take in round.takes {
+        for take in std::mem::take(&mut round.busy) {
             self.resume(now, kernel, take);
         }
+    }
+
+    /// Those whose clients have spoken, and from time to time another one.
+    fn continue_resting(&mut self, now: Time, kernel: &mut Kernel, round: &mut Round) {
+        if !self.is_told(&round.resting) {
+            round.next_at = now + RESTING_EVERY;
+            return;
+        }
+        let knocks = |take: &mut Take| self.knocks.contains_key(&take.client.flow);
+        let spoken: Vec<Take> = round.resting.extract_if(.., knocks).collect();
+        let turn = (now >= round.next_at).then(|| round.resting.pop()).flatten();
+        if now >= round.next_at {
+            round.next_at = now + RESTING_EVERY;
+        }
+        for take in spoken.into_iter().chain(turn) {
+            self.resume_resting(now, kernel, take);
+        }
+    }
+
+    /// Nothing of it is on its way, and the client speaks first. If it has done so already, that is the first thing that the
+    /// connection reads.
+    fn resume_resting(&mut self, now: Time, kernel: &mut Kernel, take: Take) {
+        let said = self.knocks.remove(&take.client.flow).unwrap_or_default();
+        if kernel.slots.contains_key(&take.client.flow) {
+            return self.give_up_copies(&take); // its client has begun anew here: nothing had been said on it
+        }
+        take.client.rise(kernel, &said);
+        self.rested += 1;
+        self.knocked += u64::from(!said.is_empty());
+        self.resume(now, kernel, take);
+    }
+
+    /// It does not go on. Who has not been told of it hears of its beginning first.
+    fn give_up_copies(&mut self, take: &Take) {
+        let (connection, bucket) = (take.id, take.bucket);
+        let begin = Frame::Begin { connection, bucket, state: None, legs: Default::default() };
+        self.say(bucket, &begin, None);
+        self.say(bucket, &Frame::End { connection }, None);
     }
 
     /// One connection goes on.
@@ -244,13 +349,11 @@ impl Worker {
                     self.failures.push(format!("{:?} cannot be restored: {error:?}", take.id));
                 }
                 take.silence(kernel);
-                return self.say(take.bucket, &Frame::End { connection: take.id }, None);
+                return self.give_up_copies(&take);
             }
         };
         self.resumed += 1;
-        if self.mutation == Mutation::EagerTakeOver {
-            self.tell(&take);
-        }
+        self.say(take.bucket, &take.frame().0, None);
         let TakenLeg { facts, received, acked, .. } = take.client;
         let sent = take.held.state.server.output;
         let leg = Leg::resumed(client_flow, &facts, received, sent, acked, now);
@@ -301,34 +404,22 @@ impl Worker {
 
     /// A backup holds the state of a connection that is being taken over.
     pub(super) fn note_taken(&mut self, key: ConnectionId, node: NodeId) {
-        for take in self.rounds.iter_mut().flat_map(|round| &mut round.takes).filter(|take| take.id == key) {
+        for take in self.rounds.iter_mut().flat_map(Round::takes).filter(|take| take.id == key) {
             take.told = take.told.with(node);
         }
     }
 
-    /// What a backup that is filled meanwhile must hear of connections that are being taken over.
-    pub(super) fn taken_frames(&self, bucket: u16) -> Vec<(Frame, Option<Notice>)> {
-        let takes = self.rounds.iter().flat_map(|round| &round.takes);
-        takes.filter(|take| take.bucket == bucket).map(Take::frame).collect()
-    }
-
     /// Whether connections of the bucket are still being taken over.
     pub(crate) fn is_taking(&self, bucket: u16) -> bool {
-        self.rounds.iter().any(|round| round.buckets.contains(&bucket))
+        self.rounds.iter().any(|round| round.bucket == bucket)
     }
 
     /// The bucket is not ours any more.
     pub(super) fn stop_taking(&mut self, kernel: &mut Kernel, bucket: u16) {
         kernel.held.remove(&bucket);
-        for round in &mut self.rounds {
-            round.buckets.retain(|known| *known != bucket);
-            round.takes.retain_mut(|take| {
-                if take.bucket == bucket {
-                    take.silence(kernel);
-                }
-                take.bucket != bucket
-            });
+        kernel.pending.remove(&bucket);
+        for round in self.rounds.extract_if(.., |round| round.bucket == bucket) {
+            round.drop_all(kernel);
         }
-        self.rounds.retain(|round| !round.buckets.is_empty());
     }
 }

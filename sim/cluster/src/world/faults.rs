@@ -16,6 +16,7 @@ impl World {
             Whom::Owner => owner,
             Whom::Node(id) => Some(usize::from(id)),
             Whom::Other(step) => Some((owner.unwrap_or(0) + 1 + usize::from(step)) % nodes),
+            Whom::Drained => (0..nodes).find(|id| self.hosts[*id].draining),
             Whom::Taking => (0..nodes).find(|id| {
                 self.hosts[*id].up
                     && self.hosts[*id].worker.as_ref().is_some_and(|worker| worker.is_taking(bucket))
@@ -37,13 +38,14 @@ impl World {
                 host.up = false;
                 host.kernel = crate::kernel::Kernel::new(buffer);
             }
-            Fault::Process if self.hosts[id].up && self.hosts[id].worker.is_some() => {
+            Fault::Process if !self.hosts[id].halted && self.hosts[id].worker.is_some() => {
                 self.end_process(id);
                 self.hosts[id].kernel.orphan_all();
                 self.turn(id, |_, _, _| {});
             }
-            Fault::Pause(span) if self.hosts[id].runs() => {
+            Fault::Pause(span) | Fault::Halt(span) if self.hosts[id].runs() => {
                 self.hosts[id].paused = true;
+                self.hosts[id].halted = matches!(fault, Fault::Halt(_));
                 let process = self.hosts[id].process();
                 self.plan(span, Event::Resume { host: id, process });
             }
@@ -51,6 +53,10 @@ impl World {
             Fault::CutInside(span) => self.hosts[id].cuts.inside = now + span,
             Fault::Mute(span) => self.hosts[id].cuts.mute = now + span,
             Fault::Unwitnessed(span) => self.hosts[id].cuts.witness = now + span,
+            Fault::Stuck(span) => {
+                self.hosts[id].cuts.channels = now + span;
+                self.hosts[id].cuts.channels_for = span;
+            }
             Fault::Channels if self.hosts[id].up => self.break_channels(id),
             Fault::Restart => {
                 let meant = |host: &usize| !matches!(whom, Whom::Node(_)) || *host == id;
@@ -62,10 +68,12 @@ impl World {
             }
             Fault::Drain(draining) if self.hosts[id].runs() => {
                 let host = &mut self.hosts[id];
+                host.draining = draining;
                 host.node.set_draining(host.clock.at(now), draining);
                 self.run_agent(id);
             }
-            Fault::Power { .. } | Fault::Process | Fault::Pause(_) | Fault::Drain(_) | Fault::Channels => {}
+            Fault::Power { .. } | Fault::Process | Fault::Pause(_) | Fault::Halt(_) => {}
+            Fault::Drain(_) | Fault::Channels => {}
         }
     }
 
@@ -81,14 +89,17 @@ impl World {
     }
 
     fn end_process(&mut self, id: usize) {
+        self.count_death(id);
         let now = self.now;
         let host = &mut self.hosts[id];
-        host.paused = false;
+        (host.paused, host.halted, host.draining) = (false, false, false);
         host.inbox.clear();
         (host.timer_at, host.work_at) = (Time::MAX, Time::MAX);
         let Some(worker) = host.worker.take() else { return };
         host.ends.insert(worker.process, now);
         self.resumed_before += worker.resumed;
+        self.tally.rested += worker.rested;
+        self.tally.knocked += worker.knocked;
         if host.blackouts.last().is_some_and(|(at, _)| *at == now) {
             return; // nobody is there to say that it is over
         }
@@ -106,7 +117,8 @@ impl World {
         if self.hosts[host].process() == process && self.hosts[host].paused {
             self.say(|| format!("node {host} goes on"));
             let it = &mut self.hosts[host];
-            it.paused = false;
+            (it.paused, it.halted) = (false, false);
+            self.tally.resumptions += 1;
             (it.timer_at, it.work_at) = (Time::MAX, Time::MAX);
             let kernel = &self.hosts[host].kernel;
             let open = kernel.sockets.keys().filter(|flow| kernel.is_open(**flow));

@@ -4,14 +4,17 @@
 //! - [`nodes`]: what hosts do in a turn;
 //! - [`wire`]: packets between peers and nodes, through gates;
 //! - [`faults`]: what goes wrong when;
-//! - [`checks`]: what must hold after every step.
+//! - [`checks`]: what must hold after every step;
+//! - [`tally`]: what has really happened.
 
 mod checks;
 mod faults;
 mod nodes;
+mod tally;
 mod template;
 mod wire;
 
+pub use tally::Tally;
 pub use template::Template;
 
 use crate::agenda::{Agenda, Time};
@@ -60,6 +63,8 @@ pub struct Setup {
     pub weather: Weather,
     /// A law to break.
     pub mutation: Mutation,
+    /// Frames wait for company, as those of a node that has much to do.
+    pub gathers: bool,
     /// Socket buffers of the nodes, in bytes; also the window that peers see.
     pub buffer: usize,
     /// Faults, by time since the start of the run.
@@ -170,6 +175,7 @@ pub struct World {
     snapshot: Arc<Snapshot>,
     listener: u32,
     down_pool: u32,
+    gathers: bool,
     buffer: usize,
     ledger: Ledger,
     /// When the last bytes of a channel, or the last word between agent and worker, arrive.
@@ -179,6 +185,8 @@ pub struct World {
     trace: Option<VecDeque<String>>,
     moments: Vec<Time>,
     resumed_before: u64,
+    tally: Tally,
+    drained_at: Option<Time>,
     resumed_at: Option<Time>,
     broken: Option<String>,
 }
@@ -208,6 +216,7 @@ impl World {
             snapshot: setup.snapshot,
             listener: setup.listener,
             down_pool: setup.down_pool,
+            gathers: setup.gathers,
             buffer: setup.buffer,
             ledger: Ledger::default(),
             in_order: BTreeMap::new(),
@@ -216,6 +225,8 @@ impl World {
             trace: setup.trace.then(VecDeque::new),
             moments: Vec::new(),
             resumed_before: 0,
+            tally: Tally::default(),
+            drained_at: None,
             resumed_at: None,
             broken: None,
         };
@@ -308,15 +319,23 @@ impl World {
                 if self.is_cut(to, from) || self.hosts[to].paused {
                     return self.plan(2_000, Event::Answer { to, from, stamp, channel, frames });
                 }
+                if let Some(after) = self.stuck(to, from, channel) {
+                    return self.plan(after, Event::Answer { to, from, stamp, channel, frames });
+                }
                 if self.hosts[from].has_left(stamp, true) {
                     self.turn(to, |worker, _, _| worker.hear_answer(NodeId(from as u8), channel, frames));
                 }
             }
             Event::Hangup { to, .. } if self.hosts[to].paused => self.plan(2_000, event),
-            Event::Hangup { to, from, channel, outgoing } => self.turn(to, |worker, _, _| match outgoing {
-                true => worker.lose_outgoing(NodeId(from as u8), channel),
-                false => worker.lose_incoming(NodeId(from as u8), channel),
-            }),
+            Event::Hangup { to, from, channel, outgoing } => {
+                if let Some(after) = self.stuck(to, from, channel) {
+                    return self.plan(after, event);
+                }
+                self.turn(to, |worker, now, _| match outgoing {
+                    true => worker.lose_outgoing(now, NodeId(from as u8), channel),
+                    false => worker.lose_incoming(NodeId(from as u8), channel),
+                });
+            }
             Event::Instruct { host, process, instructions } => self.instruct(host, process, instructions),
             Event::Report { host, process, report } => self.take_report(host, process, report),
             Event::Timer { host, at } => {
@@ -355,7 +374,7 @@ impl World {
 
     fn add_peer(&mut self, flow: Flow, tcp: Tcp, app: Box<dyn Application>) {
         let index = self.peers.len();
-        self.peers.push(Peer::new(flow, tcp, app));
+        self.peers.push(Peer::new(flow, tcp, app, self.now));
         self.by_flow.insert(flow, index);
         self.turn_peer(index);
     }
@@ -370,6 +389,7 @@ impl World {
             down_pool: self.down_pool,
         };
         self.hosts[host].worker = Some(Worker::new(start));
+        self.hosts[host].kernel.resets_pending = self.mutation == Mutation::ResetsPending;
     }
 
     // ---- what a test may look at ----

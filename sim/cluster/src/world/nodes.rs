@@ -4,6 +4,7 @@ use super::{Event, World};
 use crate::agenda::Time;
 use crate::agent::{Instruction, Report};
 use crate::kernel::Kernel;
+use crate::net::Cuts;
 use crate::worker::Worker;
 use evergate_base::Micros;
 use evergate_cluster::{Event as Told, NodeId, Path, is_calm};
@@ -19,6 +20,15 @@ impl World {
         self.now < self.hosts[to].cuts.inside
             || self.now < self.hosts[from].cuts.inside
             || self.now < self.hosts[from].cuts.mute
+    }
+
+    /// When what goes over this channel arrives at the earliest, if not now: with its sender's next repetition, which is the
+    /// later the longer nothing has come through.
+    pub(super) fn stuck(&self, to: usize, from: usize, channel: u64) -> Option<Time> {
+        let cuts = [self.hosts[to].cuts, self.hosts[from].cuts];
+        let of = |cuts: &Cuts| (cuts.channels, channel.wrapping_mul(0x9e37_79b9) % cuts.channels_for.max(1));
+        let (until, later) = cuts.iter().map(of).max()?;
+        (self.now < until).then(|| until - self.now + later)
     }
 
     // ---- the agent ----
@@ -54,6 +64,7 @@ impl World {
             self.fail(|| what);
         }
         self.after_agent(id, told, instructions);
+        self.note_drained(id);
         self.send_datagrams(id);
         self.check_owners();
         self.schedule(id);
@@ -163,6 +174,9 @@ impl World {
     pub(super) fn turn(&mut self, id: usize, step: impl FnOnce(&mut Worker, Time, &mut Kernel)) {
         let now = self.now;
         let host = &mut self.hosts[id];
+        if host.halted {
+            return;
+        }
         if host.runs()
             && let Some(worker) = &mut host.worker
         {
@@ -192,7 +206,16 @@ impl World {
         self.send_frames(id, &mut left_at);
         let Some(worker) = &mut self.hosts[id].worker else { return };
         let process = worker.process;
-        for report in std::mem::take(&mut worker.reports) {
+        let given_up = std::mem::take(&mut worker.given_up);
+        let reports = std::mem::take(&mut worker.reports);
+        self.tally.channels_given_up += given_up.len() as u64;
+        for (node, channel) in given_up {
+            let to = usize::from(node.0);
+            // Behind what has been said on it.
+            let delay = self.in_order(id, to, channel << 1, 200);
+            self.plan(delay, Event::Hangup { to, from: id, channel, outgoing: false });
+        }
+        for report in reports {
             let delay = 5 + self.random.below(60);
             let delay = self.in_order(id, id, 1, delay);
             self.plan(delay, Event::Report { host: id, process, report });
@@ -221,7 +244,15 @@ impl World {
     fn send_frames(&mut self, id: usize, left_at: &mut Time) {
         let now = self.now;
         let processes: Vec<u64> = self.hosts.iter().map(|host| host.process()).collect();
+        let busy = self.gathers && self.random.chance(400);
         let Some(worker) = &mut self.hosts[id].worker else { return };
+        let ready = worker.outgoing.values().filter(|outgoing| outgoing.ready_at <= now);
+        let waiting = ready.map(|outgoing| outgoing.feed.unsent().len()).sum();
+        if self.gathers && !worker.company.may_leave(busy, waiting, Micros(now)) {
+            self.tally.frames_held += 1;
+            return;
+        }
+        worker.company.note_gone();
         let mut frames = Vec::new();
         for (node, outgoing) in &mut worker.outgoing {
             let bytes = outgoing.feed.unsent().to_vec();
@@ -255,6 +286,9 @@ impl World {
         let Event::Frames { to, from, stamp, channel, process, .. } = event else { return };
         if self.is_cut(to, from) || (self.hosts[to].paused && self.hosts[to].up) {
             return self.plan(AGAIN, event);
+        }
+        if let Some(after) = self.stuck(to, from, channel) {
+            return self.plan(after, event);
         }
         if !self.hosts[from].has_left(stamp, true) {
             return;

@@ -63,6 +63,7 @@ impl Template {
             serve: Box::new(|| unreachable!("there is no traffic")),
             weather: Weather::FAIR,
             mutation: Mutation::None,
+            gathers: false,
             buffer: 1,
             faults: Vec::new(),
             trace: false,
@@ -123,11 +124,13 @@ impl World {
 
     /// A process that starts anew: it listens for the others.
     pub(super) fn restart(&mut self, host: usize) {
+        self.count_join();
         let clock = self.hosts[host].clock.at(self.now);
         let incarnation = self.random.bits() >> 1;
         self.hosts[host].node = fresh_node(&self.template.config, host as u8, incarnation, clock);
         self.hosts[host].agent = Default::default();
         self.hosts[host].kernel.destroy_orphans();
+        self.hosts[host].kernel.pending.clear();
         self.start_process(host);
         self.plan(0, Event::Work { host, at: self.now });
         self.hosts[host].work_at = self.now;

@@ -108,11 +108,11 @@ impl World {
         let now = self.now;
         let Some(peer) = self.peers.get_mut(index) else { return };
         let mut said = Vec::new();
-        if peer.turn() {
+        if peer.turn(now) {
             said.push(peer.tcp.abort());
         }
         peer.tcp.poll(now, &mut said);
-        if let Some(at) = peer.tcp.next_at() {
+        if let Some(at) = peer.next_at() {
             let at = at.max(now + 1);
             if at < peer.timer_at {
                 peer.timer_at = at;
@@ -163,6 +163,13 @@ impl World {
         let flow = segment.flow;
         let bucket = self.bucket(flow);
         if self.is_off(id, flow) || !self.hosts[id].owns(bucket) {
+            return;
+        }
+        if self.hosts[id].halted {
+            // What its network card keeps it finds when it goes on; most is lost.
+            if self.random.chance(200) {
+                self.plan(10_000, Event::ToCluster { segment, host: Some(id) });
+            }
             return;
         }
         let now = self.now;

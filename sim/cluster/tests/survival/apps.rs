@@ -4,7 +4,7 @@ use crate::harness::peer::Peer;
 use crate::harness::secure::ServerTls;
 use crate::reference::Expected;
 use crate::scenario::{Act, App, Scenario, Wire};
-use evergate_sim_cluster::{Application, Said, Seen};
+use evergate_sim_cluster::{Application, Said, Seen, Time};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -31,6 +31,10 @@ pub(crate) struct Client {
     /// What it says when it breaks the connection off may be lost, and is said again only to who speaks to it.
     unheard: bool,
     broke: bool,
+    /// How long it waits before it goes on, whether it does so now, and whether it has.
+    thinks_for: Time,
+    thinks: bool,
+    thought: bool,
     next: usize,
     checked: usize,
     ended: bool,
@@ -60,6 +64,9 @@ impl Client {
             faults: false,
             unheard: false,
             broke: false,
+            thinks_for: 0,
+            thinks: false,
+            thought: false,
             next: 0,
             checked: 0,
             ended: false,
@@ -76,6 +83,11 @@ impl Client {
         self
     }
 
+    pub(crate) fn that_thinks_for(mut self, span: Time) -> Client {
+        self.thinks_for = span;
+        self
+    }
+
     pub(crate) fn in_bad_weather(mut self, lossy: bool) -> Client {
         self.unheard = lossy;
         self
@@ -89,6 +101,12 @@ impl Client {
             if (step.waits && !answered) || early || self.finished {
                 return;
             }
+            if step.waits && self.thinks_for > 0 && self.next > 0 && !self.thought {
+                said.pause = (!self.thinks).then_some(self.thinks_for);
+                self.thinks = true;
+                return;
+            }
+            self.thought = false;
             said.bytes.extend_from_slice(&perform(&mut self.peer, &self.scenario, &step.act));
             said.reset |= matches!(step.act, Act::Reset);
             self.broke |= said.reset;
@@ -159,6 +177,9 @@ impl Application for Client {
         }
         self.ended |= seen.ended;
         self.reset |= seen.reset;
+        if seen.woken {
+            (self.thinks, self.thought) = (false, true);
+        }
         self.go_on(&mut said);
         self.check();
         if self.ended && !self.finished {

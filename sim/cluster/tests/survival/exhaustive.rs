@@ -3,23 +3,24 @@
 use crate::run::{PAIR, Plan, Script, run};
 use crate::scenario::{Scenario, Wire};
 use crate::scripts::{before_tls_servers, fixed};
-use evergate_sim_cluster::{Fault, Time, Whom};
+use evergate_sim_cluster::{Fault, Tally, Time, Whom};
 
 /// Every moment at which something happens to the connection in an undisturbed run.
 fn moments(script: &Script, plan: &Plan) -> Vec<Time> {
     run(script, plan).moments
 }
 
-fn everywhere(keep: impl Fn(&str, Wire) -> bool, fault: Fault) {
+fn everywhere(keep: impl Fn(&str, Wire) -> bool, fault: Fault, gathers: bool) {
     let scenarios = fixed().into_iter().filter(|(name, scenario)| keep(name, scenario.wire));
-    in_all(scenarios.map(|(_, scenario)| scenario), fault);
+    in_all(scenarios.map(|(_, scenario)| scenario), fault, gathers);
 }
 
-fn in_all(scenarios: impl Iterator<Item = Scenario>, fault: Fault) {
+/// `gathers`: frames wait for company.
+fn in_all(scenarios: impl Iterator<Item = Scenario>, fault: Fault, gathers: bool) {
     let (mut points, mut resumed, mut worst) = (0, 0, 0);
     for scenario in scenarios {
         let script = Script::new(scenario);
-        let plan = Plan::new(1, PAIR);
+        let plan = Plan { gathers, ..Plan::new(1, PAIR) };
         let undisturbed = run(&script, &plan);
         for at in moments(&script, &plan) {
             let killed = Plan { faults: vec![(at, Whom::Owner, fault)], ..plan.clone() };
@@ -35,30 +36,66 @@ fn in_all(scenarios: impl Iterator<Item = Scenario>, fault: Fault) {
 
 #[test]
 fn a_power_cut_at_every_moment_without_tls() {
-    everywhere(|_, wire| wire == Wire::Plain, Fault::Power { lossy: false });
+    everywhere(|_, wire| wire == Wire::Plain, Fault::Power { lossy: false }, false);
 }
 
 #[test]
 fn a_power_cut_at_every_moment_with_tls() {
-    everywhere(|_, wire| wire != Wire::Plain, Fault::Power { lossy: false });
+    everywhere(|_, wire| wire != Wire::Plain, Fault::Power { lossy: false }, false);
 }
 
 #[test]
 fn a_power_cut_that_takes_what_is_on_its_way_at_every_moment() {
-    everywhere(|_, wire| wire != Wire::Tls12, Fault::Power { lossy: true });
+    everywhere(|_, wire| wire != Wire::Tls12, Fault::Power { lossy: true }, true);
 }
 
 #[test]
 fn a_process_killed_at_every_moment() {
-    everywhere(|_, wire| wire != Wire::Tls12, Fault::Process);
+    everywhere(|_, wire| wire != Wire::Tls12, Fault::Process, false);
 }
 
 #[test]
 fn a_power_cut_at_every_moment_before_tls_servers() {
-    in_all(before_tls_servers().into_iter().map(|(_, scenario)| scenario), Fault::Power { lossy: false });
+    in_all(
+        before_tls_servers().into_iter().map(|(_, scenario)| scenario),
+        Fault::Power { lossy: false },
+        true,
+    );
 }
 
 #[test]
 fn a_process_killed_at_every_moment_before_tls_servers() {
-    in_all(before_tls_servers().into_iter().map(|(_, scenario)| scenario), Fault::Process);
+    in_all(before_tls_servers().into_iter().map(|(_, scenario)| scenario), Fault::Process, false);
+}
+
+/// A drained node gives its connections to the other one; until it counts for nothing any more either may die.
+#[test]
+fn a_death_at_every_moment_of_a_drain() {
+    let (mut points, mut resumed, mut tally) = (0, 0, Tally::default());
+    let scenarios = fixed().into_iter().filter(|(_, scenario)| scenario.wire != Wire::Tls12);
+    for (index, (_, scenario)) in scenarios.enumerate() {
+        let script = Script::new(scenario);
+        let plan = Plan::new(1, PAIR);
+        let all = moments(&script, &plan);
+        // At another part of its life each.
+        let drain = (all[all.len() * (1 + index % 5) / 6], Whom::Owner, Fault::Drain(true));
+        let drained = Plan { faults: vec![drain], ..plan.clone() };
+        let undisturbed = run(&script, &drained);
+        let end = undisturbed.drained_at.unwrap_or(undisturbed.elapsed);
+        let later = undisturbed.moments.into_iter().filter(|at| (drain.0..end).contains(at));
+        // The hand-over itself takes a few milliseconds.
+        let dense = |(index, at): &(usize, Time)| *at < drain.0 + 4_000 || index % 16 == 0;
+        for (_, at) in later.enumerate().filter(dense) {
+            for node in [0, 1] {
+                let fault = if points % 2 == 0 { Fault::Process } else { Fault::Power { lossy: true } };
+                let faults = vec![drain, (at, Whom::Node(node), fault)];
+                let ran = run(&script, &Plan { faults, ..plan.clone() });
+                points += 1;
+                resumed += ran.resumed;
+                tally += ran.tally;
+            }
+        }
+    }
+    println!("{points} deaths, {resumed} connections went on, {tally:?}");
+    assert!(tally.deaths_amid_drain > 500 && tally.deaths_amid_move > 100, "{tally:?}");
 }

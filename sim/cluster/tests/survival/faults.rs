@@ -3,7 +3,7 @@
 use crate::run::{PAIR, Plan, Ran, Script, Shape, TRIO, TWO_BACKUPS, run};
 use crate::scenario::{Scenario, Wire};
 use crate::scripts::{requests, tunnel};
-use evergate_sim_cluster::{Fault, Time, Whom};
+use evergate_sim_cluster::{Fault, Tally, Time, Whom};
 
 const MS: Time = 1_000;
 
@@ -37,12 +37,21 @@ fn went_on(runs: &[Ran]) -> u64 {
     runs.iter().map(|run| run.resumed).sum()
 }
 
+fn total(runs: &[Ran]) -> Tally {
+    let mut tally = Tally::default();
+    runs.iter().for_each(|run| tally += run.tally);
+    tally
+}
+
 #[test]
-fn a_process_that_is_paused_for_ten_seconds_and_goes_on_does_no_harm() {
-    let pause = |at| vec![(at, Whom::Owner, Fault::Pause(10_000 * MS))];
-    assert!(went_on(&stories(PAIR, &STARTS, pause)) > 10);
-    let pause = |at| vec![(at, Whom::Owner, Fault::Pause(400 * MS))];
-    assert!(went_on(&stories(TRIO, &STARTS, pause)) > 10);
+fn a_process_or_a_machine_that_stands_still_for_ten_seconds_and_goes_on_does_no_harm() {
+    for stands in [Fault::Pause, Fault::Halt] {
+        for (shape, span) in [(PAIR, 10_000), (TRIO, 400), (TRIO, 60)] {
+            let runs = stories(shape, &STARTS, |at| vec![(at, Whom::Owner, stands(span * MS))]);
+            assert!(went_on(&runs) > 10);
+            assert_eq!(total(&runs).resumptions, runs.len() as u64, "it went on when others had its place");
+        }
+    }
 }
 
 #[test]
@@ -113,6 +122,25 @@ fn mirror_channels_that_break_cost_time_only_and_the_copies_come_back() {
     // When they are whole again, a death is survived as ever.
     let later = |at| vec![(at, Whom::Owner, Fault::Channels), (at + 600 * MS, Whom::Owner, Fault::Process)];
     stories(PAIR, &STARTS, later);
+}
+
+#[test]
+fn a_backup_that_answers_nothing_is_given_up_after_two_seconds() {
+    for (shape, who) in [(PAIR, Whom::Owner), (PAIR, Whom::Other(0)), (TRIO, Whom::Owner)] {
+        let stuck = |at| vec![(at, who, Fault::Stuck(2_600 * MS))];
+        let runs = stories(shape, &STARTS[..3], stuck);
+        let tally = total(&runs);
+        assert!(tally.channels_given_up >= runs.len() as u64, "{tally:?}");
+    }
+    // As long as it is waited for, nothing is let go that it lacks; a second backup that answers has everything besides.
+    for gap in [1, 20 * MS, 300 * MS, 1_800 * MS] {
+        let dies = |at| {
+            let power = Fault::Power { lossy: gap > MS };
+            vec![(at, Whom::Other(0), Fault::Stuck(2_600 * MS)), (at + gap, Whom::Owner, power)]
+        };
+        assert!(went_on(&stories(PAIR, &STARTS[..2], dies)) > 5);
+        assert!(went_on(&stories(TWO_BACKUPS, &STARTS[..2], dies)) > 5);
+    }
 }
 
 #[test]

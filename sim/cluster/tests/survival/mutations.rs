@@ -66,6 +66,8 @@ fn a_lost_route_is_found() {
 fn a_gate_without_leases_is_found() {
     let pause = |at| vec![(at, Whom::Owner, Fault::Pause(200_000))];
     assert_found(Mutation::NoFence, PAIR, pause, "are open");
+    let halt = |at| vec![(at, Whom::Owner, Fault::Halt(200_000))];
+    assert_found(Mutation::NoFence, PAIR, halt, "are open");
 }
 
 #[test]
@@ -91,7 +93,7 @@ fn a_backup_that_counts_too_early_is_found() {
     let script = Script::new(requests(Wire::Tls13, &[(0, 3_000); 24], false));
     let mut complaints = Vec::new();
     for number in 0..600 {
-        let channels = (5_000 + number * 37, Whom::Owner, Fault::Channels);
+        let channels = (5_000 + number * 137, Whom::Owner, Fault::Channels);
         for mutation in [Mutation::None, Mutation::HastyBackup] {
             let mut plan = Plan { mutation, faults: vec![channels], ..Plan::new(number, PAIR) };
             plan.weather.outside.latency = 4_000; // there is still traffic when it is filled, 0.1 s later
@@ -158,6 +160,59 @@ fn going_on_before_the_other_backup_knows_is_found() {
         complaints.first().and_then(|c| c.lines().next())
     );
     assert!(!complaints.is_empty(), "goes unnoticed");
+}
+
+#[test]
+fn a_backup_that_is_waited_for_for_ever_is_found() {
+    let stuck = |at| vec![(at, Whom::Other(0), Fault::Stuck(40_000_000))];
+    let script = Script::new(tunnel(Wire::Tls13, false, &[700, 20], None));
+    for at in [6_000, 7_000] {
+        let plan = Plan { faults: stuck(at), ..Plan::new(1, PAIR) };
+        run(&script, &plan);
+        let patient = Plan { mutation: Mutation::PatientForever, ..plan };
+        let complaint = run_quietly(&script, &patient).err().unwrap_or_default();
+        assert!(complaint.starts_with("not done"), "{complaint}");
+    }
+}
+
+/// The next owner dies before it has said a word.
+#[test]
+fn a_bucket_that_nobody_keeps_while_it_moves_is_found() {
+    let script = Script::new(requests(Wire::Tls13, &[(0, 20_000), (4, 3_000)], false));
+    let plan = Plan { buffer: 12_000, ..Plan::new(1, PAIR) };
+    let moments = run(&script, &plan).moments;
+    let mut complaints = Vec::new();
+    for part in 1..4 {
+        let drain = (moments[moments.len() * part / 4], Whom::Owner, Fault::Drain(true));
+        let moves = run(&script, &Plan { faults: vec![drain], ..plan.clone() }).moments;
+        for at in moves.into_iter().filter(|at| (drain.0..drain.0 + 2_000).contains(at)) {
+            for node in [0, 1] {
+                let dies = (at, Whom::Node(node), Fault::Power { lossy: true });
+                let plan = Plan { faults: vec![drain, dies], ..plan.clone() };
+                run(&script, &plan);
+                let mutated = Plan { mutation: Mutation::ForgetsFrozen, ..plan };
+                complaints.extend(run_quietly(&script, &mutated).err());
+            }
+        }
+    }
+    println!("{} complaints, the first: {:?}", complaints.len(), complaints.first());
+    assert!(!complaints.is_empty(), "goes unnoticed");
+}
+
+/// A client ends its connection in the moment in which that waits for its socket.
+#[test]
+fn a_reset_of_a_connection_that_rests_is_found() {
+    let script = Script::new(requests(Wire::Plain, &[(0, 300), (0, 300)], false));
+    let mut complaints = Vec::new();
+    for step in 0..60 {
+        let faults = power(150_000 + step * 2_000);
+        let plan = Plan { faults, clients: 6, thinks_for: 100_000, ..Plan::new(step, PAIR) };
+        run(&script, &plan);
+        let mutated = Plan { mutation: Mutation::ResetsPending, ..plan };
+        complaints.extend(run_quietly(&script, &mutated).err());
+    }
+    println!("{} complaints, the first: {:?}", complaints.len(), complaints.first());
+    assert!(complaints.iter().any(|complaint| complaint.starts_with("the client is reset")));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use crate::run::{PAIR, Plan, Ran, Script, Shape, TRIO, TWO_BACKUPS, run};
 use crate::scripts;
 use evergate_cluster::Mode;
-use evergate_sim_cluster::{Fault, Random, Time, Weather, Whom};
+use evergate_sim_cluster::{Fault, Random, Tally, Time, Weather, Whom};
 
 /// Three nodes by majority, connections in two buckets.
 const MAJORITY: Shape = (3, 1, 2, Mode::Majority);
@@ -63,6 +63,26 @@ fn second_death(random: &mut Random, at: Time, faults: &mut Vec<(Time, Whom, Fau
 }
 
 fn seed(seed: u64) -> Ran {
+    let (script, mut plan) = drawn(seed);
+    let mut random = Random::new(seed.rotate_left(24));
+    plan.gathers = random.chance(500);
+    if random.chance(30) {
+        // Until two seconds have passed backups are waited for: what else happens, happens before.
+        let span = random.pick(&[300_000, 2_200_000, 3_500_000]);
+        let whom = random.pick(&[Whom::Owner, Whom::Other(0)]);
+        plan.faults.push((5_000 + random.below(30_000), whom, Fault::Stuck(span)));
+    }
+    if let Some((_, _, fault)) = plan.faults.first_mut()
+        && let Fault::Pause(span) = *fault
+    {
+        let span = if random.chance(60) { 10_000_000 } else { span };
+        *fault = random.pick(&[Fault::Pause(span), Fault::Halt(span)]);
+    }
+    run(&script, &plan)
+}
+
+/// Without what was added to random runs later.
+fn plainly(seed: u64) -> Ran {
     let (script, plan) = drawn(seed);
     run(&script, &plan)
 }
@@ -118,6 +138,67 @@ fn ailing(seed: u64) -> Ran {
     run(&script, &plan)
 }
 
+/// Several clients that think between their requests, so that most connections rest when their node dies.
+fn thinking(seed: u64) -> Ran {
+    let (_, mut plan) = drawn(seed);
+    let mut random = Random::new(seed.rotate_left(8));
+    (plan.shape, plan.faults) = (random.pick(&[PAIR, TRIO, MAJORITY, TWO_BACKUPS]), Vec::new());
+    plan.gathers = random.chance(500);
+    plan.clients = 2 + random.below(6) as usize;
+    plan.thinks_for = 45_000 + random.below(150_000);
+    let kinds: Vec<_> = (0..2 + random.below(3))
+        .map(|_| (random.pick(&[0, 1, 2, 4]), random.below(3_000) as usize))
+        .collect();
+    let wire = random.pick(&scripts::WIRES);
+    let at = 20_000 + random.below(3 * plan.thinks_for);
+    let power = Fault::Power { lossy: random.chance(500) };
+    plan.faults.push((at, Whom::Owner, random.pick(&[power, Fault::Process, Fault::Drain(true)])));
+    if plan.shape == TWO_BACKUPS && random.chance(500) {
+        second_death(&mut random, at, &mut plan.faults);
+    }
+    run(&Script::new(scripts::requests(wire, &kinds, false)), &plan)
+}
+
+/// A node gives its buckets away and may die of it, and at the same time others die, or one joins. A node that has given away
+/// what it had keeps no copies: it counts as one of those that may fail, whether it dies or not.
+fn draining(seed: u64) -> Ran {
+    let (script, mut plan) = drawn(seed);
+    let mut random = Random::new(seed.rotate_left(48));
+    let shape = random.pick(&[PAIR, TRIO, MAJORITY, TWO_BACKUPS, TWO_BACKUPS, TWO_BACKUPS, ALL_BACK_UP[0]]);
+    (plan.shape, plan.faults) = (shape, Vec::new());
+    plan.gathers = random.chance(500);
+    let span = random.pick(&[4_000, 15_000, 60_000]);
+    let at = 5_000 + random.below(span);
+    plan.faults.push((at, Whom::Owner, Fault::Drain(true)));
+    let death = |random: &mut Random| match random.chance(600) {
+        true => Fault::Power { lossy: random.chance(500) },
+        false => Fault::Process,
+    };
+    let mut others = shape.1 - 1;
+    if others > 0 && random.chance(300) {
+        others -= 1;
+        plan.faults.push((0, Whom::Other(1), death(&mut random)));
+        plan.faults.push((near(&mut random, at), Whom::Owner, Fault::Restart));
+    }
+    if others == 0 || random.chance(500) {
+        plan.faults.push((near(&mut random, at), Whom::Drained, death(&mut random)));
+    }
+    for _ in 0..others {
+        let whom = random.pick(&[Whom::Owner, Whom::Owner, Whom::Taking, Whom::Other(0), Whom::Other(1)]);
+        plan.faults.push((near(&mut random, at), whom, death(&mut random)));
+    }
+    if random.chance(200) {
+        plan.faults.push((at + random.below(100_000), Whom::Drained, Fault::Drain(false)));
+    }
+    run(&script, &plan)
+}
+
+/// A moment about that one, most often in the few milliseconds that a hand-over takes.
+fn near(random: &mut Random, at: Time) -> Time {
+    let span = random.pick(&[1, 300, 2_000, 2_000, 6_000, 60_000]);
+    (at + random.below(span)).saturating_sub(random.below(500))
+}
+
 /// More deaths than there are backups, and links cut beside: connections may break, but nothing else may happen to them.
 /// Not among it: two live nodes that both reach the witness and do not hear each other, which the default mode excludes.
 fn beyond(seed: u64) -> Ran {
@@ -150,6 +231,19 @@ fn beyond_what_is_promised_connections_break_but_never_lie() {
 }
 
 #[test]
+fn connections_that_rest_go_on_too() {
+    let tally = seeds_of(thinking, 0..600);
+    assert!(tally.rested > 600 && tally.knocked > 20, "{tally:?}");
+}
+
+#[test]
+fn a_node_that_is_drained_may_die_meanwhile_as_any_other() {
+    let tally = seeds_of(draining, 0..1_500);
+    assert!(tally.deaths_amid_drain > 300 && tally.deaths_of_drained > 100, "{tally:?}");
+    assert!(tally.deaths_amid_move > 100 && tally.joins_amid_drain > 30, "{tally:?}");
+}
+
+#[test]
 fn any_proper_subset_may_fail_again_and_again() {
     seeds_of(subset, 0..2_000);
 }
@@ -160,21 +254,26 @@ fn the_last_node_that_is_well_goes_on_whatever_ails_another() {
 }
 
 fn seeds(range: std::ops::Range<u64>) {
-    seeds_of(seed, range);
+    let tally = seeds_of(seed, range);
+    assert!(tally.deaths > 2_000 && tally.channels_given_up > 8, "{tally:?}");
+    assert!(tally.resumptions > 300 && tally.frames_held > 10_000, "{tally:?}");
 }
 
-fn seeds_of(run: fn(u64) -> Ran, range: std::ops::Range<u64>) {
-    let (mut resumed, mut steps, mut elapsed) = (0, 0, Vec::new());
+fn seeds_of(run: fn(u64) -> Ran, range: std::ops::Range<u64>) -> Tally {
+    let (mut resumed, mut steps, mut elapsed, mut tally) = (0, 0, Vec::new(), Tally::default());
     for number in range.clone() {
         let ran = run(number);
         resumed += ran.resumed;
         steps += ran.steps;
         elapsed.push(ran.elapsed / 1000);
+        tally += ran.tally;
     }
     elapsed.sort_unstable();
     let (p50, p99) = (elapsed[elapsed.len() / 2], elapsed[elapsed.len() * 99 / 100]);
     println!("seeds {range:?}: {resumed} connections went on, {steps} steps, virtual ms p50 {p50} p99 {p99}");
+    println!("{tally:?}");
     assert!(resumed > range.end.saturating_sub(range.start) / 4);
+    tally
 }
 
 fn number(name: &str) -> Option<String> {
@@ -196,7 +295,7 @@ fn random_runs_in_the_second_half() {
 #[test]
 fn seeds_that_found_something() {
     for number in [23_461, 171_701] {
-        seed(number);
+        plainly(number);
     }
     // A node that had dropped its backups gave way although nobody else had its connections.
     subset(248_191);

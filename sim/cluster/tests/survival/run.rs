@@ -5,7 +5,9 @@ use crate::reference::{DOWN, Expected, reference};
 use crate::scenario::{Scenario, Wire, config};
 use evergate_cluster::Mode;
 use evergate_connection::Snapshot;
-use evergate_sim_cluster::{Application, Fault, Mutation, Setup, Template, Time, Weather, Whom, World};
+use evergate_sim_cluster::{
+    Application, Fault, Mutation, Setup, Tally, Template, Time, Weather, Whom, World,
+};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +39,10 @@ pub(crate) struct Plan {
     pub(crate) weather: Weather,
     pub(crate) mutation: Mutation,
     pub(crate) buffer: usize,
+    pub(crate) gathers: bool,
     pub(crate) clients: usize,
+    /// How long clients wait before they go on.
+    pub(crate) thinks_for: Time,
     pub(crate) faults: Vec<(Time, Whom, Fault)>,
     /// The faults are more than what is promised to be survived: only safety is asked for.
     pub(crate) lenient: bool,
@@ -51,10 +56,21 @@ impl Plan {
             weather: Weather::FAIR,
             mutation: Mutation::None,
             buffer: 65_536,
+            gathers: false,
             clients: 1,
+            thinks_for: 0,
             faults: Vec::new(),
             lenient: false,
         }
+    }
+
+    /// When the last node that stands still for a while has gone on, and somewhat later.
+    fn settled_after(&self) -> Time {
+        let ends = self.faults.iter().filter_map(|(at, _, fault)| match fault {
+            Fault::Pause(span) | Fault::Halt(span) => Some(at + span + 30_000),
+            _ => None,
+        });
+        ends.max().unwrap_or(0)
     }
 
     /// Whether a packet that nobody repeats may be lost: by the weather, or since more than one node fails.
@@ -86,6 +102,9 @@ pub(crate) struct Ran {
     pub(crate) elapsed: Time,
     pub(crate) steps: u64,
     pub(crate) moments: Vec<Time>,
+    /// When a drained node had given everything away.
+    pub(crate) drained_at: Option<Time>,
+    pub(crate) tally: Tally,
 }
 
 /// The configuration whose servers speak this.
@@ -110,6 +129,7 @@ fn world(script: &Script, plan: &Plan, served: &Log, trace: bool) -> World {
         let seed = plan.seed * 10 + index as u64;
         let Script { scenario, expected } = script;
         let client = Client::new(scenario, expected, seed, plan.lenient, served, plan.clients);
+        let client = client.that_thinks_for(plan.thinks_for);
         Box::new(client.among_faults(!plan.faults.is_empty()).in_bad_weather(plan.loses()))
     });
     let (scenario, log) = (script.scenario.clone(), served.clone());
@@ -124,6 +144,7 @@ fn world(script: &Script, plan: &Plan, served: &Log, trace: bool) -> World {
         weather: plan.weather,
         mutation: plan.mutation,
         buffer: plan.buffer,
+        gathers: plan.gathers,
         faults: plan.faults.clone(),
         trace,
     })
@@ -133,8 +154,12 @@ fn world(script: &Script, plan: &Plan, served: &Log, trace: bool) -> World {
 fn attempt(script: &Script, plan: &Plan, trace: bool) -> Result<Ran, String> {
     let served: Log = Rc::new(RefCell::new(Vec::new()));
     let mut world = world(script, plan, &served, trace);
-    let outcome =
-        catch_unwind(AssertUnwindSafe(|| world.run(if plan.lenient { SPAN_LENIENT } else { SPAN })));
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        world.run(if plan.lenient { SPAN_LENIENT } else { SPAN })?;
+        // Whoever has been replaced meanwhile must do no harm.
+        let elapsed = world.elapsed();
+        world.run_for(plan.settled_after().saturating_sub(elapsed))
+    }));
     let mut result = match outcome {
         Ok(Err(what)) if plan.lenient && what.starts_with("not done") => Ok(()),
         Ok(result) => result,
@@ -155,6 +180,8 @@ fn attempt(script: &Script, plan: &Plan, trace: bool) -> Result<Ran, String> {
         elapsed: world.elapsed(),
         steps: world.steps(),
         moments: world.moments(),
+        drained_at: world.drained_at(),
+        tally: world.tally(),
     })
 }
 

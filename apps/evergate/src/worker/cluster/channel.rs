@@ -13,12 +13,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Most that is taken from the socket in one turn.
 const READ_MAX: usize = 4 << 20;
-/// A backup answers a frame within this time, from the first one on, or its channel counts as broken. A peer that is gone need
-/// not show: the RST of its kernel may be lost, and nothing of ours be left to be repeated.
-const ANSWERS_WITHIN: Micros = Micros::from_ms(2000);
-/// ... and is looked at so often meanwhile: after a long turn answers may lie in the socket.
-const LOOKS_MIN: u32 = 8;
-
 /// What the owner waits to hear of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Notice {
@@ -154,10 +148,6 @@ pub(crate) struct Outgoing {
     pub(crate) awaited: Vec<bool>,
     /// By bucket: how many frames had been said with the newest of it.
     said: Vec<u64>,
-    /// Frames that were answered when somebody looked, and since when no more were although there are some to answer.
-    answered: u64,
-    silent_since: Option<Micros>,
-    looks: u32,
     /// How many frames had been said with the one that is timed, and when that was; one at a time is.
     timed: Option<(u64, Micros)>,
     /// The longest that one took since somebody asked.
@@ -183,9 +173,6 @@ impl Outgoing {
             follows: vec![false; usize::from(evergate_cluster::BUCKETS)],
             awaited: vec![false; usize::from(evergate_cluster::BUCKETS)],
             said: vec![0; usize::from(evergate_cluster::BUCKETS)],
-            answered: 0,
-            silent_since: None,
-            looks: 0,
             timed: None,
             slowest: Micros(0),
         })
@@ -242,17 +229,6 @@ impl Outgoing {
         self.feed.frames() - self.feed.lag() >= said
     }
 
-    /// Whether the backup has answered nothing for too long; to be asked from time to time.
-    pub(crate) fn is_mute(&mut self, now: Micros) -> bool {
-        let answered = self.feed.frames() - self.feed.lag();
-        if self.feed.lag() == 0 || answered != self.answered {
-            (self.answered, self.silent_since, self.looks) = (answered, None, 0);
-        }
-        self.looks = self.looks.saturating_add(1);
-        let waits = self.feed.lag() > 0 && self.looks >= LOOKS_MIN;
-        now.since(*self.silent_since.get_or_insert(now)) >= ANSWERS_WITHIN && waits
-    }
-
     /// Times the newest frame, unless another one is.
     pub(crate) fn time_newest(&mut self, now: Micros) {
         if self.timed.is_none() && self.feed.lag() > 0 {
@@ -268,11 +244,6 @@ impl Outgoing {
             unsent_bytes: self.feed.unsent().len() as u64,
             behind_us: std::mem::take(&mut self.slowest).max(takes).0,
         }
-    }
-
-    /// Whether the backup has answered anything.
-    pub(crate) fn has_answered(&self) -> bool {
-        self.feed.lag() < self.feed.frames()
     }
 
     /// Sends what waits.

@@ -11,15 +11,9 @@ use crate::worker::{Client, Worker};
 use evergate_base::Micros;
 use evergate_bpf::Leases;
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
-use evergate_mirror::{FRAME_VERSION, Frame, Haste, Office};
+use evergate_mirror::{FRAME_VERSION, Frame, Office};
 use std::collections::BTreeMap;
 
-/// Turns for which frames wait for company.
-const HELD_TURNS_MAX: u32 = 2;
-/// How long frames wait of streams' acknowledgements, and of others that nothing is sent after; and how many bytes of them.
-const STREAM_SPAN: Micros = Micros(300);
-const LONG_SPAN: Micros = Micros::from_ms(2);
-const WAITING_BYTES_MAX: usize = 16_384;
 /// Between two attempts to make a channel.
 const RETRY: Micros = Micros::from_ms(50);
 /// With so many bytes of a channel unsent the copies that are yet to be filled over it wait, for so long at a time: what is
@@ -251,29 +245,16 @@ fn is_of(clients: &Slab<Client>, key: Key, bucket: Bucket) -> bool {
 }
 
 impl Cluster {
-    /// Frames leave. A record and a packet for each would cost more than the frames: those of a busy worker wait for the
-    /// next turn's, which begins at once, and those that nothing waits for a little longer.
+    /// Frames leave, unless they wait for company.
     pub(super) fn flush(&mut self, busy: bool, now: Micros) {
         let mut waiting = 0;
         for outgoing in self.outgoing.values_mut() {
             outgoing.time_newest(now);
             waiting += outgoing.feed.unsent().len();
         }
-        if waiting > 0 {
-            if self.held_turns == 0 {
-                self.held_since = now;
-            }
-            let waits = match self.haste {
-                Haste::Full => busy && self.held_turns < HELD_TURNS_MAX,
-                Haste::Some => now.since(self.held_since) < STREAM_SPAN,
-                Haste::None => now.since(self.held_since) < LONG_SPAN,
-            };
-            if waits && (self.haste == Haste::Full || waiting < WAITING_BYTES_MAX) {
-                self.held_turns += 1;
-                return;
-            }
+        if !self.company.may_leave(busy, waiting, now) {
+            return;
         }
-        self.held_turns = 0;
         let mut lost = Vec::new();
         for (peer, outgoing) in &mut self.outgoing {
             if let Err(error) = outgoing.flush() {
@@ -284,7 +265,7 @@ impl Cluster {
             self.lose(peer, &why);
         }
         if self.outgoing.values().all(|outgoing| outgoing.feed.unsent().is_empty()) {
-            self.haste = Haste::None; // else what is left goes with the next turn
+            self.company.note_gone();
         }
     }
 
@@ -377,7 +358,7 @@ impl Cluster {
         let now = office(term);
         let mut result = Ok(());
         let Some(announced) = outgoing.announced.get_mut(usize::from(bucket.0)) else { return };
-        self.haste = self.haste.max(frame.haste());
+        self.company.hurry(frame.haste());
         if announced.replace(now) != Some(now) {
             result = outgoing.push(bucket, &Frame::Office { bucket: bucket.0, office: now }, None);
         }
@@ -389,7 +370,8 @@ impl Cluster {
     /// Gives up channels on which nobody answers.
     fn lose_mute(&mut self, now: Micros) {
         let channels = self.outgoing.iter_mut();
-        let mute: Vec<_> = channels.filter_map(|(peer, out)| out.is_mute(now).then_some(*peer)).collect();
+        let mute: Vec<_> =
+            channels.filter_map(|(peer, out)| out.feed.is_mute(now).then_some(*peer)).collect();
         for peer in mute {
             self.lose(peer, "it does not answer");
         }
@@ -411,7 +393,7 @@ impl Cluster {
         let Some(outgoing) = self.outgoing.remove(&peer) else { return };
         let now = self.channels_at; // as exactly as it takes
         let again = self.broken_at.insert(peer, now).is_some_and(|at| now.since(at) < BREAKS_AGAIN);
-        let hopeless = slow || again || !outgoing.has_answered();
+        let hopeless = slow || again || !outgoing.feed.has_answered();
         self.note_missed_sessions(peer.0);
         self.report(Report::ChannelLost { node: peer.0, why: why.to_owned() });
         // The agent may have heard already that what is waited for may be named.

@@ -203,7 +203,7 @@ impl Cluster {
 
     /// The bucket is on hold: nothing of it comes in or is touched any more.
     fn freeze(&mut self, bucket: Bucket, wanted: (Freeze, Office)) {
-        self.haste = Haste::Full; // of what was said of it just now nothing may be missing
+        self.company.hurry(Haste::Full); // of what was said of it just now nothing may be missing
         self.freezing.insert(bucket, wanted);
         self.unaccepted = true;
         let table = evergate_bpf::Bucket::new(usize::from(bucket.0));

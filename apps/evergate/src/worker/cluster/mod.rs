@@ -48,7 +48,7 @@ use channel::Outgoing;
 use evergate_base::Micros;
 use evergate_bpf::{Events, Flow, Gate, Lane, LaneId, Slot};
 use evergate_cluster::{Bucket, Freeze, MemberSet, NodeId, Role};
-use evergate_mirror::{Haste, Holder, Office};
+use evergate_mirror::{Company, Holder, Office};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
@@ -140,10 +140,8 @@ pub(crate) struct Cluster {
     knocks: knocks::Knocks,
     news: sessions::News,
     census: figures::Census,
-    /// Turns that frames have waited for company, since when, and how much haste there is.
-    held_turns: u32,
-    held_since: Micros,
-    haste: Haste,
+    /// Frames that wait for others.
+    company: Company,
     /// Buckets that let nobody new in, to become quiet then.
     closing: BTreeMap<Bucket, freeze::Closing>,
     /// Buckets that are to become quiet, for which move, and in which office.
@@ -216,9 +214,7 @@ impl Cluster {
             knocks: knocks::Knocks::default(),
             news: sessions::News::default(),
             census: figures::Census::default(),
-            held_turns: 0,
-            held_since: Micros(0),
-            haste: Haste::None,
+            company: Company::default(),
             closing: BTreeMap::new(),
             freezing: BTreeMap::new(),
             frozen: BTreeSet::new(),
@@ -301,9 +297,8 @@ impl Cluster {
 
     /// Milliseconds that the loop may sleep.
     pub(crate) fn wait_ms(&self, now: Micros) -> i32 {
-        let held = self.held_turns > 0;
-        let at_once =
-            !self.acknowledged.is_empty() || !self.dirty.is_empty() || (held && self.haste == Haste::Full);
+        let held = self.company.is_waiting();
+        let at_once = !self.acknowledged.is_empty() || !self.dirty.is_empty() || self.company.is_urgent();
         if at_once || !self.unawaited.is_empty() || self.has_resting() || self.has_news() {
             0
         } else if held || !self.timed.is_empty() || !self.closing.is_empty() {

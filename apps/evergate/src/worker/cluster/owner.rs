@@ -211,7 +211,7 @@ impl Worker {
         // Some clients say nothing more before what they said is acknowledged.
         let waits = mirroring.leg.is_patient() && !client.connection.is_past_requests();
         if waits && entries.iter().any(|entry| matches!(entry, Entry::Client(_))) {
-            cluster.haste = Haste::Full;
+            cluster.company.hurry(Haste::Full);
         }
         let connection = client.connection.id();
         if let Some(facts) = mirroring.learn_next_hop() {
@@ -335,7 +335,7 @@ impl Worker {
         // ... or for what is on its way to the backups.
         let refuses = client.readable && !client.connection.wants_client();
         if eager || (refuses && !client.connection.is_busy() && !client.connection.is_past_requests()) {
-            cluster.haste = Haste::Full;
+            cluster.company.hurry(Haste::Full);
         }
         let mut happened = mirroring.leg.watch(lane, eager, now);
         let mut due = mirroring.leg.rests_on_time(eager || client_inside, now);
@@ -473,7 +473,7 @@ impl Worker {
         cluster.answer();
         cluster.tell_news();
         if self.counters.queued.get() > 0 {
-            cluster.haste = Haste::Full; // requests wait for server connections that are given back
+            cluster.company.hurry(Haste::Full); // requests wait for server connections that are given back
         }
         cluster.flush(busy, self.now);
         if !cluster.say_last_words(self.now) {

@@ -249,11 +249,8 @@ impl Take {
         self.legs = numbers.filter_map(|number| Leg::of(&self.held, number)).collect();
     }
 
-    /// Whether nothing of it is on its way to anybody: it waits for the client's next request.
     fn rests(&self) -> bool {
-        let state = &self.held.state;
-        let between = state.routes.is_empty() && state.hello.is_none() && state.closed.is_none();
-        between && state.boundaries.is_empty() && state.generated.is_empty()
+        self.held.state.rests()
     }
 
     /// What its client is told apart by.

@@ -1,0 +1,96 @@
+//! Whether frames leave now or wait for others.
+//!
+//! A record and a packet for each frame would cost more than the frames. Those of a busy worker wait for the next turn's,
+//! which begins at once, and those that nothing waits for a little longer. Time is told, and counted in turns of the loop.
+
+use crate::Haste;
+use evergate_base::Micros;
+
+/// Turns for which frames wait for company.
+const HELD_TURNS_MAX: u32 = 2;
+/// How long frames wait of streams' acknowledgements, and of others that nothing is sent after; and how many bytes of them.
+const STREAM_SPAN: Micros = Micros(300);
+const LONG_SPAN: Micros = Micros::from_ms(2);
+const WAITING_BYTES_MAX: usize = 16_384;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Company {
+    /// Turns for which frames have waited, since when, and how much haste there is.
+    turns: u32,
+    since: Micros,
+    haste: Haste,
+}
+
+impl Company {
+    /// Among what waits is something that may wait for so long only.
+    pub fn hurry(&mut self, haste: Haste) {
+        self.haste = self.haste.max(haste);
+    }
+
+    /// The end of a turn: whether the frames leave, of which so many bytes wait. `busy`: there were events in this turn, and
+    /// the next one may have more.
+    pub fn may_leave(&mut self, busy: bool, waiting: usize, now: Micros) -> bool {
+        if self.turns == 0 {
+            self.since = now;
+        }
+        let waits = match self.haste {
+            Haste::Full => busy && self.turns < HELD_TURNS_MAX,
+            Haste::Some => now.since(self.since) < STREAM_SPAN,
+            Haste::None => now.since(self.since) < LONG_SPAN,
+        };
+        let waits = waits && waiting > 0 && (self.haste == Haste::Full || waiting < WAITING_BYTES_MAX);
+        self.turns = if waits { self.turns + 1 } else { 0 };
+        !waits
+    }
+
+    /// All of them have left: whoever comes next begins without haste. What is left otherwise goes with the next turn.
+    pub fn note_gone(&mut self) {
+        self.haste = Haste::None;
+    }
+
+    /// Whether frames wait.
+    pub fn is_waiting(&self) -> bool {
+        self.turns > 0
+    }
+
+    /// Whether some of them wait for the next turn only, which must begin at once.
+    pub fn is_urgent(&self) -> bool {
+        self.turns > 0 && self.haste == Haste::Full
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When frames of that haste leave that began to wait at 1 ms, looked at once in 100 us; in microseconds.
+    fn waits_for(haste: Haste, busy: bool, waiting: usize) -> u64 {
+        let mut company = Company::default();
+        company.hurry(haste);
+        (0..)
+            .map(|turn| turn * 100)
+            .find(|at| company.may_leave(busy, waiting, Micros(1_000 + at)))
+            .unwrap_or(0)
+    }
+
+    #[test]
+    fn frames_wait_as_long_as_nothing_waits_for_them() {
+        assert_eq!([waits_for(Haste::Full, true, 9), waits_for(Haste::Full, false, 9)], [200, 0]);
+        assert_eq!([waits_for(Haste::Some, true, 9), waits_for(Haste::None, true, 9)], [300, 2_000]);
+        assert_eq!(waits_for(Haste::None, true, WAITING_BYTES_MAX), 0, "enough company");
+        assert_eq!(waits_for(Haste::Full, true, WAITING_BYTES_MAX), 200);
+        assert_eq!(waits_for(Haste::None, true, 0), 0, "there is none");
+    }
+
+    #[test]
+    fn one_in_haste_takes_the_others_along_and_leaves_none_behind() {
+        let mut company = Company::default();
+        assert!(!company.may_leave(false, 9, Micros(0)) && company.is_waiting() && !company.is_urgent());
+        company.hurry(Haste::Full);
+        company.hurry(Haste::None);
+        assert!(company.is_urgent() && company.may_leave(false, 18, Micros(1)) && !company.is_waiting());
+        company.note_gone();
+        assert!(!company.may_leave(false, 9, Micros(2)));
+    }
+}
