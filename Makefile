@@ -30,7 +30,7 @@ unit:
 	$(CARGO) test --workspace --locked
 	python3 -B -m unittest discover -q bench
 
-matrix: setup ## all fates of nodes before all servers in all network modes, also with loss (root; about half an hour)
+matrix: setup ## all fates of nodes before all servers in all network modes, also with loss (root; about a quarter of an hour)
 	EVERGATE_MATRIX=full $(CARGO) test --workspace --locked --test cluster matrix -- --nocapture
 
 FUZZED = handshake records http_request http_response http_body rules bodies config mirror restore parcel connection
