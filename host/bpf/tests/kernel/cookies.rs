@@ -9,6 +9,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU32;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 const BYTES: u64 = 8 << 20;
 
@@ -292,6 +293,7 @@ fn a_cookie_is_good_for_one_epoch_before_and_after_and_a_client_beyond_is_reset(
             assert_eq!(&got, b"hello", "{ahead} epochs ahead");
             assert!(count(&world, 1, Counter::CookieAccepted) > 0);
         } else {
+            client.set_read_timeout(Some(Duration::from_secs(10))).unwrap(); // only ends a hang
             let error = client.read(&mut got).unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{ahead} epochs ahead");
             assert!(count(&world, 1, Counter::CookieWrong) > 0);
