@@ -244,6 +244,13 @@ static __always_inline bool is_listened(struct __sk_buff *skb, const struct pack
 	return socket_state(skb, p) == STATE_LISTEN;
 }
 
+/* Connections of the bucket may have no socket yet. */
+static __always_inline bool is_pending(__u32 bucket)
+{
+	__u64 *lane_word = bpf_map_lookup_elem(&pending, &bucket);
+	return lane_word && READ(*lane_word);
+}
+
 static __always_inline int egress_unregistered(struct __sk_buff *skb, struct packet *p)
 {
 	__u32 bucket = 0, zero = 0;
@@ -259,6 +266,11 @@ static __always_inline int egress_unregistered(struct __sk_buff *skb, struct pac
 	if (p->tcp.rst && p->tcp.ack && !p->tcp.seq) {
 		/* RFC 9293 section 3.10.7.1: the answer to a SYN. A listener whose port is closed is one whose process died,
 		 * while our lease still runs: the peer asks again, and whoever serves the bucket then answers. */
+		count(RST_HELD);
+		return TC_ACT_STOLEN;
+	}
+	if (p->tcp.rst && role == ROLE_LISTENER && is_pending(bucket)) {
+		/* A client whose connection's turn has not come says that it is alive, or its end: our kernel knows neither. */
 		count(RST_HELD);
 		return TC_ACT_STOLEN;
 	}

@@ -212,6 +212,12 @@ fn what_cannot_be_registered_does_not_start_and_what_is_unknown_stays_silent() {
         // Nobody listens: the process is dead, and another node may go on with it.
         assert_eq!(leave(gate, &rst), Err(STOLEN));
         let _listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
+        assert_eq!(leave(gate, &rst), Ok(rst.clone()));
+        // Its connection may be one whose socket is yet to be made: who says that it is alive, or ends, is not refused.
+        let bucket = gate.bucket(&Flow::new(listener(false), client(false)));
+        gate.set_pending(bucket, Some(LaneId::new(3).unwrap()));
+        assert_eq!(leave(gate, &rst), Err(STOLEN));
+        gate.set_pending(bucket, None);
         assert_eq!(leave(gate, &rst), Ok(rst));
         // What the kernel says to a SYN once the listener's process is dead: the next owner must get the next SYN.
         let refusal = Segment { seq: 0, ack: 501, flags: RST | ACK, ..out(false) };
