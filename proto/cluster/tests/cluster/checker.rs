@@ -32,7 +32,7 @@ fn explore(name: &str, model: Bounded, sometimes: &[&'static str]) {
 const BOTH: [&str; 2] = ["takes over", "hands over"];
 
 #[test]
-fn two_nodes_are_safe_and_heal_under_every_schedule_of_two_faults() {
+fn two_nodes_are_safe_under_every_schedule_of_two_faults_and_heal_from_a_sample_of_states() {
     let model = Bounded::new(2, 2, 1, Mode::Witness);
     explore("two nodes", Bounded { ticks: 10, ..model }.enlarged(), &BOTH);
 }

@@ -3,9 +3,12 @@
 //!
 //! Time is discrete: a tick is half a lease, and all clocks agree (drift is the simulation's part). At each tick the
 //! adversary may do one thing out of its budget: kill, restart, pause, resume, cut a node off, make one direction deaf,
-//! take a node's witness away, heal, let a node leave, move a bucket, drop a backup; and lose or delay one message. Heartbeats are instantaneous where the network
-//! allows them. In the *free* models the messages that change views and buckets are delivered one by one in any order,
-//! or never.
+//! take a node's witness away, heal, let a node leave, move a bucket, drop a backup; and lose or delay one message. Heartbeats
+//! are instantaneous where the network allows them. In the *free* models the messages that change views and buckets are
+//! delivered one by one in any order, or never.
+//!
+//! Every state is looked at for safety. Whether the nodes heal, and go on when one of them is left, costs a simulation of its own:
+//! that is tried from a sample of the states, each one in `heal_one_in`, always the same ones.
 //!
 //! `CLUSTER_MODEL_TICKS`, `CLUSTER_MODEL_FAULTS` and `CLUSTER_MODEL_LOSSES` enlarge the models beyond what CI runs.
 
