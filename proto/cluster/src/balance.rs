@@ -81,7 +81,7 @@ impl Node {
         self.offices.iter().any(|office| office.owner == Some(self.me.id) && lacks(office))
     }
 
-    /// Every owned bucket gets the backups it lacks and loses those it does not need.
+    /// Every owned bucket gets the backups it lacks, then those that rank higher for it, and loses those it does not need.
     fn complete_backups(&mut self, steady: MemberSet, room: &mut Room) {
         let me = self.me.id;
         let weights = self.weights(&self.members);
@@ -130,6 +130,20 @@ impl Node {
             };
             if let Some(spare) = spare {
                 self.begin_drop(Bucket(bucket), spare);
+                continue;
+            }
+            // Copies follow a node that has joined: else those of a dead one would all be at the few that were there before.
+            let better = others.minus(office.listed).minus(office.gone).minus(shunned);
+            let better = better.iter().max_by_key(|id| liked(bucket, *id));
+            let least = in_sync.iter().map(|id| liked(bucket, id)).min();
+            let whole = in_sync == usable && office.destined.is_none() && !self.draining;
+            if let Some(better) =
+                better.filter(|id| whole && least.is_some_and(|least| liked(bucket, *id) > least))
+                && room.mirrors > 0
+                && office.list(better)
+            {
+                room.mirrors -= 1;
+                self.touch(Bucket(bucket));
             }
         }
     }

@@ -173,6 +173,37 @@ fn a_node_that_joins_gets_its_share_and_load_is_evened() {
     }
 }
 
+/// Who holds a complete copy of each bucket.
+fn copies(world: &World, buckets: u16) -> Vec<Vec<usize>> {
+    let holds = |id: usize, bucket| {
+        matches!(world.hosts[id].node.role(Bucket(bucket)), Role::Backup { in_sync: true, .. })
+    };
+    (0..buckets).map(|bucket| (0..world.hosts.len()).filter(|id| holds(*id, bucket)).collect()).collect()
+}
+
+#[test]
+fn a_node_that_joins_gets_its_share_of_the_copies_and_they_stay() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, 3, config(3, 60, 1, Mode::Witness));
+        world.crash(2);
+        assert_eq!(world.run_until(4_000_000, World::is_settled), Ok(true), "seed {seed}");
+        world.restart(2);
+        let share = |world: &World, id: usize| copies(world, 60).iter().filter(|of| of.contains(&id)).count();
+        let even = |world: &World| {
+            world.is_settled()
+                && copies(world, 60).iter().all(|of| of.len() == 1)
+                && (0..3).all(|id| share(world, id) >= 10)
+        };
+        let done = world.run_until(20_000_000, even);
+        let shares: Vec<usize> = (0..3).map(|id| share(&world, id)).collect();
+        assert_eq!(done, Ok(true), "seed {seed}: {shares:?}\n{}", world.describe());
+        world.run_for(2_000_000).unwrap();
+        let before = copies(&world, 60);
+        world.run_for(5_000_000).unwrap();
+        assert_eq!(copies(&world, 60), before, "seed {seed}: copies without end");
+    }
+}
+
 #[test]
 fn a_node_paused_for_ten_seconds_comes_back_empty_and_serves_again() {
     for (seed, mode) in [(1, Mode::Witness), (2, Mode::Majority)] {
