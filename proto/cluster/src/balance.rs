@@ -6,6 +6,7 @@
 
 use evergate_base::Micros;
 
+use crate::load::WORK_SLACK;
 use crate::rendezvous::score;
 use crate::{Bucket, MemberSet, Node, NodeId};
 
@@ -23,7 +24,8 @@ impl Node {
     pub(crate) fn sum_load(&mut self, now: Micros) {
         let span = Micros(self.config.timing.balance.0 / 10);
         if self.load_at.is_none_or(|at| now.since(at) >= span) {
-            (self.load, self.load_at) = (self.own_load(), Some(now));
+            self.load = (self.owned().try_into().unwrap_or(u16::MAX), self.own_work());
+            self.load_at = Some(now);
         }
     }
 
@@ -148,47 +150,76 @@ impl Node {
         }
     }
 
-    /// Moves buckets from here to the member with the least for its weight.
+    /// Moves buckets from here to members that have less for their weight: first for the work that they make, then for their
+    /// number, since what rests counts as well when it wakes up. Of those that fit, the ones go first that leave work most even.
     fn even_load(&mut self, steady: MemberSet, room: &mut Room) {
         let me = self.me.id;
-        let weights = self.weights(&self.members);
-        let mut loads: Vec<(NodeId, u64, u64)> = Vec::new();
-        for id in self.members.set().iter() {
-            let load = if id == me {
-                self.own_load()
-            } else {
-                self.peers.get(&id).and_then(|peer| peer.last).map_or(0, |last| last.load)
-            };
-            loads.push((id, load, u64::from(weights.get(&id).copied().unwrap_or(0))));
-        }
-        let total: u128 = loads.iter().map(|(_, load, _)| u128::from(*load)).sum();
-        let weight: u128 = loads.iter().map(|(_, _, weight)| u128::from(*weight)).sum();
-        // Rounded down, nothing swings back; a draining node takes nothing back, and shares that are rounded up have room for
-        // all it has.
-        let up = if self.draining { weight.saturating_sub(1) } else { 0 };
-        let share = |own: u64| (total * u128::from(own) + up).checked_div(weight).map_or(0, |s| s as u64);
-        let Some(mut mine) = loads.iter().find(|(id, ..)| *id == me).map(|(_, load, _)| *load) else {
+        let mut all = self.loads();
+        let Some(mut mine) = all.iter().position(|load| load.id == me).map(|at| all.swap_remove(at)) else {
             return;
         };
-        let my_share = share(weights.get(&me).copied().map_or(0, u64::from));
-        let tolerance = my_share.saturating_mul(u64::from(self.config.pace.tolerance_percent)) / 100;
-        for (id, load, weight) in &mut loads {
-            let fair = share(*weight);
-            if *id == me || !steady.contains(*id) {
-                continue;
+        all.retain(|load| steady.contains(load.id));
+        all.sort_by_key(|load| load.id);
+        for to in &mut all {
+            while room.moves > 0 && mine.work > mine.work_most() && to.work < to.fair_work && !self.draining {
+                let gap = (mine.work - mine.fair_work).min(to.fair_work - to.work);
+                let Some(work) = self.give(to.id, room, |work| (1..=gap).contains(&work), Pick::Heaviest)
+                else {
+                    break;
+                };
+                mine.pass(to, work);
             }
-            while room.moves > 0 && mine > my_share.saturating_add(tolerance) && *load < fair {
-                let gap = (mine - my_share).min(fair - *load);
-                let Some(moved) = self.give(*id, gap, room) else { break };
-                mine = mine.saturating_sub(moved);
-                *load = load.saturating_add(moved);
+        }
+        for to in &mut all {
+            while room.moves > 0 && mine.owned > mine.owned_most() && to.owned < to.fair_owned {
+                let gap = mine.work.saturating_sub(mine.fair_work).min(to.fair_work.saturating_sub(to.work));
+                let most = if self.draining { u64::MAX } else { to.work_most().saturating_sub(to.work) };
+                let given = self
+                    .give(to.id, room, |work| work <= gap, Pick::Heaviest)
+                    .or_else(|| self.give(to.id, room, |work| work <= most, Pick::Lightest));
+                let Some(work) = given else { break };
+                mine.pass(to, work);
             }
         }
     }
 
-    /// Gives one bucket of at most `gap` load to a member: moves it if the member is in sync, else begins to mirror it
-    /// there. The heaviest that fits goes first; a draining node gives whatever it has.
-    fn give(&mut self, to: NodeId, gap: u64, room: &mut Room) -> Option<u64> {
+    /// What all members have, and what each should have.
+    fn loads(&self) -> Vec<Load> {
+        let weights = self.weights(&self.members);
+        let weight_of = |id: NodeId| u64::from(weights.get(&id).copied().unwrap_or(0));
+        let said = |id: NodeId| match self.peers.get(&id).and_then(|peer| peer.last) {
+            _ if id == self.me.id => (self.owned(), self.own_work()),
+            Some(last) => (u64::from(last.owned), last.work),
+            None => (0, 0),
+        };
+        let mut all: Vec<Load> = self
+            .members
+            .set()
+            .iter()
+            .map(|id| {
+                let (owned, work) = said(id);
+                let tolerance_percent = u64::from(self.config.pace.tolerance_percent);
+                Load { id, owned, work, fair_owned: 0, fair_work: 0, tolerance_percent }
+            })
+            .collect();
+        let sum = |of: fn(&Load) -> u64| all.iter().map(|load| u128::from(of(load))).sum::<u128>();
+        let (owned, work) = (sum(|load| load.owned), sum(|load| load.work));
+        let weight: u128 = all.iter().map(|load| u128::from(weight_of(load.id))).sum();
+        // Rounded down, nothing swings back; a draining node takes nothing back, and shares that are rounded up have room for
+        // all it has.
+        let up = if self.draining { weight.saturating_sub(1) } else { 0 };
+        let share = |total: u128, id| {
+            (total * u128::from(weight_of(id)) + up).checked_div(weight).map_or(0, |share| share as u64)
+        };
+        for load in &mut all {
+            (load.fair_owned, load.fair_work) = (share(owned, load.id), share(work, load.id));
+        }
+        all
+    }
+
+    /// Gives one bucket whose work fits to a member: moves it if the member is in sync, else begins to mirror it there. Returns
+    /// its work.
+    fn give(&mut self, to: NodeId, room: &mut Room, fits: impl Fn(u64) -> bool, pick: Pick) -> Option<u64> {
         let me = self.me.id;
         let draining = self.draining;
         let assumed = self.assumed_work();
@@ -198,26 +229,29 @@ impl Node {
                 && office.adding.is_empty()
                 && office.dropping.is_empty()
                 && (draining || office.destined.is_none_or(|id| id == to))
-                && (draining || office.weight(assumed) <= gap)
+                && fits(office.work(assumed))
         };
         let ready = |office: &crate::bucket::Office| free(office) && office.backups.contains(to);
         let mirrorable = |office: &crate::bucket::Office| {
             free(office) && !office.listed.contains(to) && !office.gone.contains(to)
         };
-        let heaviest = |fits: &dyn Fn(&crate::bucket::Office) -> bool| {
-            let offices = (0u16..).zip(&self.offices).filter(|(_, office)| fits(office));
-            offices
-                .max_by_key(|(bucket, office)| (office.weight(assumed), std::cmp::Reverse(*bucket)))
-                .map(|(bucket, _)| bucket)
+        let best = |suits: &dyn Fn(&crate::bucket::Office) -> bool| {
+            let offices = (0u16..).zip(&self.offices).filter(|(_, office)| suits(office));
+            let offices = offices.map(|(bucket, office)| (office.work(assumed), bucket));
+            let found = match pick {
+                Pick::Heaviest => offices.max_by_key(|(work, bucket)| (*work, std::cmp::Reverse(*bucket))),
+                Pick::Lightest => offices.min(),
+            };
+            found.map(|(_, bucket)| bucket)
         };
-        let (bucket, moves) = match heaviest(&ready) {
+        let (bucket, moves) = match best(&ready) {
             Some(bucket) => (bucket, true),
-            None if room.mirrors > 0 => (heaviest(&mirrorable)?, false),
+            None if room.mirrors > 0 => (best(&mirrorable)?, false),
             None => return None,
         };
         let office = self.offices.get_mut(usize::from(bucket))?;
         office.destined = Some(to);
-        let load = office.weight(assumed);
+        let work = office.work(assumed);
         if moves {
             room.moves -= 1;
             self.begin_move(Bucket(bucket), to);
@@ -226,7 +260,42 @@ impl Node {
             office.list(to);
             self.touch(Bucket(bucket));
         }
-        Some(load)
+        Some(work)
+    }
+}
+
+/// Which of those that fit goes first; of equals the one with the lowest number.
+#[derive(Clone, Copy)]
+enum Pick {
+    Heaviest,
+    Lightest,
+}
+
+/// What one member has, and what it should have: buckets, and their work in microseconds a second.
+struct Load {
+    id: NodeId,
+    owned: u64,
+    work: u64,
+    fair_owned: u64,
+    fair_work: u64,
+    tolerance_percent: u64,
+}
+
+impl Load {
+    fn owned_most(&self) -> u64 {
+        self.fair_owned.saturating_add(self.fair_owned.saturating_mul(self.tolerance_percent) / 100)
+    }
+
+    fn work_most(&self) -> u64 {
+        let tolerance = self.fair_work.saturating_mul(self.tolerance_percent) / 100;
+        self.fair_work.saturating_add(tolerance).saturating_add(WORK_SLACK)
+    }
+
+    fn pass(&mut self, to: &mut Load, work: u64) {
+        self.owned = self.owned.saturating_sub(1);
+        self.work = self.work.saturating_sub(work);
+        to.owned = to.owned.saturating_add(1);
+        to.work = to.work.saturating_add(work);
     }
 }
 

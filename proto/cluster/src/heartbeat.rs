@@ -152,7 +152,8 @@ impl Node {
             } else {
                 Incarnation::UNKNOWN
             },
-            load: self.load,
+            owned: self.load.0,
+            work: self.load.1,
             weight: self.config.weight,
             draining: self.draining,
         }

@@ -53,7 +53,6 @@ pub use identity::{
     ViewId,
 };
 pub use key::{KEYS_MAX, KeyError, KeyId, Keyring, TAG_BYTES};
-pub use load::IDLE;
 pub use message::{
     Announced, Assignment, Body, CALM_AT, Change, Claim, Commit, DATAGRAM_BYTES_MAX, DecodeError, Header,
     Heartbeat, Held, Holds, Message, OPS_MAX, Op, Prepare, Promise, VERSION, is_calm,

@@ -11,9 +11,8 @@ use evergate_base::Micros;
 use crate::bucket::Office;
 use crate::{Bucket, Node, NodeId};
 
-/// What a bucket weighs beside its work, so that idle ones are spread too. A thousand of them weigh as much as a core's
-/// whole work: where there is little work it moves nothing.
-pub const IDLE: u64 = 1000;
+/// So much more work than its share is no reason to give any away: where there is little to do nothing moves because of it.
+pub(crate) const WORK_SLACK: u64 = 30_000;
 /// What a heartbeat or a move may say that a bucket weighs: many times what a machine can do.
 pub(crate) const WORK_MAX: u64 = 1 << 32;
 /// Work is averaged over about so long.
@@ -60,9 +59,9 @@ impl Load {
 }
 
 impl Office {
-    /// What it counts when load is evened; `assumed` where nothing is known of its work.
-    pub(crate) fn weight(&self, assumed: u64) -> u64 {
-        self.load.rate().unwrap_or(assumed).saturating_add(IDLE)
+    /// The work that it makes; `assumed` where nothing is known of that.
+    pub(crate) fn work(&self, assumed: u64) -> u64 {
+        self.load.rate().unwrap_or(assumed)
     }
 }
 
@@ -77,17 +76,22 @@ impl Node {
         }
     }
 
-    /// What this node says of its load: [`IDLE`] for each bucket that it owns, and their work.
-    pub fn own_load(&self) -> u64 {
+    /// The work that the buckets make which this node owns.
+    pub fn own_work(&self) -> u64 {
         let assumed = self.assumed_work();
         let owned = self.offices.iter().filter(|office| office.owner == Some(self.me.id));
-        owned.fold(0, |sum: u64, office| sum.saturating_add(office.weight(assumed)))
+        owned.fold(0, |sum: u64, office| sum.saturating_add(office.work(assumed)))
     }
 
-    /// What a node says of its load; `None` while it is not heard.
-    pub fn load_of(&self, id: NodeId) -> Option<u64> {
-        let says = || self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.load);
-        if id == self.me.id { Some(self.own_load()) } else { says().filter(|_| self.hears(id)) }
+    /// How many buckets this node owns.
+    pub(crate) fn owned(&self) -> u64 {
+        self.offices.iter().filter(|office| office.owner == Some(self.me.id)).count() as u64
+    }
+
+    /// The work that a node's buckets make, as it says; `None` while it is not heard.
+    pub fn work_of(&self, id: NodeId) -> Option<u64> {
+        let says = || self.peers.get(&id).and_then(|peer| peer.last).map(|last| last.work);
+        if id == self.me.id { Some(self.own_work()) } else { says().filter(|_| self.hears(id)) }
     }
 
     /// The work of a bucket of which nothing is known: as that of those of which something is.

@@ -125,8 +125,10 @@ pub struct Heartbeat {
     pub closed_from: Incarnation,
     /// ..to this one are closed for good; zero for none.
     pub closed_to: Incarnation,
-    /// Load of the buckets that the sender owns: see [`Node::own_load`](crate::Node::own_load).
-    pub load: u64,
+    /// How many buckets the sender owns.
+    pub owned: u16,
+    /// The work that they make, in microseconds a second.
+    pub work: u64,
     /// The sender's share of the load relative to others.
     pub weight: u16,
     /// The sender gives its buckets away and takes none.
@@ -134,9 +136,9 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// What it says apart from clocks and load: while this stays the same, nobody need act on it at once.
+    /// What it says apart from clocks and loads: while this stays the same, nobody need act on it at once.
     pub(crate) fn substance(self) -> Heartbeat {
-        Heartbeat { clock_us: 0, echo_us: 0, load: 0, ..self }
+        Heartbeat { clock_us: 0, echo_us: 0, owned: 0, work: 0, ..self }
     }
 
     /// Whether the sender has neither state nor a witness, so that it cannot act by itself.

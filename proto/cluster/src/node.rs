@@ -90,8 +90,8 @@ pub struct Node {
     pub(crate) progress_at: Option<Micros>,
     pub(crate) draining: bool,
     pub(crate) drained_told: bool,
-    /// Load of the own buckets, and when it was summed up.
-    pub(crate) load: u64,
+    /// Number and work of the own buckets, and when they were summed up.
+    pub(crate) load: (u16, u64),
     pub(crate) load_at: Option<Micros>,
     /// When their work was averaged last.
     pub(crate) smoothed_at: Micros,
@@ -173,7 +173,7 @@ impl Node {
             progress_at: None,
             draining: config.weight == 0,
             drained_told: false,
-            load: 0,
+            load: (0, 0),
             load_at: None,
             smoothed_at: now,
             busy: BTreeSet::new(),

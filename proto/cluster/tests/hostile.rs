@@ -326,7 +326,8 @@ fn any_heartbeat() -> impl Strategy<Value = Heartbeat> {
         carrier: [b[1], b[2]],
         closed_from: Incarnation(n[2]),
         closed_to: Incarnation(n[3]),
-        load: n[0],
+        owned: heard as u16,
+        work: n[0],
         weight: heard as u16,
         draining: b[3],
     })

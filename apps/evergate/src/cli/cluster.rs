@@ -73,7 +73,7 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
                 node.number.to_string(),
                 if node.member { "yes" } else { "no" }.to_owned(),
                 node.witnessed.map_or("-", |witnessed| if witnessed { "yes" } else { "no" }).to_owned(),
-                node.load.map_or_else(|| "-".to_owned(), |load| load.to_string()),
+                node.load.map_or_else(|| "-".to_owned(), |load| format!("{:.1} %", load as f64 / 10_000.0)),
                 node.inside.clone(),
                 heard(node.heard_inside_ms),
                 node.outside.clone(),

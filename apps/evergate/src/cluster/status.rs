@@ -93,8 +93,7 @@ pub struct NodeStatus {
     /// Whether a witness vouches for it, as it says; null with mode `majority`, and while it is not heard.
     #[serde(default)]
     pub witnessed: Option<bool>,
-    /// What its buckets weigh when load is evened: 1,000 each, and the microseconds of work that they make in a second; null while
-    /// it is not heard.
+    /// The work that its buckets make, in microseconds of processor time a second; null while it is not heard.
     #[serde(default)]
     pub load: Option<u64>,
 }

@@ -110,13 +110,10 @@ fn members(out: &mut Exposition, status: &ClusterStatus) {
     for node in &status.nodes {
         member.sample(&[("node", &node.number.to_string())], u8::from(node.member));
     }
-    let mut load = out.gauge(
-        "evergate_cluster_load",
-        "What a node's buckets weigh: 1000 each, and the microseconds of work that they make in a second.",
-    );
+    let mut load = out.gauge("evergate_cluster_load", "The work that a node's buckets make, in cores.");
     for node in &status.nodes {
-        if let Some(weight) = node.load {
-            load.sample(&[("node", &node.number.to_string())], weight);
+        if let Some(work) = node.load {
+            load.sample(&[("node", &node.number.to_string())], work as f64 / 1e6);
         }
     }
     let mut heard = out.gauge("evergate_cluster_heard_seconds", "How long ago a node was heard, by network.");
