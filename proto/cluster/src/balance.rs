@@ -2,11 +2,11 @@
 //!
 //! Every owner decides for its own buckets, from what all members say in their heartbeats; nobody leads. The pace is
 //! bounded, and a node gives away only what still leaves it the more loaded one, so that nothing swings back.
-//! What a bucket weighs is [`crate::load`]'s business.
+//! What work a bucket makes is [`crate::load`]'s business.
 
 use evergate_base::Micros;
 
-use crate::load::WORK_SLACK;
+use crate::load::{WORK_MAX, WORK_SLACK};
 use crate::rendezvous::score;
 use crate::{Bucket, MemberSet, Node, NodeId};
 
@@ -154,7 +154,7 @@ impl Node {
     /// number, since what rests counts as well when it wakes up. Of those that fit, the ones go first that leave work most even.
     fn even_load(&mut self, steady: MemberSet, room: &mut Room) {
         let me = self.me.id;
-        let mut all = self.loads();
+        let mut all = self.shares();
         let Some(mut mine) = all.iter().position(|load| load.id == me).map(|at| all.swap_remove(at)) else {
             return;
         };
@@ -184,25 +184,25 @@ impl Node {
     }
 
     /// What all members have, and what each should have.
-    fn loads(&self) -> Vec<Load> {
+    fn shares(&self) -> Vec<Share> {
         let weights = self.weights(&self.members);
         let weight_of = |id: NodeId| u64::from(weights.get(&id).copied().unwrap_or(0));
         let said = |id: NodeId| match self.peers.get(&id).and_then(|peer| peer.last) {
             _ if id == self.me.id => (self.owned(), self.own_work()),
-            Some(last) => (u64::from(last.owned), last.work),
+            Some(last) => (u64::from(last.owned), last.work.min(WORK_MAX)),
             None => (0, 0),
         };
-        let mut all: Vec<Load> = self
+        let mut all: Vec<Share> = self
             .members
             .set()
             .iter()
             .map(|id| {
                 let (owned, work) = said(id);
                 let tolerance_percent = u64::from(self.config.pace.tolerance_percent);
-                Load { id, owned, work, fair_owned: 0, fair_work: 0, tolerance_percent }
+                Share { id, owned, work, fair_owned: 0, fair_work: 0, tolerance_percent }
             })
             .collect();
-        let sum = |of: fn(&Load) -> u64| all.iter().map(|load| u128::from(of(load))).sum::<u128>();
+        let sum = |of: fn(&Share) -> u64| all.iter().map(|load| u128::from(of(load))).sum::<u128>();
         let (owned, work) = (sum(|load| load.owned), sum(|load| load.work));
         let weight: u128 = all.iter().map(|load| u128::from(weight_of(load.id))).sum();
         // Rounded down, nothing swings back; a draining node takes nothing back, and shares that are rounded up have room for
@@ -272,7 +272,7 @@ enum Pick {
 }
 
 /// What one member has, and what it should have: buckets, and their work in microseconds a second.
-struct Load {
+struct Share {
     id: NodeId,
     owned: u64,
     work: u64,
@@ -281,7 +281,7 @@ struct Load {
     tolerance_percent: u64,
 }
 
-impl Load {
+impl Share {
     fn owned_most(&self) -> u64 {
         self.fair_owned.saturating_add(self.fair_owned.saturating_mul(self.tolerance_percent) / 100)
     }
@@ -291,7 +291,7 @@ impl Load {
         self.fair_work.saturating_add(tolerance).saturating_add(WORK_SLACK)
     }
 
-    fn pass(&mut self, to: &mut Load, work: u64) {
+    fn pass(&mut self, to: &mut Share, work: u64) {
         self.owned = self.owned.saturating_sub(1);
         self.work = self.work.saturating_sub(work);
         to.owned = to.owned.saturating_add(1);

@@ -1,7 +1,7 @@
 //! How much work a bucket makes for its owner.
 //!
 //! The shell tells what its workers did; here it is smoothed, so that neither a burst nor a pause moves a bucket. What is
-//! known of a bucket goes along when it moves, so that it weighs at its next owner what it weighed here, at once. Of a
+//! known of a bucket goes along when it moves, so that it counts at its next owner at once as it did here. Of a
 //! bucket that was taken over nothing is known: until its work shows it counts as much as the others of its owner.
 //!
 //! Unit: microseconds of work in a second.
@@ -13,7 +13,7 @@ use crate::{Bucket, Node, NodeId};
 
 /// So much more work than its share is no reason to give any away: where there is little to do nothing moves because of it.
 pub(crate) const WORK_SLACK: u64 = 30_000;
-/// What a heartbeat or a move may say that a bucket weighs: many times what a machine can do.
+/// The most that a heartbeat or a move is believed: many times what a machine can do.
 pub(crate) const WORK_MAX: u64 = 1 << 32;
 /// Work is averaged over about so long.
 const SPAN: Micros = Micros::from_ms(10_000);
@@ -66,8 +66,7 @@ impl Office {
 }
 
 impl Node {
-    /// As the owner: a bucket has cost this node's workers `work` of their time, or what comes near to that in the same way
-    /// on all nodes. To be told about as often as [`crate::Timing::balance`].
+    /// As the owner: a bucket has cost this node's workers `work` of their time since the last call. To be told about as often as [`crate::Timing::balance`].
     pub fn handle_work(&mut self, bucket: Bucket, work: Micros) {
         let me = self.me.id;
         let office = self.offices.get_mut(usize::from(bucket.0)).filter(|office| office.owner == Some(me));

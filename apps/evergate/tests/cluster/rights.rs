@@ -5,7 +5,7 @@ use crate::support::{Process, eventually};
 use crate::world::{Node, World, privileged, settled};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
@@ -90,15 +90,7 @@ fn a_node_with_exactly_the_rights_of_the_drop_in_continues_connections_of_anothe
     let bounded = Node { number: 1, process, socket: world.folder.path("node-1.sock") };
     let nodes = vec![bounded, world.start(2, &config)];
     settled(&nodes);
-    let server = SocketAddr::new(world.family.inside(254), 9);
-    world.switch.run(move || {
-        let listener = TcpListener::bind(server).unwrap();
-        std::thread::spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                std::thread::spawn(move || std::io::copy(&mut stream.try_clone().unwrap(), &mut stream));
-            }
-        });
-    });
+    world.echo();
     let to = SocketAddr::new(world.family.address(), 8080);
     let mut clients: Vec<TcpStream> = world.switch.run(move || {
         let connect = |_| TcpStream::connect_timeout(&to, Duration::from_secs(20)).unwrap();

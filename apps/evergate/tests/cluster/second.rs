@@ -2,7 +2,7 @@
 
 use crate::world::{World, evergate, privileged};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// Sends a word to a server that gives every one back.
@@ -18,15 +18,7 @@ fn a_second_process_of_a_node_is_refused_and_the_first_ones_connections_go_on() 
     }
     let world = World::new(2);
     let nodes = world.cluster(2, "");
-    let server = SocketAddr::new(world.family.inside(254), 9);
-    world.switch.run(move || {
-        let listener = TcpListener::bind(server).unwrap();
-        std::thread::spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                std::thread::spawn(move || std::io::copy(&mut stream.try_clone().unwrap(), &mut stream));
-            }
-        });
-    });
+    world.echo();
     let to = SocketAddr::new(world.family.address(), 8080);
     let connect = move || {
         let stream = TcpStream::connect_timeout(&to, Duration::from_secs(10)).unwrap();

@@ -15,7 +15,7 @@ use std::time::Duration;
 const VISITS_MAX: usize = 100;
 
 /// One of TLS 1.2 without tickets.
-fn client(world: &World) -> Arc<ClientConfig> {
+pub(crate) fn client(world: &World) -> Arc<ClientConfig> {
     client_with(world, &rustls::version::TLS12, Tls12Resumption::SessionIdOnly)
 }
 
@@ -34,7 +34,7 @@ fn client_with(
 }
 
 /// Answers every request with "ok", and closes.
-fn serve(world: &World) {
+pub(crate) fn serve(world: &World) {
     let at = Server::Plain.address(world);
     world.switch.run(move || {
         let listener = TcpListener::bind(at).unwrap();
@@ -71,7 +71,7 @@ fn ask(stream: &mut Tls) {
 }
 
 /// One request on a connection of its own. `aborts`: the client then sends what no key has sealed.
-fn visit(world: &World, client: &Arc<ClientConfig>, aborts: bool) -> HandshakeKind {
+pub(crate) fn visit(world: &World, client: &Arc<ClientConfig>, aborts: bool) -> HandshakeKind {
     let connect = connect(world, client);
     world.switch.run(move || {
         let mut stream = connect();
@@ -101,15 +101,24 @@ fn begin(world: &World, client: &Arc<ClientConfig>) -> Tls {
     })
 }
 
-fn count(node: &Node, what: &str) -> u64 {
+pub(crate) fn count(node: &Node, what: &str) -> u64 {
     let status: serde_json::Value = serde_json::from_str(&node.cli(&["status", "--json"]).out).unwrap();
     let from = if what == "session_ids" { &status } else { &status["total"] };
     from[what].as_u64().unwrap()
 }
 
-fn all_keep(nodes: &[Node], sessions: u64) {
+pub(crate) fn all_keep(nodes: &[Node], sessions: u64) {
     eventually(&format!("all keep {sessions} sessions"), || {
         nodes.iter().all(|node| count(node, "session_ids") == sessions).then_some(())
+    });
+}
+
+/// A node begins anew, with nothing, and gets its share of the buckets.
+fn come_back(world: &World, nodes: &mut Vec<Node>, number: u8, config: &str) {
+    nodes.push(world.start(number, config));
+    nodes.sort_by_key(|node| node.number);
+    eventually("every node has its share", || {
+        settled(nodes).iter().all(|status| status.buckets.owned > 0).then_some(())
     });
 }
 
@@ -149,11 +158,7 @@ fn a_session_is_resumed_at_every_node_also_when_its_maker_is_dead_and_an_aborted
     settled(&nodes);
     resumed_everywhere(&world, &nodes, &client);
     // A node that begins with nothing is told what the others keep.
-    nodes.push(world.start(number, &config));
-    nodes.sort_by_key(|node| node.number);
-    eventually("every node has its share", || {
-        settled(&nodes).iter().all(|status| status.buckets.owned > 0).then_some(())
-    });
+    come_back(&world, &mut nodes, number, &config);
     all_keep(&nodes, 1);
     resumed_everywhere(&world, &nodes, &client);
     assert_eq!(visit(&world, &client, true), HandshakeKind::Resumed);
@@ -207,11 +212,7 @@ fn tickets_are_taken_everywhere(version: &'static SupportedProtocolVersion) {
     dead.kill();
     settled(&nodes);
     resumed_everywhere(&world, &nodes, &client);
-    nodes.push(world.start(number, &config));
-    nodes.sort_by_key(|node| node.number);
-    eventually("every node has its share", || {
-        settled(&nodes).iter().all(|status| status.buckets.owned > 0).then_some(())
-    });
+    come_back(&world, &mut nodes, number, &config);
     resumed_everywhere(&world, &nodes, &client);
     for node in &nodes {
         let by_id = count(node, "session_ids") + count(node, "session_ids_found");

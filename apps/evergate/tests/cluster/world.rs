@@ -6,7 +6,7 @@ use crate::chance::Chance;
 use crate::support::{DEADLINE, Process, can_run};
 use evergate::cluster::status::ClusterStatus;
 use evergate_bpf::netns::{Card, Namespace};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -195,6 +195,19 @@ impl World {
              [[listeners]]\nname = \"in\"\naddress = \"{listener}\"\nprotocol = \"tcp\"\npool = \"web\"\n\
              [[pools]]\nname = \"web\"\nservers = [{{ address = \"{server}\" }}]\n"
         )
+    }
+
+    /// Starts the server of [`World::config`], which sends back what it gets.
+    pub(crate) fn echo(&self) {
+        let server = SocketAddr::new(self.family.inside(254), 9);
+        self.switch.run(move || {
+            let listener = TcpListener::bind(server).unwrap();
+            std::thread::spawn(move || {
+                for mut stream in listener.incoming().flatten() {
+                    std::thread::spawn(move || std::io::copy(&mut stream.try_clone().unwrap(), &mut stream));
+                }
+            });
+        });
     }
 
     /// Nodes 1 to `count` under their own addresses.
