@@ -1,7 +1,7 @@
 //! What dist/ says a node of a cluster needs is what it needs: as a user that owns nothing, with exactly these capabilities, it
 //! becomes one of a cluster and goes on with connections of another; with any one less it does not start, or says what it lacks.
 
-use crate::support::{Process, eventually};
+use crate::support::{Process, can_run, eventually};
 use crate::world::{Node, World, privileged, settled};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -70,8 +70,8 @@ fn prepared(hosts: u8) -> Option<World> {
         return None;
     }
     let all = program(&capabilities());
-    if !Command::new(&all[0]).args(&all[1..]).arg("true").status().is_ok_and(|status| status.success()) {
-        eprintln!("skipped: there is no setpriv that knows these capabilities");
+    let known = Command::new(&all[0]).args(&all[1..]).arg("true").status();
+    if !can_run(known.is_ok_and(|status| status.success()), "a setpriv that knows these capabilities") {
         return None;
     }
     let world = World::new(hosts);

@@ -22,7 +22,7 @@ fn asked(drop_in: bool, command: &[&str]) -> Option<(String, String)> {
         match Command::new("systemd-analyze").env("LC_ALL", "C.UTF-8").args(command).arg(unit).output() {
             Ok(output) => output,
             Err(error) => {
-                eprintln!("skipped: no systemd-analyze ({error})");
+                crate::support::can_run(false, &format!("systemd-analyze ({error})"));
                 return None;
             }
         };

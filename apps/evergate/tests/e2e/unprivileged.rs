@@ -22,8 +22,9 @@ const NOBODY: [&str; 8] = [
 
 #[test]
 fn a_node_of_its_own_serves_reloads_and_is_upgraded_without_any_privilege() {
-    if !Command::new(NOBODY[0]).args(&NOBODY[1..]).arg("true").status().is_ok_and(|status| status.success()) {
-        eprintln!("skipped: there is no setpriv, or it cannot drop rights here (which needs root)");
+    let drops = Command::new(NOBODY[0]).args(&NOBODY[1..]).arg("true").status();
+    let drops = drops.is_ok_and(|status| status.success());
+    if !crate::support::can_run(drops, "setpriv, and root to drop rights from") {
         return;
     }
     let (backend, folder, port) = (Backend::new("one"), Folder::new(), Port::new());
