@@ -1,6 +1,7 @@
 //! What comes on a mirror channel, at either end: bytes of an owner are frames or end their channel, bytes of a backup are
 //! answers or end theirs. A holder that two owners speak to, while its own node takes buckets over and gives them up, keeps its
-//! laws and holds nothing that nobody said; an owner hears of each frame once, in order, and of none that was never sent.
+//! laws, whatever they say of a connection (`mirror` and `restore` try that), and holds nothing that nobody said; an owner hears
+//! of each frame once, in order, and of none that was never sent.
 
 #![no_main]
 

@@ -401,6 +401,7 @@ impl Worker {
 
     fn check(&self) {
         self.holder.check_invariants();
+        self.holder.check_states();
         for client in self.clients.values() {
             client.fold.check_invariants();
         }
