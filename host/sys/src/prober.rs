@@ -1,10 +1,15 @@
-//! Asking the peer of a dead node's connection how much of the stream it has.
+//! Asking the peer of a dead node's connection how much of the stream it has, and telling it what nobody has received.
 //!
 //! A segment with one byte that the peer has long received makes it acknowledge at once what it has (an empty segment
 //! would be answered at most every 500 ms). The byte lies before the last one that the peer is known to have: a segment
 //! that ends where the peer's data end counts as one in place, and Linux then looks at its ACK first. An ACK as old as ours
 //! is answered only once in 500 ms (RFC 5961 section 5.2). The peer's answer is recorded by the gate, which holds the
 //! bucket meanwhile.
+//!
+//! What the peer sent while nobody listened is lost, and it would say it again when its timer fires: 0.2 s and more after its
+//! last segment, and while its congestion window is full it says nothing else that could be missed. A [`Loss`] acknowledges its
+//! last segment selectively, so that it takes all before that for lost at once (RFC 8985). That segment is lost too: the peer may not forget
+//! it until it is acknowledged in order (RFC 2018, 8), and sends it again when that does not happen.
 
 use crate::address::Raw;
 use crate::repair::TcpFacts;
@@ -14,6 +19,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 const TCP: u8 = 6;
 const ACK: u8 = 0x10;
+const FIXED_HEADER: usize = 20;
+const NOP: u8 = 1;
+const SACK: u8 = 5;
+const TIMESTAMPS: u8 = 8;
 
 /// One question.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +36,31 @@ pub struct Probe {
     pub window: u32,
     /// Our timestamp, when agreed on.
     pub timestamp: Option<u32>,
+}
+
+/// What the peer sent in vain.
+#[derive(Debug, Clone, Copy)]
+pub struct Loss {
+    /// Sequence number of our next byte: what the peer has.
+    pub send: u32,
+    /// What we have received in order.
+    pub receive: u32,
+    /// Sequence number of the peer's next byte.
+    pub until: u32,
+    /// A window that was offered, in bytes: never more.
+    pub window: u32,
+    /// Our timestamp, no older than that of any segment before, and the peer's newest, when agreed on.
+    pub timestamps: Option<(u32, u32)>,
+}
+
+impl Loss {
+    /// The peer's last segment, if more than that is lost and it understands.
+    fn last_segment(&self, facts: &TcpFacts) -> Option<(u32, u32)> {
+        let lost = self.until.wrapping_sub(self.receive);
+        let most = u32::from(facts.mss);
+        let in_window = lost <= self.window;
+        (facts.sack && in_window && lost > most).then(|| (self.until.wrapping_sub(most), self.until))
+    }
 }
 
 /// Raw sockets of both families, opened beforehand. Needs `CAP_NET_RAW`.
@@ -55,7 +89,17 @@ impl Prober {
 
     /// Sends one question. It never blocks; a full queue is an error, and the question can be repeated.
     pub fn ask(&self, facts: &TcpFacts, probe: &Probe) -> io::Result<()> {
-        let segment = segment(facts, probe);
+        self.deliver(facts, question(facts, probe))
+    }
+
+    /// Tells the peer what is lost; false when there is nothing to tell: no more than one segment, or a peer that does not
+    /// understand selective acknowledgements. It never blocks.
+    pub fn tell(&self, facts: &TcpFacts, loss: &Loss) -> io::Result<bool> {
+        let Some(last) = loss.last_segment(facts) else { return Ok(false) };
+        self.deliver(facts, notice(facts, loss, last)).map(|()| true)
+    }
+
+    fn deliver(&self, facts: &TcpFacts, segment: Vec<u8>) -> io::Result<()> {
         match (facts.local.ip(), facts.remote.ip()) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
                 let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, TCP, 0, 0]; // the kernel fills in the rest
@@ -86,22 +130,43 @@ fn send(fd: RawFd, packet: &[u8], to: SocketAddr) -> io::Result<()> {
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn segment(facts: &TcpFacts, probe: &Probe) -> Vec<u8> {
-    let window = (probe.window >> facts.receive_scale()).min(65_535) as u16;
-    let mut tcp = Vec::with_capacity(33);
+fn question(facts: &TcpFacts, probe: &Probe) -> Vec<u8> {
+    let mut options = Vec::with_capacity(12);
+    if let Some(value) = probe.timestamp {
+        options.extend(stamps(value, 0));
+    }
+    segment(facts, [probe.acknowledged.wrapping_sub(2), probe.ack], probe.window, &options, &[0])
+}
+
+fn notice(facts: &TcpFacts, loss: &Loss, (first, end): (u32, u32)) -> Vec<u8> {
+    let mut options = Vec::with_capacity(24);
+    if let Some((own, newest)) = loss.timestamps {
+        options.extend(stamps(own, newest));
+    }
+    options.extend([NOP, NOP, SACK, 10]);
+    options.extend(first.to_be_bytes());
+    options.extend(end.to_be_bytes());
+    segment(facts, [loss.send, loss.receive], loss.window, &options, &[])
+}
+
+fn stamps(own: u32, echo: u32) -> impl Iterator<Item = u8> {
+    [NOP, NOP, TIMESTAMPS, 10].into_iter().chain(own.to_be_bytes()).chain(echo.to_be_bytes())
+}
+
+/// A segment from its header on; `options` are a multiple of four bytes.
+fn segment(facts: &TcpFacts, [seq, ack]: [u32; 2], window: u32, options: &[u8], data: &[u8]) -> Vec<u8> {
+    let window = (window >> facts.receive_scale()).min(65_535) as u16;
+    let words = (FIXED_HEADER + options.len()) / 4;
+    let mut tcp = Vec::with_capacity(FIXED_HEADER + options.len() + data.len());
     tcp.extend(facts.local.port().to_be_bytes());
     tcp.extend(facts.remote.port().to_be_bytes());
-    tcp.extend(probe.acknowledged.wrapping_sub(2).to_be_bytes());
-    tcp.extend(probe.ack.to_be_bytes());
-    tcp.extend([if probe.timestamp.is_some() { 0x80 } else { 0x50 }, ACK]);
+    tcp.extend(seq.to_be_bytes());
+    tcp.extend(ack.to_be_bytes());
+    tcp.extend([(words as u8) << 4, ACK]);
     tcp.extend(window.to_be_bytes());
     tcp.extend([0; 4]);
-    if let Some(value) = probe.timestamp {
-        tcp.extend([1, 1, 8, 10]);
-        tcp.extend(value.to_be_bytes());
-        tcp.extend([0; 4]);
-    }
-    tcp.push(0);
+    tcp.extend(options);
+    tcp.extend(data);
     let sum = checksum(&tcp, facts.local.ip(), facts.remote.ip());
     tcp[16..18].copy_from_slice(&sum.to_be_bytes());
     tcp
@@ -122,4 +187,53 @@ fn checksum(tcp: &[u8], local: IpAddr, remote: IpAddr) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     !(sum as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FACTS: TcpFacts = TcpFacts {
+        local: SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 443),
+        remote: SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)), 50_000),
+        mss: 1460,
+        window_scales: Some((7, 7)),
+        sack: true,
+        stamp: None,
+    };
+
+    fn loss(receive: u32, until: u32) -> Loss {
+        Loss { send: 7, receive, until, window: 100_000, timestamps: Some((8, 9)) }
+    }
+
+    #[test]
+    fn a_loss_is_told_where_something_before_the_last_segment_is_lost() {
+        let told = |receive: u32, lost: u32| loss(receive, receive.wrapping_add(lost)).last_segment(&FACTS);
+        for receive in [0, 1000, u32::MAX - 2000, u32::MAX] {
+            for none in [0, 1, 1460, 100_001, 1 << 31, u32::MAX] {
+                assert_eq!(told(receive, none), None, "{none} from {receive}");
+            }
+            for lost in [1461, 20_000, 100_000] {
+                let until = receive.wrapping_add(lost);
+                assert_eq!(told(receive, lost), Some((until.wrapping_sub(1460), until)));
+            }
+        }
+        assert_eq!(loss(0, 20_000).last_segment(&TcpFacts { sack: false, ..FACTS }), None);
+    }
+
+    #[test]
+    fn a_notice_acknowledges_what_came_in_order_and_the_last_segment() {
+        for timestamps in [Some((8, 9)), None] {
+            let loss = Loss { timestamps, ..loss(1000, 21_000) };
+            let segment = notice(&FACTS, &loss, loss.last_segment(&FACTS).unwrap());
+            let stamps: &[u8] =
+                if timestamps.is_some() { &[1, 1, 8, 10, 0, 0, 0, 8, 0, 0, 0, 9] } else { &[] };
+            let block = [&[1, 1, 5, 10][..], &19_540u32.to_be_bytes(), &21_000u32.to_be_bytes()].concat();
+            assert_eq!(segment[FIXED_HEADER..], [stamps, &block].concat());
+            assert_eq!(usize::from(segment[12] >> 4) * 4, segment.len(), "no data");
+            assert_eq!(segment[4..12], [[0, 0, 0, 7], 1000u32.to_be_bytes()].concat());
+            assert_eq!(segment[13..16], [ACK, 3, 13], "a window of 100,000 bytes");
+            assert_eq!(checksum(&segment, FACTS.local.ip(), FACTS.remote.ip()), 0);
+        }
+    }
 }

@@ -122,9 +122,7 @@ pub fn facts(socket: RawFd, now_ms: u64) -> io::Result<TcpFacts> {
     let segment = u32::from_ne_bytes([info[16], info[17], info[18], info[19]]);
     let mss = segment + if timestamps { TIMESTAMP_BYTES } else { 0 };
     let stamp = match timestamps {
-        true => {
-            Some(Stamp { value: get_u32(socket, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP)?, at_ms: now_ms })
-        }
+        true => Some(Stamp { value: timestamp(socket)?, at_ms: now_ms }),
         false => None,
     };
     Ok(TcpFacts {
@@ -135,6 +133,11 @@ pub fn facts(socket: RawFd, now_ms: u64) -> io::Result<TcpFacts> {
         sack,
         stamp,
     })
+}
+
+/// The timestamp that the socket would put on a segment now; an error where none were agreed on.
+pub fn timestamp(socket: RawFd) -> io::Result<u32> {
+    get_u32(socket, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP)
 }
 
 /// A socket to be built.

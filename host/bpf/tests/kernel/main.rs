@@ -11,6 +11,7 @@ mod errors;
 mod events;
 mod frame;
 mod live;
+mod losses;
 mod neighbours;
 mod owned;
 mod packets;

@@ -168,7 +168,7 @@ fn sent(socket: &TcpStream) -> u32 {
 }
 
 /// Where a socket is in what it receives and in what it sends.
-fn sequences(socket: &TcpStream) -> [u32; 2] {
+pub(crate) fn sequences(socket: &TcpStream) -> [u32; 2] {
     let option = |name, value: &mut i32, set: bool| {
         let (fd, tcp, mut length) = (socket.as_raw_fd(), libc::IPPROTO_TCP, 4);
         let value = (&raw mut *value).cast();

@@ -249,13 +249,21 @@ impl Worker {
     }
 }
 
-/// The peers hear of connections that go on, by an ACK, which moves them on. Those that had little room are asked again.
+/// The peers hear of connections that go on, by an ACK, which moves them on, and of what is lost. Those that had little room are
+/// asked again.
 fn move_on(cluster: &mut Cluster, awake: &[Awake]) {
     let now_ms = evergate_sys::steady_clock_ms();
     let legs = awake.iter().flat_map(|take| std::iter::once(&take.client).chain(&take.server));
     let _ = cluster.lane.emit_acks(legs.map(|leg| &leg.slot)); // what is lost is made up for by the peers' timers
-    let asked = awake.iter().flat_map(|take| &take.asked);
-    asked.filter(|leg| leg.room() < LITTLE_ROOM).for_each(|leg| leg.ask(cluster, now_ms));
+    for take in awake {
+        let sockets = std::iter::once(&take.client).chain(&take.server).map(|leg| &leg.socket);
+        for (leg, socket) in take.asked.iter().zip(sockets) {
+            leg.tell_loss(cluster, socket);
+            if leg.room() < LITTLE_ROOM {
+                leg.ask(cluster, now_ms);
+            }
+        }
+    }
 }
 
 /// Sockets leave repair.

@@ -19,8 +19,9 @@ use crate::worker::{Counters, Pulse, Worker};
 use evergate_bpf::{Flow, Heard, Leases, Restored, Slot, ahead_max};
 use evergate_cluster::Bucket;
 use evergate_mirror::{ConnectionId, Held, LegFacts, Office, Phase};
-use evergate_sys::{Probe, Restore, Restoring, TcpFacts};
+use evergate_sys::{Loss, Probe, Restore, Restoring, TcpFacts};
 use std::collections::HashSet;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
 
 /// Receive window of a restored socket, before scaling.
@@ -168,6 +169,20 @@ impl Leg {
         };
         // A probe that cannot leave is repeated.
         let _ = cluster.prober.ask(&self.tcp, &probe);
+    }
+
+    /// Tells the peer what it sent while nobody listened. `socket`: the one that lives now.
+    pub(super) fn tell_loss(&self, cluster: &Cluster, socket: &OwnedFd) {
+        let Some(heard) = self.heard else { return };
+        let own = evergate_sys::timestamp(socket.as_raw_fd()).ok();
+        let loss = Loss {
+            send: heard.ack,
+            receive: self.receive_sequence(),
+            until: heard.seq,
+            window: self.window(),
+            timestamps: self.tcp.stamp.and(own).map(|own| (own, heard.timestamps.0)),
+        };
+        let _ = cluster.prober.tell(&self.tcp, &loss); // who does not hear it waits for its timer
     }
 
     /// What the peer has, and how much room. Whoever has more than was ever sent is not the peer: his word would be skipped in

@@ -1,0 +1,92 @@
+//! A peer that sent to a node that is gone hears what is lost, and does not wait for its timer.
+
+use crate::sockets::sequences;
+use crate::world::privileged;
+use evergate_bpf::netns::Namespace;
+use evergate_sys::{Loss, Prober, TcpFacts};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+const NODE: &str = "02:00:00:00:00:02";
+/// As long as nobody has this address, what is sent to the node gets lost.
+const NOBODY: &str = "02:00:00:00:00:03";
+const WINDOW: u32 = 32_768;
+/// What a congestion window takes at the beginning, less some.
+const SEGMENTS: usize = 8;
+
+/// A peer whose kernel neither probes for losses nor has a timer that fires within this test, and a node.
+fn pair(v6: bool, timestamps: bool) -> (Namespace, Namespace, SocketAddr) {
+    let (peer, node) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    peer.connect("eth0", "02:00:00:00:00:01", &node, "eth0").unwrap();
+    node.ip(&format!("link set eth0 address {NODE}")).unwrap();
+    let ends = if v6 { ["fd77::1", "fd77::2"] } else { ["10.77.0.1", "10.77.0.2"] };
+    let (net, length, last) = if v6 { ("fd77::/64", 64, " nodad") } else { ("10.77.0.0/24", 24, "") };
+    let macs = ["02:00:00:00:00:01", NODE];
+    for (at, namespace) in [&peer, &node].into_iter().enumerate() {
+        namespace.ip(&format!("addr add {}/{length} dev eth0{last}", ends[at])).unwrap();
+        let (other, mac) = (ends[1 - at], macs[1 - at]);
+        namespace.ip(&format!("neigh replace {other} lladdr {mac} dev eth0 nud permanent")).unwrap();
+        namespace.sysctl("net.ipv4.tcp_timestamps", if timestamps { "1" } else { "0" }).unwrap();
+    }
+    peer.sysctl("net.ipv4.tcp_early_retrans", "0").unwrap();
+    peer.ip(&format!("route replace {net} dev eth0 rto_min 60s")).unwrap();
+    (peer, node, SocketAddr::new(ends[1].parse().unwrap(), 7000))
+}
+
+/// A counter of the namespace's TCP.
+fn counted(namespace: &Namespace, name: &str) -> u64 {
+    let name = name.to_owned();
+    namespace.run(move || {
+        let text = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
+        let [names, values] = &lines[..2] else { panic!("{text}") };
+        values[names.iter().position(|it| *it == name).expect("a counter of this name")].parse().unwrap()
+    })
+}
+
+fn live(peer: &Namespace, node: &Namespace, to: SocketAddr) -> (TcpStream, TcpStream, TcpFacts) {
+    let listener = node.run(move || TcpListener::bind(to).unwrap());
+    let mut client = peer.run(move || TcpStream::connect(to).unwrap());
+    let (mut socket, _) = listener.accept().unwrap();
+    client.write_all(&[1; 100]).unwrap();
+    socket.read_exact(&mut [0; 100]).unwrap();
+    socket.write_all(&[2; 50]).unwrap();
+    client.read_exact(&mut [0; 50]).unwrap();
+    let facts = evergate_sys::facts(socket.as_raw_fd(), 0).unwrap();
+    (client, socket, facts)
+}
+
+#[test]
+fn what_was_sent_to_nobody_comes_again_without_a_timer() {
+    if !privileged() {
+        return;
+    }
+    for (v6, timestamps) in [(false, true), (false, false), (true, true), (true, false)] {
+        let (peer, node, to) = pair(v6, timestamps);
+        let (mut client, mut socket, facts) = live(&peer, &node, to);
+        assert_eq!(facts.stamp.is_some(), timestamps);
+        node.ip(&format!("link set eth0 address {NOBODY}")).unwrap();
+        let payload = usize::from(facts.mss) - if timestamps { 12 } else { 0 };
+        let lost: Vec<u8> = (0..SEGMENTS * payload).map(|at| (at % 251) as u8).collect();
+        client.write_all(&lost).unwrap();
+        let [receive, send] = sequences(&socket);
+        let [_, until] = sequences(&client); // all of it has left: the congestion window is larger
+        node.ip(&format!("link set eth0 address {NODE}")).unwrap();
+        assert_eq!(until.wrapping_sub(receive) as usize, lost.len());
+        let own = evergate_sys::timestamp(socket.as_raw_fd()).ok().filter(|_| timestamps);
+        let loss = Loss { send, receive, until, window: WINDOW, timestamps: own.map(|own| (own, 0)) };
+        assert!(node.run(move || Prober::new().unwrap().tell(&facts, &loss)).unwrap());
+        socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let mut got = vec![0; lost.len()];
+        socket.read_exact(&mut got).unwrap();
+        assert!(got == lost);
+        let counters = ["TCPSackRecovery", "TCPSACKReneging", "TCPLossProbes"];
+        assert_eq!(counters.map(|name| counted(&peer, name)), [1, 1, 0], "v6: {v6}, {timestamps}");
+        // It goes on as before.
+        client.write_all(&lost).unwrap();
+        socket.read_exact(&mut got).unwrap();
+        assert!(got == lost);
+    }
+}
