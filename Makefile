@@ -3,7 +3,12 @@ SHELL := /bin/bash
 CARGO ?= cargo
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 
-.PHONY: all setup build test lint unit matrix fuzz demo bench clean help
+# Which ways through the program are the usual ones. Cargo does not look into the file: its name says when it is another one.
+PROFILE = $(CARGO_TARGET_DIR)/evergate-$(shell sha256sum dist/evergate.profdata | cut -c1-16).profdata
+# Values were not counted, and what has changed since has no counts: neither is worth a warning.
+PROFILE_FLAGS = -Cllvm-args=-disable-vp -Cllvm-args=-no-pgo-warn-mismatch
+
+.PHONY: all setup build test lint unit matrix fuzz demo bench profile clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -13,7 +18,8 @@ setup: ## install what building and testing need (Debian packages; asks for root
 
 build: ## build the release binary
 	@scripts/setup build
-	$(CARGO) build --release --locked -p evergate
+	@mkdir -p $(CARGO_TARGET_DIR) && cp dist/evergate.profdata $(PROFILE)
+	RUSTFLAGS="$(RUSTFLAGS) -Cprofile-use=$(PROFILE) $(PROFILE_FLAGS)" $(CARGO) build --release --locked -p evergate
 
 demo: build ## one node's checks, then a cluster that loses its nodes under traffic; stays up until Ctrl-C (ONCE=1 ends by itself)
 	@scripts/setup build demo
@@ -39,6 +45,10 @@ fuzz: ## new inputs for the fuzz targets: whatever a peer, an operator or anothe
 bench: build ## side by side with nginx and HAProxy; results in target/bench/results.json
 	@scripts/setup build bench
 	@bench/run.py
+
+profile: ## count anew which ways through the program are the usual ones (root; before a release)
+	@scripts/setup build bench demo
+	@scripts/profile
 
 clean: ## remove build results
 	$(CARGO) clean
