@@ -46,6 +46,8 @@ pub struct Restored {
     pub flow: Flow,
     /// Sequence number of the next byte to send: what the peer is known to have.
     pub send: u32,
+    /// What the peer has said that it has, if that is more: our ACKs go by it.
+    pub peer_has: u32,
     /// Sequence number of the next byte to receive: what is mirrored, and may be acknowledged.
     pub receive: u32,
     /// Receive window that the restored socket will offer, in bytes.
@@ -126,7 +128,7 @@ impl Slot {
             sent_edge: edge,
             snd_nxt: from.send,
             snd_una: from.send,
-            peer_ack: from.send,
+            peer_ack: from.peer_has,
             ahead_max: from.send.wrapping_add(ahead_max(from.peer_window_scale)),
             tsval: tsval.to_be(),
             tsecr: tsecr.to_be(),

@@ -135,7 +135,7 @@ pub fn facts(socket: RawFd, now_ms: u64) -> io::Result<TcpFacts> {
     })
 }
 
-/// The timestamp that the socket would put on a segment now; an error where none were agreed on.
+/// The timestamp that the socket would put on a segment now, if timestamps were agreed on.
 pub fn timestamp(socket: RawFd) -> io::Result<u32> {
     get_u32(socket, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP)
 }

@@ -1,5 +1,6 @@
 //! What the agent tells a worker.
 
+use evergate_base::Micros;
 use evergate_cluster::{Bucket, Freeze, Incarnation, NodeId, Role, Term, ViewId};
 use evergate_mirror::{Frame, Office};
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub struct Round {
     pub number: u64,
     /// Each with the office that begins.
     pub buckets: Vec<(Bucket, Office)>,
+    /// How long nothing had been heard of who died.
+    pub silent: Micros,
 }
 
 /// The owner's term as the mirror frames carry it.

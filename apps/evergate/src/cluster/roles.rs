@@ -4,6 +4,7 @@
 //! other changes of its role, until the workers release it; an owner's word lists every backup whose lease must hold.
 
 use super::instruction::{Round, office};
+use evergate_base::Micros;
 use evergate_bpf::{BACKUPS_MAX, NodeId as GateNode, Owner, Owners};
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
 
@@ -74,7 +75,7 @@ impl Roles {
     /// What the workers have not been told yet.
     pub(crate) fn take(&mut self) -> (Vec<(Bucket, Role)>, Option<Round>) {
         let arrived = std::mem::take(&mut self.arrived);
-        let round = (!arrived.is_empty()).then_some(Round { number: 0, buckets: arrived });
+        let round = (!arrived.is_empty()).then_some(Round { number: 0, buckets: arrived, silent: Micros(0) });
         (std::mem::take(&mut self.changed), round)
     }
 

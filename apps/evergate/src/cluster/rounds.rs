@@ -43,7 +43,7 @@ impl Rounds {
         workers: usize,
     ) {
         self.begun += 1;
-        round.number = self.begun;
+        (round.number, round.silent) = (self.begun, silent);
         let handed_over = round.buckets.len().saturating_sub(taken_over) as u64;
         if self.running.len() >= RUNNING_MAX
             && let Some(newest) = self.running.back_mut()
@@ -130,7 +130,7 @@ mod tests {
     fn a_take_over_is_done_when_every_worker_is_and_the_list_stays_short() {
         let (mut rounds, mut counts) = (Rounds::default(), ClusterCounts::default());
         let buckets = (0..3).map(|bucket| (Bucket(bucket), evergate_mirror::Office::default())).collect();
-        let mut round = Round { number: 0, buckets };
+        let mut round = Round { number: 0, buckets, silent: Micros(0) };
         let part = |round, connections, took_us| Resumed { round, buckets: 1, connections, lost: 1, took_us };
         for begun in 0..40u64 {
             let at = Micros(begun * 1000);
@@ -156,8 +156,11 @@ mod tests {
     fn a_late_report_of_what_was_voided_does_not_end_what_began_since() {
         let (mut rounds, mut counts) = (Rounds::default(), ClusterCounts::default());
         let begin = |rounds: &mut Rounds| {
-            let mut round =
-                Round { number: 0, buckets: vec![(Bucket(0), evergate_mirror::Office::default())] };
+            let mut round = Round {
+                number: 0,
+                buckets: vec![(Bucket(0), evergate_mirror::Office::default())],
+                silent: Micros(0),
+            };
             rounds.begin(Micros(0), 0, &mut round, 1, Micros(0), 2);
             Resumed { round: round.number, ..Resumed::default() }
         };
@@ -177,7 +180,7 @@ mod tests {
         let (mut rounds, mut counts) = (Rounds::default(), ClusterCounts::default());
         let parts: Vec<Resumed> = (0..RUNNING_MAX + 2)
             .map(|_| {
-                let mut round = Round { number: 0, buckets: Vec::new() };
+                let mut round = Round { number: 0, buckets: Vec::new(), silent: Micros(0) };
                 rounds.begin(Micros(0), 0, &mut round, 0, Micros(0), 1);
                 Resumed { round: round.number, ..Resumed::default() }
             })

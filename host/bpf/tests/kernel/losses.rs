@@ -31,7 +31,9 @@ fn pair(v6: bool, timestamps: bool) -> (Namespace, Namespace, SocketAddr) {
         namespace.sysctl("net.ipv4.tcp_timestamps", if timestamps { "1" } else { "0" }).unwrap();
     }
     peer.sysctl("net.ipv4.tcp_early_retrans", "0").unwrap();
-    peer.ip(&format!("route replace {net} dev eth0 rto_min 60s")).unwrap();
+    // In place of the kernel's own route, whose metric with IPv6 is 256.
+    let metric = if v6 { " metric 256" } else { "" };
+    peer.ip(&format!("route replace {net} dev eth0{metric} rto_min 60s")).unwrap();
     (peer, node, SocketAddr::new(ends[1].parse().unwrap(), 7000))
 }
 

@@ -330,6 +330,7 @@ fn slot_of(
     Restored {
         flow: Flow::new(leg.tcp.local, leg.tcp.remote),
         send: sent,
+        peer_has: sent,
         receive: leg.origin.received.wrapping_add(received as u32),
         window: WINDOW.min(65_535 << leg.window_scale),
         window_scale: leg.window_scale,

@@ -11,6 +11,7 @@ pub(crate) fn restored(v6: bool, timestamps: Option<(u32, u32)>) -> Restored {
     Restored {
         flow: Flow::new(listener(v6), client(v6)),
         send: u32::MAX - 49,
+        peer_has: u32::MAX - 49,
         receive: 1000,
         window: 65_535 << 7,
         window_scale: 7,
@@ -49,6 +50,26 @@ fn after_a_take_over_neither_side_is_told_what_it_does_not_know() {
             leave(gate, &Segment { data: vec![7; 150], ..ack.clone() }).unwrap();
             assert_eq!(enter(gate, &ahead), Ok(ahead));
             assert_eq!(slot.peer_acked(), 100);
+        });
+    }
+}
+
+#[test]
+fn what_a_peer_has_said_before_there_was_a_socket_goes_for_acks_and_for_nothing_else() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let from = Restored { peer_has: 100, ..restored(v6, None) };
+            let slot = gate.restore(&from).unwrap();
+            // A word of ours that only acknowledges, from where our kernel is.
+            let ack = Segment { seq: from.send, ack: 1000, window: 4000, ..out(v6) };
+            assert_eq!(leave(gate, &ack), Ok(Segment { seq: 100, ..ack.clone() }));
+            assert_eq!(slot.sent(), from.send, "our kernel has sent nothing");
+            // What the peer sends then must reach our kernel, which refuses acknowledgements of what it has not sent.
+            let data = Segment { seq: 1000, ack: 100, data: vec![7; 9], ..inward(v6) };
+            assert_eq!(enter(gate, &data), Ok(Segment { ack: from.send, ..data.clone() }));
         });
     }
 }

@@ -13,16 +13,20 @@ use crate::worker::faults;
 use crate::worker::guard::survives;
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstream::Upstream;
-use crate::worker::{Client, View, Worker, canonical};
+use crate::worker::{Client, Pulse, View, Worker, canonical};
 use evergate_base::Micros;
 use evergate_bpf::{Leases, Slot};
-use evergate_cluster::Bucket;
+use evergate_cluster::{Begin, Bucket, Role};
 use evergate_connection::{Accepted, Connection, Io, ResumedLeg};
 use evergate_mirror::{ConnectionId, Held, LegFacts, Mirrored};
 
 /// A peer that had less room than this is asked once more: it may have made more while nobody listened, and says so only
 /// once.
 const LITTLE_ROOM: u32 = 65_536;
+
+/// After a shorter silence peers are about to notice by themselves what is lost, and more gently (RFC 8985, 7). A process that is
+/// killed is silent for some milliseconds only.
+const LONG_SILENCE: Micros = Micros::from_ms(30);
 
 /// A leg with a living socket.
 struct AwakeLeg {
@@ -47,7 +51,13 @@ pub(super) struct Awake {
 
 impl Worker {
     /// The sockets of these connections live: whoever must hold their state does. Their peers hear of it.
-    pub(super) fn wake_all(&mut self, ready: Vec<(Bucket, Vec<Take>)>, resumed: &mut Resumed) -> Vec<Awake> {
+    /// `silent`: how long nothing had been heard of who died.
+    pub(super) fn wake_all(
+        &mut self,
+        ready: Vec<(Bucket, Vec<Take>)>,
+        silent: Micros,
+        resumed: &mut Resumed,
+    ) -> Vec<Awake> {
         let Some(cluster) = &mut self.cluster else { return Vec::new() };
         let mut takes = Vec::new();
         for (bucket, of) in ready {
@@ -70,7 +80,8 @@ impl Worker {
                 }
             }
         }
-        survives(&self.counters, || move_on(cluster, &awake)); // who does not hear it asks again
+        let pulse = &self.pulse;
+        survives(&self.counters, || move_on(cluster, pulse, &awake, silent)); // who does not hear it asks again
         awake
     }
 
@@ -249,16 +260,22 @@ impl Worker {
     }
 }
 
-/// The peers hear of connections that go on, by an ACK, which moves them on, and of what is lost. Those that had little room are
-/// asked again.
-fn move_on(cluster: &mut Cluster, awake: &[Awake]) {
+/// The peers hear of connections that go on, by an ACK, which moves them on. Those that had little room are asked again, and
+/// those that spoke to a node that was silent for long hear of what is lost.
+fn move_on(cluster: &mut Cluster, pulse: &Pulse, awake: &[Awake], silent: Micros) {
     let now_ms = evergate_sys::steady_clock_ms();
     let legs = awake.iter().flat_map(|take| std::iter::once(&take.client).chain(&take.server));
     let _ = cluster.lane.emit_acks(legs.map(|leg| &leg.slot)); // what is lost is made up for by the peers' timers
     for take in awake {
+        pulse.beat();
+        let died = matches!(cluster.role(take.bucket), Role::Owner { begin: Begin::TakeOver, .. });
+        let stays = !cluster.freezing.contains_key(&take.bucket); // who moves on at once says it there
+        let tells = died && stays && silent >= LONG_SILENCE;
         let sockets = std::iter::once(&take.client).chain(&take.server).map(|leg| &leg.socket);
         for (leg, socket) in take.asked.iter().zip(sockets) {
-            leg.tell_loss(cluster, socket);
+            if tells {
+                leg.tell_loss(cluster, socket);
+            }
             if leg.room() < LITTLE_ROOM {
                 leg.ask(cluster, now_ms);
             }

@@ -126,6 +126,12 @@ impl Leg {
         self.facts.sent.wrapping_add(self.acked as u32)
     }
 
+    /// What the peer has said that it has, if that is more than is sent from.
+    fn peer_has(&self) -> u32 {
+        let send = self.send_sequence();
+        self.heard.map(|heard| heard.ack).filter(|ack| ack.wrapping_sub(send) as i32 > 0).unwrap_or(send)
+    }
+
     fn receive_sequence(&self) -> u32 {
         self.facts.received.wrapping_add(self.received as u32).wrapping_add(u32::from(self.ended))
     }
@@ -144,6 +150,7 @@ impl Leg {
         Restored {
             flow: self.flow(),
             send: self.send_sequence(),
+            peer_has: self.peer_has(),
             receive: self.receive_sequence(),
             window: self.window(),
             window_scale: self.tcp.receive_scale(),
@@ -173,10 +180,10 @@ impl Leg {
 
     /// Tells the peer what it sent while nobody listened. `socket`: the one that lives now.
     pub(super) fn tell_loss(&self, cluster: &Cluster, socket: &OwnedFd) {
-        let Some(heard) = self.heard else { return };
+        let Some(heard) = self.heard.filter(|heard| heard.seq != self.receive_sequence()) else { return };
         let own = evergate_sys::timestamp(socket.as_raw_fd()).ok();
         let loss = Loss {
-            send: heard.ack,
+            send: self.send_sequence(), // the gate tells the peer's own number in its place
             receive: self.receive_sequence(),
             until: heard.seq,
             window: self.window(),
@@ -296,7 +303,7 @@ impl Worker {
         let Taken { busy, resting, lost } = taken;
         let resumed = Resumed { round: round.number, buckets: mine.len(), lost, ..Resumed::default() };
         let buckets: Vec<Bucket> = mine.iter().map(|(bucket, _)| *bucket).collect();
-        self.begin_waiting(Waiting::new(began, resumed, &buckets, busy, resting));
+        self.begin_waiting(Waiting::new(began, round.silent, resumed, &buckets, busy, resting));
         // Of the other buckets this worker has nothing, or what it accepted meanwhile: a copy needs its word too.
         for (bucket, _) in round.buckets.iter().filter(|bucket| !mine.contains(bucket)) {
             self.pulse.beat();

@@ -112,7 +112,7 @@ impl Scene {
             Role::Owner { term, .. } => (*bucket, office(*term)),
             _ => panic!("not ours"),
         };
-        let round = Round { number, buckets: buckets.iter().map(of).collect() };
+        let round = Round { number, buckets: buckets.iter().map(of).collect(), silent: Micros(0) };
         self.worker.take_instruction(Instruction::TakeOver(Arc::new(round)));
     }
 

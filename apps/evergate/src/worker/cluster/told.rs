@@ -14,6 +14,7 @@ use crate::cluster::{Report, Resumed};
 use crate::worker::faults;
 use crate::worker::guard::survives;
 use crate::worker::{Pulse, Worker};
+use evergate_base::Micros;
 use evergate_bpf::Flow;
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::{ConnectionId, Frame};
@@ -40,6 +41,8 @@ pub(super) struct Waiting {
     started: Instant,
     /// The same by the gate's clock.
     since_ns: u64,
+    /// How long nothing had been heard of who died.
+    silent: Micros,
     resumed: Resumed,
     /// Connections of which others must hear first, by bucket.
     left: BTreeMap<(Stage, Bucket), Vec<Take>>,
@@ -54,6 +57,7 @@ impl Waiting {
     /// that is suspended meanwhile lets go on.
     pub(super) fn new(
         (started, since_ns): (Instant, u64),
+        silent: Micros,
         resumed: Resumed,
         buckets: &[Bucket],
         busy: Vec<Take>,
@@ -66,7 +70,8 @@ impl Waiting {
                 left.entry((stage, take.bucket)).or_default().push(take);
             }
         }
-        Waiting { started, since_ns, resumed, left, awake: VecDeque::new(), resting: VecDeque::new() }
+        let (awake, resting) = (VecDeque::new(), VecDeque::new());
+        Waiting { started, since_ns, silent, resumed, left, awake, resting }
     }
 
     /// Connections of the bucket that rest, and whether they may go on.
@@ -121,7 +126,10 @@ impl Worker {
                 for stage in [Stage::Busy, Stage::Resting] {
                     let (ready, gone) = worker.sort_out(stage, &mut waiting.left);
                     match stage {
-                        Stage::Busy => waiting.awake.extend(worker.wake_all(ready, &mut waiting.resumed)),
+                        Stage::Busy => {
+                            let awake = worker.wake_all(ready, waiting.silent, &mut waiting.resumed);
+                            waiting.awake.extend(awake);
+                        }
                         Stage::Resting => waiting.resting.extend(ready),
                     }
                     worker.drop_takes(gone);
