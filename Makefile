@@ -3,10 +3,9 @@ SHELL := /bin/bash
 CARGO ?= cargo
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 
-# Which ways through the program are the usual ones. Cargo does not look into the file: its name says when it is another one.
-PROFILE = $(CARGO_TARGET_DIR)/evergate-$(shell sha256sum dist/evergate.profdata | cut -c1-16).profdata
-# Values were not counted, and what has changed since has no counts: neither is worth a warning.
-PROFILE_FLAGS = -Cllvm-args=-disable-vp -Cllvm-args=-no-pgo-warn-mismatch
+# Which ways through the program are the usual ones. Values were not counted, and what has changed since has no counts: neither
+# is worth a warning. Cargo wants flags that may contain spaces apart by the character 31.
+PROFILE = -Cprofile-use=%s\037-Cllvm-args=-disable-vp\037-Cllvm-args=-no-pgo-warn-mismatch
 
 .PHONY: all setup build test lint unit matrix fuzz demo bench profile clean help
 
@@ -18,8 +17,9 @@ setup: ## install what building and testing need (Debian packages; asks for root
 
 build: ## build the release binary
 	@scripts/setup build
-	@mkdir -p $(CARGO_TARGET_DIR) && cp dist/evergate.profdata $(PROFILE)
-	RUSTFLAGS="$(RUSTFLAGS) -Cprofile-use=$(PROFILE) $(PROFILE_FLAGS)" $(CARGO) build --release --locked -p evergate
+	@own=$$(for flag in $$RUSTFLAGS; do printf '%s\037' "$$flag"; done); \
+	export CARGO_ENCODED_RUSTFLAGS="$$own$$(printf -- '$(PROFILE)' '$(CURDIR)/dist/evergate.profdata')"; \
+	$(CARGO) build --release --locked -p evergate
 
 demo: build ## one node's checks, then a cluster that loses its nodes under traffic; stays up until Ctrl-C (ONCE=1 ends by itself)
 	@scripts/setup build demo
