@@ -74,7 +74,7 @@ fn what_was_sent_to_nobody_comes_again_without_a_timer() {
         let lost: Vec<u8> = (0..SEGMENTS * payload).map(|at| (at % 251) as u8).collect();
         client.write_all(&lost).unwrap();
         let [receive, send] = sequences(&socket);
-        let [_, until] = sequences(&client); // all of it has left: the congestion window is larger
+        let [_, until] = sequences(&client); // of what was written, all of which the congestion window lets out
         node.ip(&format!("link set eth0 address {NODE}")).unwrap();
         assert_eq!(until.wrapping_sub(receive) as usize, lost.len());
         let own = evergate_sys::timestamp(socket.as_raw_fd()).ok().filter(|_| timestamps);

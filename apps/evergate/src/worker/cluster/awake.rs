@@ -269,7 +269,7 @@ fn move_on(cluster: &mut Cluster, pulse: &Pulse, awake: &[Awake], silent: Micros
     for take in awake {
         pulse.beat();
         let died = matches!(cluster.role(take.bucket), Role::Owner { begin: Begin::TakeOver, .. });
-        let stays = !cluster.freezing.contains_key(&take.bucket); // who moves on at once says it there
+        let stays = !cluster.freezing.contains_key(&take.bucket); // else what comes again meets a bucket on hold
         let tells = died && stays && silent >= LONG_SILENCE;
         let sockets = std::iter::once(&take.client).chain(&take.server).map(|leg| &leg.socket);
         for (leg, socket) in take.asked.iter().zip(sockets) {
