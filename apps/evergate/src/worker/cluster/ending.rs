@@ -4,7 +4,7 @@
 //! a backup that still holds the connection can. So the backups hear of the end when the client has acknowledged it.
 //! A connection that breaks, here or at its client, is over at once: a RST is said once, by whoever breaks it.
 
-use super::owner::Mirroring;
+use super::mirroring::Mirroring;
 use super::{Cluster, POOLED_AFTER_MS};
 use crate::worker::Worker;
 use evergate_base::Micros;

@@ -29,16 +29,18 @@ mod figures;
 mod freeze;
 mod knocks;
 mod leg;
+mod mirroring;
 mod owner;
 mod resume;
 #[cfg(test)]
 mod scene;
 mod sessions;
+mod tending;
 mod told;
 mod work;
 
 pub(crate) use leg::Gated;
-pub(crate) use owner::Mirroring;
+pub(crate) use mirroring::Mirroring;
 
 use super::Worker;
 use super::slab::{Key, Source};

@@ -1,0 +1,169 @@
+//! What is due at some time: ACKs that nothing took along, stalls, and what peers have acknowledged meanwhile.
+
+use super::leg::Look;
+use super::{Cluster, End, Gated, LOOK_AT_LAST, LOOK_EVERY, POOLED_AFTER_MS, POOLED_TOGETHER, TEND_EVERY};
+use crate::worker::Worker;
+use crate::worker::slab::{Key, Source};
+use evergate_base::Micros;
+use evergate_mirror::Haste;
+
+impl Worker {
+    /// Before the worker turns away from a connection: events for what its peers will acknowledge, and time for what
+    /// rests. True when something has happened meanwhile.
+    pub(in crate::worker) fn watch(&mut self, key: Key) -> bool {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return false };
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let Some(mirroring) = &mut client.mirroring else { return false };
+        let lane = cluster.lane.id();
+        // The next request of a client that did not wait for the answer waits for its acknowledgement.
+        let (eager, server_partial) = client.connection.awaits_completion();
+        let (client_inside, server_inside) = client.connection.expects_more();
+        // ... or for what is on its way to the backups.
+        let refuses = client.readable && !client.connection.wants_client();
+        if eager || (refuses && !client.connection.is_busy() && !client.connection.is_past_requests()) {
+            cluster.company.hurry(Haste::Full);
+        }
+        let mut happened = mirroring.leg.watch(lane, eager, now);
+        let mut due = mirroring.leg.rests_on_time(eager || client_inside, now);
+        let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+        if let Some(gated) = upstream.and_then(|upstream| upstream.gated.as_mut()) {
+            happened |= gated.watch(lane, false, now);
+            due =
+                [due, gated.rests_on_time(server_partial || server_inside, now)].into_iter().flatten().min();
+        }
+        let Some(look) = due else { return happened };
+        let known = mirroring.timed.map(|(known, _)| known);
+        let (queue, span) = match look {
+            Look::Soon if known != due => (&mut cluster.timed, TEND_EVERY),
+            Look::Later if matches!(known, None | Some(Look::AtLast)) => {
+                (&mut cluster.timed_later, LOOK_EVERY)
+            }
+            Look::AtLast if known.is_none() => (&mut cluster.timed_at_last, LOOK_AT_LAST),
+            _ => return happened, // it is looked at no later
+        };
+        queue.push_back((now + span, key));
+        mirroring.timed = Some((look, now + span));
+        happened
+    }
+
+    /// Peers acknowledged what we asked about, or speak before their connection has a socket.
+    pub(in crate::worker) fn lane_event(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let mut events = std::mem::take(&mut cluster.events);
+        let _ = cluster.lane.events(&mut events); // lost events are made up for by timers
+        for knock in events.knocks.drain(..) {
+            if cluster.is_resting(&knock.flow) {
+                cluster.knocks.note(knock);
+            }
+        }
+        for index in events.woken.drain(..) {
+            let found = self.cluster.as_ref().and_then(|cluster| cluster.of_slot(index));
+            if let Some(key) = found {
+                self.guarded(Some(Source::Client(key)), |worker| worker.pump(key));
+            }
+        }
+        if let Some(cluster) = &mut self.cluster {
+            cluster.events = events;
+        }
+    }
+
+    /// What is held back ripens, what waits too long is stashed, and what peers have acknowledged is noticed.
+    pub(in crate::worker) fn tend_timed(&mut self) {
+        let now = self.now;
+        while let Some(cluster) = &mut self.cluster
+            && let Some((due, key)) = cluster.timed.pop_front_if(|(due, _)| *due <= now)
+        {
+            self.guarded(Some(Source::Client(key)), |worker| worker.tend(key, (Look::Soon, due)));
+        }
+        // Requests may wait for server connections that are given back once clients have acknowledged responses.
+        let ahead = if self.counters.queued.get() > 0 { LOOK_EVERY.since(TEND_EVERY) } else { Micros(0) };
+        while let Some(cluster) = &mut self.cluster
+            && let Some((due, key)) = cluster.timed_later.pop_front_if(|(due, _)| *due <= now + ahead)
+        {
+            self.guarded(Some(Source::Client(key)), |worker| worker.tend(key, (Look::Later, due)));
+        }
+        while let Some(cluster) = &mut self.cluster
+            && let Some((due, key)) = cluster.timed_at_last.pop_front_if(|(due, _)| *due <= now)
+        {
+            self.guarded(Some(Source::Client(key)), |worker| worker.tend(key, (Look::AtLast, due)));
+        }
+        self.acknowledge_pooled();
+    }
+
+    /// Pooled server connections that nothing takes an ACK along from: of several at once.
+    fn acknowledge_pooled(&mut self) {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return };
+        if cluster.pooled.front().is_none_or(|(due, _)| now.since(*due) < POOLED_TOGETHER) {
+            return;
+        }
+        let count = cluster.pooled.iter().take_while(|(due, _)| *due <= now).count();
+        let mut due: Vec<Key> = cluster.pooled.drain(..count).map(|(_, key)| key).collect();
+        due.sort_unstable();
+        due.dedup(); // one that was given back several times acknowledges once
+        // One that was used meanwhile has acknowledged what it owed then, and is looked at again.
+        let gated = due.iter().filter_map(|key| self.upstreams.get(*key)?.gated.as_ref());
+        let slots = gated.filter(|gated| gated.is_overdue(now)).map(|gated| &gated.slot);
+        let _ = cluster.lane.emit_acks(slots); // who misses it asks again
+    }
+
+    fn tend(&mut self, key: Key, look: (Look, Micros)) {
+        let now = self.now;
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let answered = client.connection.acknowledged() >= client.connection.newest_entry();
+        let Some(mirroring) = &mut client.mirroring else { return };
+        if mirroring.timed != Some(look) {
+            return; // it is looked at sooner, or was
+        }
+        mirroring.timed = None;
+        if cluster.freezing.contains_key(&mirroring.bucket) {
+            return;
+        }
+        let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+        let mut server = upstream.and_then(|upstream| upstream.gated.as_mut());
+        let overdue = mirroring.leg.is_overdue(now);
+        if overdue {
+            mirroring.leg.note_silence();
+        }
+        let tickets = overdue && client.connection.holds_tickets();
+        if answered && (mirroring.leg.ripen(now) || overdue) && !tickets {
+            cluster.dirty.push((key, End::Client));
+        }
+        if answered && server.as_mut().is_some_and(|gated| gated.ripen(now) || gated.is_overdue(now)) {
+            cluster.dirty.push((key, End::Server));
+        }
+        let (client_partial, server_partial) = client.connection.awaits_completion();
+        let client_stalled = mirroring.leg.is_stalled(client_partial, now);
+        let server_stalled = server.is_some_and(|gated| gated.is_stalled(server_partial, now));
+        if tickets {
+            self.with(key, |connection, io| connection.handle_tickets_due(io)); // they take the ACK along
+            self.perform(key);
+        }
+        if client_stalled {
+            self.with(key, |connection, io| connection.handle_client_stall(io));
+            self.perform(key);
+        }
+        if server_stalled {
+            self.with(key, |connection, io| connection.handle_server_stall(io));
+            self.perform(key);
+        }
+        if self.note_peers(key) | self.watch(key) {
+            self.put_again(key);
+        }
+    }
+}
+
+impl Cluster {
+    /// A server connection goes to the pool. False when the backups lack some of what was read from it.
+    pub(in crate::worker) fn rest_pooled(&mut self, key: Key, gated: &mut Gated, now: Micros) -> bool {
+        self.look_at_pooled(key, now);
+        gated.rest(now)
+    }
+
+    /// Looks after a while whether a pooled server connection owes an ACK.
+    pub(in crate::worker) fn look_at_pooled(&mut self, key: Key, now: Micros) {
+        self.pooled.push_back((now + Micros::from_ms(POOLED_AFTER_MS), key));
+    }
+}
