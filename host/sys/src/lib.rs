@@ -42,7 +42,7 @@ pub use process::{
     drop_privileges, end_with_parent, lock_memory, make_room_for_files, monotonic_us, pin_to_core,
     raise_file_limit, resident_bytes, run_in_real_time, steady_clock_ms, thread_cpu_ns, wall_clock_s,
 };
-pub use repair::{Restore, RestoreError, Restoring, Stamp, TcpFacts, facts, timestamp};
+pub use repair::{Restore, RestoreError, Restoring, Stamp, TcpFacts, facts, facts_between, timestamp};
 pub use socket::{
     Listening, Transfer, accept, acknowledge_now, connect, connect_error, is_drained, listen, listen_as,
     local_address, read, read_scattered, reset_on_close, shutdown_write, unacknowledged, write,

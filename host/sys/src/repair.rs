@@ -110,6 +110,15 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 
 /// The facts of an established socket. `now_ms` is what [`steady_clock_ms`](crate::steady_clock_ms) shows.
 pub fn facts(socket: RawFd, now_ms: u64) -> io::Result<TcpFacts> {
+    facts_between(socket, (local_address(socket)?, peer_address(socket)?), now_ms)
+}
+
+/// The same for a socket whose ends, ours first, are known.
+pub fn facts_between(
+    socket: RawFd,
+    (local, remote): (SocketAddr, SocketAddr),
+    now_ms: u64,
+) -> io::Result<TcpFacts> {
     let mut info = [0u8; 24]; // a prefix of tcp_info: options at 5, both scales at 6, snd_mss at 16
     if get_bytes(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)? < info.len() {
         return Err(io::Error::new(
@@ -126,8 +135,8 @@ pub fn facts(socket: RawFd, now_ms: u64) -> io::Result<TcpFacts> {
         false => None,
     };
     Ok(TcpFacts {
-        local: canonical(local_address(socket)?),
-        remote: canonical(peer_address(socket)?),
+        local: canonical(local),
+        remote: canonical(remote),
         mss: u16::try_from(mss).unwrap_or(u16::MAX),
         window_scales: scaled.then_some((info[6] & 15, info[6] >> 4)),
         sack,

@@ -46,6 +46,9 @@ pub struct ClusterStatus {
     /// How long connections of nodes that died stood still before they went on here.
     #[serde(default)]
     pub stalls: StallStatus,
+    /// Peers that were told what they had sent to a node that was silent, and sent it again at once.
+    #[serde(default)]
+    pub losses_told: u64,
     /// What has happened since the start.
     pub counts: ClusterCounts,
     /// The last take-overs, newest last.

@@ -40,6 +40,11 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
         "How long nothing had been heard of the node that died when the last take-over began.",
     )
     .sample(&[], newest.map_or(0.0, |one| one.silent_ms / 1000.0));
+    out.counter(
+        "evergate_cluster_losses_told_total",
+        "Peers that were told what they had sent to a node that was silent.",
+    )
+    .sample(&[], status.losses_told);
     out.counter("evergate_cluster_channels_lost_total", "Mirror channels that broke or were too slow.")
         .sample(&[], counts.channels_lost);
     out.counter("evergate_cluster_datagrams_total", "Datagrams of the agent, by direction.")

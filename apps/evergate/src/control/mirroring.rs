@@ -12,7 +12,9 @@ use std::sync::PoisonError;
 impl Control {
     /// The cluster as this node sees it.
     pub(super) fn cluster_status(&self, cluster: &Handle) -> ClusterStatus {
-        ClusterStatus { mirroring: self.mirroring(), stalls: self.stalls(), ..cluster.status() }
+        let told = self.workers.iter().map(|worker| worker.counters.losses_told.get());
+        let (mirroring, stalls, losses_told) = (self.mirroring(), self.stalls(), told.sum());
+        ClusterStatus { mirroring, stalls, losses_told, ..cluster.status() }
     }
 
     fn mirroring(&self) -> MirroringStatus {

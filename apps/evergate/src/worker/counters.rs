@@ -75,6 +75,8 @@ pub struct Counters {
     pub resume_lost: Count,
     /// How long connections of nodes that died stood still, those with something under way and those that rested.
     pub stalls: [Stalls; 2],
+    /// Peers that were told what they had sent to a node that was silent.
+    pub losses_told: Count,
     /// What this worker mirrors and holds, in a cluster: a second old at most.
     pub mirroring: Mutex<Mirrored>,
     /// Connections that came from the process before.

@@ -303,8 +303,8 @@ impl Worker {
             }
             Some(Source::Upstream(key)) => self.upstream_event(key, event),
             Some(Source::Channels) => self.accept_channel(),
-            Some(Source::Incoming(index)) => self.incoming_event(index as usize),
-            Some(Source::Outgoing(node, worker)) => self.outgoing_event(node, usize::from(worker)),
+            Some(Source::Incoming(index)) => self.incoming_event(index as usize, event.ended),
+            Some(Source::Outgoing(node, worker)) => self.outgoing_event((node, worker.into()), event.ended),
             Some(Source::Lane) => self.lane_event(),
             Some(Source::Predecessor) => self.predecessor_event(),
             Some(Source::Successor) => self.successor_event(event),

@@ -177,6 +177,20 @@ enum Weather {
     Lossy,
 }
 
+/// What peers send to a silent node is lost, and they hear of it; where there was no such silence nobody is told of a loss.
+fn hear_of_losses(fate: Fate, nodes: &[Node]) {
+    let all: Vec<_> = nodes.iter().map(Node::status).collect();
+    let told: u64 = all.iter().map(|status| status.losses_told).sum();
+    let silent_ms =
+        all.iter().flat_map(|status| &status.take_overs).map(|one| one.silent_ms).fold(0.0, f64::max);
+    if fate == Fate::HostDead {
+        assert!(told > 0, "nobody was told what is lost after a silence of {silent_ms} ms");
+    }
+    if silent_ms < 30.0 {
+        assert_eq!(told, 0, "peers were told of a loss after a silence of {silent_ms} ms");
+    }
+}
+
 fn run(fate: Fate, steering: Steering, family: Family, weather: Weather) {
     run_with(&traffic::PLAIN, fate, steering, family, weather);
 }
@@ -228,6 +242,7 @@ fn run_with(
         Fate::DiesDuringTakeOver => die_during_take_over(&world, &mut nodes),
     }
     traffic.goes_on("afterwards");
+    hear_of_losses(fate, &nodes);
     let silences = traffic.silences();
     let longest = silences.iter().max().unwrap();
     println!(

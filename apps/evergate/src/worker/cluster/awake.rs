@@ -81,7 +81,8 @@ impl Worker {
             }
         }
         let pulse = &self.pulse;
-        survives(&self.counters, || move_on(cluster, pulse, &awake, silent)); // who does not hear it asks again
+        let told = survives(&self.counters, || move_on(cluster, pulse, &awake, silent)); // who does not hear it asks again
+        self.counters.losses_told.add(told.unwrap_or(0));
         awake
     }
 
@@ -261,8 +262,9 @@ impl Worker {
 }
 
 /// The peers hear of connections that go on, by an ACK, which moves them on. Those that had little room are asked again, and
-/// those that spoke to a node that was silent for long hear of what is lost.
-fn move_on(cluster: &mut Cluster, pulse: &Pulse, awake: &[Awake], silent: Micros) {
+/// those that spoke to a node that was silent for long hear of what is lost: how many did.
+fn move_on(cluster: &mut Cluster, pulse: &Pulse, awake: &[Awake], silent: Micros) -> u64 {
+    let mut told = 0;
     let now_ms = evergate_sys::steady_clock_ms();
     let legs = awake.iter().flat_map(|take| std::iter::once(&take.client).chain(&take.server));
     let _ = cluster.lane.emit_acks(legs.map(|leg| &leg.slot)); // what is lost is made up for by the peers' timers
@@ -274,13 +276,14 @@ fn move_on(cluster: &mut Cluster, pulse: &Pulse, awake: &[Awake], silent: Micros
         let sockets = std::iter::once(&take.client).chain(&take.server).map(|leg| &leg.socket);
         for (leg, socket) in take.asked.iter().zip(sockets) {
             if tells {
-                leg.tell_loss(cluster, socket);
+                told += u64::from(leg.tell_loss(cluster, socket));
             }
             if leg.room() < LITTLE_ROOM {
                 leg.ask(cluster, now_ms);
             }
         }
     }
+    told
 }
 
 /// Sockets leave repair.

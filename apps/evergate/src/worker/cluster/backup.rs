@@ -82,13 +82,13 @@ impl Worker {
     }
 
     /// Something came on a channel from an owner, or it can take more answers.
-    pub(in crate::worker) fn incoming_event(&mut self, index: usize) {
+    pub(in crate::worker) fn incoming_event(&mut self, index: usize, ends: bool) {
         // What the agent has said comes before what others say because of it.
         self.obey();
         let Some(cluster) = &mut self.cluster else { return };
         let Some(Some(incoming)) = cluster.incoming.get_mut(index) else { return };
         let (knew, frames) = (incoming.from, incoming.frames);
-        let ended = incoming.channel.receive();
+        let ended = incoming.channel.receive(ends);
         if incoming.channel.has_more {
             // After all else that is due in this turn.
             let _ = self.epoll.report_again(incoming.channel.fd(), Source::Incoming(index as u32).token());

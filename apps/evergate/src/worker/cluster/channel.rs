@@ -39,17 +39,29 @@ pub(crate) enum Notice {
 }
 
 /// A socket as `rustls` wants it.
-struct Wire(i32);
+struct Wire {
+    fd: i32,
+    /// The last read took all there was.
+    drained: bool,
+}
+
+impl Wire {
+    fn new(fd: i32) -> Wire {
+        Wire { fd, drained: false }
+    }
+}
 
 impl Read for Wire {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        transfer(evergate_sys::read(self.0, buffer))
+        let count = transfer(evergate_sys::read(self.fd, buffer))?;
+        self.drained = count < buffer.len();
+        Ok(count)
     }
 }
 
 impl Write for Wire {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        transfer(evergate_sys::write(self.0, bytes))
+        transfer(evergate_sys::write(self.fd, bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -71,6 +83,8 @@ pub(crate) struct Channel {
     socket: OwnedFd,
     tls: rustls::Connection,
     pub(crate) input: Vec<u8>,
+    /// The other side says nothing more than what the socket holds.
+    ends: bool,
     ended: bool,
     /// The socket may hold more than was taken, of which no event will tell.
     pub(crate) has_more: bool,
@@ -78,19 +92,22 @@ pub(crate) struct Channel {
 
 impl Channel {
     pub(crate) fn new(socket: OwnedFd, tls: impl Into<rustls::Connection>) -> Channel {
-        Channel { socket, tls: tls.into(), input: Vec::new(), ended: false, has_more: false }
+        Channel { socket, tls: tls.into(), input: Vec::new(), ends: false, ended: false, has_more: false }
     }
 
     pub(crate) fn fd(&self) -> i32 {
         self.socket.as_raw_fd()
     }
 
-    /// Takes in what has come. An error means that the channel is of no use any more.
-    pub(crate) fn receive(&mut self) -> io::Result<()> {
+    /// Takes in what has come. `ends`: an event has told of the other's end, which no later one tells again. An error means
+    /// that the channel is of no use any more.
+    pub(crate) fn receive(&mut self, ends: bool) -> io::Result<()> {
         let mut taken = 0;
+        self.ends |= ends;
         self.has_more = false;
+        let mut wire = Wire::new(self.fd());
         loop {
-            match self.tls.read_tls(&mut Wire(self.fd())) {
+            match self.tls.read_tls(&mut wire) {
                 Ok(0) => {
                     self.ended = true;
                     break;
@@ -106,6 +123,9 @@ impl Channel {
             let start = self.input.len();
             self.input.resize(start + state.plaintext_bytes_to_read(), 0);
             self.tls.reader().read_exact(&mut self.input[start..])?;
+            if wire.drained && !self.ends {
+                break; // whatever comes next is an event
+            }
             if taken >= READ_MAX {
                 self.has_more = true;
                 break;
@@ -120,7 +140,7 @@ impl Channel {
         let mut sent = 0;
         loop {
             while self.tls.wants_write() {
-                match self.tls.write_tls(&mut Wire(self.socket.as_raw_fd())) {
+                match self.tls.write_tls(&mut Wire::new(self.socket.as_raw_fd())) {
                     Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(sent),
                     Err(error) => return Err(error),
@@ -256,9 +276,9 @@ impl Outgoing {
         Ok(())
     }
 
-    /// The answers that have come, each with what it covers.
-    pub(crate) fn answers(&mut self, now: Micros) -> anyhow::Result<Vec<Notice>> {
-        let ended = self.channel.receive();
+    /// The answers that have come, each with what it covers. `ends`: see [`Channel::receive`].
+    pub(crate) fn answers(&mut self, ends: bool, now: Micros) -> anyhow::Result<Vec<Notice>> {
+        let ended = self.channel.receive(ends);
         let mut heard = Vec::new();
         let mut at = 0;
         while let Some((answer, length)) = Answer::decode(&self.channel.input[at..])? {

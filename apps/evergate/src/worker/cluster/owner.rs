@@ -32,7 +32,7 @@ impl Worker {
             return Err("bucket_moves");
         }
         let slot = cluster.lane.slot(&Flow::new(local, remote)).ok_or("flow_not_gated")?;
-        match evergate_sys::facts(fd, evergate_sys::steady_clock_ms()) {
+        match evergate_sys::facts_between(fd, (local, remote), evergate_sys::steady_clock_ms()) {
             Ok(facts) => {
                 let leg = Gated::new(slot, facts, 0, now);
                 let counted = cluster.census.count(bucket);
@@ -258,7 +258,7 @@ impl Worker {
     }
 
     /// A channel to a backup can be written, or has answers.
-    pub(in crate::worker) fn outgoing_event(&mut self, node: u8, worker: usize) {
+    pub(in crate::worker) fn outgoing_event(&mut self, (node, worker): (u8, usize), ends: bool) {
         let Some(cluster) = &mut self.cluster else { return };
         let peer = (NodeId(node), worker);
         let Some(outgoing) = cluster.outgoing.get_mut(&peer) else { return };
@@ -268,7 +268,7 @@ impl Worker {
                 Err(error) => return cluster.lose(peer, &error.to_string()),
             }
         }
-        let notices = match outgoing.answers(self.now) {
+        let notices = match outgoing.answers(ends, self.now) {
             Ok(notices) => notices,
             Err(error) => return cluster.lose(peer, &error.to_string()),
         };

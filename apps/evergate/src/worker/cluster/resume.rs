@@ -178,9 +178,11 @@ impl Leg {
         let _ = cluster.prober.ask(&self.tcp, &probe);
     }
 
-    /// Tells the peer what it sent while nobody listened. `socket`: the one that lives now.
-    pub(super) fn tell_loss(&self, cluster: &Cluster, socket: &OwnedFd) {
-        let Some(heard) = self.heard.filter(|heard| heard.seq != self.receive_sequence()) else { return };
+    /// Tells the peer what it sent while nobody listened. `socket`: the one that lives now. Whether it was told.
+    pub(super) fn tell_loss(&self, cluster: &Cluster, socket: &OwnedFd) -> bool {
+        let Some(heard) = self.heard.filter(|heard| heard.seq != self.receive_sequence()) else {
+            return false;
+        };
         let own = evergate_sys::timestamp(socket.as_raw_fd()).ok();
         let loss = Loss {
             send: self.send_sequence(), // the gate tells the peer's own number in its place
@@ -189,7 +191,7 @@ impl Leg {
             window: self.window(),
             timestamps: self.tcp.stamp.and(own).map(|own| (own, heard.timestamps.0)),
         };
-        let _ = cluster.prober.tell(&self.tcp, &loss); // who does not hear it waits for its timer
+        cluster.prober.tell(&self.tcp, &loss).unwrap_or(false) // who does not hear it waits for its timer
     }
 
     /// What the peer has, and how much room. Whoever has more than was ever sent is not the peer: his word would be skipped in
