@@ -201,6 +201,28 @@ fn a_panic_at_a_deadline_ends_that_client_alone() {
     scene.expect_unharmed();
 }
 
+#[test]
+fn a_panic_in_a_drain_ends_that_client_alone() {
+    let mut scene = Scene::new();
+    let [mut victim, mut next] = [(), ()].map(|()| {
+        let mut client = connect(&scene.daemon);
+        ask(&mut client);
+        answer(&mut scene.to_server);
+        expect_answer(&mut client);
+        client
+    });
+    ask(&mut scene.bystander);
+    expect(&mut scene.to_server, b"\r\n\r\n");
+    doom(victim.local_addr().unwrap());
+    scene.daemon.drain();
+    expect_reset(&mut victim);
+    assert_eq!(next.read(&mut [0]).unwrap(), 0, "who waits for nothing is told of the drain");
+    scene.to_server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+    expect_answer(&mut scene.bystander);
+    assert_eq!(scene.bystander.read(&mut [0]).unwrap(), 0);
+    scene.daemon.stop();
+}
+
 /// Two workers, and these listeners, all of which answer 404.
 fn bare(names: &[&str]) -> Config {
     let mut text = "[node]\nworkers = 2\n[logs]\naccess = \"off\"\n".to_owned();

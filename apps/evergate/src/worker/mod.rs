@@ -201,8 +201,10 @@ impl Worker {
             if self.clients.get(key).is_some_and(|client| client.mirroring.is_some()) {
                 continue; // nothing of it leaves: another node goes on with it
             }
-            self.with(key, |connection, io| connection.handle_abort(io, "shutdown"));
-            self.perform(key);
+            self.guarded(Some(Source::Client(key)), |worker| {
+                worker.with(key, |connection, io| connection.handle_abort(io, "shutdown"));
+                worker.perform(key);
+            });
         }
         if let Some(lines) = &mut self.lines {
             lines.flush();
@@ -354,9 +356,11 @@ impl Worker {
             if let Some(client) = self.clients.get_mut(key) {
                 client.readable = true; // as nobody may have said yet of one that was accepted just now
             }
-            self.pump(key); // a request that is here already is answered
-            self.drain_client(key);
-            self.pump(key);
+            self.guarded(Some(Source::Client(key)), |worker| {
+                worker.pump(key); // a request that is here already is answered
+                worker.drain_client(key);
+                worker.pump(key);
+            });
         }
     }
 
