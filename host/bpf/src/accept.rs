@@ -13,7 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub struct CookieKey(pub [u64; 2]);
 
 /// Answers SYNs of gated listeners without keeping state, and accepts connections from the cookies that come back,
-/// whoever sent them. It needs Linux 6.8 and the sysctl `net.ipv4.tcp_syncookies` at 1 or 2.
+/// whoever sent them. It needs Linux 6.8 and the sysctl `net.ipv4.tcp_syncookies` at 1 or 2, and agrees with clients to
+/// what `net.ipv4.tcp_timestamps`, `tcp_sack` and `tcp_window_scaling` allow when it is loaded.
 pub struct Accept {
     program: OwnedFd,
 }
@@ -42,6 +43,9 @@ impl Gate {
             constants.cookie_key = key.0;
             constants.segment_bytes = segment_bytes;
             constants.test_epoch = epoch.map_or(0, NonZeroU32::get);
+            constants.use_timestamps = allowed("tcp_timestamps")?;
+            constants.use_sack = allowed("tcp_sack")?;
+            constants.use_scaling = allowed("tcp_window_scaling")?;
         }
         pins::share(open.open_object_mut(), &self.folder, self.slots.entries() as u32).map_err(failed)?;
         let (loaded, said) = says::quietly(|| open.load());
@@ -75,6 +79,14 @@ impl Gate {
             GateError::bpf(format!("detaching the stateless accept from interface {interface}"), &error)
         })
     }
+}
+
+/// Whether sockets of this network namespace may do something, 1 or 0.
+fn allowed(sysctl: &str) -> Result<u32, GateError> {
+    let path = format!("/proc/sys/net/ipv4/{sysctl}");
+    let value = std::fs::read_to_string(&path)
+        .map_err(|error| GateError::kernel(format!("reading {path}"), error))?;
+    Ok(u32::from(value.trim() != "0"))
 }
 
 fn hook(program: BorrowedFd<'_>, interface: u32) -> TcHook {

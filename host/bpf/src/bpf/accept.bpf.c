@@ -19,6 +19,8 @@ extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struc
 const volatile __u64 cookie_key[2] = {};
 const volatile __u32 test_epoch = 0;	/* instead of the clock's; 0: none */
 const volatile __u16 segment_bytes[2] = { 1460, 1440 };	/* what we offer, IPv4 and IPv6 */
+/* What our kernel may agree to (sysctls): it makes no socket that does what is switched off. */
+const volatile __u32 use_timestamps = 1, use_sack = 1, use_scaling = 1;
 
 #define NO_WSCALE 15
 #define OUR_WSCALE 7
@@ -137,6 +139,9 @@ static __always_inline int answer_syn(struct __sk_buff *skb, struct packet *p)
 	if (old_len < 20 || old_len > 60 || bpf_skb_load_bytes(skb, p->l4, &old, old_len))
 		return TC_ACT_OK;
 	read_offer(skb, p, &offer);
+	offer.has_ts &= !!use_timestamps;
+	offer.sack &= !!use_sack;
+	offer.wscale_present &= !!use_scaling;
 	__u32 options = mss_index(offer.mss) << 5 | (offer.wscale_present ? offer.wscale : NO_WSCALE) << 1 | offer.sack;
 	new.tcp.seq = bpf_htonl(cookie_of(&p->key, theirs, epoch_now(), options));
 	new.tcp.ack_seq = bpf_htonl(theirs + 1);
@@ -158,8 +163,25 @@ static __always_inline int answer_syn(struct __sk_buff *skb, struct packet *p)
 
 /* ---- the ACK that returns the cookie ---- */
 
-static __always_inline bool register_accepted(struct __sk_buff *skb, struct packet *p,
-					      const struct bpf_tcp_req_attrs *attrs, __u32 bucket)
+enum registration { REFUSED, KNOWN, FRESH };
+
+static __always_inline void unregister(struct slot *s, __u32 index)
+{
+	s->born_ns = 0;
+	bpf_map_push_elem(&free_slots, &index, 0);
+}
+
+/* Our kernel makes no socket of it: nobody will ever take the slot. */
+static __always_inline void withdraw(const struct packet *p)
+{
+	__u32 index;
+	struct slot *s = slot_of(&p->key, &index);
+	if (s && !(READ(s->flags) & FLAG_TAKEN) && !bpf_map_delete_elem(&flows, &p->key))
+		unregister(s, index);
+}
+
+static __always_inline enum registration register_accepted(struct __sk_buff *skb, struct packet *p,
+							    const struct bpf_tcp_req_attrs *attrs, __u32 bucket)
 {
 	__u32 index;
 	struct slot *s = slot_of(&p->key, &index);
@@ -167,15 +189,15 @@ static __always_inline bool register_accepted(struct __sk_buff *skb, struct pack
 	__u32 seq = bpf_ntohl(p->tcp.seq), ack = bpf_ntohl(p->tcp.ack_seq);
 	/* Two segments of one handshake on two processors: the second leaves alone what a worker may have taken since. */
 	if (!fresh && s->committed == seq && s->snd_una == ack && s->established)
-		return true;
+		return KNOWN;
 	if (fresh) {
 		if (bpf_map_pop_elem(&free_slots, &index)) {
 			count(NO_SLOT);
-			return false;
+			return REFUSED;
 		}
 		s = bpf_map_lookup_elem(&slots, &index);
 		if (!s)
-			return false;
+			return REFUSED;
 	}
 	__u16 generation = s->generation + 1;
 	__u32 greeted = fresh ? 0 : s->greeted;
@@ -195,25 +217,28 @@ static __always_inline bool register_accepted(struct __sk_buff *skb, struct pack
 	s->bucket = bucket;
 	s->generation = generation;
 	s->flags = FLAG_LEARN;		/* the frame may come from a node that passed it on */
-	if (!fresh || !bpf_map_update_elem(&flows, &p->key, &index, BPF_ANY))
-		return true;
-	bpf_map_push_elem(&free_slots, &index, 0);
-	return false;
+	if (!fresh)
+		return KNOWN;
+	if (!bpf_map_update_elem(&flows, &p->key, &index, BPF_ANY))
+		return FRESH;
+	unregister(s, index);
+	return REFUSED;
 }
 
 static __always_inline void read_cookie(struct __sk_buff *skb, const struct packet *p, __u32 options,
 					struct bpf_tcp_req_attrs *attrs)
 {
-	__u32 wscale = options >> 1 & 15;
-	attrs->mss = mss_of(options >> 5);
-	attrs->sack_ok = options & 1;
+	__u32 wscale = options >> 1 & 15, mss = mss_of(options >> 5);
+	/* Every IPv6 link carries 1,280 bytes, and our kernel takes no less. */
+	attrs->mss = skb->protocol == bpf_htons(ETH_P_IPV6) && mss < 1220 ? 1220 : mss;
+	attrs->sack_ok = options & 1 && use_sack;	/* another node may have agreed to it */
 	if (wscale != NO_WSCALE) {
 		attrs->wscale_ok = 1;
 		attrs->snd_wscale = wscale;
 		attrs->rcv_wscale = OUR_WSCALE;
 	}
 	__be32 ts[3];
-	if (p->tcp.doff >= 8 && !bpf_skb_load_bytes(skb, p->l4 + 20, ts, 12) && ts[0] == bpf_htonl(0x0101080a)) {
+	if (use_timestamps && p->tcp.doff >= 8 && !bpf_skb_load_bytes(skb, p->l4 + 20, ts, 12) && ts[0] == bpf_htonl(0x0101080a)) {
 		attrs->tstamp_ok = 1;
 		attrs->rcv_tsval = bpf_ntohl(ts[1]);
 		attrs->rcv_tsecr = bpf_ntohl(ts[2]);
@@ -244,11 +269,16 @@ static __always_inline int accept_ack(struct __sk_buff *skb, struct packet *p)
 	struct bpf_tcp_req_attrs attrs = {};
 	read_cookie(skb, p, cookie & 0xff, &attrs);
 	verdict = TC_ACT_SHOT;		/* what cannot be gated does not start */
-	if (!listener || !register_accepted(skb, p, &attrs, hash_bucket(&p->key)))
+	enum registration registered = REFUSED;
+	if (listener)
+		registered = register_accepted(skb, p, &attrs, hash_bucket(&p->key));
+	if (registered == REFUSED)
 		goto release;
 	if (!bpf_sk_assign_tcp_reqsk(skb, listener, &attrs, sizeof attrs)) {
 		count(COOKIE_ACCEPTED);
 		verdict = TC_ACT_OK;
+	} else if (registered == FRESH) {
+		withdraw(p);
 	}
 release:
 	bpf_sk_release(sk);

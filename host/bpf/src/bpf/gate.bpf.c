@@ -72,6 +72,7 @@ static __always_inline int register_flow(struct __sk_buff *skb, const struct pac
 		return TC_ACT_STOLEN;
 	fill_slot(skb, p, s, bucket, s->generation + 1);
 	if (bpf_map_update_elem(&flows, &p->key, &index, BPF_ANY)) {
+		s->born_ns = 0;
 		bpf_map_push_elem(&free_slots, &index, 0);
 		count(NO_SLOT);
 		return TC_ACT_STOLEN;

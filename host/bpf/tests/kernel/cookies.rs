@@ -20,12 +20,16 @@ fn with_cookies(key: [CookieKey; 2]) -> World {
 /// Each node has its own key, and perhaps its own epoch.
 fn with_cookies_in(key: [CookieKey; 2], epoch: [Option<NonZeroU32>; 2]) -> World {
     let world = World::new(Mode::Steer);
+    load(&world, key, epoch);
+    world
+}
+
+fn load(world: &World, key: [CookieKey; 2], epoch: [Option<NonZeroU32>; 2]) {
     for ((node, key), epoch) in world.nodes.iter().zip(key).zip(epoch) {
         let (gate, card) = (node.gate.clone(), node.card);
         node.namespace
             .run(move || gate.load_accept_in(key, [1460, 1440], epoch).unwrap().attach(card).unwrap());
     }
-    world
 }
 
 /// A handshake may count twice as accepted from its cookie: its ACK and its data, on two processors at once.
@@ -41,35 +45,96 @@ fn a_connection_is_accepted_from_a_cookie_and_gated_from_its_first_byte() {
     for (v6, timestamps, scaling, sack) in
         [(false, "1", "1", "1"), (true, "1", "1", "1"), (false, "0", "1", "0"), (true, "0", "0", "1")]
     {
+        for of_node in [false, true] {
+            agrees_to(v6, of_node, (timestamps, scaling, sack));
+        }
+    }
+}
+
+/// A client and a node agree to what both allow; one of them allows this, the other one everything.
+fn agrees_to(v6: bool, of_node: bool, (timestamps, scaling, sack): (&str, &str, &str)) {
+    let world = World::new(Mode::Steer);
+    let host = if of_node { &world.nodes[0].namespace } else { &world.client };
+    host.sysctl("net.ipv4.tcp_timestamps", timestamps).unwrap();
+    host.sysctl("net.ipv4.tcp_window_scaling", scaling).unwrap();
+    host.sysctl("net.ipv4.tcp_sack", sack).unwrap();
+    load(&world, [CookieKey([5, 6]); 2], [None; 2]);
+    let to = SocketAddr::new(vip(v6), PORT);
+    let origin = at(v6, 20, 9000);
+    let server = world.server.run(move || TcpListener::bind(origin).unwrap());
+    let server =
+        world.server.spawn(move || exchange(&server.accept().unwrap().0, (2, BYTES), (1, BYTES), false));
+    let first = NodeRef::from(&world.nodes[0]);
+    let listener = world.nodes[0].namespace.run(move || evergate_sys::listen(to, 16).unwrap());
+    let relay = world.nodes[0].namespace.spawn(move || {
+        let mut relay = Relay::accept(&first, &listener, origin, None);
+        let facts = relay.client_facts();
+        assert!(relay.run(u64::MAX));
+        relay.finish();
+        facts
+    });
+    let client = world.client.spawn(move || {
+        exchange(&TcpStream::connect(to).unwrap(), (1, BYTES), (2, BYTES), false);
+    });
+    client.join().unwrap();
+    server.join().unwrap();
+    let facts = relay.join().unwrap();
+    let agreed = (facts.stamp.is_some(), facts.window_scales.is_some(), facts.sack);
+    assert_eq!(agreed, (timestamps == "1", scaling == "1", sack == "1"), "IPv6 {v6}, the node's {of_node}");
+    assert!(count(&world, 0, Counter::CookieAccepted) > 0);
+    assert!(count(&world, 0, Counter::CookieSent) > 0);
+    assert!(count(&world, 0, Counter::Clamped) > 0, "not gated");
+}
+
+/// Tunnels make them small. The kernel takes no IPv6 segment size that its smallest link would not need.
+#[test]
+fn clients_of_small_segments_are_accepted() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
         let world = with_cookies([CookieKey([5, 6]); 2]);
-        world.client.sysctl("net.ipv4.tcp_timestamps", timestamps).unwrap();
-        world.client.sysctl("net.ipv4.tcp_window_scaling", scaling).unwrap();
-        world.client.sysctl("net.ipv4.tcp_sack", sack).unwrap();
+        let (family, prefix) = if v6 { ("-6 ", 128) } else { ("", 32) };
+        world.client.ip(&format!("{family}route add {}/{prefix} dev eth0 advmss 600", vip(v6))).unwrap();
         let to = SocketAddr::new(vip(v6), PORT);
-        let origin = at(v6, 20, 9000);
-        let server = world.server.run(move || TcpListener::bind(origin).unwrap());
-        let server =
-            world.server.spawn(move || exchange(&server.accept().unwrap().0, (2, BYTES), (1, BYTES), false));
-        let first = NodeRef::from(&world.nodes[0]);
-        let listener = world.nodes[0].namespace.run(move || evergate_sys::listen(to, 16).unwrap());
-        let relay = world.nodes[0].namespace.spawn(move || {
-            let mut relay = Relay::accept(&first, &listener, origin, None);
-            let facts = relay.client_facts();
-            assert!(relay.run(u64::MAX));
-            relay.finish();
-            facts
-        });
-        let client = world.client.spawn(move || {
-            exchange(&TcpStream::connect(to).unwrap(), (1, BYTES), (2, BYTES), false);
-        });
-        client.join().unwrap();
-        server.join().unwrap();
-        let facts = relay.join().unwrap();
-        let agreed = (facts.stamp.is_some(), facts.window_scales.is_some(), facts.sack);
-        assert_eq!(agreed, (timestamps == "1", scaling == "1", sack == "1"), "IPv6 {v6}");
+        let listener = world.nodes[0].namespace.run(move || TcpListener::bind(to).unwrap());
+        listener.set_nonblocking(true).unwrap();
+        let mut client = world.client.run(move || TcpStream::connect(to).unwrap());
+        client.write_all(b"hello").unwrap();
+        let (mut socket, _) = accept(&listener);
+        socket.set_nonblocking(false).unwrap();
+        let mut got = [0; 5];
+        socket.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"hello", "IPv6 {v6}");
         assert!(count(&world, 0, Counter::CookieAccepted) > 0);
-        assert!(count(&world, 0, Counter::CookieSent) > 0);
-        assert!(count(&world, 0, Counter::Clamped) > 0, "not gated");
+    }
+}
+
+/// Whatever our kernel makes no socket of leaves nothing behind.
+#[test]
+fn what_our_kernel_refuses_keeps_no_slot() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        let world = with_cookies([CookieKey([5, 6]); 2]);
+        let to = SocketAddr::new(vip(v6), PORT);
+        let listener = world.nodes[0].namespace.run(move || TcpListener::bind(to).unwrap());
+        listener.set_nonblocking(true).unwrap();
+        let mut before = world.client.run(move || TcpStream::connect(to).unwrap());
+        before.write_all(b"x").unwrap();
+        let _before = accept(&listener);
+        let known = world.nodes[0].gate.slots_in_use();
+        // Agreed to when it was loaded, and switched off since.
+        world.nodes[0].namespace.sysctl("net.ipv4.tcp_sack", "0").unwrap();
+        let sent = count(&world, 0, Counter::CookieSent);
+        let mut client = world.client.run(move || TcpStream::connect(to).unwrap());
+        client.write_all(b"x").unwrap();
+        assert!(count(&world, 0, Counter::CookieSent) > sent);
+        client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        assert!(client.read(&mut [0]).is_err(), "nobody is there");
+        assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        assert_eq!(world.nodes[0].gate.slots_in_use(), known, "IPv6 {v6}");
     }
 }
 
