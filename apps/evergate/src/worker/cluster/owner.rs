@@ -9,6 +9,7 @@ use evergate_bpf::{Flow, Leases};
 use evergate_cluster::{Bucket, NodeId};
 use evergate_mirror::{Entry, Frame, Haste, Mirrored, Side};
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 impl Worker {
     /// The gate's view of a connection that was just accepted; `None` refuses it.
@@ -42,6 +43,23 @@ impl Worker {
                 cluster.lane.finish(slot, None, Leases::now_ns());
                 Err("facts_failed")
             }
+        }
+    }
+
+    /// Resets a client that was just accepted. Nobody else knows of the connection: the gate lets the RST leave, unless its
+    /// bucket is about to be another node's.
+    pub(in crate::worker) fn refuse_client(&mut self, socket: OwnedFd, local: SocketAddr, remote: SocketAddr) {
+        evergate_sys::reset_on_close(socket.as_raw_fd());
+        let Some(cluster) = &mut self.cluster else { return };
+        let bucket = cluster.bucket(local, remote);
+        let ours = cluster.is_movable(local) && cluster.owns(bucket) && !cluster.frozen.contains(&bucket);
+        let slot = ours.then(|| cluster.lane.slot(&Flow::new(local, remote))).flatten();
+        if let Some(slot) = &slot {
+            slot.open();
+        }
+        drop(socket);
+        if let Some(slot) = slot {
+            cluster.lane.finish(slot, None, Leases::now_ns());
         }
     }
 
@@ -334,6 +352,7 @@ impl Worker {
         for slot in &slots {
             cluster.forget_slot(slot.index());
         }
+        self.stop_waiting(key);
         self.forget(key); // its sockets close while the gate still stops what they say
         let Some(cluster) = &mut self.cluster else { return };
         for slot in slots {

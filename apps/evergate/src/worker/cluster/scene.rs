@@ -11,16 +11,17 @@ use crate::worker::slab::Key;
 use crate::worker::{Command, ListenerSocket, Shared, faults};
 use evergate_base::Micros;
 use evergate_bpf::netns::Namespace;
-use evergate_bpf::{Address, BucketKey, Gate, Mode, Options, Owner, PortBlocks};
+use evergate_bpf::{Address, BucketKey, Flow, Gate, Mode, Options, Owner, PortBlocks};
 use evergate_cluster::{Begin, Bucket, Freeze, Incarnation, MemberSet, NodeId, Role, Term, ViewId};
 use evergate_mirror::{ConnectionId, Frame, Kind, LegFacts, Mirrored, Open};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// The address that moves, a client's, and the server's: all on the loopback interface.
 const SHARED: [u8; 4] = [10, 9, 0, 1];
@@ -285,11 +286,47 @@ fn a_panic_in_a_take_over_ends_one_connection_and_the_others_go_on() {
                 panic!("{step} {rests}: {resumed:?}")
             };
             assert_eq!((connections, lost), (1, 1), "{step} {rests}");
+            let flow = Flow::new(SocketAddr::from((SHARED, PORT)), SocketAddr::from((CLIENT, victim)));
+            assert!(!scene.cluster().gate.is_held(&flow, 0), "{step} {rests}");
             assert_eq!(tables.map(|table| owners.get(table).is_held()), [false; 2], "{step} {rests}");
             let reasons = scene.worker.counters.reasons.lock().unwrap().clone();
             assert_eq!(reasons.get("internal_panic"), Some(&1), "{step} {rests}: {reasons:?}");
         });
     }
+}
+
+#[test]
+fn a_client_beyond_a_limit_is_reset_and_keeps_no_place_in_the_gate() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_first, _) = scene.client(WEB);
+        let in_use = scene.cluster().gate.slots_in_use();
+        scene.worker.settings.connections_max = 1;
+        let to = SocketAddr::from((SHARED, WEB));
+        for _ in 0..3 {
+            let from = CLIENT_PORTS.fetch_add(1, Ordering::Relaxed);
+            let client = evergate_sys::connect_from(CLIENT.into(), from..=from, to).unwrap();
+            let mut client = TcpStream::from(client);
+            client.set_nonblocking(false).unwrap();
+            scene.worker.empty_queues();
+            client.set_read_timeout(Some(Duration::from_secs(30))).unwrap(); // only ends a hang
+            assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        }
+        assert_eq!(scene.worker.counters.refused.get(), 3);
+        assert_eq!(scene.cluster().gate.slots_in_use(), in_use);
+    });
+}
+
+#[test]
+fn who_waits_for_a_server_leaves_the_queue_with_its_bucket() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_first, _) = scene.client(PORT);
+        let (_second, key) = scene.client(PORT);
+        assert_eq!(scene.worker.counters.queued.get(), 1);
+        scene.worker.abandon(key);
+        assert_eq!(scene.worker.counters.queued.get(), 0);
+    });
 }
 
 /// All buckets are ours; those that do move to the backup.
