@@ -41,7 +41,7 @@ impl Gate {
         flags.load(Ordering::Acquire) & FLAG_TAKEN != 0 && born.load(Ordering::Acquire) >= since_ns
     }
 
-    /// Gates a flow that lived elsewhere, before its socket exists. Its bucket must be on hold.
+    /// Gates a flow that lived elsewhere, before its socket exists. Its bucket must be on hold, or it is to be asleep.
     pub fn restore(&self, from: &Restored) -> Result<Slot, GateError> {
         let bucket = self.bucket(&from.flow).number() as u16;
         let mut index = [0; 4];
@@ -61,7 +61,7 @@ impl Gate {
         }
     }
 
-    /// Writes a restored flow again with what was learnt since. Its bucket must still be on hold.
+    /// Writes a restored flow again with what was learnt since. Its bucket must still be on hold, or it is asleep.
     pub fn restore_again(&self, slot: Slot, from: &Restored) -> Slot {
         Slot::write(&self.slots, slot.index(), from, self.bucket(&from.flow).number() as u16)
     }

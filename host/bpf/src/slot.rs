@@ -64,6 +64,8 @@ pub struct Restored {
     pub source_mac: [u8; 6],
     /// Where its packets go next; zeros when that is to be learnt from the kernel.
     pub next_hop: [u8; 6],
+    /// Its socket is yet to be made: what its peer says is kept, or held, until [`Slot::set_asleep`].
+    pub asleep: bool,
 }
 
 /// The handle of one gated flow. Exactly one exists per taken slot; it is given back with
@@ -107,12 +109,12 @@ impl Slot {
         (was & FLAG_TAKEN == 0).then_some(slot)
     }
 
-    /// Writes all of a restored flow, flags last. The bucket must be on hold or not ours yet: the gate writes these
-    /// lines too once packets flow.
+    /// Writes all of a restored flow. Its bucket must be on hold or not ours yet, or the flow asleep: the gate writes these lines
+    /// too once packets flow.
     pub(crate) fn write(table: &Arc<Table<types::slot>>, index: u32, from: &Restored, bucket: u16) -> Slot {
         let pointer = table.pointer(index as usize);
-        // SAFETY: the entry lies inside the table. Its flow is not registered or on hold, so no program writes it; a
-        // program that still reads the old flow sees plain integers.
+        // SAFETY: the entry lies inside the table. Its flow is not registered, on hold or asleep, so no program writes it;
+        // a program that still reads the old flow sees plain integers.
         let generation = unsafe { (&raw const (*pointer).generation).read_volatile() };
         let edge = from.receive.wrapping_add(from.window);
         let mut eth = [0; 14];
@@ -120,8 +122,12 @@ impl Slot {
         eth[6..12].copy_from_slice(&from.source_mac);
         eth[12..].copy_from_slice(if from.flow.is_ipv6() { &[0x86, 0xdd] } else { &[8, 0] });
         let (tsval, tsecr) = from.timestamps.unwrap_or((0, 0));
+        let learn = if from.next_hop == UNKNOWN { FLAG_LEARN } else { 0 };
+        let asleep = if from.asleep { FLAG_ASLEEP } else { 0 };
         let value = types::slot {
             committed: from.receive,
+            // With all else: what was asleep is so without a gap.
+            flags: FLAG_TAKEN | FLAG_RESTORED | learn | asleep,
             k_ack: from.receive,
             k_edge: edge,
             sent_ack: from.receive,
@@ -145,10 +151,8 @@ impl Slot {
         };
         // SAFETY: as above.
         unsafe { pointer.write_volatile(value) };
-        let slot = Slot { table: table.clone(), index, flow: from.flow };
-        let learn = if from.next_hop == UNKNOWN { FLAG_LEARN } else { 0 };
-        slot.flags().store(FLAG_TAKEN | FLAG_RESTORED | learn, Ordering::Release);
-        slot
+        std::sync::atomic::fence(Ordering::SeqCst);
+        Slot { table: table.clone(), index, flow: from.flow }
     }
 
     /// The flow.

@@ -339,6 +339,7 @@ fn slot_of(
         interface: node.card,
         source_mac: node.mac,
         next_hop: leg.next_hop,
+        asleep: false,
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) fn restored(v6: bool, timestamps: Option<(u32, u32)>) -> Restored {
         interface: 1,
         source_mac: [2, 0, 0, 0, 0, 1],
         next_hop: [2, 0, 0, 0, 0, 9],
+        asleep: false,
     }
 }
 

@@ -5,7 +5,7 @@
 //! answered too, for each of them waits since its owner died.
 
 use super::leg::Stands;
-use super::resume::{Leg, Take};
+use super::resume::{Leg, Take, give_back};
 use super::{Cluster, Gated, Mirroring};
 use crate::cluster::Resumed;
 #[cfg(test)]
@@ -17,7 +17,7 @@ use crate::worker::{Client, Pulse, View, Worker, canonical};
 use evergate_base::Micros;
 use evergate_bpf::{Leases, Slot};
 use evergate_cluster::{Begin, Bucket, Role};
-use evergate_connection::{Accepted, Connection, Io, ResumedLeg};
+use evergate_connection::{Accepted, Connection, Failure, Io, ResumedLeg};
 use evergate_mirror::{ConnectionId, Held, LegFacts, Mirrored};
 
 /// A peer that had less room than this is asked once more: it may have made more while nobody listened, and says so only
@@ -29,7 +29,7 @@ const LITTLE_ROOM: u32 = 65_536;
 const LONG_SILENCE: Micros = Micros::from_ms(30);
 
 /// A leg with a living socket.
-struct AwakeLeg {
+pub(super) struct AwakeLeg {
     facts: LegFacts,
     received: u64,
     ended: bool,
@@ -43,10 +43,22 @@ pub(super) struct Awake {
     pub(super) id: ConnectionId,
     pub(super) bucket: Bucket,
     held: Box<Held>,
-    client: AwakeLeg,
-    server: Option<AwakeLeg>,
+    legs: AwakeLegs,
     /// How its peers are asked.
     asked: Vec<Leg>,
+}
+
+/// The client's, and the server's if there is one.
+pub(super) type AwakeLegs = (AwakeLeg, Option<AwakeLeg>);
+
+impl Awake {
+    pub(super) fn of(take: Take, legs: AwakeLegs) -> Awake {
+        Awake { id: take.id, bucket: take.bucket, held: take.held, legs, asked: take.legs }
+    }
+
+    fn legs(&self) -> impl Iterator<Item = &AwakeLeg> {
+        std::iter::once(&self.legs.0).chain(&self.legs.1)
+    }
 }
 
 impl Worker {
@@ -69,14 +81,14 @@ impl Worker {
             takes.extend(of);
         }
         let mut awake = Vec::with_capacity(takes.len());
-        for take in takes {
+        for mut take in takes {
             self.pulse.beat();
-            let (bucket, connection) = (take.bucket, take.id);
-            match survives(&self.counters, || wake(cluster, take)).flatten() {
-                Some(take) => awake.push(take),
+            match survives(&self.counters, || wake(cluster, &mut take)).flatten() {
+                Some(legs) => awake.push(Awake::of(take, legs)),
                 None => {
                     resumed.lost += 1;
-                    cluster.give_up_copies(bucket, connection);
+                    give_back(cluster, &mut take);
+                    cluster.give_up_copies(take.bucket, take.id);
                 }
             }
         }
@@ -86,19 +98,29 @@ impl Worker {
         awake
     }
 
-    /// One connection goes on. False when it does not, also for a defect that it reaches: the others must not notice.
+    /// One connection goes on. False when it does not, also for a defect that it reaches: the others must not notice, and
+    /// its peers learn it when they ask.
     pub(super) fn resume(&mut self, take: Awake) -> bool {
-        let mut goes_on = false;
-        self.guarded(None, |worker| goes_on = worker.put_together(take));
+        let Awake { id, bucket, mut held, legs: (client, server), .. } = take;
+        let (mut goes_on, mut legs) = (false, (Some(client), server));
+        self.guarded(None, |worker| goes_on = worker.put_together((id, bucket), &mut held.state, &mut legs));
+        self.drop_legs(legs.0.into_iter().chain(legs.1)); // those that nobody has
         goes_on
     }
 
-    /// State machine, sockets and backups of one connection.
-    fn put_together(&mut self, take: Awake) -> bool {
-        let Awake { id, bucket, mut held, client, server, .. } = take;
-        let Some(index) = self.generation_for(&mut held.state) else {
+    /// State machine, sockets and backups of one connection. Takes the legs that it has a place for.
+    fn put_together(
+        &mut self,
+        (id, bucket): (ConnectionId, Bucket),
+        state: &mut Mirrored,
+        legs: &mut (Option<AwakeLeg>, Option<AwakeLeg>),
+    ) -> bool {
+        let Some(client) = &legs.0 else { return false };
+        #[cfg(test)]
+        faults::strike_take("resume", Some(client.slot.flow()));
+        let Some(index) = self.generation_for(state) else {
             self.counters.reason("resume_generation");
-            return self.drop_awake(client, server);
+            return false;
         };
         let fresh = Accepted {
             id,
@@ -121,23 +143,23 @@ impl Worker {
         };
         let mut io =
             Io { now: self.now, scratch: &mut self.scratch, effects: &mut self.effects, node: &mut view };
-        let (connection, leg) = match Connection::restore(&snapshot, &held.state, &fresh, &mut io) {
-            Ok(restored) => restored,
-            Err(_) => {
-                self.counters.reason("resume_failed");
-                self.scratch.down.clear();
-                self.effects.clear();
-                return self.drop_awake(client, server);
-            }
+        let Ok((connection, leg)) = Connection::restore(&snapshot, state, &fresh, &mut io) else {
+            self.counters.reason("resume_failed");
+            self.scratch.down.clear();
+            self.effects.clear();
+            return false;
         };
-        // What restoring made waits for the sockets: the connection is not known to the worker yet.
-        let AwakeLeg { facts, received, ended, acked, slot, socket } = client;
-        let stands = Stands { received, ended, sent: held.state.server.output, acked };
-        let gated = Gated::resumed(slot, &facts, stands, self.now);
         let Some(cluster) = &self.cluster else { return false };
-        let mut mirroring = Mirroring::new(bucket, gated, held.state, cluster.census.count(bucket));
+        let counted = cluster.census.count(bucket);
+        // What restoring made waits for the sockets: the connection is not known to the worker yet.
+        let Some(AwakeLeg { facts, received, ended, acked, slot, socket }) = legs.0.take() else {
+            return false;
+        };
+        let stands = Stands { received, ended, sent: state.server.output, acked };
+        let gated = Gated::resumed(slot, &facts, stands, self.now);
+        let mut mirroring = Mirroring::new(bucket, gated, std::mem::take(state), counted);
         mirroring.legs.insert(0, facts);
-        if let (Some(server), Some(leg)) = (&server, &leg) {
+        if let (Some(server), Some(leg)) = (&legs.1, &leg) {
             mirroring.legs.insert(leg.route.leg, server.facts);
         }
         let counted = self.count_in(connection.listener_name(), connection.client_address().ip());
@@ -149,9 +171,8 @@ impl Worker {
         let mut goes_on = false;
         self.guarded(Some(Source::Client(key)), |worker| {
             worker.begin_again(key);
-            match (server, leg) {
-                (Some(server), Some(leg)) => worker.attach_server(key, server, &leg),
-                (server, _) => worker.drop_legs(server),
+            if let Some(leg) = leg {
+                worker.attach_server(key, &mut legs.1, &leg);
             }
             worker.perform(key);
             worker.with(key, |connection, io| connection.handle_client_acked(io, acked));
@@ -193,7 +214,7 @@ impl Worker {
     }
 
     /// The server leg that the connection goes on with.
-    fn attach_server(&mut self, key: Key, server: AwakeLeg, leg: &ResumedLeg) {
+    fn attach_server(&mut self, key: Key, server: &mut Option<AwakeLeg>, leg: &ResumedLeg) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let generation = client.connection.snapshot().generation;
         let in_response = client.connection.expects_more().1;
@@ -201,13 +222,14 @@ impl Worker {
             let pool = self.current[index].generation.pools.get(leg.route.pool as usize)?;
             Some((pool.servers.get(leg.route.server as usize).cloned()?, pool.tls_fingerprint))
         });
+        let number = leg.route.leg;
         let Some((runtime, tls_fingerprint)) = runtime else {
             self.counters.reason("resume_server");
+            self.with(key, |connection, io| connection.handle_leg_failed(io, number, Failure::Lost));
             return;
         };
+        let Some(AwakeLeg { facts, received, ended, acked, slot, socket }) = server.take() else { return };
         runtime.enter_resumed();
-        let number = leg.route.leg;
-        let AwakeLeg { facts, received, ended, acked, slot, socket } = server;
         // Where the name means another address now, it carries no further request.
         let strange = runtime.addresses.first() != Some(&facts.remote);
         let stands = Stands { received, ended, sent: leg.output, acked };
@@ -246,12 +268,6 @@ impl Worker {
         self.perform(key);
     }
 
-    /// A connection that cannot go on: its peers learn it when they ask.
-    fn drop_awake(&mut self, client: AwakeLeg, server: Option<AwakeLeg>) -> bool {
-        self.drop_legs(std::iter::once(client).chain(server));
-        false
-    }
-
     fn drop_legs(&mut self, legs: impl IntoIterator<Item = AwakeLeg>) {
         let Some(cluster) = &mut self.cluster else { return };
         for leg in legs {
@@ -266,14 +282,14 @@ impl Worker {
 fn move_on(cluster: &mut Cluster, pulse: &Pulse, awake: &[Awake], silent: Micros) -> u64 {
     let mut told = 0;
     let now_ms = evergate_sys::steady_clock_ms();
-    let legs = awake.iter().flat_map(|take| std::iter::once(&take.client).chain(&take.server));
+    let legs = awake.iter().flat_map(Awake::legs);
     let _ = cluster.lane.emit_acks(legs.map(|leg| &leg.slot)); // what is lost is made up for by the peers' timers
     for take in awake {
         pulse.beat();
         let died = matches!(cluster.role(take.bucket), Role::Owner { begin: Begin::TakeOver, .. });
         let stays = !cluster.freezing.contains_key(&take.bucket); // else what comes again meets a bucket on hold
         let tells = died && stays && silent >= LONG_SILENCE;
-        let sockets = std::iter::once(&take.client).chain(&take.server).map(|leg| &leg.socket);
+        let sockets = take.legs().map(|leg| &leg.socket);
         for (leg, socket) in take.asked.iter().zip(sockets) {
             if tells {
                 told += u64::from(leg.tell_loss(cluster, socket));
@@ -286,8 +302,8 @@ fn move_on(cluster: &mut Cluster, pulse: &Pulse, awake: &[Awake], silent: Micros
     told
 }
 
-/// Sockets leave repair.
-pub(super) fn wake(cluster: &mut Cluster, mut take: Take) -> Option<Awake> {
+/// Sockets leave repair. `None` when one of them cannot: nothing is left of any then.
+pub(super) fn wake(cluster: &mut Cluster, take: &mut Take) -> Option<AwakeLegs> {
     #[cfg(test)]
     faults::strike_take("wake", take.client_flow());
     let mut awake = Vec::new();
@@ -297,20 +313,18 @@ pub(super) fn wake(cluster: &mut Cluster, mut take: Take) -> Option<Awake> {
             Ok(socket) => {
                 slot.set_asleep(false);
                 let Leg { facts, received, ended, acked, .. } = *leg;
-                awake.push((leg.number, AwakeLeg { facts, received, ended, acked, slot, socket }));
+                awake.push(AwakeLeg { facts, received, ended, acked, slot, socket });
             }
             Err(_) => cluster.lane.finish(slot, None, Leases::now_ns()),
         }
     }
-    let wanted = take.legs.len();
-    if awake.len() < wanted {
-        for (_, leg) in awake {
-            cluster.lane.finish(leg.slot, None, Leases::now_ns());
+    if awake.len() < take.legs.len() {
+        for AwakeLeg { slot, socket, .. } in awake {
+            drop(socket);
+            cluster.lane.finish(slot, None, Leases::now_ns());
         }
         return None;
     }
-    let mut legs = awake.into_iter().map(|(_, leg)| leg);
-    let client = legs.next()?;
-    let server = legs.next();
-    Some(Awake { id: take.id, bucket: take.bucket, held: take.held, client, server, asked: take.legs })
+    let mut legs = awake.into_iter();
+    Some((legs.next()?, legs.next()))
 }

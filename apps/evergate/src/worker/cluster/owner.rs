@@ -48,7 +48,12 @@ impl Worker {
 
     /// Resets a client that was just accepted. Nobody else knows of the connection: the gate lets the RST leave, unless its
     /// bucket is about to be another node's.
-    pub(in crate::worker) fn refuse_client(&mut self, socket: OwnedFd, local: SocketAddr, remote: SocketAddr) {
+    pub(in crate::worker) fn refuse_client(
+        &mut self,
+        socket: OwnedFd,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) {
         evergate_sys::reset_on_close(socket.as_raw_fd());
         let Some(cluster) = &mut self.cluster else { return };
         let bucket = cluster.bucket(local, remote);

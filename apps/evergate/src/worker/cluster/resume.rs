@@ -7,7 +7,7 @@
 
 use super::Cluster;
 use super::asking::ask_all;
-use super::awake::wake;
+use super::awake::{Awake, AwakeLegs, wake};
 use super::knocks::{Piece, in_order};
 use super::leg::tcp_facts;
 use super::told::Waiting;
@@ -35,7 +35,6 @@ const PROBE_BELOW: u32 = 256 << 10;
 
 /// One leg on its way to a socket.
 pub(super) struct Leg {
-    pub(super) number: u32,
     pub(super) facts: LegFacts,
     tcp: TcpFacts,
     /// Positions that are mirrored: output that the peer has, input that we have.
@@ -95,7 +94,6 @@ impl Leg {
             _ => state.server_ends.get(&number) == Some(&received),
         };
         Some(Leg {
-            number,
             facts,
             tcp: tcp_facts(&facts),
             sent,
@@ -159,6 +157,7 @@ impl Leg {
             interface: interface.index,
             source_mac: interface.mac,
             next_hop: self.facts.next_hop,
+            asleep: true,
         }
     }
 
@@ -231,9 +230,7 @@ impl Leg {
         // Whoever goes on after this node begins from what is said from now on.
         self.facts.timestamp = restored.timestamps.map(|(own, _)| (own, now_ms));
         let slot = self.slot.take().ok_or_else(|| anyhow::anyhow!("no slot"))?;
-        let slot = cluster.gate.restore_again(slot, &restored);
-        slot.set_asleep(true);
-        self.slot = Some(slot);
+        self.slot = Some(cluster.gate.restore_again(slot, &restored));
         // Of a peer that has not said it: sockets do not send into a window that is too small before seconds have passed.
         let peer_window = if self.heard.is_some() { self.room() } else { PEER_WINDOW };
         let restore = Restore {
@@ -281,6 +278,14 @@ impl Take {
     pub(super) fn client_flow(&self) -> Option<Flow> {
         self.held.legs.get(&0).map(|facts| Flow::new(facts.local, facts.remote))
     }
+}
+
+/// What became of a connection that rests.
+enum Resting {
+    Awake(Box<AwakeLegs>),
+    /// Its client has begun another one here.
+    BegunAnew,
+    Lost,
 }
 
 impl Worker {
@@ -344,27 +349,35 @@ impl Worker {
     /// Continues one connection that rests. Its client need not be asked or told anything: nothing of it is on its way, and the
     /// client speaks first. If it has done so already, that is the first thing the connection reads. `since_ns`: when the
     /// take-over began; connections of the same ends that are younger stay.
-    pub(super) fn resume_resting(&mut self, take: Take, since_ns: u64) -> bool {
+    pub(super) fn resume_resting(&mut self, mut take: Take, since_ns: u64) -> bool {
         let (bucket, connection) = (take.bucket, take.id);
-        let mut goes_on = false;
-        self.guarded(None, |worker| goes_on = worker.build_resting(take, since_ns));
+        let mut built = Resting::Lost;
+        self.guarded(None, |worker| built = worker.build_resting(&mut take, since_ns));
+        let goes_on = match built {
+            Resting::Awake(legs) => self.resume(Awake::of(take, *legs)),
+            Resting::BegunAnew => true,
+            Resting::Lost => {
+                self.drop_takes(vec![take]);
+                false
+            }
+        };
         if !goes_on && let Some(cluster) = &mut self.cluster {
             cluster.give_up_copies(bucket, connection);
         }
         goes_on
     }
 
-    fn build_resting(&mut self, mut take: Take, since_ns: u64) -> bool {
-        let Some(cluster) = &mut self.cluster else { return false };
+    fn build_resting(&mut self, take: &mut Take, since_ns: u64) -> Resting {
+        let Some(cluster) = &mut self.cluster else { return Resting::Lost };
         if take.client_flow().is_some_and(|flow| cluster.gate.is_held(&flow, since_ns)) {
             cluster.give_up_copies(take.bucket, take.id);
-            return true; // its client has begun anew here: nothing had been said on it
+            return Resting::BegunAnew; // nothing had been said on it
         }
         let now_ms = evergate_sys::steady_clock_ms();
         take.find_legs();
-        let Some(flow) = take.client_flow() else { return false };
-        if !gate(cluster, &mut take, now_ms) {
-            return false;
+        let Some(flow) = take.client_flow() else { return Resting::Lost };
+        if !gate(cluster, take, now_ms) {
+            return Resting::Lost;
         }
         // From here on all that comes knocks.
         cluster.hear_knocks_of(&flow);
@@ -374,15 +387,15 @@ impl Worker {
         {
             client.hear(heard);
         }
-        if !build(cluster, &mut take, now_ms) {
-            return false;
+        if !build(cluster, take, now_ms) {
+            return Resting::Lost;
         }
         if let Some(client) = take.legs.first() {
             cluster.hear_knocks_of(&flow);
             let later = cluster.knocks.take(&flow).pieces;
             client.play(said.pieces.into_iter().chain(later).collect());
         }
-        wake(cluster, take).is_some_and(|take| self.resume(take))
+        wake(cluster, take).map_or(Resting::Lost, |legs| Resting::Awake(Box::new(legs)))
     }
 
     /// Somebody else goes on with them, or nobody: nothing of them leaves.
@@ -423,7 +436,6 @@ fn gate(cluster: &mut Cluster, take: &mut Take, now_ms: u64) -> bool {
     faults::strike_take("gate", take.client_flow());
     let gated = take.legs.iter_mut().all(|leg| {
         leg.slot = cluster.gate.restore(&leg.restored(cluster, now_ms)).ok();
-        leg.slot.iter().for_each(|slot| slot.set_asleep(true));
         leg.slot.is_some()
     });
     gated || give_back(cluster, take)
@@ -438,7 +450,7 @@ fn build(cluster: &mut Cluster, take: &mut Take, now_ms: u64) -> bool {
 }
 
 /// It does not go on: false.
-fn give_back(cluster: &mut Cluster, take: &mut Take) -> bool {
+pub(super) fn give_back(cluster: &mut Cluster, take: &mut Take) -> bool {
     for slot in take.legs.iter_mut().filter_map(|leg| leg.slot.take()) {
         cluster.lane.finish(slot, None, Leases::now_ns());
     }

@@ -266,8 +266,9 @@ fn no_copy_is_called_whole_before_what_comes_with_the_bucket_was_taken_over() {
 
 #[test]
 fn a_panic_in_a_take_over_ends_one_connection_and_the_others_go_on() {
-    let busy = ["gate", "build", "tell", "wake"].map(|step| (step, false));
-    for (step, rests) in busy.into_iter().chain([("gate", true), ("build", true), ("wake", true)]) {
+    let busy = ["gate", "build", "tell", "wake", "resume"].map(|step| (step, false));
+    let resting = ["gate", "build", "wake", "resume"].map(|step| (step, true));
+    for (step, rests) in busy.into_iter().chain(resting) {
         play(1, move |mut scene| {
             let (victim, other) = (20_001, 20_002);
             let buckets = [victim, other].map(|port| scene.hold(port, rests));
