@@ -137,9 +137,21 @@ impl Names {
         self.ids.get(name).copied()
     }
 
-    /// For names stored in lower case. The low five bits of a letter do not depend on its case.
+    /// For names of headers, stored in lower case. One that a CGI-style server takes for another, by `_` for `-`, counts as that.
     #[inline]
-    pub(crate) fn get_ignoring_case(&self, name: &[u8]) -> Option<u32> {
+    pub(crate) fn get_header(&self, name: &[u8]) -> Option<u32> {
+        self.get_ignoring_case(name).or_else(|| name.contains(&b'_').then(|| self.get_dashed(name)).flatten())
+    }
+
+    #[cold]
+    fn get_dashed(&self, name: &[u8]) -> Option<u32> {
+        let dashed: Vec<u8> = name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
+        self.get_ignoring_case(&dashed)
+    }
+
+    /// The low five bits of a letter do not depend on its case.
+    #[inline]
+    fn get_ignoring_case(&self, name: &[u8]) -> Option<u32> {
         let first = *name.first()?;
         if self.lengths[usize::from(first & 31)] & 1 << (name.len() & 63) == 0 || name.len() > 256 {
             return None;

@@ -47,6 +47,18 @@ fn complete(rules: &Ruleset, witness: &Witness) -> Vec<String> {
     matched(rules, witness, |bytes| Body::Complete(bytes)).unwrap()
 }
 
+/// Servers that hand header names on as variables take `_` and `-` for the same.
+#[test]
+fn a_header_that_some_servers_take_for_another_counts_as_that() {
+    let rules = compile(&[route("debug", r#"header("x-debug").exists()"#)]);
+    let with = |name: &str| Witness { headers: vec![(name.into(), "1".into())], ..get("/") };
+    for (name, counts) in
+        [("X-Debug", true), ("X_Debug", true), ("x_debug", true), ("XDebug", false), ("X_Debug_", false)]
+    {
+        assert_eq!(complete(&rules, &with(name)).is_empty(), !counts, "{name}");
+    }
+}
+
 #[test]
 fn precedence_is_priority_then_file_order_and_never_length() {
     let mut specs = vec![route("short", r#"path.path_prefix("/a")"#), route("long", r#"path == "/a/b""#)];

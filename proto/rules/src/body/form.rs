@@ -31,7 +31,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Whether all servers see the same pair in these bytes. Browsers send none of the others: an escape that is none, control
-/// characters, a `;` that some take for an `&`, and a name that begins with a blank, which some drop.
+/// characters (escaped ones in names too, where some stop, or drop them), a `;` that some take for an `&`, and a name that begins
+/// with a blank, which some drop.
 fn is_clear(pair: &[u8], name: &[u8]) -> bool {
     let escaped = |at: usize| {
         let digits = pair.get(at + 1..at + 3).unwrap_or_default();
@@ -41,7 +42,7 @@ fn is_clear(pair: &[u8], name: &[u8]) -> bool {
         b'%' => !escaped(at),
         _ => byte.is_ascii_control() || byte == b';',
     };
-    !pair.iter().enumerate().any(odd) && !name.starts_with(b" ")
+    !pair.iter().enumerate().any(odd) && !name.starts_with(b" ") && !name.iter().any(u8::is_ascii_control)
 }
 
 pub(super) fn read(
@@ -75,6 +76,9 @@ pub(super) fn read(
                 continue;
             }
             let value = decode(value);
+            if value.contains(&0) {
+                return Reach::Broken; // for some it ends there
+            }
             let long = value.len() > limits.body_value_bytes_max;
             sink.value(field, if long { Value::Long } else { Value::Text(&value) });
         }
@@ -122,9 +126,14 @@ mod tests {
             "+a+b=1",
             "%20a+b=1",
             " a+b=1",
+            "a+b%00x=1",
+            "%0d%0aa+b=1",
+            "a+b%09=1",
+            "a+b=1%00",
         ] {
             assert_eq!(values(body, true).0, Reach::Broken, "{body:?}");
         }
+        assert_eq!(values("a+b=%0d%0a", true), (Reach::Whole, vec![text("\r\n")]), "lines of a text");
         assert_eq!(values("a+b=%3B&x=\u{e9} y", true), (Reach::Whole, vec![text(";")]));
     }
 

@@ -224,7 +224,8 @@ fn disposition(value: &[u8]) -> Option<Part<'_>> {
     })?;
     // RFC 7578 section 4.2 forbids `filename*`: to some servers it makes a file, others see a text without it.
     let file = if file { Some(Value::Opaque) } else { encoded.then_some(Value::Long) };
-    Some(Part { name: name?, file, charset: Charset::Utf8 })
+    let name = name.filter(|name: &&[u8]| !name.iter().any(u8::is_ascii_control))?;
+    Some(Part { name, file, charset: Charset::Utf8 })
 }
 
 #[cfg(test)]
@@ -289,6 +290,8 @@ mod tests {
     fn heads_that_servers_read_differently_are_broken() {
         for head in [
             "Content-Disposition: form-data; name=\"a\\\"b\"",
+            "Content-Disposition: form-data; name=\"a\0\"",
+            "Content-Disposition: form-data; name=\"\ta\"",
             "nonsense",
             "Content-Disposition: attachment; name=a",
             "Content-Disposition: form-data; name=b; name*=utf-8''a",
