@@ -84,6 +84,8 @@ pub(crate) struct ServerLeg {
     pub(crate) answered: bool,
     /// All that the client has of it are interim answers (1xx): an answer of our own may still follow.
     pub(crate) interim: bool,
+    /// Interim answers so far.
+    pub(crate) interims: u32,
     /// The server keeps the connection open after this response.
     pub(crate) keep_alive: bool,
     /// The server's stream has ended.
@@ -133,6 +135,7 @@ impl ServerLeg {
             held: Vec::new(),
             answered: false,
             interim: false,
+            interims: 0,
             keep_alive: false,
             ended: false,
             in_pos: 0,
@@ -161,6 +164,7 @@ impl ServerLeg {
             connects: _, // the connection counts as new: what goes wrong is no stale one's fault
             // Without it nothing of our own follows what went out.
             interim: _,
+            interims: _, // some more are no harm
         } = self;
     }
 

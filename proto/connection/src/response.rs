@@ -5,10 +5,14 @@ use crate::leg::Failure;
 use crate::routing;
 use crate::slots::GROWTH_MAX;
 use crate::{Effect, Io, SLOTS, Slots};
+use evergate_base::Micros;
 use evergate_http::{Body, Parsed, ResponseEdits, ResponseHead, parse_response, write_response_head};
 use evergate_rules::RuleId;
 use evergate_tls::{Layout, PAYLOAD_MAX};
 use std::ops::Range;
+
+/// Interim responses to one request: each gives its server more time, and no state may last for ever.
+const INTERIMS_MAX: u32 = 100;
 
 /// What a response head asks for.
 struct Turn {
@@ -81,11 +85,24 @@ impl Connection {
         }
     }
 
+    /// Each byte of a response gives its server more time, but those of its head do not: that has to come as a whole.
     fn progress_down(&mut self, io: &mut Io<'_>, bytes: usize) {
         let timer = self.natural_timer();
-        if matches!(timer, Timer::Response | Timer::Tunnel) {
+        let in_head = timer == Timer::Response && self.answering == Answering::Head && self.timer == timer;
+        if matches!(timer, Timer::Response | Timer::Tunnel) && !in_head {
             self.progress(timer, bytes, io.now);
         }
+    }
+
+    /// A whole head gives its server more time. False when it is one too many of those that are not the last.
+    fn note_head(&mut self, interim: bool, now: Micros) -> bool {
+        let Some(leg) = &mut self.leg else { return true };
+        leg.interims += u32::from(interim);
+        let few = leg.interims <= INTERIMS_MAX;
+        if self.natural_timer() == Timer::Response {
+            self.arm(Timer::Response, now);
+        }
+        few
     }
 
     /// A head (or the start of one) with what follows it, in the first slot. The rewritten head is put directly before
@@ -94,7 +111,7 @@ impl Connection {
         let mut slots = io.scratch.slots.take().unwrap_or_default();
         let mut head_out = std::mem::take(&mut io.scratch.head);
         head_out.clear();
-        let turn = self.read_head(io.scratch.down.at(range.clone()), &mut slots, &mut head_out);
+        let turn = self.read_head(io.scratch.down.at(range.clone()), &mut slots, &mut head_out, io.now);
         io.scratch.slots = Some(slots);
         match turn {
             Ok(None) => {
@@ -109,9 +126,10 @@ impl Connection {
                     |start: usize| start + GROWTH_MAX >= range.start && body.end - start <= PAYLOAD_MAX;
                 match start.filter(|start| fits(*start)) {
                     Some(start) if !turn.copied => {
+                        self.count_down(io, head_out.len()); // it goes out, whatever follows
                         let taken = self.advance_body(io, body.clone());
                         io.scratch.down.at_mut(start..body.start).copy_from_slice(&head_out);
-                        self.count_down(io, head_out.len() + taken);
+                        self.count_down(io, taken);
                         self.seal_in_place(io, start..body.start + taken);
                         self.passed_down(io, turn.used + taken, body.len() > taken, true);
                     }
@@ -135,6 +153,7 @@ impl Connection {
         data: &[u8],
         slots: &mut evergate_http::HeaderSlots,
         out: &mut Vec<u8>,
+        now: Micros,
     ) -> Result<Option<Turn>, evergate_http::Refusal> {
         let Some(leg) = &self.leg else { return Ok(None) };
         let mut limits = self.listener().limits.http.clone();
@@ -150,6 +169,9 @@ impl Connection {
         let interim = head.is_interim() && !head.is_upgrade;
         let unframed = flags.http10 && matches!(head.body(), Body::Chunked(_));
         let turn = Turn { used: head.head_len, interim, copied: interim || unframed };
+        if !self.note_head(interim, now) {
+            return refuse("upstream_interim_responses");
+        }
         if turn.interim && flags.http10 {
             return Ok(Some(turn)); // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2)
         }
@@ -349,7 +371,7 @@ impl Connection {
     fn take_head_copied(&mut self, io: &mut Io<'_>, data: &[u8]) -> usize {
         let mut slots = io.scratch.slots.take().unwrap_or_default();
         let mut head_out = Vec::new();
-        let turn = self.read_head(data, &mut slots, &mut head_out);
+        let turn = self.read_head(data, &mut slots, &mut head_out, io.now);
         io.scratch.slots = Some(slots);
         match turn {
             Ok(None) => {

@@ -21,6 +21,8 @@ enum State {
     Extension {
         size: u64,
         line_bytes: u32,
+        /// Inside a quoted value.
+        quoted: bool,
     },
     SizeLf {
         size: u64,
@@ -53,6 +55,8 @@ enum State {
 
 /// Sixteen digits hold every 64-bit size; more are only there to overflow somebody.
 const SIZE_DIGITS_MAX: u32 = 16;
+/// Says, in the form that moves between nodes, that an extension's length is that of one inside a quoted value.
+const QUOTED: u32 = 1 << 31;
 
 impl Chunked {
     pub(crate) const fn new() -> Self {
@@ -90,7 +94,9 @@ impl Chunked {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let (tag, long, short): (u8, Option<u64>, Option<u32>) = match self.0 {
             State::Size { size, digits } => (0, Some(size), Some(digits)),
-            State::Extension { size, line_bytes } => (1, Some(size), Some(line_bytes)),
+            State::Extension { size, line_bytes, quoted } => {
+                (1, Some(size), Some(line_bytes | if quoted { QUOTED } else { 0 }))
+            }
             State::SizeLf { size } => (2, Some(size), None),
             State::Data { left } => (3, Some(left), None),
             State::DataCr => (4, None, None),
@@ -120,7 +126,10 @@ impl Chunked {
                 let digits = take_u32(input).filter(|&digits| digits <= SIZE_DIGITS_MAX)?;
                 State::Size { size, digits }
             }
-            1 => State::Extension { size: size(input)?, line_bytes: take_u32(input)? },
+            1 => {
+                let (size, line) = (size(input)?, take_u32(input)?);
+                State::Extension { size, line_bytes: line & !QUOTED, quoted: line & QUOTED != 0 }
+            }
             2 => State::SizeLf { size: size(input)? },
             3 => State::Data { left: size(input).filter(|&left| left > 0)? },
             4 => State::DataCr,
@@ -143,15 +152,18 @@ impl State {
     fn step(self, byte: u8, limits: &Limits) -> Result<Option<State>, Refusal> {
         Ok(Some(match self {
             State::Size { size, digits } => size_byte(size, digits, byte)?,
-            State::Extension { size, line_bytes } => {
+            State::Extension { size, line_bytes, quoted } => {
                 let line_bytes = line_bytes.saturating_add(1);
-                if line_bytes as usize > limits.chunk_line_bytes_max {
+                if line_bytes as usize > limits.chunk_line_bytes_max.min(QUOTED as usize - 1) {
                     return Err(Refusal::bad("chunk_line_too_long"));
                 }
                 match byte {
-                    b'\r' => State::SizeLf { size },
                     b'\n' => return Err(Refusal::bad("chunk_bare_lf")),
-                    b'\t' | 0x20..=0x7e | 0x80.. => State::Extension { size, line_bytes },
+                    // A quoted value ends on its line; to some an escape, or a line's end, could be part of it.
+                    b'\r' | b'\\' if quoted => return Err(Refusal::bad("chunk_extension_quoted")),
+                    b'\r' => State::SizeLf { size },
+                    b'"' => State::Extension { size, line_bytes, quoted: !quoted },
+                    b'\t' | 0x20..=0x7e | 0x80.. => State::Extension { size, line_bytes, quoted },
                     _ => return Err(Refusal::bad("chunk_extension_control")),
                 }
             }
@@ -223,7 +235,7 @@ fn size_byte(size: u64, digits: u32, byte: u8) -> Result<State, Refusal> {
         }
         b'\r' => return Ok(State::SizeLf { size }),
         b'\n' => return Err(Refusal::bad("chunk_bare_lf")),
-        b';' => return Ok(State::Extension { size, line_bytes: digits + 1 }),
+        b';' => return Ok(State::Extension { size, line_bytes: digits + 1, quoted: false }),
         // RFC 9112 section 7.1.1 allows whitespace before an extension; implementations differ in what they skip.
         b' ' | b'\t' => return Err(Refusal::bad("chunk_size_space")),
         _ => return Err(Refusal::bad("chunk_size_malformed")),

@@ -60,7 +60,7 @@ pub(super) static TIMEOUTS: Section = Section {
             "response_ms",
             TIME_MS,
             "60000",
-            "From the end of the request to the response head, and the longest pause in the response. Answered with 504.",
+            "From the end of the request to the whole response head, or from an interim response (1xx, at most 100) to what follows, and the longest pause in the body. Answered with 504.",
         ),
         with_default(
             "tunnel_idle_ms",

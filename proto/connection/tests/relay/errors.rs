@@ -336,6 +336,49 @@ fn interim_answers_leave_room_for_one_of_our_own() {
     assert_eq!(rig.logs[0].reason, "response_timeout");
 }
 
+/// A head has to come as a whole in its time, however its bytes are spread.
+#[test]
+fn a_response_head_that_drips_does_not_hold_a_request() {
+    let short = snapshot(|snapshot| snapshot.pools[0].response = Micros::from_ms(100));
+    let mut rig = Rig::new(&short, setup::HTTP, Peer::plain());
+    rig.send(format!("{GET}\r\n").as_bytes());
+    for byte in b"HTTP/1.1 200 OK".chunks(1) {
+        rig.serve(1, byte);
+        rig.wait(30);
+        if !rig.logs.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(status_of(&rig.received()), 504);
+    // Each interim response begins the time anew, and what comes of the body; there are only so many of the first.
+    let mut rig = Rig::new(&short, setup::HTTP, Peer::plain());
+    rig.send(format!("{GET}\r\n").as_bytes());
+    for _ in 0..100 {
+        rig.serve(1, b"HTTP/1.1 102 Processing\r\n\r\n");
+        rig.wait(80);
+        assert!(rig.received().starts_with(b"HTTP/1.1 102"));
+    }
+    rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n");
+    for _ in 0..9 {
+        rig.wait(80);
+        rig.serve(1, b"x");
+    }
+    assert!(rig.received().ends_with(b"xxxxxxxxx"));
+    let mut rig = Rig::new(&short, setup::HTTP, Peer::plain());
+    rig.send(format!("{GET}\r\n").as_bytes());
+    (0..101).for_each(|_| rig.serve(1, b"HTTP/1.1 102 Processing\r\n\r\n"));
+    assert_eq!(rig.logs[0].reason, "upstream_interim_responses");
+}
+
+#[test]
+fn what_of_a_broken_response_went_out_is_logged() {
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTP, Peer::plain());
+    rig.send(format!("{GET}\r\n").as_bytes());
+    rig.serve(1, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n");
+    let sent = rig.received().len() as u64;
+    assert!(sent > 0 && rig.logs[0].bytes_out == sent, "{sent} and {}", rig.logs[0].bytes_out);
+}
+
 #[test]
 fn a_426_says_which_protocol_is_wanted() {
     let rule = evergate_rules::RuleSpec {
