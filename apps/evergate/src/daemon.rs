@@ -19,7 +19,7 @@ use crate::worker::{
 };
 use anyhow::{Context, Result, bail};
 use evergate_crypto::CertifiedName;
-use evergate_sys::Waker;
+use evergate_sys::{Account, Waker};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -118,12 +118,19 @@ impl Daemon {
                 (std::mem::take(bound), std::mem::take(listeners), std::mem::take(streams))
             }
         };
+        // A process that inherits was started by one that has become it.
+        let account = config.node.user.as_ref().filter(|_| is_first).map(|user| {
+            let cannot = || format!("cannot become user \"{user}\": start as root, or leave node.user out");
+            Account::named(user, config.node.group.as_deref()).with_context(cannot)
+        });
+        let account = account.transpose()?;
         let writer = Target::of(&config.logs.access)
-            .map(|to| Writer::start(&to).with_context(|| format!("cannot open access log {to}")))
+            .map(|to| {
+                Writer::start(&to, account.as_ref()).with_context(|| format!("cannot open access log {to}"))
+            })
             .transpose()?;
-        // A process that inherits was started by one that has done so.
-        if let Some(user) = config.node.user.as_ref().filter(|_| is_first) {
-            evergate_sys::drop_privileges(user, config.node.group.as_deref()).with_context(|| {
+        if let (Some(account), Some(user)) = (account, &config.node.user) {
+            account.become_it().with_context(|| {
                 format!("cannot become user \"{user}\": start as root, or leave node.user out")
             })?;
         }

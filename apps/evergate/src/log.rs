@@ -7,7 +7,7 @@
 use crate::config::model::AccessLog;
 use crate::control::message;
 use evergate_connection::{Connection, RequestLog};
-use evergate_sys::Patient;
+use evergate_sys::{Account, Patient};
 use serde::Serialize;
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -209,9 +209,15 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts writing to `target`, which must be writable.
-    pub fn start(target: &Target) -> io::Result<Writer> {
-        Writer::start_with(Output::open(target, Arc::default())?)
+    /// Starts writing to `target`, which must be writable. A file that is made belongs to whoever the process becomes, for it is
+    /// opened anew later.
+    pub fn start(target: &Target, becomes: Option<&Account>) -> io::Result<Writer> {
+        let made = matches!(target, Target::File(path) if !path.exists());
+        let output = Output::open(target, Arc::default())?;
+        if let Some(account) = becomes.filter(|_| made) {
+            account.own(&output.file.0)?;
+        }
+        Writer::start_with(output)
     }
 
     fn start_with(mut output: Output) -> io::Result<Writer> {

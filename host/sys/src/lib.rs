@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+mod account;
 mod address;
 mod datagram;
 mod descriptors;
@@ -25,6 +26,7 @@ mod repair;
 mod socket;
 mod splice;
 
+pub use account::{Access, Account};
 pub use datagram::Datagrams;
 pub use descriptors::{DESCRIPTORS_MAX, receive_descriptors, send_descriptors};
 pub use epoll::{Epoll, Event, Waker};
@@ -39,8 +41,8 @@ pub use patient::Patient;
 pub use pinger::{Pinger, Pong};
 pub use prober::{Loss, Probe, Prober};
 pub use process::{
-    drop_privileges, end_with_parent, lock_memory, make_room_for_files, monotonic_us, pin_to_core,
-    raise_file_limit, resident_bytes, run_in_real_time, steady_clock_ms, thread_cpu_ns, wall_clock_s,
+    end_with_parent, lock_memory, make_room_for_files, monotonic_us, pin_to_core, raise_file_limit,
+    resident_bytes, run_in_real_time, steady_clock_ms, thread_cpu_ns, wall_clock_s,
 };
 pub use repair::{Restore, RestoreError, Restoring, Stamp, TcpFacts, facts, facts_between, timestamp};
 pub use socket::{

@@ -1,6 +1,5 @@
 //! The process: privileges, limits, clocks.
 
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -8,36 +7,6 @@ use std::process::Command;
 
 fn check(result: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Becomes `user` (and `group`, or the user's own) for good, with the groups that the system's database gives the user.
-/// Does nothing but fail when not root.
-pub fn drop_privileges(user: &str, group: Option<&str>) -> io::Result<()> {
-    let invalid = |what: &str| io::Error::new(io::ErrorKind::NotFound, format!("no such {what}"));
-    let name = CString::new(user).map_err(|_| invalid("user"))?;
-    // SAFETY: the name is a terminated string; the result is read at once, before any other call.
-    let entry = unsafe { libc::getpwnam(name.as_ptr()) };
-    if entry.is_null() {
-        return Err(invalid("user"));
-    }
-    // SAFETY: getpwnam returned a valid entry.
-    let (uid, mut gid) = unsafe { ((*entry).pw_uid, (*entry).pw_gid) };
-    if let Some(group) = group {
-        let group = CString::new(group).map_err(|_| invalid("group"))?;
-        // SAFETY: the name is a terminated string; the result is read at once.
-        let entry = unsafe { libc::getgrnam(group.as_ptr()) };
-        if entry.is_null() {
-            return Err(invalid("group"));
-        }
-        // SAFETY: getgrnam returned a valid entry.
-        gid = unsafe { (*entry).gr_gid };
-    }
-    // SAFETY: no pointers but the user's name, a terminated string. Groups first: later we may not.
-    unsafe {
-        check(libc::initgroups(name.as_ptr(), gid))?;
-        check(libc::setresgid(gid, gid, gid))?;
-        check(libc::setresuid(uid, uid, uid))
-    }
 }
 
 /// Lets the kernel kill the process that this will start as soon as the thread that starts it has ended.

@@ -19,7 +19,7 @@ fn numbers(text: &str) -> BTreeSet<u32> {
 #[test]
 fn whoever_becomes_a_user_has_all_of_its_groups() {
     if let Ok(user) = std::env::var(USER) {
-        evergate_sys::drop_privileges(&user, None).unwrap();
+        evergate_sys::Account::named(&user, None).unwrap().become_it().unwrap();
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         println!("\n{}", status.lines().find(|line| line.starts_with("Groups:")).unwrap());
         return;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use evergate_crypto::{TicketKeys, pem_certificates};
+use evergate_sys::Access;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -18,6 +19,8 @@ pub(super) struct Checks<'a> {
     pub(super) report: Report<'a>,
     pub(super) base_dir: &'a Path,
     pub(super) world: &'a dyn World,
+    /// Whom the process becomes: user and group.
+    pub(super) user: Option<(String, Option<String>)>,
     /// Names defined so far, by list.
     pub(super) listeners: Names,
     pub(super) certificates: Names,
@@ -164,7 +167,12 @@ impl Checks<'_> {
                 return None;
             }
             Err(error) => {
-                let remedy = "make it a regular file that the user who starts evergate may read";
+                let remedy = match &self.user {
+                    Some((user, _)) => format!(
+                        "make it a regular file that user \"{user}\" (`node.user`) may read, and whoever starts evergate"
+                    ),
+                    None => "make it a regular file that the user who starts evergate may read".to_owned(),
+                };
                 self.report.error(at, format!("the file `{shown}` cannot be read: {error}"), remedy);
                 return None;
             }
@@ -172,6 +180,17 @@ impl Checks<'_> {
         if let Err((what, remedy)) = inspect(&bytes, content) {
             self.report.error(at, format!("the file `{shown}` {what}"), remedy);
             return None;
+        }
+        if let Some((user, group)) = &self.user
+            && !self.world.may(user, group.as_deref(), Access::Read, &path)
+        {
+            let group = group.as_ref().unwrap_or(user);
+            self.report.warning(
+                at,
+                format!("user \"{user}\" (`node.user`) may not read `{shown}`"),
+                "the node starts, but then refuses every reload and goes on with the old file when there is a new one",
+                format!("give it the right, also in the folders above: `chgrp {group} {shown}` and `chmod g+r {shown}`"),
+            );
         }
         if content != Content::Certificates && self.world.is_readable_by_all(&path) {
             self.report.warning(
@@ -182,6 +201,35 @@ impl Checks<'_> {
             );
         }
         Some(path)
+    }
+
+    /// A file that the process makes, in a folder that must be there, and makes anew when it is `rotated`, as whoever it has become.
+    pub(super) fn own_file(&mut self, text: &str, at: &KeyPath, rotated: bool) -> PathBuf {
+        let path = self.path(text);
+        let shown = path.display();
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if self.world.is_folder(&path) || self.world.lacks_folder(folder) {
+            let what = match self.world.lacks_folder(folder) {
+                true => format!("there is no folder `{}`", folder.display()),
+                false => format!("`{shown}` is a folder"),
+            };
+            self.report.warning(
+                at,
+                what,
+                "the node does not start",
+                "create the folder, or correct the path",
+            );
+        } else if let Some((user, group)) = self.user.as_ref().filter(|_| rotated)
+            && !self.world.may(user, group.as_deref(), Access::Write, folder)
+        {
+            self.report.warning(
+                at,
+                format!("user \"{user}\" (`node.user`) may not make files in `{}`", folder.display()),
+                "when the file is moved away, no new one takes its place",
+                format!("give the folder to that user: `chown {user} {}`", folder.display()),
+            );
+        }
+        path
     }
 
     /// [`file`](Self::file) for a key that may be absent.

@@ -159,6 +159,7 @@ fn check(
         report,
         base_dir,
         world,
+        user: raw.node.user.clone().map(|user| (user, raw.node.group.clone())),
     };
     let config = Config {
         node: settings::node(&raw.node, &mut checks),

@@ -186,6 +186,7 @@ mod tests {
             report,
             base_dir: Path::new(""),
             world: &Machine,
+            user: None,
             listeners: Names::default(),
             certificates: Names::default(),
             tls: Names::default(),

@@ -28,6 +28,18 @@ pub(super) fn node(raw: &RawNode, checks: &mut Checks<'_>) -> Node {
             );
         }
     }
+    if let Some(user) = &raw.user
+        && !checks.report.has_errors()
+        && !checks.world.has_account(user, raw.group.as_deref())
+    {
+        let group = raw.group.as_ref().map(|group| format!(" with the group {group:?}")).unwrap_or_default();
+        checks.report.warning(
+            &at.key("user"),
+            format!("this machine has no user {user:?}{group}"),
+            "the node does not start here",
+            format!("make it: `useradd --system {user}`, or write the name of one that exists"),
+        );
+    }
     if raw.group.is_some() && raw.user.is_none() {
         checks.report.warning(
             &at.key("group"),
@@ -50,7 +62,7 @@ fn pid_file(path: &str, checks: &mut Checks<'_>) -> Option<PathBuf> {
         checks.report.error(&at, "the path is empty", "write the path of a file, or remove `pid_file`");
         return None;
     }
-    Some(checks.path(path))
+    Some(checks.own_file(path, &KeyPath::root().key("node").key("pid_file"), false))
 }
 
 pub(super) fn timeouts(raw: &RawTimeouts, checks: &mut Checks<'_>) -> Timeouts {
@@ -176,7 +188,7 @@ pub(super) fn logs(raw: &RawLogs, checks: &mut Checks<'_>) -> Logs {
             checks.report.error(&at, "the path is empty", "write \"stdout\", \"off\" or the path of a file");
             AccessLog::Off
         }
-        path => AccessLog::File(checks.path(path)),
+        path => AccessLog::File(checks.own_file(path, &KeyPath::root().key("logs").key("access"), true)),
     };
     Logs { access }
 }

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
 use evergate_crypto::KeyError;
+use evergate_sys::{Access, Account};
 
 use super::validity::Validity;
 
@@ -25,6 +26,22 @@ pub trait World {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// Whether every user of the machine may read the file.
     fn is_readable_by_all(&self, path: &Path) -> bool;
+    /// Whether there is such a user, and such a group.
+    fn has_account(&self, _user: &str, _group: Option<&str>) -> bool {
+        true
+    }
+    /// Whether a user may do that with a file that exists.
+    fn may(&self, _user: &str, _group: Option<&str>, _access: Access, _path: &Path) -> bool {
+        true
+    }
+    /// Whether it is a folder.
+    fn is_folder(&self, _path: &Path) -> bool {
+        false
+    }
+    /// Whether there is no such folder.
+    fn lacks_folder(&self, _path: &Path) -> bool {
+        false
+    }
     /// The addresses of a host name, in order of preference.
     fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
 }
@@ -56,6 +73,23 @@ impl World for Machine {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is larger than 16 MiB"));
         }
         Ok(content)
+    }
+
+    fn has_account(&self, user: &str, group: Option<&str>) -> bool {
+        Account::named(user, group).is_ok()
+    }
+
+    fn may(&self, user: &str, group: Option<&str>, access: Access, path: &Path) -> bool {
+        // Of what cannot be found out nothing is said.
+        Account::named(user, group).and_then(|account| account.may(access, path)).unwrap_or(true)
+    }
+
+    fn is_folder(&self, path: &Path) -> bool {
+        path.is_dir()
+    }
+
+    fn lacks_folder(&self, path: &Path) -> bool {
+        !path.is_dir()
     }
 
     #[cfg(unix)]

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use evergate::config::{Problem, Severity, World, parse_with};
+use evergate_sys::Access;
 
 const LISTENER: &str =
     "[[listeners]]\nname = \"public\"\naddress = \":9443\"\nprotocol = \"https\"\npool = \"web\"\n";
@@ -41,6 +42,22 @@ impl World for Small {
 
     fn is_readable_by_all(&self, path: &Path) -> bool {
         path.ends_with("open.pem")
+    }
+
+    fn has_account(&self, user: &str, _group: Option<&str>) -> bool {
+        user != "stranger"
+    }
+
+    fn may(&self, _user: &str, _group: Option<&str>, _access: Access, path: &Path) -> bool {
+        !path.ends_with("k.pem") && !path.ends_with("closed")
+    }
+
+    fn is_folder(&self, path: &Path) -> bool {
+        path.ends_with("closed")
+    }
+
+    fn lacks_folder(&self, path: &Path) -> bool {
+        path.ends_with("none")
     }
 
     fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {

@@ -16,6 +16,19 @@ fn a_doubtful_file_is_used_with_a_warning() {
             "certificates[1]",
             "no listener uses",
         ),
+        ("{L}{C}{P}[node]\nuser = @@\"stranger\"\n", "node.user", "useradd"),
+        (
+            "{L}[[certificates]]\nname = \"local\"\nchain = \"c.pem\"\nkey = @@\"k.pem\"\n{P}[node]\nuser = \"guest\"\n",
+            "certificates[0].key",
+            "chgrp guest /base/k.pem",
+        ),
+        ("{L}{C}{P}[node]\npid_file = @@\"none/pid\"\n", "node.pid_file", "create the folder"),
+        ("{L}{C}{P}[logs]\naccess = @@\"closed\"\n", "logs.access", "is a folder"),
+        (
+            "{L}{C}{P}[node]\nuser = \"guest\"\n[logs]\naccess = @@\"closed/access.json\"\n",
+            "logs.access",
+            "chown guest /base/closed",
+        ),
         ("{L}{C}{P}@@[tls.old]\n", "tls.old", "no listener uses"),
         (
             "{L}{C}{P}[[pools.servers]]\naddress = @@\"10.0.0.1:443\"\n",

@@ -6,6 +6,7 @@ use crate::support::{hello, said, script};
 use evergate::control::status::Upgraded;
 use std::io::Write;
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
 
 #[test]
 fn the_new_process_has_the_pid_file_the_metrics_the_log_and_the_service_managers_ear() {
@@ -93,4 +94,26 @@ fn a_new_process_that_cannot_serve_leaves_the_admin_socket_alone() {
     assert!(refused.err.contains("cannot open access log"), "{refused:?}");
     let status = node.status();
     assert_eq!((status.pid, status.state.as_str()), (node.id(), "running"));
+}
+
+/// The process before was started by root and has become somebody else: what root made for it is that user's.
+#[test]
+fn a_node_that_became_a_user_is_upgraded_with_a_log_that_it_made_as_root() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let log = folder.path("logs");
+    std::fs::create_dir(&log).unwrap();
+    let owner = std::fs::metadata(&log).unwrap().uid();
+    if owner != 0 {
+        assert!(std::env::var_os("CI").is_none(), "in CI no test is skipped, and this one needs root");
+        return eprintln!("skipped: only root becomes somebody else");
+    }
+    let Ok(nobody) = evergate_sys::Account::named("nobody", None) else { panic!("there is no user nobody") };
+    nobody.own(&std::fs::File::open(&log).unwrap()).unwrap();
+    let text =
+        "[node]\nuser = \"nobody\"\n[logs]\naccess = \"logs/access.log\"\n[admin]\nsocket = \"admin.sock\"\n";
+    let node = Node::with_config(&folder, &(text.to_owned() + &plain(&port, &demo.addresses)));
+    assert!(nobody.may(evergate_sys::Access::Write, &log.join("access.log")).unwrap());
+    let upgraded = node.cli(&["upgrade"]);
+    assert_eq!(upgraded.code, Some(0), "{upgraded:?}");
+    node.json::<serde_json::Value>(&["drain"]); // the new process is nobody's child
 }
