@@ -267,7 +267,9 @@ impl Connection {
         if io.now < self.deadline || self.closed {
             return;
         }
+        let waits = self.is_stuck() && self.is_stuck_for_slow_peers(io.now);
         match self.timer {
+            _ if waits => {}
             // An end in order would have to come after records that nobody sends the content of any more.
             timer if timer != Timer::Linger && self.is_stuck() => self.end_abruptly(io, "replay_stalled"),
             Timer::None => self.deadline = evergate_base::Micros(u64::MAX),

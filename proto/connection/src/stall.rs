@@ -88,6 +88,22 @@ impl Connection {
         self.look_at((self.waits_for_client(), self.waits_for_server()), now)
     }
 
+    /// Whether records of before are yet to be made because peers take little, but enough: a slow client has all that it has
+    /// room for. Begins to wait for what is next if so.
+    pub(crate) fn is_stuck_for_slow_peers(&mut self, now: Micros) -> bool {
+        match self.timer {
+            _ if self.closing => false,
+            Timer::WriteStall if !self.is_blocked() => {
+                let timer = self.natural_timer();
+                self.arm(timer, now);
+                true
+            }
+            Timer::WriteStall => self.peers_go_on(now),
+            Timer::Response => self.server_goes_on(now),
+            _ => false,
+        }
+    }
+
     /// Whether the server is still taking the request, all of which is written.
     pub(crate) fn server_goes_on(&mut self, now: Micros) -> bool {
         self.is_looked_at(Timer::Response) && self.look_at((false, true), now)

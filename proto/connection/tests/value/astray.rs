@@ -190,6 +190,32 @@ fn a_replay_that_nobody_feeds_breaks_off_at_the_next_deadline() {
     );
 }
 
+/// A deadline that is only a look at a slow client does not mean that nobody feeds the replay.
+#[test]
+fn a_replay_waits_for_a_client_that_takes_some_and_for_no_other() {
+    let (config, said) = (config(Wire::Plain), noise(9000, 1));
+    let state = tunnel_in_pieces(&config, &[&said[..5000], &said[5000..]]);
+    for takes in [0, 1, 3] {
+        let mut pair = Pair::restore(&state, &config);
+        let before = pair.conn.output_position();
+        pair.server_says(&said[..5000]);
+        let made = pair.conn.output_position();
+        assert!(made > before + 5000, "the first run is repeated");
+        // The client has no room for the last byte.
+        pair.conn.down().push(vec![0], made);
+        pair.conn.handle_blocked(pair.now);
+        pair.expire();
+        assert_eq!(pair.closed, None, "it was looked at for the first time");
+        for taken in 1..=takes {
+            pair.call(|conn, io| conn.handle_client_acked(io, before + taken * 1000));
+            pair.expire();
+            assert_eq!(pair.closed, None, "it takes some");
+        }
+        pair.expire();
+        assert_eq!((pair.closed, &pair.reasons[..]), (Some(true), &["replay_stalled"][..]), "{takes}");
+    }
+}
+
 #[test]
 fn a_server_that_ends_earlier_the_second_time_gets_no_alert_in_place_of_a_decided_record() {
     let (config, said) = (config(Wire::Plain), noise(3000, 1));
