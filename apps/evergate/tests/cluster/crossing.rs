@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// More than all buffers between the two ends hold, so that the transfer is under way when the node dies.
 const BYTES: usize = 48 << 20;
@@ -157,8 +158,17 @@ enum Fate {
     Unplugged(&'static str),
 }
 
+/// A client that takes nothing for this long is looked at meanwhile.
+const REST: Duration = Duration::from_secs(2);
+const WRITE_STALL_MS: u64 = 4800;
+
 /// One transfer, whose node is lost to it when a quarter is through.
 fn crosses(listener: Listener, way: Way, fate: Fate) {
+    crosses_after(listener, way, fate, Duration::ZERO);
+}
+
+/// The client rests for so long after the loss.
+fn crosses_after(listener: Listener, way: Way, fate: Fate, rest: Duration) {
     if !privileged() {
         return;
     }
@@ -167,7 +177,7 @@ fn crosses(listener: Listener, way: Way, fate: Fate) {
         let listener = TcpListener::bind(SERVER).unwrap();
         std::thread::spawn(move || serve(listener));
     });
-    let config = config(&world);
+    let config = config(&world) + &format!("[timeouts]\nwrite_stall_ms = {WRITE_STALL_MS}\n");
     let mut nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
     settled(&nodes);
     let (quarter, is_through) = channel();
@@ -199,6 +209,7 @@ fn crosses(listener: Listener, way: Way, fate: Fate) {
             nodes.push(carrier); // it lives, and may get the connection back as a backup only
         }
     }
+    std::thread::sleep(rest);
     tell.send(()).unwrap();
     if client.join().is_err() {
         let lines: Vec<_> = nodes.iter().map(|node| node.process.lines()).collect();
@@ -255,6 +266,16 @@ fn a_raw_download_moves_when_its_node_is_drained() {
 #[test]
 fn a_tls_download_moves_when_its_node_is_drained() {
     crosses(Listener::Https, Way::Down, Fate::Drained);
+}
+
+#[test]
+fn a_tls_download_that_its_client_lets_wait_outlives_its_node() {
+    crosses_after(Listener::Https, Way::Down, Fate::Killed, REST);
+}
+
+#[test]
+fn a_tls_download_that_its_client_lets_wait_moves_when_its_node_is_drained() {
+    crosses_after(Listener::Https, Way::Down, Fate::Drained, REST);
 }
 
 #[test]
