@@ -79,9 +79,9 @@ impl Ground {
             gate.attach(interface.index, interface.mac)?;
         }
         accept_stateless(cluster, &gate, outside, secrets.cookies)?;
-        let everywhere = cluster.addresses.iter().chain(&cluster.server_source).copied();
-        host::add_addresses(everywhere.clone())?;
-        host::destroy_orphans(&everywhere.collect::<Vec<_>>());
+        let moving = moving(cluster);
+        host::add_addresses(&moving)?;
+        host::destroy_orphans(&moving);
         let me = node_id(number);
         let incarnation = Incarnation(u64::from_le_bytes(evergate_crypto::random_bytes()).max(1));
         let protocol = protocol(cluster, me);
@@ -168,7 +168,7 @@ impl Ground {
         };
         let agent = Agent {
             node: self.node,
-            keeper: Keeper::start(self.gate.clone(), places)?,
+            keeper: Keeper::start(self.gate.clone(), places, moving(&self.cluster))?,
             gate: self.gate,
             links: self.links,
             witnesses,
@@ -251,6 +251,11 @@ fn load_gate(
         gate.add_address(&Address { ip: *ip, legs: legs(ip), bucket, mac })?;
     }
     Ok(gate)
+}
+
+/// Addresses that move between nodes.
+fn moving(cluster: &Cluster) -> Vec<IpAddr> {
+    cluster.addresses.iter().chain(&cluster.server_source).copied().collect()
 }
 
 /// SYNs from outside are answered without keeping state, or by the kernel.

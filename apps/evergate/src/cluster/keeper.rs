@@ -3,7 +3,7 @@
 //! Bound: so many lines may wait; more are lost, and their number is told.
 
 use super::mailbox::Mailbox;
-use super::{Interface, roles};
+use super::{Interface, host, roles};
 use crate::control::message::{info, warning};
 use evergate_bpf::{Gate, Leases};
 use evergate_cluster::NodeId;
@@ -58,12 +58,18 @@ pub(crate) struct Neighbourhood {
 
 impl Keeper {
     /// Starts the thread, which runs until [`Keeper::finish`].
-    pub(crate) fn start(gate: Arc<Gate>, places: Vec<Neighbourhood>) -> io::Result<Keeper> {
+    /// `addresses`: those that move, which the host must have.
+    pub(crate) fn start(
+        gate: Arc<Gate>,
+        places: Vec<Neighbourhood>,
+        addresses: Vec<IpAddr>,
+    ) -> io::Result<Keeper> {
         let mailbox = Arc::new(Mailbox::new()?);
         let mut epoll = Epoll::new(1)?;
         epoll.add_input(mailbox.waker().fd(), 0)?;
         let read = mailbox.clone();
-        let work = move || Work { gate, places, known: BTreeMap::new(), full: false }.run(&mut epoll, &read);
+        let (known, full, bare) = (BTreeMap::new(), false, false);
+        let work = move || Work { gate, places, addresses, known, full, bare }.run(&mut epoll, &read);
         let thread = std::thread::Builder::new().name("cluster-keeper".to_owned()).spawn(work)?;
         Ok(Keeper { mailbox, unsaid: Vec::new(), lost: 0, thread: Some(thread) })
     }
@@ -102,8 +108,11 @@ struct Work {
     gate: Arc<Gate>,
     places: Vec<Neighbourhood>,
     known: BTreeMap<(u32, NodeId), [u8; 6]>,
+    addresses: Vec<IpAddr>,
     /// The operator knows that the gate is nearly full.
     full: bool,
+    /// ... and that an address is missing.
+    bare: bool,
 }
 
 impl Work {
@@ -124,6 +133,7 @@ impl Work {
             let now = Instant::now();
             if now >= look_at {
                 look_at = now + if self.look() { LOOK } else { LOOK_SOON };
+                self.keep_addresses();
             }
             if now >= reclaim_at {
                 self.gate.reclaim(Leases::now_ns(), UNFINISHED_NS);
@@ -134,6 +144,17 @@ impl Work {
                 let (in_use, max) = self.gate.slots_counted();
                 tell_room(&mut self.full, in_use, max).into_iter().for_each(warning);
             }
+        }
+    }
+
+    /// Whoever took an address that moves off this host made it deaf for its clients, and told nobody.
+    fn keep_addresses(&mut self) {
+        match host::add_addresses(&self.addresses) {
+            Ok(()) => self.bare = false,
+            Err(error) if !std::mem::replace(&mut self.bare, true) => {
+                warning(format_args!("cluster: clients of this node hear nothing from it: {error:#}"));
+            }
+            Err(_) => {}
         }
     }
 

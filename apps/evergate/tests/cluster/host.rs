@@ -29,6 +29,21 @@ fn addresses_are_given_once_and_neighbours_are_known_when_they_have_answered() {
 }
 
 #[test]
+fn an_address_that_somebody_takes_away_comes_back() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(1);
+    let nodes = world.cluster(1, "");
+    let ip = world.family.address();
+    world.host(1).ip(&format!("addr del {ip}/32 dev lo")).unwrap();
+    eventually("the node has its address", || {
+        world.host(1).run(move || std::net::UdpSocket::bind((ip, 0)).ok())
+    });
+    drop(nodes);
+}
+
+#[test]
 fn only_the_host_that_was_asked_answers_with_the_token() {
     if !privileged() {
         return;

@@ -1,7 +1,9 @@
 //! A new program on every node, one after the other, as docs/operating.md says: nothing breaks.
 
-use crate::traffic::{self, Traffic, Transfer};
+use crate::traffic::{self, Carrier, PATIENCE, Server, Traffic, Transfer};
 use crate::world::{Node, World, privileged, settled};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
 #[test]
 fn every_process_is_replaced_one_after_the_other_and_no_transfer_breaks() {
@@ -71,6 +73,42 @@ fn replace_all(world: &World, mut nodes: Vec<Node>, config: &str, traffic: &Traf
         assert_eq!(status.counts.connections_lost + status.counts.take_overs, 0, "{:?}", status.counts);
     }
     nodes
+}
+
+/// A request whose answer is yet to come belongs to the configuration that it began under. Both of its ends hear of its end: they
+/// only wait.
+#[test]
+fn what_began_under_a_configuration_that_the_next_node_never_had_is_reset() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let config = traffic::config(&world, 2, "");
+    let mut nodes = vec![world.start(1, &config)];
+    settled(&nodes);
+    let (at, to) = (
+        Server::Plain.address(&world),
+        SocketAddr::new(world.family.address(), Carrier::Http.port(Server::Plain)),
+    );
+    let (mut client, mut server) = world.switch.run(move || {
+        let server = TcpListener::bind(at).unwrap();
+        let mut client = TcpStream::connect(to).unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
+        let (mut server, _) = server.accept().unwrap();
+        traffic::head(&mut server).unwrap();
+        (client, server)
+    });
+    let config = format!("[[rules]]\nname = \"new\"\nwhen = 'path == \"/new\"'\ndeny = 403\n{config}");
+    world.write_config(1, &config);
+    assert_eq!(nodes[0].cli(&["reload"]).code, Some(0));
+    nodes.push(world.start(2, &config));
+    settled(&nodes);
+    nodes.remove(0).kill();
+    for end in [&mut client, &mut server] {
+        end.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(end.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+    settled(&nodes);
 }
 
 #[test]

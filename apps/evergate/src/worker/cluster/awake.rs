@@ -19,6 +19,7 @@ use evergate_bpf::{Leases, Slot};
 use evergate_cluster::{Begin, Bucket, Role};
 use evergate_connection::{Accepted, Connection, Failure, Io, ResumedLeg};
 use evergate_mirror::{ConnectionId, Held, LegFacts, Mirrored};
+use std::os::fd::AsRawFd;
 
 /// A peer that had less room than this is asked once more: it may have made more while nobody listened, and says so only
 /// once.
@@ -99,7 +100,7 @@ impl Worker {
     }
 
     /// One connection goes on. False when it does not, also for a defect that it reaches: the others must not notice, and
-    /// its peers learn it when they ask.
+    /// its peers are reset.
     pub(super) fn resume(&mut self, take: Awake) -> bool {
         let Awake { id, bucket, mut held, legs: (client, server), .. } = take;
         let (mut goes_on, mut legs) = (false, (Some(client), server));
@@ -268,11 +269,14 @@ impl Worker {
         self.perform(key);
     }
 
+    /// Resets what cannot go on: its peers may wait for an answer, and would not ask.
     fn drop_legs(&mut self, legs: impl IntoIterator<Item = AwakeLeg>) {
         let Some(cluster) = &mut self.cluster else { return };
-        for leg in legs {
-            drop(leg.socket);
-            cluster.lane.finish(leg.slot, None, Leases::now_ns());
+        for AwakeLeg { slot, socket, .. } in legs {
+            evergate_sys::reset_on_close(socket.as_raw_fd());
+            slot.open();
+            drop(socket);
+            cluster.lane.finish(slot, None, Leases::now_ns());
         }
     }
 }
