@@ -8,7 +8,7 @@ use crate::worker::Worker;
 use crate::worker::slab::Source;
 use evergate_base::Micros;
 use evergate_cluster::{Bucket, NodeId, Role};
-use evergate_mirror::{Announced, Answer, FRAME_VERSION, Frame, LegFacts, Office, SessionNews};
+use evergate_mirror::{Announced, Answer, FRAME_VERSION, Frame, HolderError, LegFacts, Office, SessionNews};
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 
@@ -117,7 +117,10 @@ impl Worker {
         if let Err(error) = result {
             // What was said on it stands. Its owner notices, and drops this backup or says everything anew.
             let known = incoming.from.is_some();
-            let ended = error.downcast_ref::<std::io::Error>().is_some();
+            // What a node had said before it lost its buckets to this one may be read after that.
+            let late = error.downcast_ref::<HolderError>().is_some()
+                && cluster.taken_at.is_some_and(|at| self.now.since(at) <= FORGET_AFTER);
+            let ended = late || error.downcast_ref::<std::io::Error>().is_some();
             match incoming.from.map(|node| node.0.saturating_add(1)) {
                 _ if ended => {}
                 Some(number) => message::warning(format_args!(

@@ -109,8 +109,9 @@ pub(crate) struct Cluster {
     untold: BTreeMap<(told::Stage, Bucket), (u64, MemberSet)>,
     /// Buckets that this node has got, whose take-over is yet to come: this worker may hold connections of them.
     arriving: BTreeSet<Bucket>,
-    /// Take-overs that have begun.
+    /// Take-overs that have begun, and when the last one did.
     rounds: u64,
+    taken_at: Option<Micros>,
     /// Copies of which some workers of the owner have said everything.
     complete: BTreeMap<Bucket, (Office, BTreeSet<u16>)>,
     /// Buckets of which something was given up, and when nothing of that can come any more.
@@ -199,6 +200,7 @@ impl Cluster {
             untold: BTreeMap::new(),
             arriving: BTreeSet::new(),
             rounds: 0,
+            taken_at: None,
             complete: BTreeMap::new(),
             forgetting: BTreeMap::new(),
             by_bucket: vec![Vec::new(); usize::from(evergate_cluster::BUCKETS)],

@@ -295,6 +295,7 @@ impl Worker {
         let began = (Instant::now(), Leases::now_ns());
         let Some(cluster) = &mut self.cluster else { return };
         let worker = cluster.worker;
+        cluster.taken_at = Some(self.now);
         // From here on they wait for what is taken over now.
         for (bucket, _) in &round.buckets {
             cluster.arriving.remove(bucket);
