@@ -110,7 +110,7 @@ enum ServersCommand {
 
 #[derive(Debug, Subcommand)]
 enum RulesCommand {
-    /// Show how many requests each rule has matched since the last reload
+    /// Show how many requests each rule has matched since the rules last changed
     Hits(RemoteArgs),
 }
 

@@ -149,8 +149,21 @@ fn cluster(control: &Control, answer: impl FnOnce(&Handle) -> Answer) -> Answer 
 
 fn order(control: &Control, order: Order, done: &str) -> Answer {
     cluster(control, |cluster| {
+        let status = cluster.status();
+        if status.standing == "left" {
+            return refused(
+                StatusCode::CONFLICT,
+                "this node has left the cluster, which is for good".to_owned(),
+                "end the process, and start it again to let the node join",
+            );
+        }
+        let alone = status.nodes.iter().filter(|node| node.member && node.number != status.node).count() == 0;
+        let waits = match order {
+            Order::Drain(true) if alone => ", as soon as there are others: no other node is a member now",
+            _ => "",
+        };
         cluster.order(order);
-        json(StatusCode::ACCEPTED, &Done { done: done.to_owned() })
+        json(StatusCode::ACCEPTED, &Done { done: format!("{done}{waits}") })
     })
 }
 

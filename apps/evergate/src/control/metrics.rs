@@ -41,6 +41,8 @@ fn process(out: &mut Exposition, control: &Control, status: &Status) {
     out.counter("evergate_reloads_total", "Reloads by result.")
         .sample(&[("result", "success")], status.reloads.succeeded)
         .sample(&[("result", "failure")], status.reloads.failed);
+    out.gauge("evergate_files_stale", "1 while changed certificates or keys cannot be used.")
+        .sample(&[], u8::from(status.reloads.files_stale));
     let mut alive = out.gauge("evergate_worker_alive", "Whether a worker's thread runs.");
     for worker in &status.workers {
         alive.sample(&[("worker", &worker.index.to_string())], u8::from(worker.alive));

@@ -43,6 +43,7 @@ impl Main {
         }
         if reloaded.ok {
             self.control.reloads_succeeded.fetch_add(1, Ordering::Relaxed);
+            self.control.files_stale.store(false, Ordering::Relaxed);
             info(format_args!("reloaded {}: {}", self.control.source, self.summary()));
         } else {
             self.control.reloads_failed.fetch_add(1, Ordering::Relaxed);
@@ -161,7 +162,12 @@ impl Main {
 
     /// Loads certificates, keys and ticket keys again when their files have changed, with the configuration in force.
     pub(super) fn compare_files(&mut self, now: Fingerprint) {
-        let Some(changed) = self.watch.sees(&now) else { return };
+        let Some(changed) = self.watch.sees(&now) else {
+            if self.watch.is_in_use(&now) {
+                self.control.files_stale.store(false, Ordering::Relaxed);
+            }
+            return;
+        };
         let is_moving = self.upgrade.is_some() || self.daemon.is_inheriting();
         if self.is_draining() || self.reading.is_some() || is_moving {
             return; // whoever comes next reads them anyway
@@ -169,6 +175,7 @@ impl Main {
         match self.daemon.reload(self.daemon.config.clone()) {
             Ok(()) => {
                 self.watch.loaded(now);
+                self.control.files_stale.store(false, Ordering::Relaxed);
                 self.checks.follow(&self.daemon.config, &self.daemon.generation);
                 self.publish();
                 info(format_args!("loaded changed files: {changed}; {}", self.summary()));
@@ -176,6 +183,7 @@ impl Main {
             }
             Err(error) => {
                 self.watch.refused(now);
+                self.control.files_stale.store(true, Ordering::Relaxed);
                 warning(format_args!(
                     "cannot use changed files ({changed}): {error:#}; the previous ones stay in use until the files \
                      change again"

@@ -232,6 +232,7 @@ impl Main {
             draining: AtomicBool::new(false),
             reloads_succeeded: AtomicU64::new(0),
             reloads_failed: AtomicU64::new(0),
+            files_stale: AtomicBool::new(false),
             messages,
             cluster: daemon.cluster(),
             view: RwLock::new(Arc::new(view(&daemon, &checks, metrics_listen))),

@@ -69,6 +69,7 @@ pub(super) struct Control {
     pub(super) draining: AtomicBool,
     pub(super) reloads_succeeded: AtomicU64,
     pub(super) reloads_failed: AtomicU64,
+    pub(super) files_stale: AtomicBool,
     pub(super) messages: mpsc::Sender<Message>,
     pub(super) view: RwLock<Arc<View>>,
     /// The agent of the cluster.
@@ -106,6 +107,7 @@ impl Control {
             reloads: Reloads {
                 succeeded: self.reloads_succeeded.load(Ordering::Relaxed),
                 failed: self.reloads_failed.load(Ordering::Relaxed),
+                files_stale: self.files_stale.load(Ordering::Relaxed),
             },
             listeners: view.listeners(),
             metrics_listen: view.metrics_listen.map(|address| address.to_string()),

@@ -57,6 +57,9 @@ pub struct Reloads {
     pub succeeded: u64,
     /// Changed nothing.
     pub failed: u64,
+    /// Files have changed (certificates, keys, ticket keys) and cannot be used: those of before are in use.
+    #[serde(default)]
+    pub files_stale: bool,
 }
 
 /// One listener.

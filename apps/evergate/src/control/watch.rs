@@ -65,6 +65,11 @@ impl Watch {
         *self = Watch::new(then);
     }
 
+    /// Whether the files look as those that are in use did.
+    pub(super) fn is_in_use(&self, now: &Fingerprint) -> bool {
+        *now == self.loaded
+    }
+
     /// The files as they looked then cannot be used.
     pub(super) fn refused(&mut self, then: Fingerprint) {
         self.refused = Some(then);

@@ -33,6 +33,8 @@ fn a_drained_node_that_has_to_take_over_is_not_drained_any_more() {
     nodes.remove(1).kill();
     let alone = nodes[0].eventually("takes over", |status| status.buckets.owned == 1024);
     assert!(alone.draining && !alone.drained, "{alone:?}");
+    let again = nodes[0].cli(&["node", "drain"]);
+    assert!(again.code == Some(0) && again.out.contains("no other node"), "{again:?}");
 }
 
 #[test]
@@ -49,6 +51,12 @@ fn a_node_that_leaves_is_replaced_at_once_and_stays_out() {
     assert_eq!(rest.view.unwrap().members, [2]);
     assert_eq!(rest.counts.take_overs, 1);
     assert_eq!(leaver.status().standing, "left");
+    for order in ["drain", "undrain", "leave"] {
+        let refused = leaver.cli(&["node", order]);
+        assert!(refused.code == Some(1) && refused.err.contains("has left"), "{refused:?}");
+    }
+    let lines = leaver.process.lines();
+    assert!(!lines.iter().any(|line| line.contains("lost its place")), "{lines:#?}");
 }
 
 #[test]

@@ -38,8 +38,10 @@ fn a_replaced_certificate_is_used_and_a_broken_one_changes_nothing() {
     let (line, _) = node.line_after(before, "cannot use changed files");
     assert!(line.contains("key.pem") && line.contains("previous ones stay in use"), "{line}");
     assert_eq!(names(&node)[0], "second.example");
+    assert!(node.status().reloads.files_stale);
     make(&folder, &["third.example"]);
     eventually("the repaired pair is in use", || (names(&node) == ["third.example"]).then_some(()));
+    assert!(!node.status().reloads.files_stale);
     // One that has expired is used, and told.
     assert!(!node.lines().iter().any(|line| line.contains("expired")));
     let mut params = rcgen::CertificateParams::new(vec!["fourth.example".to_owned()]).unwrap();

@@ -101,7 +101,9 @@ impl Agent {
             (self.tell)(worker, Instruction::Void);
         }
         self.answer_unknown(false);
-        self.warn("has lost its place in the cluster and dropped all state; it joins again".to_owned());
+        if self.node.standing() != Standing::Left {
+            self.warn("has lost its place in the cluster and dropped all state; it joins again".to_owned());
+        }
     }
 
     fn installed(&mut self, state: &mut State, view: ViewId, members: &Members) {
