@@ -19,6 +19,9 @@ impl Connection {
     pub(crate) fn refuse(&mut self, io: &mut Io<'_>, status: u16, reason: &'static str) {
         if self.log.is_none() {
             self.begin_log(io, None);
+            let said = std::mem::take(&mut self.plain);
+            self.log_line_of(&said);
+            self.plain = said;
         }
         let head = self.leg.as_ref().is_some_and(|leg| leg.route.flags.head);
         let mut bytes = Vec::new();
@@ -355,7 +358,7 @@ impl Connection {
 }
 
 /// The text without what peers may have put there: printable ASCII, the rest escaped, and cut where it is too long.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         let start = out.len();

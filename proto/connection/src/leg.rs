@@ -1,6 +1,7 @@
 //! The server leg: one request's (or one tunnel's) use of a server connection.
 
 use crate::connection::{Answering, ClientTls, Connection, Receiving, Timer};
+use crate::ending::printable;
 use crate::uplink::Replay;
 use crate::{Effect, Hint, Io};
 use evergate_base::Micros;
@@ -335,6 +336,15 @@ impl Connection {
         }
     }
 
+    /// No connection to the server comes about; `why` is for the log.
+    pub fn handle_connect_failed(&mut self, io: &mut Io<'_>, leg_id: u32, why: &impl std::fmt::Display) {
+        if let Some(log) = self.log.as_mut().filter(|_| self.leg.as_ref().is_some_and(|leg| leg.id == leg_id))
+        {
+            log.detail = printable(&why.to_string());
+        }
+        self.handle_leg_failed(io, leg_id, Failure::Refused);
+    }
+
     /// The leg could not be opened, or broke.
     pub fn handle_leg_failed(&mut self, io: &mut Io<'_>, leg_id: u32, failure: Failure) {
         if self.leg.as_ref().is_some_and(|leg| leg.id == leg_id) {
@@ -353,6 +363,9 @@ impl Connection {
 
     pub(crate) fn leg_failed(&mut self, io: &mut Io<'_>, failure: Failure) {
         self.note_server_failure(io);
+        if let (Some(log), Some(server)) = (&mut self.log, self.leg.as_ref().and_then(|leg| leg.trying)) {
+            log.server = Some(server);
+        }
         let stale = failure == Failure::Lost && self.leg.as_ref().is_some_and(|leg| leg.is_stale());
         if self.may_retry(stale) {
             return self.retry(io, stale);

@@ -46,12 +46,26 @@ impl Connection {
             }
             Err(refusal) => {
                 self.begin_log(io, None);
+                self.log_line_of(data);
                 self.refuse(io, refusal.status, refusal.reason);
                 data.len()
             }
         };
         io.scratch.slots = Some(slots);
         used
+    }
+
+    /// What can be told of a request that is refused as a whole: its first line, where that is one.
+    pub(crate) fn log_line_of(&mut self, data: &[u8]) {
+        let Some(log) = &mut self.log else { return };
+        let line = data.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let mut words = line.trim_ascii_end().splitn(3, |byte| *byte == b' ');
+        let (Some(method), Some(target)) = (words.next(), words.next()) else { return };
+        let is_method = (1..=32).contains(&method.len()) && method.iter().all(u8::is_ascii_uppercase);
+        if is_method && !target.is_empty() {
+            log.method = String::from_utf8_lossy(method).into_owned();
+            log.target = printable_target(target);
+        }
     }
 
     /// Whether a request may start: the one before is answered. After a restore the response may be further than the
@@ -500,7 +514,7 @@ impl Connection {
             return;
         }
         let mut id = [0u8; 24];
-        let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(2048)]).into_owned();
+        let text = printable_target;
         self.log = Some(Box::new(RequestLog {
             id: routing::request_id(self.id.0, self.request, &mut id).to_owned(),
             method: head.map_or("-".to_owned(), |head| head.method.to_owned()),
@@ -590,4 +604,9 @@ fn plan_of(decision: &Decision<'_>) -> Plan {
         limits: decision.rate_limits().map(|(rule, _)| rule).collect(),
         audit: decision.audit(),
     }
+}
+
+/// As much of a target or a host as the log takes.
+fn printable_target(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(2048)]).into_owned()
 }

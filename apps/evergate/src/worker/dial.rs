@@ -7,7 +7,7 @@ use crate::runtime::PoolRuntime;
 use crate::sessions::{Handed, Sessions};
 use evergate_balance::{ServerLoad, bounded_server, source_key, source_server};
 use evergate_base::Micros;
-use evergate_connection::{Failure, Hint};
+use evergate_connection::Hint;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -281,13 +281,13 @@ impl Worker {
                 };
                 self.add_upstream(key, upstream);
             }
-            Err(_) => {
+            Err(error) => {
                 if let Some(handed) = handed {
                     handed.handle_lost();
                 }
                 server.leave();
                 self.note_failure(key, &server, Some(Micros(0)));
-                self.with(key, |connection, io| connection.handle_leg_failed(io, leg, Failure::Refused));
+                self.with(key, |connection, io| connection.handle_connect_failed(io, leg, &error));
                 self.perform(key);
             }
         }

@@ -7,7 +7,7 @@ use crate::line::Place;
 use crate::runtime::ServerRuntime;
 use crate::sessions::Handed;
 use evergate_base::Micros;
-use evergate_connection::{Failure, Hint};
+use evergate_connection::Hint;
 use evergate_sys::{Event, Transfer};
 use evergate_tls::Records;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -135,10 +135,8 @@ impl Worker {
                     self.gate_server(client, key, leg);
                     self.with(client, |connection, io| connection.handle_leg_open(io, leg, index, None));
                 }
-                Err(_) => {
-                    self.with(client, |connection, io| {
-                        connection.handle_leg_failed(io, leg, Failure::Refused)
-                    });
+                Err(error) => {
+                    self.with(client, |connection, io| connection.handle_connect_failed(io, leg, &error));
                 }
             }
             self.perform(client);

@@ -371,6 +371,39 @@ fn a_response_head_that_drips_does_not_hold_a_request() {
 }
 
 #[test]
+fn the_log_has_the_first_line_of_what_is_refused_for_its_form() {
+    for (sent, method, target) in [
+        ("GET /a?b HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "GET", "/a?b"),
+        ("POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", "POST", "/x"),
+        ("\u{16}\u{3}\u{1} x\r\n\r\n", "-", "-"),
+    ] {
+        let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTP, Peer::plain());
+        rig.send(sent.as_bytes());
+        let log = &rig.logs[0];
+        assert_eq!((&log.method[..], &log.target[..]), (method, target), "{}", log.reason);
+    }
+    let short = snapshot(|snapshot| snapshot.timeouts.request_head = Micros::from_ms(100));
+    let mut rig = Rig::new(&short, setup::HTTP, Peer::plain());
+    rig.send(b"GET /slow HTTP/1.1\r\nHo");
+    rig.wait(200);
+    assert_eq!((&rig.logs[0].target[..], rig.logs[0].reason), ("/slow", "request_head_timeout"));
+}
+
+#[test]
+fn the_log_says_which_server_could_not_be_had_and_why() {
+    let mut rig =
+        Rig::new_closed(&snapshot(|snapshot| snapshot.pools[0].retries = 0), setup::HTTP, Peer::plain());
+    rig.send(format!("{GET}\r\n").as_bytes());
+    let leg = rig.conn.leg_id().unwrap();
+    rig.call(|conn, io| {
+        conn.handle_leg_connecting(io.now, leg, 1);
+        conn.handle_connect_failed(io, leg, &"Connection refused");
+    });
+    let log = &rig.logs[0];
+    assert_eq!((log.reason, log.server, &log.detail[..]), ("connect_failed", Some(1), "Connection refused"));
+}
+
+#[test]
 fn what_of_a_broken_response_went_out_is_logged() {
     let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTP, Peer::plain());
     rig.send(format!("{GET}\r\n").as_bytes());
