@@ -1,16 +1,12 @@
 //! The stateless accept: an object of its own, because it needs a newer kernel than the gate.
 
 use crate::skeleton::accept::AcceptSkelBuilder;
-use crate::{Gate, GateError, pins, says};
+use crate::{CookieKey, Flow, Gate, GateError, clock, pins, says};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{TC_INGRESS, TcHook, TcHookBuilder};
 use std::mem::MaybeUninit;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-/// Key of the cookies: the same on all nodes, a secret.
-#[derive(Clone, Copy)]
-pub struct CookieKey(pub [u64; 2]);
 
 /// Answers SYNs of gated listeners without keeping state, and accepts connections from the cookies that come back,
 /// whoever sent them. It needs Linux 6.8 and the sysctl `net.ipv4.tcp_syncookies` at 1 or 2, and agrees with clients to
@@ -50,6 +46,7 @@ impl Gate {
         pins::share(open.open_object_mut(), &self.folder, self.slots.entries() as u32).map_err(failed)?;
         let (loaded, said) = says::quietly(|| open.load());
         let loaded = loaded.map_err(|error| GateError::bpf(format!("{loading} {said}"), &error))?;
+        let _ = self.cookies.set((key, epoch)); // those of a node do not change
         let program = loaded.progs.stateless_accept.as_fd().try_clone_to_owned();
         Ok(Accept { program: program.map_err(|error| GateError::kernel("keeping a program", error))? })
     }
@@ -69,6 +66,13 @@ impl Accept {
 }
 
 impl Gate {
+    /// Whether what the peer acknowledges is a cookie that a node has just given this flow for a SYN: the peer has begun anew.
+    pub fn has_answered_syn(&self, flow: &Flow, acknowledged: u32) -> bool {
+        let Some((key, epoch)) = self.cookies.get() else { return false };
+        let epoch = epoch.map_or_else(|| (clock::tai_ns() >> 36) as u32, NonZeroU32::get);
+        key.has_answered(flow, acknowledged.wrapping_sub(1), epoch)
+    }
+
     /// Takes a stateless accept off an interface, also one that an earlier process left there: the kernel answers SYNs.
     pub fn detach_accept(&self, interface: u32) -> Result<(), GateError> {
         let mut hook = hook(self.programs.ingress.as_fd(), interface);

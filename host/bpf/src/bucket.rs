@@ -90,10 +90,10 @@ pub fn bucket_of(key: BucketKey, flow: &Flow) -> Bucket {
     Bucket((state.finish() % BUCKETS as u64) as u16)
 }
 
-struct Sip([u64; 4]);
+pub(crate) struct Sip([u64; 4]);
 
 impl Sip {
-    fn new(key: [u64; 2]) -> Sip {
+    pub(crate) fn new(key: [u64; 2]) -> Sip {
         Sip([
             0x736f_6d65_7073_6575 ^ key[0],
             0x646f_7261_6e64_6f6d ^ key[1],
@@ -122,9 +122,21 @@ impl Sip {
         self.0[0] ^= word;
     }
 
-    fn finish(mut self) -> u64 {
+    /// Twice the rounds of [`Sip::word`].
+    pub(crate) fn word_in_two_rounds(&mut self, word: u64) {
+        self.0[3] ^= word;
+        self.round();
+        self.round();
+        self.0[0] ^= word;
+    }
+
+    fn finish(self) -> u64 {
+        self.finish_after(3)
+    }
+
+    pub(crate) fn finish_after(mut self, rounds: usize) -> u64 {
         self.0[2] ^= 0xff;
-        for _ in 0..3 {
+        for _ in 0..rounds {
             self.round();
         }
         self.0.iter().fold(0, |all, word| all ^ word)

@@ -19,9 +19,18 @@ const FRAME_BYTES: usize = 64;
 
 /// Nanoseconds since the machine started, as this process sees it.
 pub(crate) fn now_ns() -> u64 {
+    read_ns(libc::CLOCK_BOOTTIME)
+}
+
+/// Nanoseconds of atomic time since 1970, by which cookies go.
+pub(crate) fn tai_ns() -> u64 {
+    read_ns(libc::CLOCK_TAI)
+}
+
+fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 

@@ -6,7 +6,8 @@ use crate::lane::{Lane, LaneId};
 use crate::skeleton::{gate::GateSkelBuilder, types};
 use crate::table::{Table, bytes};
 use crate::{
-    Bucket, BucketKey, Flow, GateError, Leases, NodeId, Owners, PortBlocks, bucket_of, clock, pins, says,
+    Bucket, BucketKey, CookieKey, Flow, GateError, Leases, NodeId, Owners, PortBlocks, bucket_of, clock,
+    pins, says,
 };
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_EGRESS, TC_INGRESS, TcHookBuilder};
@@ -14,10 +15,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// What becomes of packets that belong to other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +108,8 @@ pub struct Gate {
     pub(crate) node: NodeId,
     clock: Option<Table<u64>>,
     pub(crate) in_use: AtomicUsize,
+    /// What the stateless accept goes by, once it is loaded: its key, and the epoch where that stands still.
+    pub(crate) cookies: OnceLock<(CookieKey, Option<NonZeroU32>)>,
 }
 
 impl Gate {
@@ -199,6 +203,7 @@ impl Gate {
             node: options.node,
             clock,
             in_use: AtomicUsize::new(0),
+            cookies: OnceLock::new(),
         };
         Bucket::all().for_each(|bucket| gate.set_pending(bucket, None)); // what a process before was about
         if !options.keep {

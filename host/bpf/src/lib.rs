@@ -27,6 +27,7 @@
 mod accept;
 mod bucket;
 mod clock;
+mod cookie;
 mod counters;
 mod error;
 mod feature;
@@ -44,8 +45,9 @@ mod slot;
 mod table;
 mod testrun;
 
-pub use accept::{Accept, CookieKey};
+pub use accept::Accept;
 pub use bucket::{BUCKETS, Bucket, BucketKey, PortBlocks, bucket_of};
+pub use cookie::CookieKey;
 pub use counters::{Counter, Counters};
 pub use error::GateError;
 pub use feature::missing_gate_features;

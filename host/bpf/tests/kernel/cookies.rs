@@ -202,6 +202,32 @@ fn unheard(v6: bool, said: &[u8]) -> (World, TcpListener, TcpStream) {
     (world, listener, client)
 }
 
+/// What a client acknowledges that has connected shows whether it was answered with a cookie.
+#[test]
+fn a_cookie_is_known_by_whoever_has_its_key() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        let (world, listener, client) = unheard(v6, b"first");
+        let (_socket, _) = accept(&listener);
+        let flow = Flow::new(SocketAddr::new(vip(v6), PORT), client.local_addr().unwrap());
+        let gate = world.nodes[1].gate.clone();
+        let mut lane = world.nodes[1].namespace.run(move || gate.lane(LaneId::new(0).unwrap()).unwrap());
+        let slot = lane.slot(&flow).unwrap();
+        let acknowledged = slot.peer_acked();
+        let knows = |flow: &Flow, acknowledged| {
+            world.nodes.each_ref().map(|node| node.gate.has_answered_syn(flow, acknowledged))
+        };
+        assert_eq!(knows(&flow, acknowledged), [true; 2], "IPv6 {v6}");
+        let other = Flow::new(flow.local, SocketAddr::new(flow.remote.ip(), flow.remote.port() ^ 1));
+        let strange = (0..4096).filter(|add| knows(&flow, acknowledged ^ (add << 20))[0]).count()
+            + usize::from(knows(&other, acknowledged)[0]);
+        assert!(strange < 32, "{strange} others look like cookies");
+        lane.finish(slot, None, Leases::now_ns());
+    }
+}
+
 /// The ACK of the handshake and the first segment are lost, so a later one comes first.
 #[test]
 fn a_later_segment_that_comes_first_does_not_end_the_connection() {

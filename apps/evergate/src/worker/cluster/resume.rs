@@ -196,7 +196,7 @@ impl Leg {
     /// What the peer has, and how much room. Whoever has more than was ever sent is not the peer: his word would be skipped in
     /// what is made again.
     pub(super) fn hear(&mut self, heard: Heard) {
-        let ahead = heard.ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32;
+        let ahead = self.ahead(heard.ack);
         if i64::from(ahead) > i64::from(ahead_max(self.tcp.send_scale())) {
             return;
         }
@@ -204,6 +204,15 @@ impl Leg {
         self.acked = self.sent + u64::try_from(ahead - 1).unwrap_or(0);
         let end = self.facts.received.wrapping_add(self.received as u32).wrapping_add(1);
         self.ended |= self.whole && heard.seq == end;
+    }
+
+    fn ahead(&self, ack: u32) -> i32 {
+        ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32
+    }
+
+    /// Whether the peer of this connection may acknowledge so much: no less than what it is known to have, but for the last number.
+    fn is_believable(&self, ack: u32) -> bool {
+        (-1..=i64::from(ahead_max(self.tcp.send_scale()))).contains(&i64::from(self.ahead(ack)))
     }
 
     /// Whether the peer of a connection that rests says this: it has everything, and goes on where it stopped. Whoever only
@@ -341,6 +350,7 @@ impl Worker {
             attempt((cluster, counters), take, |cluster, take| gate(cluster, take, now_ms))
         });
         survives(counters, || ask_all(&**cluster, pulse, &mut taken.busy));
+        survives(counters, || leave_to_the_new(cluster, &mut taken.busy));
         let now_ms = evergate_sys::steady_clock_ms();
         taken.keep_busy(pulse, |take| {
             attempt((cluster, counters), take, |cluster, take| build(cluster, take, now_ms))
@@ -420,6 +430,25 @@ fn give_way(busy: &mut Vec<Take>, resting: &[Take]) {
     let others = busy.iter().filter(|take| !is_over(take)).chain(resting);
     let anew: HashSet<_> = others.filter_map(Take::client_flow).filter(|flow| over.remove(flow)).collect();
     busy.retain(|take| !is_over(take) || take.client_flow().is_none_or(|flow| !anew.contains(&flow)));
+}
+
+/// A client that reset its connection and came again from the same port while nobody listened answers for the new one: the old one
+/// would only be in its way.
+fn leave_to_the_new(cluster: &mut Cluster, busy: &mut Vec<Take>) {
+    let is_old = |take: &Take| {
+        let Some((client, flow)) = take.legs.first().zip(take.client_flow()) else { return false };
+        let heard = cluster.gate.heard(&flow);
+        heard.is_some_and(|heard| {
+            !client.is_believable(heard.ack) && cluster.gate.has_answered_syn(&flow, heard.ack)
+        })
+    };
+    let (old, rest) = std::mem::take(busy).into_iter().partition(is_old);
+    *busy = rest;
+    let old: Vec<Take> = old;
+    for mut take in old {
+        give_back(cluster, &mut take);
+        cluster.give_up_copies(take.bucket, take.id);
+    }
 }
 
 /// One step of one connection. A defect that it reaches ends this one.
