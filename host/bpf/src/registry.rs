@@ -24,8 +24,9 @@ pub struct Heard {
 }
 
 impl Gate {
-    /// Whether a program of this node holds a slot of the flow that is no older than `since_ns`: there is a connection of these
-    /// ends already, and not one that is left from when the bucket was here before.
+    /// Whether there is a slot of the flow that is no older than `since_ns`, and that a program of this node holds or will: there is
+    /// a connection of these ends already, perhaps still in a listener's queue, and not one that is left from when the bucket was
+    /// here before.
     pub fn is_held(&self, flow: &Flow, since_ns: u64) -> bool {
         let mut index = [0; 4];
         let found = self.maps.flows.lookup_into(bytes(&flow.key()), &mut index, MapFlags::ANY);
@@ -35,24 +36,53 @@ impl Gate {
         }
         let pointer = self.slots.pointer(slot);
         // SAFETY: aligned fields of an entry of the table.
-        let (flags, born) = unsafe {
-            (AtomicU32::from_ptr(&raw mut (*pointer).flags), AtomicU64::from_ptr(&raw mut (*pointer).born_ns))
+        let (flags, established, born) = unsafe {
+            (
+                AtomicU32::from_ptr(&raw mut (*pointer).flags),
+                AtomicU32::from_ptr(&raw mut (*pointer).established),
+                AtomicU64::from_ptr(&raw mut (*pointer).born_ns),
+            )
         };
-        flags.load(Ordering::Acquire) & FLAG_TAKEN != 0 && born.load(Ordering::Acquire) >= since_ns
+        let lives =
+            flags.load(Ordering::Acquire) & FLAG_TAKEN != 0 || established.load(Ordering::Acquire) != 0;
+        lives && born.load(Ordering::Acquire) >= since_ns
     }
 
     /// Gates a flow that lived elsewhere, before its socket exists. Its bucket must be on hold, or it is to be asleep.
     pub fn restore(&self, from: &Restored) -> Result<Slot, GateError> {
-        let bucket = self.bucket(&from.flow).number() as u16;
+        let slot = self.slot_for(from)?;
+        self.enter(slot, from)
+    }
+
+    /// The same of a flow whose bucket is on hold no more, unless its peer has begun another connection of the same ends here since
+    /// then: nothing is changed about that one.
+    pub fn restore_unless_begun(&self, from: &Restored, since_ns: u64) -> Result<Option<Slot>, GateError> {
+        let slot = self.slot_for(from)?;
+        let key = from.flow.key();
+        // Nobody else can enter the flow between looking and entering it.
+        if self.maps.flows.update(bytes(&key), &slot.index().to_ne_bytes(), MapFlags::NO_EXIST).is_ok() {
+            return Ok(Some(slot));
+        }
+        if self.is_held(&from.flow, since_ns) {
+            self.maps.free(&self.slots, slot.index(), &key);
+            return Ok(None);
+        }
+        self.enter(slot, from).map(Some) // what is there is left from when the bucket was here before
+    }
+
+    fn slot_for(&self, from: &Restored) -> Result<Slot, GateError> {
         let mut index = [0; 4];
         let found = self.maps.free_slots.lookup_into_and_delete(&[], &mut index);
         if !matches!(found, Ok(true)) {
             return Err(GateError::NoSlot { flows_max: self.slots.entries() as u32 });
         }
-        let slot = Slot::write(&self.slots, u32::from_ne_bytes(index), from, bucket);
+        let bucket = self.bucket(&from.flow).number() as u16;
+        Ok(Slot::write(&self.slots, u32::from_ne_bytes(index), from, bucket))
+    }
+
+    fn enter(&self, slot: Slot, from: &Restored) -> Result<Slot, GateError> {
         let key = from.flow.key();
-        let registered = self.put(&self.maps.flows, &key, &slot.index(), "registering a restored flow");
-        match registered {
+        match self.put(&self.maps.flows, &key, &slot.index(), "registering a restored flow") {
             Ok(()) => Ok(slot),
             Err(error) => {
                 self.maps.free(&self.slots, slot.index(), &key);

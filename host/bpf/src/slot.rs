@@ -223,6 +223,11 @@ impl Slot {
         self.read(|slot| field!(slot, snd_nxt))
     }
 
+    /// What was acknowledged on hold that this connection's peer would not acknowledge, last: it may have begun another one.
+    pub fn strange_ack(&self) -> Option<u32> {
+        Some(self.read(|slot| field!(slot, strange_ack))).filter(|ack| *ack != 0)
+    }
+
     /// FIN may leave from now on.
     pub fn allow_fin(&self) {
         self.flags().fetch_or(FLAG_FIN, Ordering::AcqRel);

@@ -185,3 +185,58 @@ fn a_client_that_was_closed_comes_again_from_the_same_port_and_outlives_two_node
         client.join().unwrap();
     }
 }
+
+/// Clients that break off and begin anew, all at once, from the same ports.
+const ANEW: u16 = 96;
+
+/// The new connections' segments come while the next node looks for the peers of the old ones.
+#[test]
+fn clients_that_begin_anew_from_the_same_ports_while_their_node_is_dead_are_served() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(3);
+    let (mut nodes, _) = traffic::three(&world);
+    serve_all(&world);
+    let to = SocketAddr::new(world.family.address(), Carrier::Http.port(Server::Plain));
+    let from = world.family.outside(254);
+    let connect = move |port: u16| {
+        let socket = evergate_sys::connect_from(from, port..=port, to).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    let ports = PORT..PORT + ANEW;
+    let old: Vec<TcpStream> = world.switch.run({
+        let ports = ports.clone();
+        move || {
+            let begin = |port| {
+                let mut stream = connect(port);
+                get(&mut stream, "/brief");
+                stream.read_exact(&mut [0; 2]).unwrap();
+                stream.write_all(b"GET /brief HTTP/1.1\r\nHo").unwrap(); // more is to come
+                stream
+            };
+            ports.map(begin).collect()
+        }
+    });
+    let dead = carrier(&mut nodes);
+    let client = world.switch.spawn(move || {
+        dead.kill();
+        let mut new = Vec::new();
+        for (port, old) in ports.zip(old) {
+            evergate_sys::reset_on_close(old.as_raw_fd());
+            drop(old);
+            new.push(connect(port));
+        }
+        for stream in &mut new {
+            eventually("it is connected", || stream.peer_addr().ok());
+            stream.write_all(b"GET /brief HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
+        }
+        for stream in &mut new {
+            assert!(head(stream).unwrap().starts_with("HTTP/1.1 200"));
+        }
+    });
+    client.join().unwrap();
+}

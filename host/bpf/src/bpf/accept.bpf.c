@@ -185,7 +185,7 @@ static __always_inline enum registration register_accepted(struct __sk_buff *skb
 {
 	__u32 index;
 	struct slot *s = slot_of(&p->key, &index);
-	bool fresh = !s || READ(s->flags) & FLAG_TAKEN;
+	bool known = s, fresh = !s || READ(s->flags) & FLAG_TAKEN;
 	__u32 seq = bpf_ntohl(p->tcp.seq), ack = bpf_ntohl(p->tcp.ack_seq);
 	/* Two segments of one handshake on two processors: the second leaves alone what a worker may have taken since. */
 	if (!fresh && s->committed == seq && s->snd_una == ack && s->established)
@@ -219,7 +219,8 @@ static __always_inline enum registration register_accepted(struct __sk_buff *skb
 	s->flags = FLAG_LEARN;		/* the frame may come from a node that passed it on */
 	if (!fresh)
 		return KNOWN;
-	if (!bpf_map_update_elem(&flows, &p->key, &index, BPF_ANY))
+	/* A connection of these ends that is being restored was entered since: it is in the way of this one, and not the other way. */
+	if (!bpf_map_update_elem(&flows, &p->key, &index, known ? BPF_ANY : BPF_NOEXIST))
 		return FRESH;
 	unregister(s, index);
 	return REFUSED;

@@ -58,7 +58,8 @@ struct slot {
 	__be32 tsecr;		/* the peer's newest timestamp */
 	__u32 syn_sent;		/* active open that waits for its SYN-ACK */
 	__u32 established;	/* the peer has answered our SYN or SYN-ACK */
-	__u32 ingress_pad[11];
+	__u32 strange_ack;	/* on hold: what was acknowledged that this connection's peer would not; 0: nothing */
+	__u32 ingress_pad[10];
 	/* 3: written at registration only, and where packets go next once more when it is learnt */
 	struct flow_key key;
 	__u8 eth[14];		/* link header of our packets */

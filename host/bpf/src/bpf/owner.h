@@ -188,6 +188,8 @@ static __always_inline int steer(struct __sk_buff *skb, const struct packet *p, 
 			return -1;
 		if (!s || believable(p, s))
 			hear(skb, p);
+		else if (p->tcp.ack && !p->tcp.syn && !p->tcp.rst)
+			WRITE(s->strange_ack, bpf_ntohl(p->tcp.ack_seq));	/* the peer may have begun anew */
 		count(HELD);
 		return TC_ACT_SHOT;
 	}

@@ -196,7 +196,7 @@ impl Leg {
     /// What the peer has, and how much room. Whoever has more than was ever sent is not the peer: his word would be skipped in
     /// what is made again.
     pub(super) fn hear(&mut self, heard: Heard) {
-        let ahead = self.ahead(heard.ack);
+        let ahead = heard.ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32;
         if i64::from(ahead) > i64::from(ahead_max(self.tcp.send_scale())) {
             return;
         }
@@ -204,15 +204,6 @@ impl Leg {
         self.acked = self.sent + u64::try_from(ahead - 1).unwrap_or(0);
         let end = self.facts.received.wrapping_add(self.received as u32).wrapping_add(1);
         self.ended |= self.whole && heard.seq == end;
-    }
-
-    fn ahead(&self, ack: u32) -> i32 {
-        ack.wrapping_sub(self.facts.sent.wrapping_add(self.sent as u32)) as i32
-    }
-
-    /// Whether the peer of this connection may acknowledge so much: no less than what it is known to have, but for the last number.
-    fn is_believable(&self, ack: u32) -> bool {
-        (-1..=i64::from(ahead_max(self.tcp.send_scale()))).contains(&i64::from(self.ahead(ack)))
     }
 
     /// Whether the peer of a connection that rests says this: it has everything, and goes on where it stopped. Whoever only
@@ -380,13 +371,18 @@ impl Worker {
 
     fn build_resting(&mut self, take: &mut Take, since_ns: u64) -> Resting {
         let Some(cluster) = &mut self.cluster else { return Resting::Lost };
-        if take.client_flow().is_some_and(|flow| cluster.gate.is_held(&flow, since_ns)) {
-            cluster.give_up_copies(take.bucket, take.id);
-            return Resting::BegunAnew; // nothing had been said on it
-        }
         let now_ms = evergate_sys::steady_clock_ms();
         take.find_legs();
         let Some(flow) = take.client_flow() else { return Resting::Lost };
+        let Some(client) = take.legs.first_mut() else { return Resting::Lost };
+        match cluster.gate.restore_unless_begun(&client.restored(cluster, now_ms), since_ns) {
+            Ok(Some(slot)) => client.slot = Some(slot),
+            Ok(None) => {
+                cluster.give_up_copies(take.bucket, take.id);
+                return Resting::BegunAnew; // nothing had been said on it
+            }
+            Err(_) => return Resting::Lost,
+        }
         if !gate(cluster, take, now_ms) {
             return Resting::Lost;
         }
@@ -436,11 +432,9 @@ fn give_way(busy: &mut Vec<Take>, resting: &[Take]) {
 /// would only be in its way.
 fn leave_to_the_new(cluster: &mut Cluster, busy: &mut Vec<Take>) {
     let is_old = |take: &Take| {
-        let Some((client, flow)) = take.legs.first().zip(take.client_flow()) else { return false };
-        let heard = cluster.gate.heard(&flow);
-        heard.is_some_and(|heard| {
-            !client.is_believable(heard.ack) && cluster.gate.has_answered_syn(&flow, heard.ack)
-        })
+        let said = take.legs.first().and_then(|client| client.slot.as_ref()).and_then(Slot::strange_ack);
+        let flow = take.client_flow();
+        said.zip(flow).is_some_and(|(ack, flow)| cluster.gate.has_answered_syn(&flow, ack))
     };
     let (old, rest) = std::mem::take(busy).into_iter().partition(is_old);
     *busy = rest;
@@ -464,7 +458,7 @@ fn attempt(
 fn gate(cluster: &mut Cluster, take: &mut Take, now_ms: u64) -> bool {
     #[cfg(test)]
     faults::strike_take("gate", take.client_flow());
-    let gated = take.legs.iter_mut().all(|leg| {
+    let gated = take.legs.iter_mut().filter(|leg| leg.slot.is_none()).all(|leg| {
         leg.slot = cluster.gate.restore(&leg.restored(cluster, now_ms)).ok();
         leg.slot.is_some()
     });
