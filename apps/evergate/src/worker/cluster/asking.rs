@@ -1,7 +1,7 @@
 //! The peers of connections that are taken over are asked what they have, all at once, before their sockets are made.
 
 use super::Cluster;
-use super::resume::{Leg, Take};
+use super::take::{Leg, Take};
 use crate::worker::Pulse;
 use evergate_bpf::Heard;
 use std::time::{Duration, Instant};
@@ -89,7 +89,7 @@ fn legs<'a>(pulse: &'a Pulse, takes: &'a mut [Take]) -> impl Iterator<Item = &'a
 
 #[cfg(test)]
 mod tests {
-    use super::super::resume::tests::busy;
+    use super::super::take::tests::busy;
     use super::*;
     use evergate_bpf::Flow;
     use std::cell::{Cell, RefCell};

@@ -5,7 +5,8 @@
 //! answered too, for each of them waits since its owner died.
 
 use super::leg::Stands;
-use super::resume::{Leg, Take, give_back};
+use super::resume::give_back;
+use super::take::{Leg, Take};
 use super::{Cluster, Gated, Mirroring};
 use crate::cluster::Resumed;
 #[cfg(test)]

@@ -35,6 +35,7 @@ mod resume;
 #[cfg(test)]
 mod scene;
 mod sessions;
+mod take;
 mod tending;
 mod told;
 mod work;

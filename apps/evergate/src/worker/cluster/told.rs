@@ -8,7 +8,7 @@ use super::Cluster;
 use super::awake::Awake;
 use super::channel::Notice;
 use super::knocks::Knocks;
-use super::resume::Take;
+use super::take::Take;
 use crate::cluster::{Report, Resumed};
 #[cfg(test)]
 use crate::worker::faults;
