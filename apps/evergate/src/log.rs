@@ -13,7 +13,7 @@ use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
@@ -212,12 +212,10 @@ impl Writer {
     /// Starts writing to `target`, which must be writable. A file that is made belongs to whoever the process becomes, for it is
     /// opened anew later.
     pub fn start(target: &Target, becomes: Option<&Account>) -> io::Result<Writer> {
-        let made = matches!(target, Target::File(path) if !path.exists());
-        let output = Output::open(target, Arc::default())?;
-        if let Some(account) = becomes.filter(|_| made) {
-            account.own(&output.file.0)?;
+        if let (Target::File(path), Some(account)) = (target, becomes) {
+            make(path, account);
         }
-        Writer::start_with(output)
+        Writer::start_with(Output::open(target, Arc::default())?)
     }
 
     fn start_with(mut output: Output) -> io::Result<Writer> {
@@ -380,6 +378,19 @@ impl Output {
             }
         }
         Ok(())
+    }
+}
+
+/// Makes a file that is not there for whoever the process becomes. Not through a link, which that user may have put there: what it
+/// points to is nobody's gift.
+fn make(path: &Path, account: &Account) {
+    // One that is there already, or cannot be made, is opened like any other, or not.
+    let Ok(file) = OpenOptions::new().append(true).create_new(true).open(path) else { return };
+    if let Err(error) = account.own(&file) {
+        message::warning(format_args!(
+            "the access log {} stays that of who started the process ({error}): it cannot be opened anew in an upgrade",
+            path.display()
+        ));
     }
 }
 

@@ -1,13 +1,10 @@
 //! Users of this machine: becoming one, and what one may do with files.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-
-/// Groups of one user, at most.
-const GROUPS_MAX: usize = 1024;
 
 /// A user, with the groups that the system's database gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +26,21 @@ pub enum Access {
 
 fn check(result: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// All groups of a user; as many as were found where the database changes meanwhile.
+fn groups_of(name: &CStr, gid: u32) -> Vec<u32> {
+    let mut groups = vec![0; 64];
+    for _ in 0..3 {
+        let mut count = i32::try_from(groups.len()).unwrap_or(i32::MAX);
+        // SAFETY: the name is a terminated string; at most `count` groups are written into the list.
+        let found = unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
+        groups.resize(usize::try_from(count).unwrap_or(0), 0);
+        if found >= 0 {
+            break;
+        }
+    }
+    groups
 }
 
 impl Account {
@@ -53,11 +65,7 @@ impl Account {
             // SAFETY: getgrnam returned a valid entry.
             gid = unsafe { (*entry).gr_gid };
         }
-        let mut groups = vec![0; GROUPS_MAX];
-        let mut count = GROUPS_MAX as i32;
-        // SAFETY: the name is a terminated string; at most `count` groups are written into the list.
-        check(unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) })?;
-        groups.truncate(usize::try_from(count).unwrap_or(0));
+        let groups = groups_of(&name, gid);
         Ok(Account { name, uid, gid, groups })
     }
 

@@ -17,13 +17,26 @@ const DETAIL_BYTES_MAX: usize = 200;
 impl Connection {
     /// Answers with an error and closes; when part of a response has gone out already, the connection just breaks.
     pub(crate) fn refuse(&mut self, io: &mut Io<'_>, status: u16, reason: &'static str) {
+        let unread = self.log.is_none() && self.leg.is_none();
+        let to_head = unread && self.plain.starts_with(b"HEAD ");
         if self.log.is_none() {
             self.begin_log(io, None);
             let said = std::mem::take(&mut self.plain);
             self.log_line_of(&said);
             self.plain = said;
         }
-        let head = self.leg.as_ref().is_some_and(|leg| leg.route.flags.head);
+        self.refuse_to(io, (status, reason), to_head);
+    }
+
+    /// The same for a request of which nothing is known but how it begins.
+    pub(crate) fn refuse_line(&mut self, io: &mut Io<'_>, why: (u16, &'static str), said: &[u8]) {
+        self.begin_log(io, None);
+        self.log_line_of(said);
+        self.refuse_to(io, why, said.starts_with(b"HEAD "));
+    }
+
+    fn refuse_to(&mut self, io: &mut Io<'_>, (status, reason): (u16, &'static str), to_head: bool) {
+        let head = to_head || self.leg.as_ref().is_some_and(|leg| leg.route.flags.head);
         let mut bytes = Vec::new();
         evergate_http::error_response(&mut bytes, status, reason, true, head, &[]);
         self.generate(io, status, reason, &bytes, true);

@@ -45,9 +45,7 @@ impl Connection {
                 self.start_request(io, &head, data)
             }
             Err(refusal) => {
-                self.begin_log(io, None);
-                self.log_line_of(data);
-                self.refuse(io, refusal.status, refusal.reason);
+                self.refuse_line(io, (refusal.status, refusal.reason), data);
                 data.len()
             }
         };

@@ -137,10 +137,12 @@ impl Names {
         self.ids.get(name).copied()
     }
 
-    /// For names of headers, stored in lower case. One that a CGI-style server takes for another, by `_` for `-`, counts as that.
+    /// For names of headers, stored in lower case. One that a CGI-style server takes for another, by `_` for `-`, counts as that
+    /// too.
     #[inline]
-    pub(crate) fn get_header(&self, name: &[u8]) -> Option<u32> {
-        self.get_ignoring_case(name).or_else(|| name.contains(&b'_').then(|| self.get_dashed(name)).flatten())
+    pub(crate) fn get_header(&self, name: &[u8]) -> impl Iterator<Item = u32> {
+        let dashed = if name.contains(&b'_') { self.get_dashed(name) } else { None };
+        self.get_ignoring_case(name).into_iter().chain(dashed)
     }
 
     #[cold]

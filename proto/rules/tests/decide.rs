@@ -47,6 +47,15 @@ fn complete(rules: &Ruleset, witness: &Witness) -> Vec<String> {
     matched(rules, witness, |bytes| Body::Complete(bytes)).unwrap()
 }
 
+#[test]
+fn a_header_counts_as_what_it_is_and_as_what_it_is_taken_for() {
+    let mut both =
+        [rule("exact", r#"header("x_debug").exists()"#), route("dashed", r#"header("x-debug").exists()"#)];
+    both[0].set_request_headers.insert("x-seen".into(), "1".into());
+    let witness = Witness { headers: vec![("X_Debug".into(), "1".into())], ..get("/") };
+    assert_eq!(complete(&compile(&both), &witness), ["exact", "dashed"]);
+}
+
 /// Servers that hand header names on as variables take `_` and `-` for the same.
 #[test]
 fn a_header_that_some_servers_take_for_another_counts_as_that() {

@@ -89,7 +89,11 @@ impl World for Machine {
     }
 
     fn lacks_folder(&self, path: &Path) -> bool {
-        !path.is_dir()
+        // Of what may not be looked at nothing is said.
+        let absent = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        };
+        std::fs::metadata(path).map_or_else(|error| absent(&error), |found| !found.is_dir())
     }
 
     #[cfg(unix)]

@@ -163,7 +163,7 @@ impl Main {
     /// Loads certificates, keys and ticket keys again when their files have changed, with the configuration in force.
     pub(super) fn compare_files(&mut self, now: Fingerprint) {
         let Some(changed) = self.watch.sees(&now) else {
-            if self.watch.is_in_use(&now) {
+            if self.watch.is_back(&now) {
                 self.control.files_stale.store(false, Ordering::Relaxed);
             }
             return;

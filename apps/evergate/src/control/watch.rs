@@ -65,9 +65,13 @@ impl Watch {
         *self = Watch::new(then);
     }
 
-    /// Whether the files look as those that are in use did.
-    pub(super) fn is_in_use(&self, now: &Fingerprint) -> bool {
-        *now == self.loaded
+    /// Whether the files look again as those that are in use did. What was refused is looked at anew, should it come back.
+    pub(super) fn is_back(&mut self, now: &Fingerprint) -> bool {
+        let is_back = *now == self.loaded;
+        if is_back {
+            self.refused = None;
+        }
+        is_back
     }
 
     /// The files as they looked then cannot be used.

@@ -390,6 +390,19 @@ fn the_log_has_the_first_line_of_what_is_refused_for_its_form() {
 }
 
 #[test]
+fn a_head_request_that_is_refused_for_its_form_gets_no_body() {
+    for (sent, status) in [("HEAD /a HTTP/1.1\nHost: a\r\n\r\n", 400), ("HEAD /a HTTP/1.1\r\nHo", 408)] {
+        let short = snapshot(|snapshot| snapshot.timeouts.request_head = Micros::from_ms(100));
+        let mut rig = Rig::new(&short, setup::HTTP, Peer::plain());
+        rig.send(sent.as_bytes());
+        rig.wait(200);
+        let got = rig.received();
+        assert_eq!(status_of(&got), status);
+        assert!(got.ends_with(b"\r\n\r\n"), "{}", String::from_utf8_lossy(&got));
+    }
+}
+
+#[test]
 fn the_log_says_which_server_could_not_be_had_and_why() {
     let mut rig =
         Rig::new_closed(&snapshot(|snapshot| snapshot.pools[0].retries = 0), setup::HTTP, Peer::plain());
