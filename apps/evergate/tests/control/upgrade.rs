@@ -113,7 +113,10 @@ fn a_node_that_became_a_user_is_upgraded_with_a_log_that_it_made_as_root() {
         "[node]\nuser = \"nobody\"\n[logs]\naccess = \"logs/access.log\"\n[admin]\nsocket = \"admin.sock\"\n";
     let node = Node::with_config(&folder, &(text.to_owned() + &plain(&port, &demo.addresses)));
     assert!(nobody.may(evergate_sys::Access::Write, &log.join("access.log")).unwrap());
-    let upgraded = node.cli(&["upgrade"]);
+    // Where the program was built that user need not get to.
+    let program = folder.path("program");
+    std::fs::copy(env!("CARGO_BIN_EXE_evergate"), &program).unwrap();
+    let upgraded = node.cli(&["upgrade", "--binary", program.to_str().unwrap()]);
     assert_eq!(upgraded.code, Some(0), "{upgraded:?}");
     node.json::<serde_json::Value>(&["drain"]); // the new process is nobody's child
 }

@@ -131,7 +131,7 @@ fn what_our_kernel_refuses_keeps_no_slot() {
         let mut client = world.client.run(move || TcpStream::connect(to).unwrap());
         client.write_all(b"x").unwrap();
         assert!(count(&world, 0, Counter::CookieSent) > sent);
-        client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        client.set_read_timeout(Some(Duration::from_millis(500))).unwrap(); // what it said has arrived by then
         assert!(client.read(&mut [0]).is_err(), "nobody is there");
         assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         assert_eq!(world.nodes[0].gate.slots_in_use(), known, "IPv6 {v6}");

@@ -199,10 +199,7 @@ fn leave_to_the_new(cluster: &mut Cluster, busy: &mut Vec<Take>) {
         let flow = take.client_flow();
         said.zip(flow).is_some_and(|(ack, flow)| cluster.gate.has_answered_syn(&flow, ack))
     };
-    let (old, rest) = std::mem::take(busy).into_iter().partition(is_old);
-    *busy = rest;
-    let old: Vec<Take> = old;
-    for mut take in old {
+    for mut take in busy.extract_if(.., |take| is_old(take)).collect::<Vec<_>>() {
         give_back(cluster, &mut take);
         cluster.give_up_copies(take.bucket, take.id);
     }
