@@ -190,11 +190,14 @@ impl Kernel {
         self.said.retain(|segment| segment.flow != flow);
     }
 
-    /// A new process begins: what the one before left is cleared away.
-    pub(crate) fn destroy_orphans(&mut self) {
+    /// A new process begins, with a gate of its own: what the one before left is cleared away.
+    pub(crate) fn begin_anew(&mut self) {
         for flow in std::mem::take(&mut self.orphans) {
             self.silence(flow);
         }
+        self.slots.clear();
+        self.heard.clear();
+        self.pending.clear();
     }
 
     /// The process is gone, and all its descriptors with it.

@@ -36,7 +36,7 @@ mod world;
 pub use agenda::Time;
 pub use fault::{Fault, Mutation, Whom};
 pub use net::{Link, Weather};
-pub use peer::{Application, Said, Seen};
+pub use peer::{Application, Pace, Paces, Said, Seen};
 pub use random::Random;
 pub use segment::{Flow, Segment};
 pub use tcp::{SEGMENT, Tcp};

@@ -49,6 +49,36 @@ pub trait Application {
     }
 }
 
+/// How fast an application takes what has come: so many bytes, and no more for a while.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Bytes taken at once.
+    pub bytes: usize,
+    /// Time between two takings.
+    pub every: Time,
+    /// Room in the socket, in bytes: what it offers to the other side.
+    pub buffer: usize,
+}
+
+impl Pace {
+    /// Whatever is there, at once.
+    pub const EAGER: Pace = Pace { bytes: usize::MAX, every: 0, buffer: 65_536 };
+}
+
+/// Of the two sides.
+#[derive(Clone, Copy, Debug)]
+pub struct Paces {
+    /// Clients.
+    pub client: Pace,
+    /// Servers.
+    pub server: Pace,
+}
+
+impl Paces {
+    /// Nobody lets the other side wait.
+    pub const EAGER: Paces = Paces { client: Pace::EAGER, server: Pace::EAGER };
+}
+
 /// An application, its endpoint, and bytes that wait for room in it.
 pub(crate) struct Peer {
     pub(crate) flow: Flow,
@@ -61,11 +91,13 @@ pub(crate) struct Peer {
     pub(crate) end_said: bool,
     told_end: bool,
     wakes_at: Option<Time>,
+    pace: Pace,
+    takes_at: Time,
     pub(crate) timer_at: u64,
 }
 
 impl Peer {
-    pub(crate) fn new(flow: Flow, tcp: Tcp, mut app: Box<dyn Application>, now: Time) -> Peer {
+    pub(crate) fn new(flow: Flow, tcp: Tcp, mut app: Box<dyn Application>, pace: Pace, now: Time) -> Peer {
         let first = app.react(Seen { bytes: &[], ended: false, reset: false, woken: false });
         let mut peer = Peer {
             flow,
@@ -77,6 +109,8 @@ impl Peer {
             end_said: false,
             told_end: false,
             wakes_at: None,
+            pace,
+            takes_at: 0,
             timer_at: u64::MAX,
         };
         peer.take(first, now);
@@ -85,8 +119,12 @@ impl Peer {
 
     /// Lets the application see what has come, and the endpoint what it says. True when the connection breaks.
     pub(crate) fn turn(&mut self, now: Time) -> bool {
-        let bytes = self.tcp.read(usize::MAX);
-        let (ended, reset) = (self.tcp.is_ended(), self.tcp.is_reset());
+        let bytes = if now >= self.takes_at { self.tcp.read(self.pace.bytes) } else { Vec::new() };
+        if !bytes.is_empty() {
+            self.takes_at = now + self.pace.every;
+        }
+        // A reset behind the end takes nothing from who is still reading.
+        let (ended, reset) = (self.tcp.is_ended(), self.tcp.is_reset() && !self.tcp.has_end());
         let mut broken = false;
         let woken = self.wakes_at.take_if(|at| *at <= now).is_some();
         if !bytes.is_empty() || woken || ((ended || reset) && !self.told_end) {
@@ -105,7 +143,8 @@ impl Peer {
 
     /// When it has something to do without a segment.
     pub(crate) fn next_at(&self) -> Option<Time> {
-        [self.tcp.next_at(), self.wakes_at].into_iter().flatten().min()
+        let takes_at = self.tcp.has_input().then_some(self.takes_at);
+        [self.tcp.next_at(), self.wakes_at, takes_at].into_iter().flatten().min()
     }
 
     fn take(&mut self, said: Said, now: Time) {

@@ -22,6 +22,8 @@ const TIMEOUT_SYN: Time = 250_000;
 const TIMEOUT_RESTORED: Time = 1_000_000;
 const TIMEOUT_MAX: Time = 4_000_000;
 const DELAYED_ACK: Time = 40_000;
+/// How much larger a socket's room for output becomes while it is used: that of a restored one is yet to.
+const GROWN: usize = 16;
 /// Empty segments outside the window are answered this rarely.
 const CHALLENGE: Time = 500_000;
 
@@ -98,7 +100,7 @@ impl Tcp {
     }
 
     /// An endpoint that continues another one's connection: everything below `send` has arrived there, everything below
-    /// `receive` here.
+    /// `receive` here. Its room for output has not grown yet.
     pub fn restored(flow: Flow, buffer: usize, send: u64, receive: u64, peer_edge: u64) -> Tcp {
         Tcp {
             una: send,
@@ -106,6 +108,7 @@ impl Tcp {
             high: send,
             rcv: receive,
             edge: receive + buffer as u64,
+            out_max: buffer / GROWN,
             peer_edge,
             timeout: TIMEOUT_RESTORED,
             ..Tcp::blank(flow, buffer)
@@ -127,6 +130,11 @@ impl Tcp {
     /// Everything was read, and the peer's end came after it.
     pub fn is_ended(&self) -> bool {
         self.ended && self.input.is_empty()
+    }
+
+    /// The peer's end has come, read or not.
+    pub(crate) fn has_end(&self) -> bool {
+        self.ended
     }
 
     /// Both ends are said and acknowledged.

@@ -23,7 +23,7 @@ use crate::fault::{Fault, Mutation, Whom};
 use crate::host::{Host, Stamp};
 use crate::ledger::Ledger;
 use crate::net::Weather;
-use crate::peer::{Application, Peer};
+use crate::peer::{Application, Pace, Paces, Peer};
 use crate::random::Random;
 use crate::segment::{Flow, Segment};
 use crate::tcp::Tcp;
@@ -59,6 +59,8 @@ pub struct Setup {
     pub clients: Vec<Box<dyn Application>>,
     /// What answers on the other side.
     pub serve: Serve,
+    /// How fast clients and servers take what they are sent.
+    pub paces: Paces,
     /// The networks.
     pub weather: Weather,
     /// A law to break.
@@ -169,6 +171,7 @@ pub struct World {
     by_flow: BTreeMap<Flow, usize>,
     waiting: Vec<Option<Box<dyn Application>>>,
     serve: Serve,
+    paces: Paces,
     weather: Weather,
     mutation: Mutation,
     template: Arc<Template>,
@@ -210,6 +213,7 @@ impl World {
             by_flow: BTreeMap::new(),
             waiting: setup.clients.into_iter().map(Some).collect(),
             serve: setup.serve,
+            paces: setup.paces,
             weather: setup.weather,
             mutation: setup.mutation,
             template: template.clone(),
@@ -369,12 +373,13 @@ impl World {
         let ours = SocketAddr::from(([203, 0, 113, 1], 443));
         let theirs = SocketAddr::from(([192, 0, 2, 7], 40_001 + client as u16));
         let flow = Flow { ours, theirs };
-        self.add_peer(flow, Tcp::connect(flow, 65_536), app);
+        let pace = self.paces.client;
+        self.add_peer(flow, Tcp::connect(flow, pace.buffer), app, pace);
     }
 
-    fn add_peer(&mut self, flow: Flow, tcp: Tcp, app: Box<dyn Application>) {
+    fn add_peer(&mut self, flow: Flow, tcp: Tcp, app: Box<dyn Application>, pace: Pace) {
         let index = self.peers.len();
-        self.peers.push(Peer::new(flow, tcp, app, self.now));
+        self.peers.push(Peer::new(flow, tcp, app, pace, self.now));
         self.by_flow.insert(flow, index);
         self.turn_peer(index);
     }

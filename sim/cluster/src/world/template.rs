@@ -4,6 +4,7 @@ use super::{Event, World};
 use crate::agenda::Time;
 use crate::host::Clock;
 use crate::net::Weather;
+use crate::peer::Paces;
 use crate::random::Random;
 use crate::{Mutation, Setup};
 use evergate_base::Micros;
@@ -61,6 +62,7 @@ impl Template {
             down_pool: u32::MAX,
             clients: Vec::new(),
             serve: Box::new(|| unreachable!("there is no traffic")),
+            paces: Paces::EAGER,
             weather: Weather::FAIR,
             mutation: Mutation::None,
             gathers: false,
@@ -129,8 +131,7 @@ impl World {
         let incarnation = self.random.bits() >> 1;
         self.hosts[host].node = fresh_node(&self.template.config, host as u8, incarnation, clock);
         self.hosts[host].agent = Default::default();
-        self.hosts[host].kernel.destroy_orphans();
-        self.hosts[host].kernel.pending.clear();
+        self.hosts[host].kernel.begin_anew();
         self.start_process(host);
         self.plan(0, Event::Work { host, at: self.now });
         self.hosts[host].work_at = self.now;

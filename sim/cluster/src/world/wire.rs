@@ -74,11 +74,12 @@ impl World {
         let flow = segment.flow;
         let Some(index) = self.by_flow.get(&flow).copied() else {
             if segment.syn {
-                let mut tcp = Tcp::accept(flow, 65_536, segment.edge);
+                let pace = self.paces.server;
+                let mut tcp = Tcp::accept(flow, pace.buffer, segment.edge);
                 tcp.handle(self.now, &segment);
                 let app = (self.serve)();
                 self.answer_syn(flow);
-                self.add_peer(flow, tcp, app);
+                self.add_peer(flow, tcp, app, pace);
             }
             return;
         };
@@ -97,7 +98,8 @@ impl World {
     }
 
     fn answer_syn(&mut self, flow: Flow) {
-        let answer = Segment { syn: true, ..Segment::bare(flow, 0, Some(FIRST), FIRST + 65_536) };
+        let edge = FIRST + self.paces.server.buffer as u64;
+        let answer = Segment { syn: true, ..Segment::bare(flow, 0, Some(FIRST), edge) };
         self.leave_peer(answer);
     }
 

@@ -6,7 +6,7 @@
 use crate::run::{PAIR, Plan, Ran, Script, Shape, TRIO, TWO_BACKUPS, run};
 use crate::scripts;
 use evergate_cluster::Mode;
-use evergate_sim_cluster::{Fault, Random, Tally, Time, Weather, Whom};
+use evergate_sim_cluster::{Fault, Pace, Random, Tally, Time, Weather, Whom};
 
 /// Three nodes by majority, connections in two buckets.
 const MAJORITY: Shape = (3, 1, 2, Mode::Majority);
@@ -159,6 +159,48 @@ fn thinking(seed: u64) -> Ran {
     run(&Script::new(scripts::requests(wire, &kinds, false)), &plan)
 }
 
+/// Clients, servers or both take little at a time, so that most of what is on its way waits for them when a node dies, or gives
+/// its buckets away, and they are looked at several times before they have everything.
+fn slow(seed: u64) -> Ran {
+    let (script, mut plan) = drawn(seed);
+    let mut random = Random::new(seed.rotate_left(40));
+    (plan.shape, plan.faults) = (random.pick(&[PAIR, PAIR, TRIO, MAJORITY, TWO_BACKUPS]), Vec::new());
+    plan.gathers = random.chance(500);
+    plan.buffer = random.pick(&[20_000, 6_000]);
+    plan.impatient = true;
+    let pace = |random: &mut Random| {
+        let bytes = random.pick(&[700, 3_000, 10_000]);
+        // At least 10 KB/s: everything has arrived before the run is over.
+        Pace {
+            bytes,
+            every: 1 + random.below(bytes as u64 * 100),
+            buffer: random.pick(&[3_000, 8_000, 20_000]),
+        }
+    };
+    let which = random.below(4);
+    if which != 0 {
+        plan.paces.client = pace(&mut random);
+    }
+    if which < 2 {
+        plan.paces.server = pace(&mut random);
+    }
+    let span = random.pick(&[15_000, 300_000, 3_000_000]);
+    let at = 5_000 + random.below(span);
+    let power = Fault::Power { lossy: random.chance(500) };
+    let pause = Fault::Pause(100_000 + random.below(200_000));
+    let fault = random.pick(&[power, Fault::Process, Fault::Drain(true), pause]);
+    plan.faults.push((at, Whom::Owner, fault));
+    if random.chance(300) {
+        let back = match fault {
+            Fault::Drain(_) => (Whom::Drained, Fault::Drain(false)),
+            _ => (Whom::Owner, Fault::Restart),
+        };
+        plan.faults.push((at + 1_000_000, back.0, back.1));
+        plan.faults.push((at + 2_000_000 + random.below(span), Whom::Owner, power));
+    }
+    run(&script, &plan)
+}
+
 /// A node gives its buckets away and may die of it, and at the same time others die, or one joins. A node that has given away
 /// what it had keeps no copies: it counts as one of those that may fail, whether it dies or not.
 fn draining(seed: u64) -> Ran {
@@ -234,6 +276,12 @@ fn beyond_what_is_promised_connections_break_but_never_lie() {
 fn connections_that_rest_go_on_too() {
     let tally = seeds_of(thinking, 0..600);
     assert!(tally.rested > 600 && tally.knocked > 20, "{tally:?}");
+}
+
+#[test]
+fn peers_that_take_little_at_a_time_lose_nothing() {
+    let tally = seeds_of(slow, 0..1_500);
+    assert!(tally.deaths > 400 && tally.resumptions > 200, "{tally:?}");
 }
 
 #[test]
@@ -320,6 +368,18 @@ fn replay_subset() {
 #[test]
 fn other_subsets() {
     others_of(subset);
+}
+
+#[test]
+fn replay_slow() {
+    if let Some(number) = number("EVERGATE_SIM_SEED").and_then(|text| text.parse().ok()) {
+        println!("seed {number}: {:?}", slow(number));
+    }
+}
+
+#[test]
+fn other_slow() {
+    others_of(slow);
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use crate::apps::{Client, Log, Server};
 use crate::reference::{DOWN, Expected, reference};
 use crate::scenario::{Scenario, Wire, config};
+use evergate_base::Micros;
 use evergate_cluster::Mode;
 use evergate_connection::Snapshot;
 use evergate_sim_cluster::{
-    Application, Fault, Mutation, Setup, Tally, Template, Time, Weather, Whom, World,
+    Application, Fault, Mutation, Paces, Setup, Tally, Template, Time, Weather, Whom, World,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -28,6 +29,8 @@ pub(crate) const TWO_BACKUPS: Shape = (3, 2, 1, Mode::Witness);
 const SPAN: Time = 30_000_000;
 /// ... and when it may break.
 const SPAN_LENIENT: Time = 2_000_000;
+/// How long a peer may take nothing in runs of impatient nodes: it is looked at after half a second.
+const WRITE_STALL: Micros = Micros(8_000_000);
 /// Lines of the trace that are shown, unless `EVERGATE_SIM_LINES` says otherwise.
 const SHOWN: usize = 100;
 
@@ -43,6 +46,10 @@ pub(crate) struct Plan {
     pub(crate) clients: usize,
     /// How long clients wait before they go on.
     pub(crate) thinks_for: Time,
+    /// How fast both sides take what they are sent.
+    pub(crate) paces: Paces,
+    /// Nodes look soon at those that take nothing.
+    pub(crate) impatient: bool,
     pub(crate) faults: Vec<(Time, Whom, Fault)>,
     /// The faults are more than what is promised to be survived: only safety is asked for.
     pub(crate) lenient: bool,
@@ -59,6 +66,8 @@ impl Plan {
             gathers: false,
             clients: 1,
             thinks_for: 0,
+            paces: Paces::EAGER,
+            impatient: false,
             faults: Vec::new(),
             lenient: false,
         }
@@ -89,7 +98,7 @@ pub(crate) struct Script {
 impl Script {
     pub(crate) fn new(scenario: Scenario) -> Script {
         // Applications see the same whatever servers speak below.
-        let expected = Rc::new(reference(&scenario, snapshot(Wire::Plain)));
+        let expected = Rc::new(reference(&scenario, snapshot(Wire::Plain, false)));
         Script { scenario: Rc::new(scenario), expected }
     }
 }
@@ -108,9 +117,15 @@ pub(crate) struct Ran {
 }
 
 /// The configuration whose servers speak this.
-fn snapshot(behind: Wire) -> &'static Arc<Snapshot> {
-    static SNAPSHOTS: [OnceLock<Arc<Snapshot>>; 3] = [const { OnceLock::new() }; 3];
-    SNAPSHOTS[behind as usize].get_or_init(|| config(behind))
+fn snapshot(behind: Wire, impatient: bool) -> &'static Arc<Snapshot> {
+    static SNAPSHOTS: [OnceLock<Arc<Snapshot>>; 6] = [const { OnceLock::new() }; 6];
+    SNAPSHOTS[behind as usize * 2 + usize::from(impatient)].get_or_init(|| {
+        let mut config = config(behind);
+        if impatient {
+            Arc::get_mut(&mut config).unwrap().timeouts.write_stall = WRITE_STALL;
+        }
+        config
+    })
 }
 
 /// A cluster of this shape that has come up; made once.
@@ -120,7 +135,8 @@ fn template(shape: Shape, behind: Wire) -> Arc<Template> {
     let (nodes, backups, buckets, mode) = shape;
     let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let key = (nodes, backups, buckets, mode == Mode::Majority, behind as u8);
-    let fresh = || Arc::new(Template::settled(nodes, backups, buckets, mode, 1, snapshot(behind)).unwrap());
+    let fresh =
+        || Arc::new(Template::settled(nodes, backups, buckets, mode, 1, snapshot(behind, false)).unwrap());
     known.entry(key).or_insert_with(fresh).clone()
 }
 
@@ -136,11 +152,12 @@ fn world(script: &Script, plan: &Plan, served: &Log, trace: bool) -> World {
     World::new(Setup {
         seed: plan.seed,
         template: template(plan.shape, script.scenario.behind),
-        snapshot: snapshot(script.scenario.behind).clone(),
+        snapshot: snapshot(script.scenario.behind, plan.impatient).clone(),
         listener: script.scenario.listener(),
         down_pool: DOWN,
         clients: clients.collect(),
         serve: Box::new(move || Box::new(Server::new(&scenario, &log))),
+        paces: plan.paces,
         weather: plan.weather,
         mutation: plan.mutation,
         buffer: plan.buffer,
