@@ -90,6 +90,11 @@ fn plainly(seed: u64) -> Ran {
 /// Three to five nodes of which each holds everything. One stays; each of the others may fail in several ways, come back, and fail
 /// again, whatever becomes of the others meanwhile.
 fn subset(seed: u64) -> Ran {
+    let (script, plan) = failing(seed);
+    run(&script, &plan)
+}
+
+fn failing(seed: u64) -> (Script, Plan) {
     let (script, mut plan) = drawn(seed);
     let mut random = Random::new(seed.rotate_left(32));
     (plan.shape, plan.faults) = (random.pick(&ALL_BACK_UP), Vec::new());
@@ -115,6 +120,17 @@ fn subset(seed: u64) -> Ran {
             at += random.below(150_000);
         }
     }
+    (script, plan)
+}
+
+/// The same with clients and servers that take little at a time, and failures over a longer time.
+fn slow_subset(seed: u64) -> Ran {
+    let (script, mut plan) = failing(seed);
+    let mut random = Random::new(seed.rotate_left(56));
+    slow_down(&mut random, &mut plan);
+    plan.buffer = random.pick(&[20_000, 6_000]);
+    let longer = random.pick(&[1, 5, 10]);
+    plan.faults.iter_mut().for_each(|(at, _, _)| *at *= longer);
     run(&script, &plan)
 }
 
@@ -159,6 +175,28 @@ fn thinking(seed: u64) -> Ran {
     run(&Script::new(scripts::requests(wire, &kinds, false)), &plan)
 }
 
+/// Clients, servers or both take little at a time: at least 10 KB/s, so that everything has arrived before the run is over.
+fn slow_down(random: &mut Random, plan: &mut Plan) {
+    let pace = |random: &mut Random| {
+        let bytes = random.pick(&[700, 3_000, 10_000]);
+        Pace {
+            bytes,
+            every: 1 + random.below(bytes as u64 * 100),
+            buffer: random.pick(&[3_000, 8_000, 20_000]),
+        }
+    };
+    plan.impatient = true;
+    let which = random.below(4);
+    if which != 0 {
+        plan.paces.client = pace(random);
+    }
+    if which < 2 {
+        plan.paces.server = pace(random);
+        // A server that breaks off after it has acknowledged everything says so once.
+        plan.weather.inside.loss = 0;
+    }
+}
+
 /// Clients, servers or both take little at a time, so that most of what is on its way waits for them when a node dies, or gives
 /// its buckets away, and they are looked at several times before they have everything.
 fn slow(seed: u64) -> Ran {
@@ -167,23 +205,7 @@ fn slow(seed: u64) -> Ran {
     (plan.shape, plan.faults) = (random.pick(&[PAIR, PAIR, TRIO, MAJORITY, TWO_BACKUPS]), Vec::new());
     plan.gathers = random.chance(500);
     plan.buffer = random.pick(&[20_000, 6_000]);
-    plan.impatient = true;
-    let pace = |random: &mut Random| {
-        let bytes = random.pick(&[700, 3_000, 10_000]);
-        // At least 10 KB/s: everything has arrived before the run is over.
-        Pace {
-            bytes,
-            every: 1 + random.below(bytes as u64 * 100),
-            buffer: random.pick(&[3_000, 8_000, 20_000]),
-        }
-    };
-    let which = random.below(4);
-    if which != 0 {
-        plan.paces.client = pace(&mut random);
-    }
-    if which < 2 {
-        plan.paces.server = pace(&mut random);
-    }
+    slow_down(&mut random, &mut plan);
     let span = random.pick(&[15_000, 300_000, 3_000_000]);
     let at = 5_000 + random.below(span);
     let power = Fault::Power { lossy: random.chance(500) };
@@ -285,6 +307,12 @@ fn peers_that_take_little_at_a_time_lose_nothing() {
 }
 
 #[test]
+fn any_proper_subset_may_fail_before_peers_that_take_little() {
+    let tally = seeds_of(slow_subset, 0..500);
+    assert!(tally.deaths > 400, "{tally:?}");
+}
+
+#[test]
 fn a_node_that_is_drained_may_die_meanwhile_as_any_other() {
     let tally = seeds_of(draining, 0..1_500);
     assert!(tally.deaths_amid_drain > 300 && tally.deaths_of_drained > 100, "{tally:?}");
@@ -380,6 +408,11 @@ fn replay_slow() {
 #[test]
 fn other_slow() {
     others_of(slow);
+}
+
+#[test]
+fn other_slow_subsets() {
+    others_of(slow_subset);
 }
 
 #[test]

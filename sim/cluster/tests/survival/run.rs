@@ -82,10 +82,12 @@ impl Plan {
         ends.max().unwrap_or(0)
     }
 
-    /// Whether a packet that nobody repeats may be lost: by the weather, or since more than one node fails.
+    /// Whether a packet that nobody repeats may be lost: by the weather, on a link that is cut, or since more than one node fails.
     fn loses(&self) -> bool {
         let Weather { outside, inside, .. } = self.weather;
-        outside.loss > 0 || inside.loss > 0 || self.faults.len() > 3
+        let cut =
+            |(_, _, fault): &(Time, Whom, Fault)| matches!(fault, Fault::CutOutside(_) | Fault::CutInside(_));
+        outside.loss > 0 || inside.loss > 0 || self.faults.len() > 3 || self.faults.iter().any(cut)
     }
 }
 
