@@ -155,12 +155,12 @@ impl Worker {
         let Some(Some(listener)) = self.listeners.get(index) else { return };
         let snapshot = &self.current[self.current.len() - 1].generation.snapshot;
         let Some(position) = snapshot.listener_index(&listener.name) else {
-            return self.refuse_client(socket, local, address);
+            return self.reset_unmirrored(socket, local, address);
         };
         let name = listener.name.clone();
         let Some(held) = self.admit(&name, address.ip()) else {
             self.counters.refused.add(1);
-            return self.refuse_client(socket, local, address);
+            return self.reset_unmirrored(socket, local, address);
         };
         self.counters.accepted.add(1);
         let mirroring = match self.gate_client(socket.as_raw_fd(), local, address) {

@@ -10,6 +10,7 @@ use evergate_base::Micros;
 use evergate_connection::Hint;
 use evergate_sys::{Event, Transfer};
 use evergate_tls::Records;
+use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -336,6 +337,14 @@ impl Worker {
         if let Some(handed) = upstream.handed {
             handed.handle_lost();
         }
+        if upstream.connecting && self.cluster.is_some() {
+            // Its handshake may be over, and the gate knows of it; the backups do not.
+            let (server, fd) = (upstream.server.addresses[0], upstream.socket.as_raw_fd());
+            if let Ok(local) = evergate_sys::local_address(fd) {
+                self.reset_unmirrored(upstream.socket, local, server);
+            }
+            return;
+        }
         if let Some(gated) = &upstream.gated {
             gated.slot.open(); // before the socket closes: a RST is said once, and a FIN is repeated late
         }
@@ -394,6 +403,19 @@ impl Worker {
         self.drop_idle(|worker, upstream| {
             worker.current.last().is_some_and(|current| dial::idle_of(current, upstream).is_none())
         });
+    }
+
+    /// Closes idle connections that belong to these buckets of a cluster.
+    pub(super) fn close_idle_of(&mut self, buckets: &BTreeSet<u16>) {
+        let theirs = self
+            .idle
+            .iter()
+            .filter(|((_, bucket), _)| bucket.is_some_and(|bucket| buckets.contains(&bucket)));
+        let keys: Vec<Key> = theirs.flat_map(|(_, keys)| keys).copied().collect();
+        for key in keys {
+            self.drop_upstream(key);
+        }
+        self.idle.retain(|_, idle| !idle.is_empty());
     }
 
     fn drop_idle(&mut self, is_over: impl Fn(&Worker, &Upstream) -> bool) {

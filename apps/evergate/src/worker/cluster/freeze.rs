@@ -13,6 +13,7 @@ use evergate_base::Micros;
 use evergate_bpf::Leases;
 use evergate_cluster::{Bucket, Freeze, MemberSet, Role};
 use evergate_mirror::{Frame, Haste, Office};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub(super) struct Closing {
     freeze: Freeze,
     office: Office,
     since: Micros,
+    /// Its idle server connections are closed.
+    tidied: bool,
 }
 
 impl Worker {
@@ -45,7 +48,8 @@ impl Worker {
                 cluster.freeze(bucket, (freeze, office));
             } else {
                 let since = closing.map_or(self.now, |closing| closing.since);
-                cluster.close(bucket, Closing { freeze, office, since });
+                let tidied = closing.is_some_and(|closing| closing.tidied);
+                cluster.close(bucket, Closing { freeze, office, since, tidied });
             }
             if frozen && before == wanted {
                 cluster.frozen.insert(bucket); // it was reported, and the next owner may go on at any moment
@@ -129,9 +133,25 @@ impl Worker {
         mirroring.is_some_and(|mirroring| cluster.freezing.contains_key(&mirroring.bucket))
     }
 
+    /// Closes idle server connections of buckets that are to move, while what they say still leaves: the next owner knows
+    /// nothing of them, and a server would keep them until its own time is up.
+    fn tidy_closing(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let untidy = cluster.closing.iter_mut().filter(|(_, closing)| !closing.tidied);
+        let tidied = untidy.map(|(bucket, closing)| {
+            closing.tidied = true;
+            bucket.0
+        });
+        let buckets: BTreeSet<u16> = tidied.collect();
+        if !buckets.is_empty() {
+            self.close_idle_of(&buckets);
+        }
+    }
+
     /// Freezes buckets that wait for nobody any more.
     fn freeze_closed(&mut self) {
         let now = self.now;
+        self.tidy_closing();
         let Some(cluster) = self.cluster.as_mut().filter(|cluster| !cluster.closing.is_empty()) else {
             return;
         };

@@ -46,9 +46,9 @@ impl Worker {
         }
     }
 
-    /// Resets a client that was just accepted. Nobody else knows of the connection: the gate lets the RST leave, unless its
-    /// bucket is about to be another node's.
-    pub(in crate::worker) fn refuse_client(
+    /// Resets a client that was just accepted, or a server that was just asked. Nobody else knows of the connection: the gate
+    /// lets the RST leave, unless its bucket is about to be another node's.
+    pub(in crate::worker) fn reset_unmirrored(
         &mut self,
         socket: OwnedFd,
         local: SocketAddr,

@@ -319,6 +319,25 @@ fn a_client_beyond_a_limit_is_reset_and_keeps_no_place_in_the_gate() {
 }
 
 #[test]
+fn a_server_whose_client_breaks_off_while_it_is_asked_is_reset_and_keeps_no_place_in_the_gate() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let in_use = scene.cluster().gate.slots_in_use();
+        let (_client, key) = scene.client(PORT);
+        // The server's answer to our connect is there, and not yet heard.
+        let (mut server, _) = scene.server.accept().unwrap();
+        server.set_nonblocking(false).unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(30))).unwrap(); // only ends a hang
+        assert_eq!(scene.connecting(key), Some(true));
+        assert_eq!(scene.cluster().gate.slots_in_use(), in_use + 2);
+        scene.worker.with(key, |connection, io| connection.handle_abort(io, "client_reset"));
+        scene.worker.perform(key);
+        assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        assert!(scene.cluster().gate.slots_in_use() <= in_use + 1, "the client's may be looked at later");
+    });
+}
+
+#[test]
 fn who_waits_for_a_server_leaves_the_queue_with_its_bucket() {
     play(1, |mut scene| {
         scene.tell(all_ours(|_| false));
@@ -381,6 +400,14 @@ impl Scene {
         self.worker.turn().unwrap();
     }
 
+    /// The worker goes on, and backups have everything, until something is so.
+    fn turns_until(&mut self, is_so: impl Fn(&Scene) -> bool) {
+        while !is_so(self) {
+            self.worker.turn().unwrap();
+            self.answer();
+        }
+    }
+
     /// Frames that were said to backups.
     fn said(&mut self) -> u64 {
         self.cluster().outgoing.values().map(|outgoing| outgoing.feed.frames()).sum()
@@ -408,6 +435,29 @@ fn what_a_server_says_to_a_connection_whose_bucket_moves_is_heard_when_the_move_
         scene.call_off();
         assert_eq!(scene.connecting(key), Some(false));
         assert!(scene.said() > said);
+    });
+}
+
+#[test]
+fn a_kept_server_connection_ends_when_its_bucket_moves() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (mut client, key) = scene.client(WEB);
+        client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+        scene.turns_until(|scene| scene.connecting(key).is_some());
+        let (mut server, _) = scene.server.accept().unwrap();
+        server.set_nonblocking(true).unwrap();
+        scene.turns_until(|_| server.peek(&mut [0]).is_ok());
+        server.set_nonblocking(false).unwrap();
+        server.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        scene.turns_until(|scene| scene.connecting(key).is_none());
+        assert_eq!(scene.worker.idle.values().flatten().count(), 1);
+        scene.tell(all_ours(|_| true));
+        scene.worker.report_frozen();
+        server.set_read_timeout(Some(Duration::from_secs(30))).unwrap(); // only ends a hang
+        let mut said = Vec::new();
+        server.read_to_end(&mut said).unwrap();
+        assert!(said.starts_with(b"GET / HTTP/1.1\r\n"), "{said:?}");
     });
 }
 
