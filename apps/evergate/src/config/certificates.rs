@@ -119,13 +119,16 @@ fn self_signed(names: &[String], at: &KeyPath, checks: &mut Checks<'_>) -> Optio
     valid.then(|| CertificateSource::SelfSigned { names: names.to_vec() })
 }
 
+/// Application protocols that an `https` listener speaks, preferred first (RFC 7301, section 6).
+pub(super) const HTTP_PROTOCOLS: [&str; 2] = ["http/1.1", "http/1.0"];
+
 /// The built-in settings: the defaults of the schema with an empty name.
 pub(super) fn built_in() -> TlsSettings {
     TlsSettings {
         name: String::new(),
         min_version: TlsVersion::V1_2,
         max_version: TlsVersion::V1_3,
-        alpn: vec!["http/1.1".to_owned()],
+        alpn: HTTP_PROTOCOLS.map(str::to_owned).to_vec(),
         client_certificates: ClientCertificates::None,
         client_ca: None,
         tickets: Some(Tickets { keys: None, rotate: Duration::from_secs(43_200) }),

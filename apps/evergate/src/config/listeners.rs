@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::address;
+use super::certificates::HTTP_PROTOCOLS;
 use super::checks::Checks;
 use super::model::{CertificateId, ListenAddress, Listener, ListenerTls, PoolId, Protocol, Sticky, TlsId};
 use super::place::KeyPath;
@@ -215,10 +216,10 @@ fn tls(
 }
 
 fn alpn_of_https(name: &str, alpn: &[String], at: &KeyPath, checks: &mut Checks<'_>) {
-    for protocol in alpn.iter().filter(|p| !p.is_empty() && *p != "http/1.1") {
+    for protocol in alpn.iter().filter(|p| !p.is_empty() && !HTTP_PROTOCOLS.contains(&p.as_str())) {
         checks.report.error_because(
             at,
-            format!("[tls.{name}] offers {protocol:?}, but an `https` listener speaks \"http/1.1\" only"),
+            format!("[tls.{name}] offers {protocol:?}, but an `https` listener speaks \"http/1.1\" and \"http/1.0\" only"),
             format!("clients that choose it would not be understood; {REFUSED}"),
             format!("remove {protocol:?} from `alpn` in [tls.{name}], or use `protocol = \"tls\"` to pass the bytes on"),
         );

@@ -134,8 +134,8 @@ pub(super) static TLS: Section = Section {
         with_default(
             "alpn",
             Kind::Texts,
-            "[\"http/1.1\"]",
-            "Application protocols offered, preferred first; `[]` offers none. `https` listeners speak `http/1.1` only.",
+            "[\"http/1.1\", \"http/1.0\"]",
+            "Application protocols offered, preferred first; `[]` offers none. `https` listeners speak these two only.",
         ),
         with_default(
             "client_certificates",

@@ -55,6 +55,18 @@ fn openssl_gets_the_certificate_of_its_sni_in_both_versions() {
 }
 
 #[test]
+fn clients_choose_either_version_of_http_by_its_name() {
+    let folder = Folder::new();
+    issue(&folder, "ecdsa", "ecdsa", "a", None);
+    let (_backend, node) = start(folder, &["ecdsa"], "");
+    for (offered, chosen) in [("http/1.0", "http/1.0"), ("http/1.0,http/1.1", "http/1.1"), ("h2", "")] {
+        let said = s_client(&node, &["-alpn", offered], "GET /x HTTP/1.0\r\n\r\n");
+        let answered = said.contains(&format!("ALPN protocol: {chosen}\n")) && said.contains("\r\n\r\none");
+        assert_eq!(answered, !chosen.is_empty(), "{offered}: {said}");
+    }
+}
+
+#[test]
 fn every_offered_group_completes_a_handshake() {
     let folder = Folder::new();
     issue(&folder, "ca", "ecdsa", "", None);
