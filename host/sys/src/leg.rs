@@ -7,7 +7,7 @@ use crate::repair::tcp_socket;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
 pub(crate) const IP_LOCAL_PORT_RANGE: i32 = 51;
@@ -62,7 +62,12 @@ pub fn local_port_range() -> io::Result<RangeInclusive<u16>> {
 /// Closes a socket without a word to its peer: it lives on elsewhere, or its peer has long heard its end. Needs
 /// `CAP_NET_ADMIN`; when the kernel refuses, it is closed as usual and the error says so.
 pub fn forget(socket: OwnedFd) -> io::Result<()> {
-    set(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_REPAIR, &1i32)
+    forget_on_close(socket.as_raw_fd())
+}
+
+/// Has the socket say nothing more, also when it is closed: see [`forget`].
+pub fn forget_on_close(fd: RawFd) -> io::Result<()> {
+    set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, &1i32)
 }
 
 /// Destroys the socket with these ends, whoever holds it; an orphan in FIN_WAIT1 would keep its successor from being

@@ -31,7 +31,7 @@ pub use datagram::Datagrams;
 pub use descriptors::{DESCRIPTORS_MAX, receive_descriptors, send_descriptors};
 pub use epoll::{Epoll, Event, Waker};
 pub use feature::{Missing, missing_socket_features};
-pub use leg::{connect_from, connect_socket_from, destroy, forget, local_port_range};
+pub use leg::{connect_from, connect_socket_from, destroy, forget, forget_on_close, local_port_range};
 pub use link::{
     Announcer, add_address, card_address, card_mtu, has_carrier, is_on_link, neighbour, set_neighbour,
 };

@@ -339,17 +339,25 @@ impl Worker {
         cluster.lane.finish(gated.slot, Some(end), Leases::now_ns());
     }
 
-    /// Drops a connection that this node may not speak for any more: nothing of it leaves.
+    /// Drops a connection that this node may not speak for any more: nothing of it leaves, and its kernel keeps nothing of what
+    /// is unsaid.
     pub(in crate::worker) fn abandon(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let mirroring = client.mirroring.take();
+        leave_unsaid(&client.socket);
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
-        let gated = upstream.and_then(|upstream| upstream.gated.take());
+        let gated = upstream.and_then(|upstream| {
+            leave_unsaid(&upstream.socket);
+            upstream.gated.take()
+        });
         let unsettled = client.unsettled.and_then(|upstream| self.upstreams.get_mut(upstream));
         let is_its =
             |upstream: &&mut Upstream| upstream.unsettled.as_ref().is_some_and(|of| of.client == key);
         let unsettled = unsettled.filter(|upstream| upstream.owner.is_none()).filter(is_its);
-        let unsettled = unsettled.and_then(|upstream| upstream.gated.take());
+        let unsettled = unsettled.and_then(|upstream| {
+            leave_unsaid(&upstream.socket);
+            upstream.gated.take()
+        });
         let Some(cluster) = &mut self.cluster else { return };
         let servers = [gated, unsettled].into_iter().flatten().map(|gated| gated.slot);
         let slots: Vec<_> =
@@ -358,7 +366,7 @@ impl Worker {
             cluster.forget_slot(slot.index());
         }
         self.stop_waiting(key);
-        self.forget(key); // its sockets close while the gate still stops what they say
+        self.forget(key);
         let Some(cluster) = &mut self.cluster else { return };
         for slot in slots {
             cluster.lane.finish(slot, None, Leases::now_ns());
@@ -379,11 +387,18 @@ impl Worker {
         for key in gone {
             let Some(mut upstream) = self.upstreams.remove(key) else { continue };
             let gated = upstream.gated.take();
-            drop(upstream); // its socket closes while the gate still stops what it says
+            leave_unsaid(&upstream.socket);
+            drop(upstream);
             if let (Some(gated), Some(cluster)) = (gated, &mut self.cluster) {
                 cluster.forget_slot(gated.slot.index());
                 cluster.lane.finish(gated.slot, None, Leases::now_ns());
             }
         }
     }
+}
+
+/// The socket closes without a word: orphans with full queues would stay for minutes. Where the kernel refuses that, the gate
+/// stops what it says, as it does what it says until then.
+fn leave_unsaid(socket: &OwnedFd) {
+    let _ = evergate_sys::forget_on_close(socket.as_raw_fd());
 }

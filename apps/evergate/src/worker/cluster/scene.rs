@@ -338,6 +338,22 @@ fn a_server_whose_client_breaks_off_while_it_is_asked_is_reset_and_keeps_no_plac
 }
 
 #[test]
+fn the_kernel_keeps_nothing_of_a_connection_that_is_another_nodes() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_client, key) = scene.client(PORT);
+        let (_server, _) = scene.server.accept().unwrap();
+        scene.worker.turn().unwrap();
+        scene.worker.abandon(key);
+        let ours = format!(":{PORT:04X} ");
+        let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
+        let is_ours = |line: &&str| line.split(": ").nth(1).is_some_and(|ends| ends[8..].starts_with(&ours));
+        let states = sockets.lines().filter(is_ours).filter_map(|line| line.split_whitespace().nth(3));
+        assert_eq!(states.collect::<Vec<_>>(), ["0A"], "it listens: {sockets}");
+    });
+}
+
+#[test]
 fn who_waits_for_a_server_leaves_the_queue_with_its_bucket() {
     play(1, |mut scene| {
         scene.tell(all_ours(|_| false));
