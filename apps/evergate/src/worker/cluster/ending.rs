@@ -49,7 +49,13 @@ impl Worker {
         let answers = !broken && leg.slot.is_over(end) && leg.finish_end();
         let slot = leg.slot;
         let ending = Ending { connection, bucket, slot, end, answers, fold, legs, until: now + WAIT };
-        if broken || ending.is_over(now) {
+        if broken {
+            // Its RST has left, or the client's has come, perhaps before the slot was this worker's: nothing follows.
+            cluster.say(bucket, &Frame::End { connection }, None);
+            cluster.lane.finish(ending.slot, None, Leases::now_ns());
+            return true;
+        }
+        if ending.is_over(now) {
             cluster.finish_ending(ending, now);
             return true;
         }

@@ -17,6 +17,7 @@ use evergate_mirror::{ConnectionId, Frame, Kind, LegFacts, Mirrored, Open};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -334,6 +335,27 @@ fn a_server_whose_client_breaks_off_while_it_is_asked_is_reset_and_keeps_no_plac
         scene.worker.perform(key);
         assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
         assert!(scene.cluster().gate.slots_in_use() <= in_use + 1, "the client's may be looked at later");
+    });
+}
+
+#[test]
+fn a_client_that_resets_before_it_is_accepted_keeps_no_place_in_the_gate() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let in_use = scene.cluster().gate.slots_in_use();
+        let to = SocketAddr::from((SHARED, WEB));
+        for _ in 0..3 {
+            let from = CLIENT_PORTS.fetch_add(1, Ordering::Relaxed);
+            let client = evergate_sys::connect_from(CLIENT.into(), from..=from, to).unwrap();
+            let mut client = TcpStream::from(client);
+            client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+            evergate_sys::reset_on_close(client.as_raw_fd());
+        }
+        scene.worker.empty_queues();
+        scene.turns_until(|scene| scene.worker.clients.keys().is_empty());
+        scene.answer();
+        scene.worker.turn().unwrap();
+        assert_eq!(scene.cluster().gate.slots_in_use(), in_use);
     });
 }
 
