@@ -57,7 +57,8 @@ impl Worker {
         evergate_sys::reset_on_close(socket.as_raw_fd());
         let Some(cluster) = &mut self.cluster else { return };
         let bucket = cluster.bucket(local, remote);
-        let ours = cluster.is_movable(local) && cluster.owns(bucket) && !cluster.frozen.contains(&bucket);
+        // An address that is only this node's has no slot: nothing holds what it says.
+        let ours = cluster.owns(bucket) && !cluster.frozen.contains(&bucket);
         let slot = ours.then(|| cluster.lane.slot(&Flow::new(local, remote))).flatten();
         if let Some(slot) = &slot {
             slot.open();
