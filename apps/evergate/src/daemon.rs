@@ -503,6 +503,7 @@ fn make_room_for_files(connections: u64) -> Option<u64> {
 pub(crate) fn settings(config: &Config, workers: usize) -> Settings {
     Settings {
         handshakes_per_turn: config.limits.handshakes_per_turn.get(),
+        gather: config.limits.gather,
         connections_max: config.limits.listener.connections_max,
         listeners: config
             .listeners

@@ -42,7 +42,7 @@ pub use pinger::{Pinger, Pong};
 pub use prober::{Loss, Probe, Prober};
 pub use process::{
     end_with_parent, lock_memory, make_room_for_files, monotonic_us, pin_to_core, raise_file_limit,
-    resident_bytes, run_in_real_time, steady_clock_ms, thread_cpu_ns, wall_clock_s,
+    resident_bytes, run_in_real_time, sleep_within, steady_clock_ms, thread_cpu_ns, wall_clock_s,
 };
 pub use repair::{Restore, RestoreError, Restoring, Stamp, TcpFacts, facts, facts_between, timestamp};
 pub use socket::{

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 fn check(result: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -67,6 +68,14 @@ pub fn run_in_real_time(priority: i32) -> io::Result<()> {
 pub fn lock_memory() -> io::Result<()> {
     // SAFETY: no pointers are passed.
     check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT) })
+}
+
+/// Sleeps of the calling thread end within `slack` of their time; the kernel's default is 50 us.
+pub fn sleep_within(slack: Duration) -> io::Result<()> {
+    let ns = libc::c_ulong::try_from(slack.as_nanos()).unwrap_or(libc::c_ulong::MAX);
+    // SAFETY: sets a number of the calling thread.
+    check(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, ns) })?;
+    Ok(())
 }
 
 /// CPU time of the calling thread in nanoseconds.

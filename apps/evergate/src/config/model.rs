@@ -457,6 +457,8 @@ pub struct NodeLimits {
     pub listener: ListenerLimits,
     /// TLS handshakes a worker computes before it serves established connections again.
     pub handshakes_per_turn: NonZeroUsize,
+    /// How long a busy worker lets events gather before it looks for more; zero is not at all.
+    pub gather: Duration,
     /// Bytes waiting to be written, all workers together.
     pub buffers_bytes_max: NonZeroUsize,
     /// Memory for TLS 1.2 sessions that are resumed by their ids, of the whole process; 0 keeps none.

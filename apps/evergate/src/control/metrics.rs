@@ -55,6 +55,11 @@ fn process(out: &mut Exposition, control: &Control, status: &Status) {
     for worker in &status.workers {
         turns.sample(&[("worker", &worker.index.to_string())], worker.counts.turns);
     }
+    let about = "Turns for which a busy worker let events gather.";
+    let mut gathered = out.counter("evergate_worker_turns_gathered_total", about);
+    for worker in &status.workers {
+        gathered.sample(&[("worker", &worker.index.to_string())], worker.counts.gathered);
+    }
 }
 
 fn traffic(out: &mut Exposition, status: &Status) {

@@ -268,6 +268,7 @@ fn worker_status((index, worker): (usize, &WorkerView)) -> WorkerStatus {
         queued: from.queued.get(),
         log_lines_lost: from.log_lines_lost.get(),
         turns: from.turns.get(),
+        gathered: from.gathered.get(),
         cpu_ns: from.cpu_ns.get(),
     };
     WorkerStatus { index, alive: worker.alive.load(Ordering::Relaxed), counts }
@@ -297,6 +298,7 @@ fn total(workers: &[WorkerStatus]) -> Counts {
         total.queued += counts.queued;
         total.log_lines_lost += counts.log_lines_lost;
         total.turns += counts.turns;
+        total.gathered += counts.gathered;
         total.cpu_ns += counts.cpu_ns;
     }
     total

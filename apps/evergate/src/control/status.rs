@@ -126,6 +126,9 @@ pub struct Counts {
     pub log_lines_lost: u64,
     /// Turns of the loop.
     pub turns: u64,
+    /// Of these, those for which events were let gather.
+    #[serde(default)]
+    pub gathered: u64,
     /// CPU time, a second old at most.
     pub cpu_ns: u64,
 }

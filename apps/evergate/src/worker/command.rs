@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What the control plane tells a worker.
 pub enum Command {
@@ -51,6 +52,8 @@ pub struct ListenerSocket {
 pub struct Settings {
     /// Handshake steps in one turn of the loop.
     pub handshakes_per_turn: usize,
+    /// How long events gather in a busy worker; zero is not at all.
+    pub gather: Duration,
     /// Client connections of the process.
     pub connections_max: usize,
     /// Bounds of each listener, by name.

@@ -5,6 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+/// Rough figures of one core at 3 GHz: a response, a connection with its handshake, and bytes that are read, worked on and
+/// written in a microsecond.
+const RESPONSE_US: u64 = 10;
+const CONNECTION_US: u64 = 100;
+pub(super) const BYTES_PER_US: u64 = 3000;
+
 /// A count that only its worker increases.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
@@ -83,6 +89,8 @@ pub struct Counters {
     pub inherited: Count,
     /// Turns of the loop.
     pub turns: Count,
+    /// Turns for which events were let gather.
+    pub gathered: Count,
     /// CPU time of the worker in nanoseconds, updated every second.
     pub cpu_ns: Count,
     /// Requests and connections that ended with a reason of ours, by reason.
@@ -150,6 +158,13 @@ impl Counters {
     /// Counts one end with a reason.
     pub fn reason(&self, reason: &'static str) {
         *self.reasons.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() += 1;
+    }
+
+    /// What was done so far, in units that are good for comparing: about a microsecond each.
+    pub fn work(&self) -> u64 {
+        let responses: u64 = self.responses.iter().map(Count::get).sum();
+        let bytes = self.client_bytes_in.get().wrapping_add(self.server_bytes_in.get());
+        responses * RESPONSE_US + self.accepted.get() * CONNECTION_US + bytes / BYTES_PER_US
     }
 
     /// Counts one response.

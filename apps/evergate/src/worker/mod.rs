@@ -17,6 +17,7 @@ mod counters;
 mod dial;
 #[cfg(test)]
 mod faults;
+mod gather;
 mod guard;
 mod handover;
 mod mute;
@@ -45,6 +46,7 @@ use evergate_balance::{Picker, ServerLoad};
 use evergate_base::Micros;
 use evergate_connection::{Connection, Effects, Io, Scratch};
 use evergate_sys::{Epoll, Pipe, Waker};
+use gather::{Gather, Mark};
 use slab::{Key, Slab, Source};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -52,6 +54,7 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::Duration;
 use upstream::{Upstream, Waiting};
 use view::View;
 use wheel::Wheel;
@@ -62,6 +65,8 @@ const ROUNDS: usize = 8;
 const QUEUE_LOOK_MS: i32 = 10;
 /// Generations that a worker of a cluster keeps although none of its connections is bound to them, the newest included.
 const GENERATIONS_KEPT: usize = 4;
+/// Sleeps are not longer by more than this.
+const SLACK: Duration = Duration::from_micros(5);
 /// Events taken at once.
 const EVENTS: usize = 512;
 /// Large buffers kept for blocked connections.
@@ -77,6 +82,7 @@ struct Current {
 /// A worker's state.
 pub struct Worker {
     epoll: Epoll,
+    gather: Gather,
     waker: Arc<Waker>,
     pulse: Arc<Pulse>,
     commands: Receiver<Command>,
@@ -134,6 +140,7 @@ impl Worker {
         let seed = u64::from_le_bytes(evergate_crypto::random_bytes::<8>());
         Ok(Worker {
             epoll,
+            gather: Gather::new(Micros(evergate_sys::monotonic_us())),
             waker,
             pulse: Arc::default(),
             commands,
@@ -192,6 +199,7 @@ impl Worker {
 
     /// Serves until told to stop, or until drained.
     pub fn run(mut self) -> io::Result<()> {
+        let _ = evergate_sys::sleep_within(SLACK); // if not, some sleeps are 0.05 ms longer
         self.join_cluster().map_err(|error| io::Error::other(format!("{error:#}")))?;
         while !self.is_done() {
             self.turn()?;
@@ -221,9 +229,16 @@ impl Worker {
         let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms(self.now)));
         let wait = self.successor.as_ref().map_or(wait, |successor| wait.min(successor.wait_ms()));
         self.pulse.rest();
+        if wait > 0
+            && let Some(pause) = self.gather.wait(self.settings.gather)
+        {
+            std::thread::sleep(pause);
+            self.counters.gathered.add(1);
+        }
         let count = self.epoll.wait(wait)?;
         self.pulse.beat();
         self.tick();
+        self.look_at_events(count);
         for index in 0..count {
             self.note_idle(self.epoll.event(index));
         }
@@ -267,6 +282,14 @@ impl Worker {
         if self.now >= self.next_second {
             self.next_second = self.now + Micros::from_ms(1000);
             self.every_second();
+        }
+    }
+
+    /// Decides whether further ones should gather.
+    fn look_at_events(&mut self, count: usize) {
+        if self.gather.note_turn(self.now, count) && !self.settings.gather.is_zero() {
+            let (cpu_ns, work) = (evergate_sys::thread_cpu_ns(), self.counters.work());
+            self.gather.look(Mark { at: self.now, cpu_ns, work });
         }
     }
 

@@ -6,15 +6,13 @@
 
 use crate::cluster::Report;
 use crate::worker::Worker;
-use crate::worker::counters::Counters;
+use crate::worker::counters::{BYTES_PER_US, Counters};
 use crate::worker::slab::Key;
 use evergate_base::Micros;
 use evergate_cluster::{BUCKETS, Bucket};
 
 /// One turn of one connection: a request takes about four.
 const TURN_US: u64 = 5;
-/// Bytes that are read, worked on and written in a microsecond.
-const BYTES_PER_US: u64 = 3000;
 /// A full handshake with a signature, and one that resumes a session.
 const FULL_US: u64 = 150;
 const RESUMED_US: u64 = 50;
