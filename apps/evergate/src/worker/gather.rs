@@ -20,7 +20,8 @@ const CALM: u64 = 450;
 const FULL: u64 = 600;
 /// With fewer events than this in a turn it is worth waiting for more.
 const FEW: usize = 8;
-/// After so long it is compared with not gathering for so long.
+/// The first so long are compared with what was done before they began, further ones with not gathering for so long.
+const FIRST: Micros = Micros::from_ms(64);
 const ROUND: Micros = Micros::from_ms(1000);
 const COMPARED: Micros = Micros::from_ms(32);
 /// Percent of the work without gathering that must be done with it; clocks and loads are not steadier than that.
@@ -52,6 +53,8 @@ enum Phase {
     /// Events are looked for at once, at least until then.
     Prompt(Micros),
     /// They gather, since then.
+    Beginning(Mark),
+    /// They go on gathering, since then.
     Gathering(Mark),
     /// They do not, since then, to compare it with this much work a second.
     Comparing(Mark, u64),
@@ -64,7 +67,7 @@ pub(super) struct Gather {
     window: Mark,
     /// How busy the worker is, in parts of a thousand, smoothed.
     busy: u64,
-    /// Work a second without gathering, smoothed.
+    /// Work a second without gathering, of the last 32 ms or so.
     prompt_rate: u64,
     pause: Micros,
     /// Events of the last turn.
@@ -79,7 +82,8 @@ impl Gather {
 
     /// How long to wait before looking for events; `most` is for a worker that is busy enough.
     pub(super) fn wait(&self, most: Duration) -> Option<Duration> {
-        let waits = matches!(self.phase, Phase::Gathering(_)) && (1..FEW).contains(&self.found);
+        let waits =
+            matches!(self.phase, Phase::Beginning(_) | Phase::Gathering(_)) && (1..FEW).contains(&self.found);
         let share = self.busy.saturating_sub(CALM).min(FULL - CALM) as u32;
         waits.then(|| most * share / (FULL - CALM) as u32).filter(|wait| !wait.is_zero())
     }
@@ -98,20 +102,24 @@ impl Gather {
         self.busy = if took.0 > 8 * WINDOW.0 { busy } else { smooth(self.busy, busy) };
         let rate = mark.rate_since(self.window);
         self.window = mark;
+        let has_been = |since: Mark, span| mark.at.since(since.at) >= span;
         self.phase = match self.phase {
             Phase::Prompt(until) => {
-                self.prompt_rate = smooth(self.prompt_rate, rate);
-                if self.busy >= BUSY && mark.at >= until { Phase::Gathering(mark) } else { self.phase }
+                self.prompt_rate = (self.prompt_rate * 3 + rate) / 4;
+                if self.busy >= BUSY && mark.at >= until { Phase::Beginning(mark) } else { self.phase }
+            }
+            Phase::Beginning(since) if self.busy < CALM || has_been(since, FIRST) => {
+                self.judge(mark.rate_since(since), mark)
             }
             Phase::Gathering(since) if self.busy < CALM => self.judge(mark.rate_since(since), mark),
-            Phase::Gathering(since) if mark.at.since(since.at) >= ROUND => {
+            Phase::Gathering(since) if has_been(since, ROUND) => {
                 Phase::Comparing(mark, mark.rate_since(since))
             }
-            Phase::Comparing(since, gathered) if mark.at.since(since.at) >= COMPARED => {
+            Phase::Comparing(since, gathered) if has_been(since, COMPARED) => {
                 self.prompt_rate = (self.prompt_rate + mark.rate_since(since)) / 2;
                 self.judge(gathered, mark)
             }
-            Phase::Gathering(_) | Phase::Comparing(..) => self.phase,
+            Phase::Beginning(_) | Phase::Gathering(_) | Phase::Comparing(..) => self.phase,
         };
     }
 
@@ -122,7 +130,9 @@ impl Gather {
             self.pause = Micros((self.pause.0 * 2).min(LAST_BREAK.0));
             return Phase::Prompt(until);
         }
-        self.pause = FIRST_BREAK;
+        if !matches!(self.phase, Phase::Beginning(_)) {
+            self.pause = FIRST_BREAK;
+        }
         if self.busy < CALM { Phase::Prompt(mark.at) } else { Phase::Gathering(mark) }
     }
 }
@@ -182,8 +192,14 @@ mod tests {
 
     #[test]
     fn clients_that_only_wait_for_answers_end_it() {
-        assert!(start(|_| [(600, 1000), (500, 800)], 100_000) < 8000, "a fifth is lost");
-        assert!(start(|_| [(800, 1000), (100, 150)], 100_000) < 1000, "a few connections, and nothing else");
+        for load in [
+            (|_| [(600, 1000), (550, 880)]) as Load, // an eighth is lost
+            |_| [(600, 1000), (500, 700)],
+            |_| [(800, 1000), (100, 150)], // a few connections, and nothing else
+        ] {
+            assert!(start(load, 1500) < 150, "{}", start(load, 1500));
+            assert!(start(load, 100_000) < 600, "{}", start(load, 100_000));
+        }
     }
 
     #[test]
