@@ -15,8 +15,8 @@ use std::time::Duration;
 const WINDOW: Micros = Micros::from_ms(8);
 /// Parts of a thousand of the worker's time: from so busy on it gathers, below so busy it stops, and between them and so busy it
 /// waits the longer the busier it is.
-const BUSY: u64 = 500;
-const CALM: u64 = 450;
+const BUSY: u64 = 550;
+const CALM: u64 = 500;
 const FULL: u64 = 600;
 /// With fewer events than this in a turn it is worth waiting for more.
 const FEW: usize = 8;
@@ -137,9 +137,9 @@ impl Gather {
     }
 }
 
-/// A mean in which the last 0.1 s count.
+/// A mean in which the last 64 ms count.
 fn smooth(before: u64, newest: u64) -> u64 {
-    (before * 15 + newest) / 16
+    (before * 7 + newest) / 8
 }
 
 #[cfg(test)]
@@ -178,15 +178,15 @@ mod tests {
 
     #[test]
     fn a_worker_that_is_mostly_idle_answers_at_once() {
-        assert_eq!(start(|_| [(390, 1000); 2], 10_000), 0);
-        assert_eq!(start(|random| [(100 + random % 600, 1000); 2], 10_000), 0, "now and then is not busy");
+        assert_eq!(start(|_| [(490, 1000); 2], 10_000), 0);
+        assert_eq!(start(|random| [(100 + random % 700, 1000); 2], 10_000), 0, "now and then is not busy");
     }
 
     #[test]
     fn a_busy_one_gathers_where_no_work_is_lost() {
         assert!(start(|_| [(600, 1000), (550, 1080)], 10_000) > 9000, "more is done");
-        assert!(start(|_| [(600, 1000), (480, 1000)], 10_000) > 9000, "as much, with less");
-        let noisy: Load = |random| [(500 + random % 200, random % 2000), (480 + random % 200, random % 2000)];
+        assert!(start(|_| [(700, 1000), (540, 1000)], 10_000) > 9000, "as much, with less");
+        let noisy: Load = |random| [(560 + random % 200, random % 2000), (530 + random % 200, random % 2000)];
         assert!(start(noisy, 10_000) > 6000, "{}", start(noisy, 10_000));
     }
 
