@@ -100,7 +100,7 @@ pub(super) static LIMITS: Section = Section {
             "gather_us",
             Kind::Integer(0, 1000),
             "200",
-            "How long a worker that is more than half busy lets events gather before it looks for more, in microseconds, while no less work is done than without it; 0 = never. Saves about a tenth of its processor time, and an answer comes up to twice so much later.",
+            "How long a worker that is more than half busy lets events gather before it looks for more, in microseconds, while nine tenths of the work at least are done that are done without it; 0 = never. Saves about a tenth of its processor time, and an answer comes up to twice so much later.",
         ),
         HEAD_BYTES_MAX,
         HEADERS_MAX,

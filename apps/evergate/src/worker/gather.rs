@@ -5,7 +5,7 @@
 //! first finds several. That is what network cards do for the kernel (interrupt moderation).
 //!
 //! Invariants: a worker that is mostly idle answers at once; so does one that found many events, for more will have come when it is
-//! done with them; and gathering never costs work: what is done meanwhile is compared with what was done without it, again and again.
+//! done with them; and gathering that costs work ends: what is done meanwhile is compared with what was done without it, again and again.
 //! (Clients that wait for their answers before they say more do less when each answer comes later, if nothing else keeps them.)
 
 use evergate_base::Micros;
@@ -69,6 +69,7 @@ pub(super) struct Gather {
     busy: u64,
     /// Work a second without gathering, of the last 32 ms or so.
     prompt_rate: u64,
+    /// How long the next break is.
     pause: Micros,
     /// Events of the last turn.
     found: usize,
