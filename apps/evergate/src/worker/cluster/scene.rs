@@ -297,6 +297,12 @@ fn a_panic_in_a_take_over_ends_one_connection_and_the_others_go_on() {
     }
 }
 
+/// A client from this port of its own, which the kernel has accepted.
+fn connect(from: u16, port: u16) -> TcpStream {
+    let to = SocketAddr::from((SHARED, port));
+    TcpStream::from(evergate_sys::connect_from(CLIENT.into(), from..=from, to).unwrap())
+}
+
 #[test]
 fn a_client_beyond_a_limit_is_reset_and_keeps_no_place_in_the_gate() {
     play(1, |mut scene| {
@@ -304,11 +310,8 @@ fn a_client_beyond_a_limit_is_reset_and_keeps_no_place_in_the_gate() {
         let (_first, _) = scene.client(WEB);
         let in_use = scene.cluster().gate.slots_in_use();
         scene.worker.settings.connections_max = 1;
-        let to = SocketAddr::from((SHARED, WEB));
         for _ in 0..3 {
-            let from = CLIENT_PORTS.fetch_add(1, Ordering::Relaxed);
-            let client = evergate_sys::connect_from(CLIENT.into(), from..=from, to).unwrap();
-            let mut client = TcpStream::from(client);
+            let mut client = connect(CLIENT_PORTS.fetch_add(1, Ordering::Relaxed), WEB);
             client.set_nonblocking(false).unwrap();
             scene.worker.empty_queues();
             client.set_read_timeout(Some(Duration::from_secs(30))).unwrap(); // only ends a hang
@@ -343,11 +346,8 @@ fn a_client_that_resets_before_it_is_accepted_keeps_no_place_in_the_gate() {
     play(1, |mut scene| {
         scene.tell(all_ours(|_| false));
         let in_use = scene.cluster().gate.slots_in_use();
-        let to = SocketAddr::from((SHARED, WEB));
         for _ in 0..3 {
-            let from = CLIENT_PORTS.fetch_add(1, Ordering::Relaxed);
-            let client = evergate_sys::connect_from(CLIENT.into(), from..=from, to).unwrap();
-            let mut client = TcpStream::from(client);
+            let mut client = connect(CLIENT_PORTS.fetch_add(1, Ordering::Relaxed), WEB);
             client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
             evergate_sys::reset_on_close(client.as_raw_fd());
         }
@@ -412,8 +412,7 @@ impl Scene {
                 break from;
             }
         };
-        let client = evergate_sys::connect_from(CLIENT.into(), from..=from, to).unwrap();
-        let client = TcpStream::from(client);
+        let client = connect(from, port);
         self.worker.empty_queues();
         let key = self.worker.clients.keys().into_iter().find(|key| !known.contains(key));
         (client, key.expect("it is accepted"))
