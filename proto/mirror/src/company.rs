@@ -1,17 +1,28 @@
 //! Whether frames leave now or wait for others.
 //!
 //! A record and a packet for each frame would cost more than the frames. Those of a busy worker wait for the next turn's,
-//! which begins at once, and those that nothing waits for a little longer. Time is told, and counted in turns of the loop.
+//! and those that nothing waits for a little longer. Time is told, and counted in turns of the loop.
 
 use crate::Haste;
 use evergate_base::Micros;
 
-/// Turns for which frames wait for company.
+/// Turns for which frames wait for company when the next ones begin at once.
 const HELD_TURNS_MAX: u32 = 2;
 /// How long frames wait of streams' acknowledgements, and of others that nothing is sent after; and how many bytes of them.
 const STREAM_SPAN: Micros = Micros(300);
 const LONG_SPAN: Micros = Micros::from_ms(2);
 const WAITING_BYTES_MAX: usize = 16_384;
+
+/// What is known of the turn that follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// There was no event in this one: nothing more may come for long.
+    Rest,
+    /// There were events, and there may be more.
+    AtOnce,
+    /// The same, and the worker lets them gather before it looks: who waits for one such turn has waited long enough.
+    Gathered,
+}
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -28,14 +39,17 @@ impl Company {
         self.haste = self.haste.max(haste);
     }
 
-    /// The end of a turn: whether the frames leave, of which so many bytes wait. `busy`: there were events in this turn, and
-    /// the next one may have more.
-    pub fn may_leave(&mut self, busy: bool, waiting: usize, now: Micros) -> bool {
+    /// The end of a turn: whether the frames leave, of which so many bytes wait.
+    pub fn may_leave(&mut self, next: Next, waiting: usize, now: Micros) -> bool {
         if self.turns == 0 {
             self.since = now;
         }
         let waits = match self.haste {
-            Haste::Full => busy && self.turns < HELD_TURNS_MAX,
+            Haste::Full => match next {
+                Next::Rest => false,
+                Next::AtOnce => self.turns < HELD_TURNS_MAX,
+                Next::Gathered => self.turns == 0,
+            },
             Haste::Some => now.since(self.since) < STREAM_SPAN,
             Haste::None => now.since(self.since) < LONG_SPAN,
         };
@@ -54,7 +68,7 @@ impl Company {
         self.turns > 0
     }
 
-    /// Whether some of them wait for the next turn only, which must begin at once.
+    /// Whether some of them wait for the next turn only, which must not wait for events.
     pub fn is_urgent(&self) -> bool {
         self.turns > 0 && self.haste == Haste::Full
     }
@@ -65,32 +79,34 @@ mod tests {
     use super::*;
 
     /// When frames of that haste leave that began to wait at 1 ms, looked at once in 100 us; in microseconds.
-    fn waits_for(haste: Haste, busy: bool, waiting: usize) -> u64 {
+    fn waits_for(haste: Haste, next: Next, waiting: usize) -> u64 {
         let mut company = Company::default();
         company.hurry(haste);
         (0..)
             .map(|turn| turn * 100)
-            .find(|at| company.may_leave(busy, waiting, Micros(1_000 + at)))
+            .find(|at| company.may_leave(next, waiting, Micros(1_000 + at)))
             .unwrap_or(0)
     }
 
     #[test]
     fn frames_wait_as_long_as_nothing_waits_for_them() {
-        assert_eq!([waits_for(Haste::Full, true, 9), waits_for(Haste::Full, false, 9)], [200, 0]);
-        assert_eq!([waits_for(Haste::Some, true, 9), waits_for(Haste::None, true, 9)], [300, 2_000]);
-        assert_eq!(waits_for(Haste::None, true, WAITING_BYTES_MAX), 0, "enough company");
-        assert_eq!(waits_for(Haste::Full, true, WAITING_BYTES_MAX), 200);
-        assert_eq!(waits_for(Haste::None, true, 0), 0, "there is none");
+        let urgent = [Next::Rest, Next::AtOnce, Next::Gathered].map(|next| waits_for(Haste::Full, next, 9));
+        assert_eq!(urgent, [0, 200, 100]);
+        let busy = Next::AtOnce;
+        assert_eq!([waits_for(Haste::Some, busy, 9), waits_for(Haste::None, busy, 9)], [300, 2_000]);
+        assert_eq!(waits_for(Haste::None, busy, WAITING_BYTES_MAX), 0, "enough company");
+        assert_eq!(waits_for(Haste::Full, busy, WAITING_BYTES_MAX), 200);
+        assert_eq!(waits_for(Haste::None, busy, 0), 0, "there is none");
     }
 
     #[test]
     fn one_in_haste_takes_the_others_along_and_leaves_none_behind() {
         let mut company = Company::default();
-        assert!(!company.may_leave(false, 9, Micros(0)) && company.is_waiting() && !company.is_urgent());
+        assert!(!company.may_leave(Next::Rest, 9, Micros(0)) && company.is_waiting() && !company.is_urgent());
         company.hurry(Haste::Full);
         company.hurry(Haste::None);
-        assert!(company.is_urgent() && company.may_leave(false, 18, Micros(1)) && !company.is_waiting());
+        assert!(company.is_urgent() && company.may_leave(Next::Rest, 18, Micros(1)) && !company.is_waiting());
         company.note_gone();
-        assert!(!company.may_leave(false, 9, Micros(2)));
+        assert!(!company.may_leave(Next::Rest, 9, Micros(2)));
     }
 }

@@ -21,7 +21,7 @@ mod sparse;
 mod wire;
 
 pub use check::{FLIGHT_BYTES_MAX, GENERATION_MAX, NUMBER_MAX, OutOfRange, POSITION_MAX, RUN_BYTES_MAX};
-pub use company::Company;
+pub use company::{Company, Next};
 pub use entry::{
     Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Flight, Hello, Kind, LegTls, Open, Phase,
     RecordKind, RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,

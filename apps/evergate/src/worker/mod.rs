@@ -45,6 +45,7 @@ use client::{Client, Pipes};
 use evergate_balance::{Picker, ServerLoad};
 use evergate_base::Micros;
 use evergate_connection::{Connection, Effects, Io, Scratch};
+use evergate_mirror::Next;
 use evergate_sys::{Epoll, Pipe, Waker};
 use gather::{Gather, Mark};
 use slab::{Key, Slab, Source};
@@ -228,6 +229,7 @@ impl Worker {
         let wait = if queued { wait.min(QUEUE_LOOK_MS) } else { wait };
         let wait = self.cluster.as_ref().map_or(wait, |cluster| wait.min(cluster.wait_ms(self.now)));
         let wait = self.successor.as_ref().map_or(wait, |successor| wait.min(successor.wait_ms()));
+        let hastens = self.cluster.as_ref().is_some_and(|cluster| cluster.is_in_haste());
         self.pulse.rest();
         if wait > 0
             && let Some(pause) = self.gather.wait(self.settings.gather)
@@ -235,7 +237,7 @@ impl Worker {
             std::thread::sleep(pause);
             self.counters.gathered.add(1);
         }
-        let count = self.epoll.wait(wait)?;
+        let count = self.epoll.wait(if hastens { 0 } else { wait })?;
         self.pulse.beat();
         self.tick();
         self.look_at_events(count);
@@ -257,7 +259,12 @@ impl Worker {
             self.continue_resting(count > 0);
             self.report_frozen();
             self.tend_channels();
-            self.end_turn(count > 0);
+            let gathers = self.gather.wait(self.settings.gather).is_some();
+            self.end_turn(match count {
+                0 => Next::Rest,
+                _ if gathers => Next::Gathered,
+                _ => Next::AtOnce,
+            });
         }
         if self.successor.is_some() {
             self.hand_over();

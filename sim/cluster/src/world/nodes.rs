@@ -8,7 +8,7 @@ use crate::net::Cuts;
 use crate::worker::Worker;
 use evergate_base::Micros;
 use evergate_cluster::{Event as Told, NodeId, Path, is_calm};
-use evergate_mirror::Answer;
+use evergate_mirror::{Answer, Next};
 
 /// Datagrams that a socket keeps.
 const INBOX_MAX: usize = 2_000;
@@ -244,11 +244,15 @@ impl World {
     fn send_frames(&mut self, id: usize, left_at: &mut Time) {
         let now = self.now;
         let processes: Vec<u64> = self.hosts.iter().map(|host| host.process()).collect();
-        let busy = self.gathers && self.random.chance(400);
+        let next = match self.gathers && self.random.chance(400) {
+            true if self.random.chance(500) => Next::Gathered,
+            true => Next::AtOnce,
+            false => Next::Rest,
+        };
         let Some(worker) = &mut self.hosts[id].worker else { return };
         let ready = worker.outgoing.values().filter(|outgoing| outgoing.ready_at <= now);
         let waiting = ready.map(|outgoing| outgoing.feed.unsent().len()).sum();
-        if self.gathers && !worker.company.may_leave(busy, waiting, Micros(now)) {
+        if self.gathers && !worker.company.may_leave(next, waiting, Micros(now)) {
             self.tally.frames_held += 1;
             return;
         }

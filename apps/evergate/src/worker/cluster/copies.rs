@@ -11,7 +11,7 @@ use crate::worker::{Client, Worker};
 use evergate_base::Micros;
 use evergate_bpf::Leases;
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
-use evergate_mirror::{FRAME_VERSION, Frame, Office};
+use evergate_mirror::{FRAME_VERSION, Frame, Next, Office};
 use std::collections::BTreeMap;
 
 /// Between two attempts to make a channel.
@@ -246,13 +246,13 @@ fn is_of(clients: &Slab<Client>, key: Key, bucket: Bucket) -> bool {
 
 impl Cluster {
     /// Frames leave, unless they wait for company.
-    pub(super) fn flush(&mut self, busy: bool, now: Micros) {
+    pub(super) fn flush(&mut self, next: Next, now: Micros) {
         let mut waiting = 0;
         for outgoing in self.outgoing.values_mut() {
             outgoing.time_newest(now);
             waiting += outgoing.feed.unsent().len();
         }
-        if !self.company.may_leave(busy, waiting, now) {
+        if !self.company.may_leave(next, waiting, now) {
             return;
         }
         let mut lost = Vec::new();

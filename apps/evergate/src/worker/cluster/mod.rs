@@ -303,7 +303,7 @@ impl Cluster {
     /// Milliseconds that the loop may sleep.
     pub(crate) fn wait_ms(&self, now: Micros) -> i32 {
         let held = self.company.is_waiting();
-        let at_once = !self.acknowledged.is_empty() || !self.dirty.is_empty() || self.company.is_urgent();
+        let at_once = !self.acknowledged.is_empty() || !self.dirty.is_empty();
         if at_once || !self.unawaited.is_empty() || self.has_resting() || self.has_news() {
             0
         } else if held || !self.timed.is_empty() || !self.closing.is_empty() {
@@ -316,5 +316,10 @@ impl Cluster {
             let wait_ms = |due: Micros| due.since(now).0.div_ceil(1000).clamp(1, WAIT_MAX_MS);
             first.map_or(WAIT_MAX_MS, wait_ms) as i32
         }
+    }
+
+    /// Frames wait for the next turn only: it comes soon, whether there are events or not.
+    pub(crate) fn is_in_haste(&self) -> bool {
+        self.company.is_urgent()
     }
 }

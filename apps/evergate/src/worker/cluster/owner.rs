@@ -7,7 +7,7 @@ use crate::worker::slab::{Key, Source};
 use crate::worker::upstream::Upstream;
 use evergate_bpf::{Flow, Leases};
 use evergate_cluster::{Bucket, NodeId};
-use evergate_mirror::{Entry, Frame, Haste, Mirrored, Side};
+use evergate_mirror::{Entry, Frame, Haste, Mirrored, Next, Side};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -248,15 +248,15 @@ impl Worker {
         true
     }
 
-    /// ACKs leave, and frames: once a turn. `busy`: there were events in this turn, and the next one may have more.
-    pub(in crate::worker) fn end_turn(&mut self, busy: bool) {
+    /// ACKs leave, and frames: once a turn.
+    pub(in crate::worker) fn end_turn(&mut self, next: Next) {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.answer();
         cluster.tell_news();
         if self.counters.queued.get() > 0 {
             cluster.company.hurry(Haste::Full); // requests wait for server connections that are given back
         }
-        cluster.flush(busy, self.now);
+        cluster.flush(next, self.now);
         if !cluster.say_last_words(self.now) {
             self.counters.reason("emit_failed");
         }
