@@ -7,6 +7,7 @@ use crate::request::CONTINUE;
 use crate::{Effect, Io};
 use evergate_mirror::{Entry, RecordKind};
 use evergate_tls::{HandshakeError, alert};
+use std::fmt::Display;
 
 /// How often waiting input is looked at again within one call; more waits for the next.
 const ROUNDS_MAX: usize = 64;
@@ -221,9 +222,9 @@ impl Connection {
     }
 
     /// The access log is to say what exactly failed.
-    pub(crate) fn explain(&mut self, error: &HandshakeError) {
+    pub(crate) fn explain(&mut self, what: impl Display) {
         if let Some(log) = &mut self.log {
-            log.detail = printable(&error.to_string());
+            log.detail = printable(&what.to_string());
         }
     }
 
@@ -231,7 +232,12 @@ impl Connection {
     pub(crate) fn end_handshake(&mut self, io: &mut Io<'_>, error: &HandshakeError) {
         const REASON: &str = "tls_handshake";
         self.begin_log_of_end(io, REASON);
-        self.explain(error);
+        let name = match &self.tls {
+            ClientTls::Shaking(handshake) => handshake.server_name(),
+            _ => None,
+        };
+        let asked = name.map_or(String::new(), |name| format!("; the client asked for \"{name}\""));
+        self.explain(format_args!("{error}{asked}"));
         self.end_after_alert(io, REASON);
     }
 

@@ -156,7 +156,9 @@ pub fn write_response_head(out: &mut Vec<u8>, head: &ResponseHead<'_>, edits: &R
     out.extend_from_slice(head.reason.as_bytes());
     out.extend_from_slice(b"\r\n");
 
-    let upgrade = edits.upgrade && head.is_upgrade;
+    // A 426 must say what to upgrade to (RFC 9110 section 15.5.22), to those who know of it.
+    let required = head.status == 426 && head.facts.upgrade_lines > 0 && !edits.http10_client;
+    let upgrade = (edits.upgrade && head.is_upgrade) || required;
     let listed = head.facts.names_listed;
     for (class, name, value) in head.headers.classified() {
         let forward = match class {
@@ -186,15 +188,17 @@ pub fn write_response_head(out: &mut Vec<u8>, head: &ResponseHead<'_>, edits: &R
         }
         ResponseFraming::None | ResponseFraming::UntilClose => {}
     }
-    if upgrade {
-        push_line(out, b"Connection", b"upgrade");
-    } else if head.status >= 200 {
-        let unframed = edits.http10_client && head.framing == ResponseFraming::Chunked;
-        if edits.close || unframed || head.framing == ResponseFraming::UntilClose {
-            push_line(out, b"Connection", b"close");
-        } else if edits.http10_client {
+    let unframed = edits.http10_client && head.framing == ResponseFraming::Chunked;
+    let closes =
+        head.status >= 200 && (edits.close || unframed || head.framing == ResponseFraming::UntilClose);
+    match (closes, upgrade) {
+        (true, true) => push_line(out, b"Connection", b"close, upgrade"),
+        (true, false) => push_line(out, b"Connection", b"close"),
+        (false, true) => push_line(out, b"Connection", b"upgrade"),
+        (false, false) if head.status >= 200 && edits.http10_client => {
             push_line(out, b"Connection", b"keep-alive");
         }
+        (false, false) => {}
     }
     push_set(out, edits.set);
     push_set(out, edits.append);

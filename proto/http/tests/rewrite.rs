@@ -201,6 +201,27 @@ fn bodiless_responses_say_no_more_than_they_may() {
 }
 
 #[test]
+fn a_426_says_what_to_upgrade_to() {
+    let bytes = "HTTP/1.1 426 U\r\nConnection: Upgrade, X-Own\r\nX-Own: 1\r\nUpgrade: websocket, irc/6.9\r\nContent-Length: 0\r\n\r\n";
+    let kept = "HTTP/1.1 426 U\r\nUpgrade: websocket, irc/6.9\r\nContent-Length: 0\r\n";
+    let with = |edits: ResponseEdits<'static>| response(bytes, false, &edits);
+    assert_eq!(with(EDITS_BACK), format!("{kept}Connection: upgrade\r\n\r\n"));
+    assert_eq!(
+        with(ResponseEdits { close: true, ..EDITS_BACK }),
+        format!("{kept}Connection: close, upgrade\r\n\r\n")
+    );
+    // HTTP/1.0 has no upgrades.
+    assert_eq!(
+        with(ResponseEdits { http10_client: true, ..EDITS_BACK }),
+        "HTTP/1.1 426 U\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n"
+    );
+    let silent = "HTTP/1.1 426 U\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(response(silent, false, &EDITS_BACK), silent, "nothing is made up");
+    let other = bytes.replace("426", "400");
+    assert_eq!(response(&other, false, &EDITS_BACK), "HTTP/1.1 400 U\r\nContent-Length: 0\r\n\r\n");
+}
+
+#[test]
 fn what_the_caller_sets_or_removes_has_no_second_spelling() {
     let edits = RequestEdits { set: &[("x-user", "anon")], remove: &["x-admin"], ..EDITS };
     let bytes =

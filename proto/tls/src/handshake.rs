@@ -172,6 +172,11 @@ impl Handshake {
         }
     }
 
+    /// The name that the client asked for (SNI), once its hello is here.
+    pub fn server_name(&self) -> Option<&str> {
+        self.sni.as_deref()
+    }
+
     /// Raw bytes of the client that belong to the handshake so far: whole records, or nothing yet.
     pub fn consumed(&self) -> u64 {
         self.input.consumed

@@ -76,7 +76,10 @@ fn a_handshake_that_fails_has_a_line_in_the_log() {
     rig.wire(&hello);
     rig.wire(b"\x15\x03\x03\x00\x02\x02\x30");
     rig.run();
-    assert_eq!(rig.logs[0].detail, "handshake refused: received fatal alert: UnknownCA");
+    assert_eq!(
+        rig.logs[0].detail,
+        "handshake refused: received fatal alert: UnknownCA; the client asked for \"test.example\""
+    );
 }
 
 #[test]
