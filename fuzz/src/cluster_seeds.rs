@@ -90,7 +90,7 @@ pub(crate) fn frames(put: &impl Fn(&str, &str, &[u8]), name: &str, entries: &[En
     };
     let legs = BTreeMap::from([(0, facts)]);
     let mut state = Mirrored::default();
-    entries.iter().for_each(|entry| state.apply(entry));
+    entries.iter().cloned().for_each(|entry| state.apply(entry));
     let id = SessionId::from([9; 32]);
     let kept = KeptSession { id, until_unix_s: 1 << 31, sealed: Sealed(vec![1, 2, 3]) };
     let hello = Frame::Hello {

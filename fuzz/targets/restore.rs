@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
         state = whole;
     }
     for entry in rest.filter_map(|chunk| Entry::decode(chunk).ok()) {
-        state.apply(&entry);
+        state.apply(entry);
     }
     if let Some(open) = &mut state.open
         && flags & 0x40 != 0

@@ -35,11 +35,11 @@ impl World {
     }
 
     fn replicate(&mut self) {
-        let entries = self.connection.drain_entries();
-        let Some(backup) = &mut self.backup else { return assert!(entries.is_empty()) };
+        let mut entries = self.connection.drain_entries();
+        let Some(backup) = &mut self.backup else { return assert!(entries.next().is_none()) };
         for entry in entries {
-            backup.apply(&entry);
-            self.entries.push(entry);
+            self.entries.push(entry.clone());
+            backup.apply(entry);
         }
     }
 

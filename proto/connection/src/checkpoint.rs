@@ -313,8 +313,13 @@ impl Connection {
     }
 
     /// Entries to send to the backups, oldest first.
-    pub fn drain_entries(&mut self) -> Vec<Entry> {
-        self.remote.as_mut().map(|remote| remote.log.drain().collect()).unwrap_or_default()
+    pub fn drain_entries(&mut self) -> impl Iterator<Item = Entry> {
+        self.remote.as_mut().into_iter().flat_map(|remote| remote.log.drain())
+    }
+
+    /// Whether there are any.
+    pub fn has_entries(&self) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.log.has_queued())
     }
 
     /// Index of the newest entry. 0 without backups.

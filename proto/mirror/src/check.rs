@@ -484,7 +484,7 @@ mod tests {
             Entry::Stash { side: Side::Server(1), position: far - 2, bytes: vec![0; 2] },
         ];
         for entry in &entries {
-            state.apply(&Entry::decode(&entry.encode().unwrap()).unwrap());
+            state.apply(Entry::decode(&entry.encode().unwrap()).unwrap());
         }
         assert_eq!(Mirrored::decode(&state.encode().unwrap()), Ok(state));
     }

@@ -177,9 +177,7 @@ impl Holder {
             }
             Frame::Entries { connection, entries } => {
                 let Some(held) = self.known(announced, connection)? else { return Ok(()) };
-                for entry in &entries {
-                    held.state.apply(entry);
-                }
+                entries.into_iter().for_each(|entry| held.state.apply(entry));
             }
             Frame::End { connection } => {
                 if self.known(announced, connection)?.is_some() {

@@ -81,48 +81,49 @@ pub struct Mirrored {
 
 impl Mirrored {
     /// Folds one entry in. Entries of one connection come in the order they were queued.
-    pub fn apply(&mut self, entry: &Entry) {
+    pub fn apply(&mut self, entry: Entry) {
         match entry {
-            Entry::Open(open) => self.open = Some(open.clone()),
+            Entry::Open(open) => self.open = Some(open),
             Entry::Hello(hello) => {
-                self.hello = Some(hello.clone());
-                self.advance_handshake(hello.bytes.len());
+                let taken = hello.bytes.len();
+                self.hello = Some(hello);
+                self.advance_handshake(taken);
             }
             Entry::Input(bytes) => {
                 if let Some(hello) = &mut self.hello {
-                    hello.bytes.extend_from_slice(bytes);
+                    hello.bytes.extend_from_slice(&bytes);
                 }
                 self.advance_handshake(bytes.len());
             }
             Entry::Established(established) => self.establish(established),
             Entry::Route(route) => {
                 self.last_leg = self.last_leg.max(route.leg);
-                self.routes.insert(route.request, route.clone());
+                self.routes.insert(route.request, route);
                 self.forget_old_legs();
             }
             Entry::Client(checkpoint) => self.checkpoint_client(checkpoint),
             Entry::Server(checkpoint) => self.checkpoint_server(checkpoint),
             Entry::Stash { side: Side::Client, position, bytes } => {
-                self.client_stash.append(*position, bytes)
+                self.client_stash.append(position, &bytes)
             }
             Entry::Stash { side: Side::Server(leg), position, bytes } => {
-                self.server_stash.entry(*leg).or_default().append(*position, bytes);
+                self.server_stash.entry(leg).or_default().append(position, &bytes);
             }
-            Entry::Boundary(boundary) => self.boundaries.push_back(boundary.clone()),
+            Entry::Boundary(boundary) => self.boundaries.push_back(boundary),
             Entry::Generated { request, bytes, close } => {
-                self.generated.insert(*request, (bytes.clone(), *close));
+                self.generated.insert(request, (bytes, close));
             }
             Entry::ServerEnd { leg, position } => {
-                self.server_ends.insert(*leg, *position);
+                self.server_ends.insert(leg, position);
             }
-            Entry::Close { plain, abort } => self.closed = Some((*plain, *abort)),
+            Entry::Close { plain, abort } => self.closed = Some((plain, abort)),
             Entry::LegBoundary { leg, boundary } => {
-                self.leg_boundaries.entry(*leg).or_default().push_back(boundary.clone());
+                self.leg_boundaries.entry(leg).or_default().push_back(boundary);
             }
-            Entry::Reserve { request, until } => self.reserved = Some((*request, *until)),
+            Entry::Reserve { request, until } => self.reserved = Some((request, until)),
             Entry::Flight(flight) => {
                 if let Some(hello) = &mut self.hello {
-                    hello.flights.push(*flight);
+                    hello.flights.push(flight);
                 }
             }
         }
@@ -251,18 +252,19 @@ impl Mirrored {
         }
     }
 
-    fn establish(&mut self, established: &Established) {
+    fn establish(&mut self, established: Established) {
         self.client.input = established.consumed;
         self.client_stash.drop_before(self.client.input);
         if let Some(hello) = &mut self.hello {
             hello.bytes.truncate(established.consumed as usize);
         }
-        self.established = Some(established.clone());
+        self.established = Some(established);
     }
 
-    fn checkpoint_client(&mut self, checkpoint: &ClientCheckpoint) {
+    fn checkpoint_client(&mut self, checkpoint: ClientCheckpoint) {
         self.client_stash.drop_before(checkpoint.input);
-        self.client = checkpoint.clone();
+        self.client = checkpoint;
+        let checkpoint = &self.client;
         let leg = checkpoint.leg;
         if let Some(boundaries) = self.leg_boundaries.get_mut(&leg) {
             forget_before(boundaries, checkpoint.tx);
@@ -277,19 +279,20 @@ impl Mirrored {
         }
     }
 
-    fn checkpoint_server(&mut self, checkpoint: &ServerCheckpoint) {
+    fn checkpoint_server(&mut self, checkpoint: ServerCheckpoint) {
         match (&self.server.phase, &checkpoint.phase) {
             (_, Phase::Head) => self.response_from = None,
             (Phase::Head, _) => self.response_from = Some(self.server.tx),
             _ => {}
         }
         self.reserved = self.reserved.filter(|(request, _)| *request >= checkpoint.request);
-        self.server = checkpoint.clone();
-        let request = checkpoint.request;
+        self.server = checkpoint;
+        let request = self.server.request;
         // A tunnel whose server has ended keeps its route: the other direction still needs the leg.
         self.routes.retain(|index, _| *index >= request);
         self.generated.retain(|index, _| *index >= request);
         self.forget_old_legs();
+        let checkpoint = &self.server;
         if let Some(stash) = self.server_stash.get_mut(&checkpoint.leg) {
             stash.drop_before(checkpoint.input);
         }
@@ -369,10 +372,10 @@ mod tests {
     #[test]
     fn a_server_checkpoint_drops_what_it_covers_and_nothing_else() {
         let mut state = Mirrored::default();
-        state.apply(&boundary(1, &[(100, 1), (16384, 3)]));
-        state.apply(&boundary(5, &[(7, 1)]));
+        state.apply(boundary(1, &[(100, 1), (16384, 3)]));
+        state.apply(boundary(5, &[(7, 1)]));
         let tx = RecordPosition { generation: 0, sequence: 3 };
-        state.apply(&Entry::Server(ServerCheckpoint { tx, ..Default::default() }));
+        state.apply(Entry::Server(ServerCheckpoint { tx, ..Default::default() }));
         state.check_invariants();
         assert_eq!(state.boundaries[0].lengths, vec![(16384, 2)]);
         assert_eq!((state.boundaries[0].first.sequence, state.boundaries[0].digest), (3, 0));
@@ -384,10 +387,10 @@ mod tests {
         let mut state = Mirrored::default();
         let stash =
             |position, bytes: &[u8]| Entry::Stash { side: Side::Client, position, bytes: bytes.to_vec() };
-        state.apply(&stash(10, b"abc"));
-        state.apply(&stash(12, b"cde"));
+        state.apply(stash(10, b"abc"));
+        state.apply(stash(12, b"cde"));
         assert_eq!((state.client_stash.bytes.as_slice(), state.client_frontier()), (&b"abcde"[..], 15));
-        state.apply(&Entry::Client(ClientCheckpoint { input: 13, ..Default::default() }));
+        state.apply(Entry::Client(ClientCheckpoint { input: 13, ..Default::default() }));
         assert_eq!((state.client_stash.position, state.client_stash.bytes.as_slice()), (13, &b"de"[..]));
         state.check_invariants();
     }
@@ -411,8 +414,8 @@ mod tests {
     fn what_is_only_passed_on_goes_on_under_any_generation_and_nothing_else() {
         let opened = |kind| {
             let mut state = Mirrored::default();
-            state.apply(&Entry::Open(Open { generation: 7, listener: "in".to_owned(), kind, tls: false }));
-            state.apply(&route(1, 3));
+            state.apply(Entry::Open(Open { generation: 7, listener: "in".to_owned(), kind, tls: false }));
+            state.apply(route(1, 3));
             state.server.request = 1;
             state
         };
@@ -450,20 +453,20 @@ mod tests {
         let Entry::Route(mut route) = route(0, 3) else { unreachable!() };
         route.tls = Some(Box::new(tls));
         let mut state = Mirrored::default();
-        state.apply(&Entry::Route(route));
+        state.apply(Entry::Route(route));
         assert_eq!((state.leg_output(3), state.server_frontier(3)), (520, 1200));
         assert_eq!((state.leg_output(4), state.server_frontier(4)), (0, 0));
         for sequence in [0, 2] {
             let Entry::Boundary(boundary) = boundary(sequence, &[(100, 2)]) else { unreachable!() };
-            state.apply(&Entry::LegBoundary { leg: 3, boundary });
+            state.apply(Entry::LegBoundary { leg: 3, boundary });
         }
         state.check_invariants();
         let tx = RecordPosition { generation: 0, sequence: 2 };
         let point = ClientCheckpoint { leg: 3, output: 844, tx, ..ClientCheckpoint::default() };
-        state.apply(&Entry::Client(point));
+        state.apply(Entry::Client(point));
         assert_eq!((state.leg_output(3), state.leg_boundaries[&3].len()), (844, 1));
         assert_eq!(state.leg_tls(3).map(|tls| tls.flight.len()), Some(0), "the server has the flight");
-        state.apply(&Entry::Server(ServerCheckpoint { request: 1, ..Default::default() }));
+        state.apply(Entry::Server(ServerCheckpoint { request: 1, ..Default::default() }));
         state.check_invariants();
         assert!(state.leg_boundaries.is_empty() && state.leg_tls(3).is_none());
     }
@@ -471,12 +474,12 @@ mod tests {
     #[test]
     fn a_tunnel_keeps_its_route_when_its_server_has_ended() {
         let mut state = Mirrored::default();
-        state.apply(&route(0, 3));
+        state.apply(route(0, 3));
         let phase = crate::Phase::Ended;
-        state.apply(&Entry::Server(ServerCheckpoint { leg: 3, phase, ..Default::default() }));
+        state.apply(Entry::Server(ServerCheckpoint { leg: 3, phase, ..Default::default() }));
         state.check_invariants();
         assert_eq!((state.routes.len(), state.generation(), state.last_leg), (1, Some(7), 3));
-        state.apply(&Entry::Server(ServerCheckpoint { request: 1, ..Default::default() }));
+        state.apply(Entry::Server(ServerCheckpoint { request: 1, ..Default::default() }));
         assert_eq!((state.routes.len(), state.generation(), state.last_leg), (0, None, 3));
     }
 
@@ -484,30 +487,30 @@ mod tests {
     fn flights_are_kept_as_long_as_the_handshake_may_have_to_be_made_again() {
         let mut state = Mirrored::default();
         let flight = |length| Flight { length, digest: 7 };
-        state.apply(&Entry::Flight(flight(9)));
-        state.apply(&Entry::Hello(hello(vec![1; 10])));
-        state.apply(&Entry::Flight(flight(900)));
-        state.apply(&Entry::Input(vec![2; 80]));
-        state.apply(&Entry::Flight(flight(200)));
+        state.apply(Entry::Flight(flight(9)));
+        state.apply(Entry::Hello(hello(vec![1; 10])));
+        state.apply(Entry::Flight(flight(900)));
+        state.apply(Entry::Input(vec![2; 80]));
+        state.apply(Entry::Flight(flight(200)));
         let established = Established { records: Vec::new(), consumed: 90, sent: 1100, facts: Vec::new() };
-        state.apply(&Entry::Established(established));
+        state.apply(Entry::Established(established));
         let server = |output| Entry::Server(ServerCheckpoint { output, ..ServerCheckpoint::default() });
-        state.apply(&server(1099));
+        state.apply(server(1099));
         assert_eq!(
             state.hello.as_ref().map(|hello| &hello.flights[..]),
             Some(&[flight(900), flight(200)][..])
         );
-        state.apply(&server(1100));
+        state.apply(server(1100));
         assert_eq!(state.hello, None);
     }
 
     #[test]
     fn handshake_input_replaces_its_stash() {
         let mut state = Mirrored::default();
-        state.apply(&Entry::Hello(hello(vec![1; 10])));
-        state.apply(&Entry::Stash { side: Side::Client, position: 10, bytes: vec![2; 5] });
+        state.apply(Entry::Hello(hello(vec![1; 10])));
+        state.apply(Entry::Stash { side: Side::Client, position: 10, bytes: vec![2; 5] });
         assert_eq!(state.client_frontier(), 15);
-        state.apply(&Entry::Input(vec![2; 8]));
+        state.apply(Entry::Input(vec![2; 8]));
         state.check_invariants();
         assert_eq!((state.client_frontier(), state.client_stash.bytes.len()), (18, 0));
     }

@@ -74,12 +74,12 @@ impl Pair {
     }
 
     fn perform(&mut self) {
-        let entries = self.conn.drain_entries();
-        let more = !entries.is_empty();
-        for entry in entries {
-            self.mirrored.apply(&entry);
+        let before = self.entries;
+        for entry in self.conn.drain_entries() {
+            self.mirrored.apply(entry);
             self.entries += 1;
         }
+        let more = self.entries > before;
         self.mirrored.check_invariants();
         let (first, second) = self.scratch.down.ready();
         self.to_client.extend_from_slice(&[first, second].concat());

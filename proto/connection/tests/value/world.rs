@@ -254,7 +254,7 @@ impl<'a> World<'a> {
 
     /// What the worker does after each call.
     fn perform(&mut self) {
-        for entry in self.conn.drain_entries() {
+        for entry in self.conn.drain_entries().collect::<Vec<_>>() {
             let bytes = entry.encode().unwrap();
             assert_eq!(Entry::decode(&bytes).unwrap(), entry);
             self.pending.push_back(bytes);
@@ -447,7 +447,7 @@ impl<'a> World<'a> {
             if std::env::var_os("TRACE").is_some() {
                 eprintln!("{}: {entry:?}", self.step);
             }
-            self.mirrored.apply(&entry);
+            self.mirrored.apply(entry);
             self.mirrored.check_invariants();
             self.applied += 1;
         }

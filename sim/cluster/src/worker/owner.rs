@@ -26,15 +26,15 @@ impl Client {
         required.iter().map(of).min().unwrap_or(self.queued).min(self.queued)
     }
 
-    fn apply(&mut self, entry: &Entry) {
+    fn apply(&mut self, entry: Entry) {
         self.queued += 1;
-        self.fold.apply(entry);
         let over = matches!(entry, Entry::Close { .. });
+        if let Entry::ServerEnd { leg, .. } = entry {
+            self.server_end = Some((leg, self.queued));
+        }
+        self.fold.apply(entry);
         if self.client_end.is_none() && (over || self.fold.client.phase == Phase::Ended) {
             self.client_end = Some(self.queued);
-        }
-        if let Entry::ServerEnd { leg, .. } = entry {
-            self.server_end = Some((*leg, self.queued));
         }
     }
 }
@@ -78,13 +78,11 @@ impl Worker {
     /// Sends the entries of the last call to the backups. What depends on them waits.
     pub(super) fn mirror(&mut self, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
-        let mut entries = client.connection.drain_entries();
+        let mut entries: Vec<Entry> = client.connection.drain_entries().collect();
         if entries.is_empty() {
             return;
         }
-        for entry in &entries {
-            client.apply(entry);
-        }
+        entries.iter().cloned().for_each(|entry| client.apply(entry));
         let (bucket, index) = (client.bucket, client.queued);
         match self.mutation {
             Mutation::LostBoundary => entries.retain(|entry| !matches!(entry, Entry::Boundary(_))),

@@ -88,15 +88,16 @@ impl Mirroring {
         }
     }
 
-    pub(super) fn apply(&mut self, entry: &Entry) {
+    /// The backups will hold this entry too.
+    pub(super) fn apply(&mut self, entry: Entry) {
         self.queued += 1;
-        self.fold.apply(entry);
         let over = matches!(entry, Entry::Close { .. });
+        if let Entry::ServerEnd { leg, .. } = entry {
+            self.server_end = Some((leg, self.queued));
+        }
+        self.fold.apply(entry);
         if self.client_end.is_none() && (over || self.fold.client.phase == Phase::Ended) {
             self.client_end = Some(self.queued);
-        }
-        if let Entry::ServerEnd { leg, .. } = entry {
-            self.server_end = Some((*leg, self.queued));
         }
     }
 }

@@ -51,7 +51,7 @@ use channel::Outgoing;
 use evergate_base::Micros;
 use evergate_bpf::{Events, Flow, Gate, Lane, LaneId, Slot};
 use evergate_cluster::{Bucket, Freeze, MemberSet, NodeId, Role};
-use evergate_mirror::{Company, Holder, Office};
+use evergate_mirror::{Company, Entry, Holder, Office};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
@@ -146,6 +146,8 @@ pub(crate) struct Cluster {
     census: figures::Census,
     /// Frames that wait for others.
     company: Company,
+    /// Memory for the entries of one call.
+    entries: Vec<Entry>,
     /// Buckets that let nobody new in, to become quiet then.
     closing: BTreeMap<Bucket, freeze::Closing>,
     /// Buckets that are to become quiet, for which move, and in which office.
@@ -220,6 +222,7 @@ impl Cluster {
             news: sessions::News::default(),
             census: figures::Census::default(),
             company: Company::default(),
+            entries: Vec::new(),
             closing: BTreeMap::new(),
             freezing: BTreeMap::new(),
             frozen: BTreeSet::new(),

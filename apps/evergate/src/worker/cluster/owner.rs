@@ -127,14 +127,12 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(mirroring) = &mut client.mirroring else { return };
-        let entries = client.connection.drain_entries();
-        if entries.is_empty() {
+        if !client.connection.has_entries() {
             return;
         }
-        for entry in &entries {
-            mirroring.apply(entry);
-        }
-        let (bucket, index) = (mirroring.bucket, mirroring.queued);
+        let mut entries = std::mem::take(&mut cluster.entries);
+        entries.extend(client.connection.drain_entries());
+        let (bucket, index) = (mirroring.bucket, mirroring.queued + entries.len() as u64);
         // Some clients say nothing more before what they said is acknowledged.
         let waits = mirroring.leg.is_patient() && !client.connection.is_past_requests();
         if waits && entries.iter().any(|entry| matches!(entry, Entry::Client(_))) {
@@ -144,7 +142,12 @@ impl Worker {
         if let Some(facts) = mirroring.learn_next_hop() {
             cluster.say(bucket, &Frame::Leg { connection, leg: 0, facts }, None);
         }
-        cluster.say(bucket, &Frame::Entries { connection, entries }, Some(Notice::Entry { key, index }));
+        let frame = Frame::Entries { connection, entries };
+        cluster.say(bucket, &frame, Some(Notice::Entry { key, index }));
+        if let Frame::Entries { mut entries, .. } = frame {
+            entries.drain(..).for_each(|entry| mirroring.apply(entry));
+            cluster.entries = entries;
+        }
         if cluster.awaited(bucket).is_empty() {
             client.connection.count_as_mirrored(); // nobody else is left
             if !mirroring.listed {
