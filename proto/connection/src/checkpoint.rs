@@ -230,6 +230,13 @@ impl Connection {
 
     /// The server acknowledged our output on this leg up to `output`.
     pub fn handle_server_acked(&mut self, io: &mut Io<'_>, leg: u32, output: u64) {
+        self.learn_server_acked(leg, output);
+        self.finish_call(io);
+    }
+
+    /// The same for who is about to make another call, which sees to what follows; entries come in the order in which things
+    /// were learned.
+    pub fn learn_server_acked(&mut self, leg: u32, output: u64) {
         if let Some(remote) = &mut self.remote {
             let (known, acked) = remote.server_acked;
             if leg > known {
@@ -237,17 +244,43 @@ impl Connection {
             } else if leg == known {
                 remote.server_acked.1 = acked.max(output);
             }
+            remote.has_news = true;
+            remote.checkpoint_client();
         }
-        self.finish_call(io);
     }
 
     /// The client acknowledged our output up to `output`. With backups the next request waits for this, so tell it
     /// before the bytes that came with the acknowledgement.
     pub fn handle_client_acked(&mut self, io: &mut Io<'_>, output: u64) {
+        self.learn_client_acked(output);
+        self.finish_call(io);
+    }
+
+    /// The same for who is about to make another call. The next request may be read at once.
+    pub fn learn_client_acked(&mut self, output: u64) {
         if let Some(remote) = &mut self.remote {
             remote.client_acked = remote.client_acked.max(output);
+            remote.has_news = true;
+            remote.checkpoint_server();
         }
+    }
+
+    /// Whether something was learned of which more may follow: the next call sees to it, and [`Connection::handle_news`] where
+    /// nothing else is to be told.
+    pub fn has_news(&self) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.has_news)
+    }
+
+    /// Does what follows from what was learned.
+    pub fn handle_news(&mut self, io: &mut Io<'_>) {
         self.finish_call(io);
+    }
+
+    /// The same before what ends something. Only bytes go together with what was learned before them.
+    pub(crate) fn catch_up(&mut self, io: &mut Io<'_>) {
+        if self.has_news() {
+            self.finish_call(io);
+        }
     }
 
     pub(crate) fn checkpoint_server(&mut self) {
@@ -258,10 +291,29 @@ impl Connection {
 
     /// All backups hold the entries up to `index`: what waited for them may leave.
     pub fn handle_mirror_acked(&mut self, io: &mut Io<'_>, index: u64) {
+        self.learn_mirror_acked(io, index);
+        self.finish_call(io);
+    }
+
+    /// The same with effects alone, ACKs of what is safe among them: perform them first, and the outlets take the ACKs along
+    /// when they are flushed. All else follows with the next call.
+    pub fn learn_mirror_acked(&mut self, io: &mut Io<'_>, index: u64) {
+        let rests = self.rests();
         if let Some(remote) = &mut self.remote {
             remote.log.handle_acknowledged(index);
+            remote.perform_released(io.effects);
+            remote.has_news |= !rests;
         }
-        self.finish_call(io);
+    }
+
+    /// Nothing is under way, and nothing waits that what the backups hold could let go on.
+    fn rests(&self) -> bool {
+        let holds = !self.raw.is_empty() || !self.plain.is_empty() || !self.down.is_empty();
+        self.receiving == Receiving::Head
+            && self.leg.is_none()
+            && !holds
+            && !self.closing
+            && !self.is_handshaking()
     }
 
     /// No backup is left to wait for: what was queued so far counts as held. What follows from it happens with the next
@@ -294,6 +346,7 @@ impl Connection {
 
     /// A stall: the client's input has waited unacknowledged for so long that it must be stashed with the backups.
     pub fn handle_client_stall(&mut self, io: &mut Io<'_>) {
+        self.catch_up(io);
         let received = self.in_pos + self.raw.len() as u64;
         if let Some(remote) = &mut self.remote {
             remote.stash(Side::Client, received);
@@ -303,6 +356,7 @@ impl Connection {
 
     /// A stall: the server's input has waited unacknowledged for too long.
     pub fn handle_server_stall(&mut self, io: &mut Io<'_>) {
+        self.catch_up(io);
         if self.send_held(io) {
             self.note_server_point(); // the server may be unable to say more before this is acknowledged
         } else if let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) {

@@ -196,6 +196,7 @@ impl Connection {
     /// The client's FIN (or RST, which the worker reports as an end too), after all bytes before it: call it where a
     /// read that [`Connection::wants_client`] asked for found the end.
     pub fn handle_client_end(&mut self, io: &mut Io<'_>) {
+        self.catch_up(io);
         if !self.client_ended {
             self.client_ended = true;
             self.end_of_client(io);
@@ -206,6 +207,7 @@ impl Connection {
     /// The node before us has taken the client's FIN: the restored connection knows what followed from it, and will not
     /// find it in its socket.
     pub fn handle_client_ended_before(&mut self, io: &mut Io<'_>) {
+        self.catch_up(io);
         self.client_ended = true;
         self.finish_call(io);
     }

@@ -387,7 +387,9 @@ impl Connection {
             return true;
         }
         let full = self.remote.as_ref().is_some_and(|remote| remote.log.is_full());
-        !full && self.up.is_empty() && self.takes_input()
+        // What is held goes on first.
+        let holds = self.has_news() && !(self.raw.is_empty() && self.plain.is_empty());
+        !full && !holds && self.up.is_empty() && self.takes_input()
     }
 
     /// Whether decrypted client bytes have somewhere to go.

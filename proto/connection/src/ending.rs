@@ -286,6 +286,7 @@ impl Connection {
 
     /// The deadline has passed.
     pub fn handle_timeout(&mut self, io: &mut Io<'_>) {
+        self.catch_up(io);
         if io.now < self.deadline || self.closed {
             return;
         }
@@ -328,6 +329,7 @@ impl Connection {
 
     /// The node drains: an idle connection ends, a busy one after its response.
     pub fn handle_drain(&mut self, io: &mut Io<'_>) {
+        self.catch_up(io);
         if !self.is_busy() && !self.is_handshaking() && self.receiving == Receiving::Head {
             self.end_orderly(io, "");
         } else if self.answering != Answering::Tunnel {
@@ -338,6 +340,7 @@ impl Connection {
 
     /// The drain's time is up.
     pub fn handle_abort(&mut self, io: &mut Io<'_>, reason: &'static str) {
+        self.catch_up(io);
         // Who closes behind our end without waiting has lost nothing.
         let reason = if self.closing && reason == "client_reset" { "" } else { reason };
         self.end_abruptly(io, reason);
@@ -363,6 +366,7 @@ impl Connection {
             io.scratch.down.prepend(&std::mem::take(&mut self.tickets));
         }
         if let Some(remote) = &mut self.remote {
+            remote.has_news = false;
             remote.flush_run();
         }
         if !self.closed {

@@ -148,6 +148,7 @@ impl Connection {
 
     /// The first response takes long: tickets leave without it, and the backups need not keep the handshake for it.
     pub fn handle_tickets_due(&mut self, io: &mut Io<'_>) {
+        self.catch_up(io);
         let tickets = std::mem::take(&mut self.tickets);
         io.scratch.down.extra().extend_from_slice(&tickets);
         self.finish_call(io);

@@ -156,6 +156,8 @@ pub(crate) struct Remote {
     /// Output positions that the peers acknowledged: the client, and the server leg.
     pub(crate) client_acked: u64,
     pub(crate) server_acked: (u32, u64),
+    /// Something was learned since the last call.
+    pub(crate) has_news: bool,
     pub(crate) legs_done: u32,
     pub(crate) stashed_client: u64,
     pub(crate) stashed_server: (u32, u64),

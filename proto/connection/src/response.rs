@@ -481,6 +481,7 @@ impl Connection {
     /// A write to the server failed: Linux says so once, and the next read then looks like an end in order. A server that
     /// has ended its side has nothing more to say: its client must not take what it sends for delivered.
     pub fn handle_server_write_error(&mut self, io: &mut Io<'_>) {
+        self.catch_up(io);
         self.up.clear();
         self.piped.1 = 0;
         if let Some(leg) = &mut self.leg {
@@ -494,6 +495,7 @@ impl Connection {
 
     /// The server's FIN.
     pub fn handle_server_end(&mut self, io: &mut Io<'_>, leg_id: u32) {
+        self.catch_up(io);
         if let Some(leg) = self.leg.as_ref().filter(|leg| leg.id == leg_id) {
             // RFC 9112 section 9.8: anybody between us can say FIN. A close_notify would have ended the response already.
             match self.answering == Answering::Body(Body::UntilClose) && leg.is_tls() {
@@ -507,6 +509,7 @@ impl Connection {
 
     /// The server's RST, or another end without order.
     pub fn handle_server_reset(&mut self, io: &mut Io<'_>, leg_id: u32) {
+        self.catch_up(io);
         if self.leg.as_ref().is_some_and(|leg| leg.id == leg_id) {
             self.server_broke(io, Failure::Lost);
         }

@@ -15,6 +15,13 @@ impl Worker {
         }
         self.send_down(key);
         self.send_up(key);
+        self.carry_out_all(key);
+        self.send_fins(key);
+        self.count_buffered(key);
+    }
+
+    /// The effects of a call, without bytes or entries that it may have made.
+    pub(super) fn carry_out_all(&mut self, key: Key) {
         let mut unserved = false;
         for (status, reason) in self.effects.answered.drain(..) {
             self.counters.response(status);
@@ -35,8 +42,6 @@ impl Worker {
                 self.effects.list = list;
             }
         }
-        self.send_fins(key);
-        self.count_buffered(key);
     }
 
     /// Keeps count of what waits for slow peers; at the bound the connection that would add to it ends.

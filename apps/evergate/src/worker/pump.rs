@@ -26,7 +26,7 @@ impl Worker {
             return;
         }
         let before = self.before_turn(key);
-        self.note_peers(key);
+        self.learn_from_peers(key);
         self.go_round(key);
         self.note_turn(before);
     }
@@ -37,11 +37,22 @@ impl Worker {
             moved |= self.flush_up(key);
             moved |= self.read_client(key);
             moved |= self.read_server(key);
+            moved |= self.tell_news(key);
             if !moved {
                 return self.rest(key);
             }
         }
         self.put_again(key);
+    }
+
+    /// What the connection has learned and no other call has followed up; whether there was something.
+    pub(super) fn tell_news(&mut self, key: Key) -> bool {
+        if !self.clients.get(key).is_some_and(|client| client.connection.has_news()) {
+            return false;
+        }
+        self.with(key, |connection, io| connection.handle_news(io));
+        self.perform(key);
+        true
     }
 
     pub(super) fn put_again(&mut self, key: Key) {

@@ -126,8 +126,9 @@ impl Worker {
             kernel.commit(flow, ack);
             self.dirty.insert(flow);
         }
-        self.call(now, kernel, key, |connection, io| connection.handle_mirror_acked(io, held));
+        self.call(now, kernel, key, |connection, io| connection.learn_mirror_acked(io, held));
         self.pump(now, kernel, key);
+        self.tell_news(now, kernel, key); // of one whose bucket is about to move
     }
 
     /// What is held back ripens, and what waits too long is stashed.

@@ -19,12 +19,13 @@ impl Worker {
             return;
         }
         self.look_at_dial(now, kernel, key);
-        self.note_peers(now, kernel, key);
+        self.learn_from_peers(kernel, key);
         for _ in 0..ROUNDS {
             let mut moved = self.flush_down(now, kernel, key);
             moved |= self.flush_up(now, kernel, key);
             moved |= self.read_client(now, kernel, key);
             moved |= self.read_server(now, kernel, key);
+            moved |= self.tell_news(now, kernel, key);
             if !moved {
                 return self.rest(now, kernel, key);
             }
@@ -56,20 +57,27 @@ impl Worker {
         }
     }
 
-    /// Tells the connection what its peers have acknowledged.
-    fn note_peers(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+    /// Tells the connection what its peers have acknowledged; it does what follows with the next call.
+    fn learn_from_peers(&mut self, kernel: &Kernel, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         let acked = kernel.slots.get(&client.leg.flow).and_then(|slot| client.leg.newly_acked(slot));
         if let Some(output) = acked {
-            self.call(now, kernel, key, |connection, io| connection.handle_client_acked(io, output));
+            client.connection.learn_client_acked(output);
         }
-        let Some(client) = self.clients.get_mut(&key) else { return };
         let Some(upstream) = client.upstream.as_mut().filter(|upstream| !upstream.connecting) else { return };
-        let number = upstream.number;
         let acked = kernel.slots.get(&upstream.leg.flow).and_then(|slot| upstream.leg.newly_acked(slot));
         if let Some(output) = acked {
-            self.call(now, kernel, key, |connection, io| connection.handle_server_acked(io, number, output));
+            client.connection.learn_server_acked(upstream.number, output);
         }
+    }
+
+    /// What the connection has learned and no other call has followed up; whether there was something.
+    pub(super) fn tell_news(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
+        let told = self.clients.get(&key).is_some_and(|client| client.connection.has_news());
+        if told {
+            self.call(now, kernel, key, |connection, io| connection.handle_news(io));
+        }
+        told
     }
 
     fn flush_down(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {

@@ -195,9 +195,10 @@ impl Worker {
         {
             cluster.dirty.push((key, End::Server));
         }
-        self.with(key, |connection, io| connection.handle_mirror_acked(io, held));
-        self.perform(key);
+        self.with(key, |connection, io| connection.learn_mirror_acked(io, held));
+        self.carry_out_all(key);
         self.pump(key);
+        self.tell_news(key); // of one whose bucket is about to move
     }
 
     /// The input of a leg up to `position` is safe.
@@ -232,23 +233,24 @@ impl Worker {
 
     /// Tells the connection what its peers have acknowledged; whether that is something new.
     pub(in crate::worker) fn note_peers(&mut self, key: Key) -> bool {
-        let Some(client) = self.clients.get_mut(key) else { return false };
-        let Some(mirroring) = &mut client.mirroring else { return false };
-        let by_client = mirroring.leg.newly_acked();
-        if let Some(output) = by_client {
-            self.with(key, |connection, io| connection.handle_client_acked(io, output));
-            self.perform(key);
+        self.learn_from_peers(key);
+        self.tell_news(key)
+    }
+
+    /// The same before other calls, with which the connection does what follows.
+    pub(in crate::worker) fn learn_from_peers(&mut self, key: Key) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(mirroring) = &mut client.mirroring else { return };
+        if let Some(output) = mirroring.leg.newly_acked() {
+            client.connection.learn_client_acked(output);
         }
-        let new = by_client.is_some();
-        let Some(client) = self.clients.get_mut(key) else { return new };
         let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) else {
-            return new;
+            return;
         };
-        let Some((_, leg)) = upstream.owner else { return new };
-        let Some(output) = upstream.gated.as_mut().and_then(|gated| gated.newly_acked()) else { return new };
-        self.with(key, |connection, io| connection.handle_server_acked(io, leg, output));
-        self.perform(key);
-        true
+        let Some((_, leg)) = upstream.owner else { return };
+        if let Some(output) = upstream.gated.as_mut().and_then(|gated| gated.newly_acked()) {
+            client.connection.learn_server_acked(leg, output);
+        }
     }
 
     /// ACKs leave, and frames: once a turn.

@@ -22,9 +22,9 @@ impl World<'_> {
         if self.mirrors && self.closed.is_none() && self.rng.chance(2) {
             self.stall();
         }
-        const ACTS: usize = 13;
-        let start = self.rng.below(ACTS);
-        (0..ACTS).any(|offset| self.act((start + offset) % ACTS)) || self.unstall() || self.pass_time()
+        let acts = if self.mirrors { 14 } else { 13 }; // without backups there is no news
+        let start = self.rng.below(acts);
+        (0..acts).any(|offset| self.act((start + offset) % acts)) || self.unstall() || self.pass_time()
     }
 
     /// The client is silent and nothing moves: time passes until the connection's timer is due.
@@ -49,7 +49,8 @@ impl World<'_> {
             9 => self.tell_client_ack(),
             10 => self.deliver_server(),
             11 => self.tell_server_ack(),
-            _ => self.dial(),
+            12 => self.dial(),
+            _ => self.tell_news(),
         }
     }
 
@@ -190,10 +191,25 @@ impl World<'_> {
         let more = self.rng.amount((self.applied - self.acked) as usize) as u64;
         self.acked += more;
         let index = self.acked;
-        if self.closed.is_none() {
-            self.call(|conn, io| conn.handle_mirror_acked(io, index));
+        match (self.closed.is_none(), self.learns()) {
+            (false, _) => {}
+            (true, true) => self.call(|conn, io| conn.learn_mirror_acked(io, index)),
+            (true, false) => self.call(|conn, io| conn.handle_mirror_acked(io, index)),
         }
         true
+    }
+
+    /// Whether the connection is told something with what comes next, and not by itself.
+    fn learns(&mut self) -> bool {
+        self.varies && self.mirrors && self.rng.chance(50)
+    }
+
+    fn tell_news(&mut self) -> bool {
+        let told = self.closed.is_none() && self.conn.has_news();
+        if told {
+            self.call(|conn, io| conn.handle_news(io));
+        }
+        told
     }
 
     fn flush(&mut self) -> bool {
@@ -246,7 +262,10 @@ impl World<'_> {
         }
         self.told = self.delivered;
         let output = self.told;
-        self.call(|conn, io| conn.handle_client_acked(io, output));
+        match self.learns() {
+            true => self.conn.learn_client_acked(output),
+            false => self.call(|conn, io| conn.handle_client_acked(io, output)),
+        }
         true
     }
 
@@ -274,7 +293,10 @@ impl World<'_> {
         let Some((id, leg)) = waiting else { return false };
         leg.told = leg.delivered;
         let (id, output) = (*id, leg.told);
-        self.call(|conn, io| conn.handle_server_acked(io, id, output));
+        match self.learns() {
+            true => self.conn.learn_server_acked(id, output),
+            false => self.call(|conn, io| conn.handle_server_acked(io, id, output)),
+        }
         true
     }
 
