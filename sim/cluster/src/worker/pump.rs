@@ -60,14 +60,15 @@ impl Worker {
     /// Tells the connection what its peers have acknowledged; it does what follows with the next call.
     fn learn_from_peers(&mut self, kernel: &Kernel, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
+        if let Some(upstream) = client.upstream.as_mut().filter(|upstream| !upstream.connecting) {
+            let acked = kernel.slots.get(&upstream.leg.flow).and_then(|slot| upstream.leg.newly_acked(slot));
+            if let Some(output) = acked {
+                client.connection.learn_server_acked(upstream.number, output);
+            }
+        }
         let acked = kernel.slots.get(&client.leg.flow).and_then(|slot| client.leg.newly_acked(slot));
         if let Some(output) = acked {
             client.connection.learn_client_acked(output);
-        }
-        let Some(upstream) = client.upstream.as_mut().filter(|upstream| !upstream.connecting) else { return };
-        let acked = kernel.slots.get(&upstream.leg.flow).and_then(|slot| upstream.leg.newly_acked(slot));
-        if let Some(output) = acked {
-            client.connection.learn_server_acked(upstream.number, output);
         }
     }
 

@@ -241,15 +241,16 @@ impl Worker {
     pub(in crate::worker) fn learn_from_peers(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(mirroring) = &mut client.mirroring else { return };
+        // A server has the request before its client has the answer.
+        let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
+        if let Some(upstream) = upstream
+            && let Some((_, leg)) = upstream.owner
+            && let Some(output) = upstream.gated.as_mut().and_then(|gated| gated.newly_acked())
+        {
+            client.connection.learn_server_acked(leg, output);
+        }
         if let Some(output) = mirroring.leg.newly_acked() {
             client.connection.learn_client_acked(output);
-        }
-        let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) else {
-            return;
-        };
-        let Some((_, leg)) = upstream.owner else { return };
-        if let Some(output) = upstream.gated.as_mut().and_then(|gated| gated.newly_acked()) {
-            client.connection.learn_server_acked(leg, output);
         }
     }
 

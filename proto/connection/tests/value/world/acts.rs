@@ -260,6 +260,7 @@ impl World<'_> {
         if self.told == self.delivered || self.closed.is_some() {
             return false;
         }
+        while self.tell_server_ack() {} // a server has the request before its client has the answer
         self.told = self.delivered;
         let output = self.told;
         match self.learns() {
@@ -310,6 +311,7 @@ impl World<'_> {
             leg.held = true;
             let server = leg.server;
             self.call(|conn, io| conn.handle_leg_open(io, id, server, None));
+            while self.tell_server_ack() {} // what it has is asked before it is listened to
             return true;
         }
         let Some(Dial { leg: id, pool, hint, first, reuse }) = self.dials.pop() else { return false };
