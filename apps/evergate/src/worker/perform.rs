@@ -10,12 +10,17 @@ use std::sync::atomic::Ordering;
 impl Worker {
     /// Performs everything that the last call to the connection asked for.
     pub(super) fn perform(&mut self, key: Key) {
-        if self.cluster.is_some() {
+        // A server connection that is there already adds entries to those of this call: they go in one frame.
+        let dials = self.effects.list.iter().any(|effect| matches!(effect, Effect::Dial { .. }));
+        if self.cluster.is_some() && !dials {
             self.mirror(key);
         }
         self.send_down(key);
         self.send_up(key);
         self.carry_out_all(key);
+        if self.cluster.is_some() && dials {
+            self.mirror(key);
+        }
         self.send_fins(key);
         self.count_buffered(key);
     }

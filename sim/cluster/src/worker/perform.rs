@@ -24,12 +24,19 @@ pub(crate) fn server_address(pool: u32, server: u32) -> SocketAddr {
 
 impl Worker {
     pub(super) fn perform(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
-        self.mirror(key);
+        // A server connection that is there already adds entries to those of this call: they go in one frame.
+        let dials = self.effects.list.iter().any(|effect| matches!(effect, Effect::Dial { .. }));
+        if !dials {
+            self.mirror(key);
+        }
         self.send_down(now, kernel, key);
         self.send_up(now, kernel, key);
         self.effects.answered.clear();
         for effect in std::mem::take(&mut self.effects.list) {
             self.carry_out(now, kernel, key, effect);
+        }
+        if dials {
+            self.mirror(key);
         }
         self.send_fins(kernel, key);
     }
