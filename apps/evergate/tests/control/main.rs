@@ -6,6 +6,7 @@
 mod support;
 
 mod admin;
+mod alerts;
 mod files;
 mod health;
 mod node;

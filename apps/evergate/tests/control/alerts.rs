@@ -1,0 +1,41 @@
+//! The alerts in dist/ are about metrics that there are, and each metric whose description asks for an alert has one.
+
+use std::collections::BTreeSet;
+
+fn file(path: &str) -> String {
+    std::fs::read_to_string(format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+/// Names of metrics in a text.
+fn metrics(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("evergate_")).map(str::to_owned).collect()
+}
+
+/// What the expressions of all alerts name: the lines that follow `expr:` belong to it as long as they are indented further.
+fn in_alerts(text: &str) -> BTreeSet<String> {
+    let mut inside = None;
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let expressions = text.lines().filter(|line| {
+        let begins = line.trim_start().starts_with("expr:");
+        inside = if begins { Some(indent(line)) } else { inside.filter(|depth| indent(line) > *depth) };
+        inside.is_some()
+    });
+    expressions.flat_map(metrics).collect()
+}
+
+#[test]
+fn alerts_are_about_metrics_that_there_are_and_none_that_is_asked_for_is_missing() {
+    let (alerts, documents) = (in_alerts(&file("dist/evergate.rules.yml")), file("docs/operating.md"));
+    let rows = documents.lines().filter(|line| line.starts_with("| `evergate_"));
+    let name = |row: &str| row.split('`').nth(1).unwrap().to_owned();
+    let known: BTreeSet<String> = rows.clone().map(name).collect();
+    let asked: BTreeSet<String> = rows.filter(|row| row.contains("Alert ")).map(name).collect();
+    assert!(asked.len() >= 7 && alerts.len() >= 15, "{asked:?} {alerts:?}");
+    let unknown: Vec<&String> = alerts.difference(&known).collect();
+    let missing: Vec<&String> = asked.difference(&alerts).collect();
+    assert!(
+        unknown.is_empty() && missing.is_empty(),
+        "no such metric: {unknown:?}; no alert on: {missing:?}"
+    );
+}
