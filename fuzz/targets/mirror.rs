@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
         let encoded = entry.encode().expect("what was read can be written");
         assert_eq!(Entry::decode(&encoded).as_ref(), Ok(&entry));
         assert!(encoded.len() <= chunk.len(), "the encoding is not the shortest one");
-        state.apply(&entry);
+        state.apply(entry);
         said += encoded.len();
         let _ = (state.client_frontier(), state.server_frontier(1));
         // Positions take up to ten bytes where the entry needed one: hence the constants.
@@ -30,8 +30,8 @@ fn whole_state(bytes: &[u8]) {
     if let Ok(mut state) = Mirrored::decode(bytes) {
         survives(&state);
         let _ = (state.client_frontier(), state.server_frontier(0));
-        state.apply(&Entry::Server(state.server.clone()));
-        state.apply(&Entry::Client(state.client.clone()));
+        state.apply(Entry::Server(state.server.clone()));
+        state.apply(Entry::Client(state.client.clone()));
     }
 }
 
