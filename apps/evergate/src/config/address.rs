@@ -90,6 +90,18 @@ fn split<'t>(text: &'t str, host_example: &str) -> Result<(&'t str, u16), Wrong>
         };
         return wrong("the address is a URL", format!("write host and port only: `{bare}`{tls}"));
     }
+    if text.starts_with("unix:") || text.starts_with(['/', '@']) {
+        let remedy = format!("let the other side use TCP, such as `{host_example}:8080`");
+        return wrong("unix sockets are not supported", remedy);
+    }
+    if let Some((before, zone)) = text.split_once('%') {
+        let name = zone.split([']', ':']).next().unwrap_or_default();
+        let plain = before.trim_start_matches('[');
+        if plain.parse::<Ipv6Addr>().is_ok() {
+            let remedy = "use an address that needs no interface, such as one of fd00::/8 or a global one";
+            return wrong(format!("IPv6 zones (`%{name}`) are not supported"), remedy);
+        }
+    }
     if let Some((bare, _)) = text.split_once('/') {
         return wrong(
             "the address has a path",
@@ -197,6 +209,10 @@ mod tests {
             ("[::1]", "`[::1]:8080`"),
             ("[::1", "`[::1]:8080`"),
             ("[app]:80", "only IPv6"),
+            ("unix:/run/app.sock", "TCP"),
+            ("/run/app.sock", "TCP"),
+            ("[fe80::1%eth0]:80", "no interface"),
+            ("fe80::1%eth0", "no interface"),
             (":80", "`127.0.0.1:80`"),
             ("0.0.0.0:80", "`127.0.0.1:80`"),
             ("1.2.3.400:80", "0 to 255"),
