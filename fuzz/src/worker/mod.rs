@@ -237,7 +237,10 @@ impl World {
     pub fn acknowledge(&mut self) {
         let entries = self.entries.len() as u64;
         if self.backup.is_some() && entries > self.connection.acknowledged() {
-            self.call(|connection, io| connection.handle_mirror_acked(io, entries));
+            self.call(|connection, io| {
+                connection.learn_mirror_acked(io, entries);
+                connection.handle_news(io);
+            });
         }
     }
 

@@ -289,14 +289,9 @@ impl Connection {
         }
     }
 
-    /// All backups hold the entries up to `index`: what waited for them may leave.
-    pub fn handle_mirror_acked(&mut self, io: &mut Io<'_>, index: u64) {
-        self.learn_mirror_acked(io, index);
-        self.finish_call(io);
-    }
-
-    /// The same with effects alone, ACKs of what is safe among them: perform them first, and the outlets take the ACKs along
-    /// when they are flushed. All else follows with the next call.
+    /// All backups hold the entries up to `index`: what waited for them may leave. It answers with effects alone, ACKs of what is
+    /// safe among them: perform them first, and the outlets take the ACKs along when they are flushed. All else follows with
+    /// the next call.
     pub fn learn_mirror_acked(&mut self, io: &mut Io<'_>, index: u64) {
         let rests = self.rests();
         if let Some(remote) = &mut self.remote {
@@ -317,7 +312,7 @@ impl Connection {
     }
 
     /// No backup is left to wait for: what was queued so far counts as held. What follows from it happens with the next
-    /// call of [`Connection::handle_mirror_acked`].
+    /// call of [`Connection::learn_mirror_acked`].
     pub fn count_as_mirrored(&mut self) {
         if let Some(remote) = &mut self.remote {
             let newest = remote.log.last();

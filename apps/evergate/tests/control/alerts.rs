@@ -1,4 +1,4 @@
-//! The alerts in dist/ are about metrics that there are, and each metric whose description asks for an alert has one.
+//! The alerts in dist/ are about metrics and labels that there are, and each metric whose description asks for an alert has one.
 
 use std::collections::BTreeSet;
 
@@ -10,6 +10,23 @@ fn file(path: &str) -> String {
 fn metrics(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("evergate_")).map(str::to_owned).collect()
+}
+
+/// Metrics that are asked for by a label, and that label: `metric{label="value"}`.
+fn selected(text: &str) -> Vec<(String, String)> {
+    let mut pieces = text.split('{');
+    let mut before = pieces.next().unwrap();
+    let mut found = Vec::new();
+    for piece in pieces {
+        let word = |c: char| c.is_ascii_lowercase() || c == '_';
+        let name = before.rsplit(|c| !word(c)).next().unwrap();
+        let label = piece.split(|c| !word(c)).next().unwrap();
+        if name.starts_with("evergate_") {
+            found.push((name.to_owned(), label.to_owned()));
+        }
+        before = piece;
+    }
+    found
 }
 
 /// What the expressions of all alerts name: the lines that follow `expr:` belong to it as long as they are indented further.
@@ -32,6 +49,16 @@ fn alerts_are_about_metrics_that_there_are_and_none_that_is_asked_for_is_missing
     let known: BTreeSet<String> = rows.clone().map(name).collect();
     let asked: BTreeSet<String> = rows.filter(|row| row.contains("Alert ")).map(name).collect();
     assert!(asked.len() >= 7 && alerts.len() >= 15, "{asked:?} {alerts:?}");
+    let rules = file("dist/evergate.rules.yml");
+    let labels = selected(&rules);
+    assert!(labels.len() >= 5, "{labels:?}");
+    for (metric, label) in labels {
+        let row = documents.lines().find(|line| line.starts_with(&format!("| `{metric}`"))).unwrap();
+        assert!(
+            row.split('|').nth(3).unwrap().contains(&format!("`{label}`")),
+            "{metric} has no {label}: {row}"
+        );
+    }
     let unknown: Vec<&String> = alerts.difference(&known).collect();
     let missing: Vec<&String> = asked.difference(&alerts).collect();
     assert!(

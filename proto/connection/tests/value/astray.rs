@@ -101,7 +101,10 @@ impl Pair {
         }
         let entries = self.entries;
         if more && self.closed.is_none() {
-            self.call(|conn, io| conn.handle_mirror_acked(io, entries));
+            self.call(|conn, io| {
+                conn.learn_mirror_acked(io, entries);
+                conn.handle_news(io);
+            });
         }
     }
 

@@ -191,10 +191,11 @@ impl World<'_> {
         let more = self.rng.amount((self.applied - self.acked) as usize) as u64;
         self.acked += more;
         let index = self.acked;
-        match (self.closed.is_none(), self.learns()) {
-            (false, _) => {}
-            (true, true) => self.call(|conn, io| conn.learn_mirror_acked(io, index)),
-            (true, false) => self.call(|conn, io| conn.handle_mirror_acked(io, index)),
+        if self.closed.is_none() {
+            self.call(|conn, io| conn.learn_mirror_acked(io, index));
+            if !self.learns() {
+                self.tell_news();
+            }
         }
         true
     }
