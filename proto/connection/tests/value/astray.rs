@@ -11,7 +11,7 @@ use evergate_base::seed::{Seed, scoped};
 use evergate_connection::{
     Connection, Effect, Effects, Io, RestoreError, ResumedLeg, Scratch, Snapshot, Source,
 };
-use evergate_mirror::{Boundary, Mirrored, RUN_BYTES_MAX, RecordKind};
+use evergate_mirror::{Boundary, Mirrored, Phase, RUN_BYTES_MAX, RecordKind};
 use std::sync::Arc;
 
 /// A connection with a backup that acknowledges at once, and peers that a test plays.
@@ -348,9 +348,31 @@ fn a_request_after_our_end_is_refused() {
     let config = config(Wire::Plain);
     let mut state = Pair::new(&config, setup::HTTP).mirrored;
     assert!(restore(&state, &config).is_ok());
-    state.server.phase = evergate_mirror::Phase::Ended;
+    state.server.phase = Phase::Ended;
     let refused = restore(&state, &config).map(|_| ());
     assert_eq!(refused, Err(RestoreError::Inconsistent("a request after the end")));
+}
+
+#[test]
+fn a_tunnel_whose_server_has_ended_goes_on_when_its_request_comes_again() {
+    const ASKED: &[u8] = b"GET /ws HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+    const AGREED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+    let config = config(Wire::Plain);
+    let mut pair = Pair::new(&config, setup::HTTP);
+    pair.client_says(ASKED);
+    let leg = pair.open();
+    let head = pair.to_server.clone();
+    pair.server_says(&[AGREED, b"bye"].concat());
+    pair.call(|conn, io| conn.handle_server_end(io, leg));
+    // The client acknowledges all; the server never does.
+    let output = pair.conn.output_position();
+    pair.call(|conn, io| conn.handle_client_acked(io, output));
+    let state = pair.mirrored;
+    assert_eq!((&state.server.phase, &state.client.phase), (&Phase::Ended, &Phase::Head));
+    let mut pair = Pair::restore(&state, &config);
+    pair.client_says(&[ASKED, b"and more"].concat());
+    assert_eq!((pair.to_server, pair.to_client), ([&head, &b"and more"[..]].concat(), Vec::new()));
+    assert_eq!((pair.closed, pair.reasons), (None, Vec::new()));
 }
 
 #[test]

@@ -127,6 +127,7 @@ impl World<'_> {
         for (_, leg) in self.legs.iter_mut().filter(|(id, leg)| Some(**id) != kept && !leg.released) {
             leg.released = true; // nobody answers this server any more
             leg.fin_seen = true;
+            leg.told = u64::MAX; // what it acknowledges is no leg's of this node, though one may get its number
         }
         if let Some(resumed) = resumed {
             let id = resumed.route.leg;
@@ -145,7 +146,18 @@ impl World<'_> {
                 resumed.input,
                 leg.acked
             );
-            assert!(resumed.input <= leg.sent.len() as u64 && resumed.output <= leg.delivered);
+            assert!(
+                resumed.input <= leg.sent.len() as u64,
+                "leg {id}: {} is to come, of {}",
+                resumed.input,
+                leg.sent.len()
+            );
+            assert!(
+                resumed.output <= leg.delivered,
+                "leg {id}: output goes on at {}, but the server has {}",
+                resumed.output,
+                leg.delivered
+            );
             assert_eq!(leg.server, resumed.route.server);
             leg.read = resumed.input;
             leg.written = resumed.output;
