@@ -30,6 +30,9 @@ pub const TICKET_LIFETIME_S: u32 = 12 * 3600;
 const KEYS_MAX: usize = 3;
 /// Bytes of a key as files hold it.
 const MATERIAL: usize = 64;
+/// A client that resumes has used one ticket and gets one in its place; after a full handshake `rustls` makes two, for a client
+/// that will open several connections (RFC 8446 appendix C.4 says why it uses each once).
+const TICKETS_FOR_ONE: u8 = 1;
 const NAME: usize = 16;
 const NONCE: usize = 12;
 const TIME: usize = 8;
@@ -171,7 +174,10 @@ impl TicketKeys {
         let (issued, good_until) = (u64::from_be_bytes(*issued), u64::from_be_bytes(*good_until));
         let fresh = issued <= now.saturating_add(CLOCK_SKEW_S) && now <= good_until;
         let session = fresh.then(|| session.to_vec())?;
-        with_current(|seed| seed.session.good_until_unix_s = Some(good_until));
+        with_current(|seed| {
+            seed.session.good_until_unix_s = Some(good_until);
+            seed.session.tickets_left = TICKETS_FOR_ONE;
+        });
         Some(session)
     }
 }
@@ -262,6 +268,11 @@ impl ProducesTickets for PolicyTickets {
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        with_current(|seed| {
+            let left = seed.session.tickets_left.checked_sub(1)?;
+            seed.session.tickets_left = left;
+            Some(())
+        })??;
         self.handle.current().encrypt(plain, &self.policy)
     }
 

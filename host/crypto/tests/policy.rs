@@ -230,6 +230,16 @@ fn a_client_is_told_no_longer_lifetime_of_a_ticket_than_it_has() {
     assert_eq!(hints, [12 * 3600, 11 * 3600, 0]);
 }
 
+#[test]
+fn a_client_that_resumes_gets_one_ticket_in_the_place_of_the_one_it_used() {
+    let (server, client) = (node(&PEMS.p256), Arc::new(ClientKind::default().config()));
+    for (resumed, tickets) in [(false, 2), (true, 1), (true, 1)] {
+        let connected = connect(&server, &client, &params(1)).map_err(|(error, _)| error).unwrap();
+        assert_eq!(connected.server.facts.resumed, resumed);
+        assert_eq!(connected.client.tls13_tickets_received(), tickets);
+    }
+}
+
 /// The lifetime in a TLS 1.2 server's NewSessionTicket (RFC 5077 section 3.3).
 fn lifetime_hint(mut records: &[u8]) -> u32 {
     loop {

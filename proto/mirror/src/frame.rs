@@ -157,7 +157,7 @@ pub struct Answer {
 }
 
 /// Version of the frames.
-pub const FRAME_VERSION: u8 = 9;
+pub const FRAME_VERSION: u8 = 10;
 
 /// How long a frame may wait for company.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
