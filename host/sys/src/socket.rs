@@ -190,6 +190,16 @@ pub fn write(fd: RawFd, bytes: &[u8]) -> Transfer {
 
 /// Writes the pieces in order; at most 64 of them.
 pub fn write_gathered(fd: RawFd, pieces: &[&[u8]]) -> Transfer {
+    send_gathered(fd, pieces, libc::MSG_NOSIGNAL)
+}
+
+/// The same for all that is left to be said: [`shutdown_write`] has to follow at once, and the FIN leaves with the last of these
+/// bytes in one packet, where it would be one of its own.
+pub fn write_last(fd: RawFd, pieces: &[&[u8]]) -> Transfer {
+    send_gathered(fd, pieces, libc::MSG_NOSIGNAL | libc::MSG_MORE)
+}
+
+fn send_gathered(fd: RawFd, pieces: &[&[u8]], flags: i32) -> Transfer {
     let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
     let count = pieces.len().min(PIECES_MAX);
     for (vector, piece) in vectors.iter_mut().zip(pieces) {
@@ -200,7 +210,7 @@ pub fn write_gathered(fd: RawFd, pieces: &[&[u8]]) -> Transfer {
     message.msg_iov = vectors.as_mut_ptr();
     message.msg_iovlen = count;
     // SAFETY: each vector describes a piece that is borrowed across the call, which only reads them.
-    outcome(unsafe { libc::sendmsg(fd, &raw const message, libc::MSG_NOSIGNAL) })
+    outcome(unsafe { libc::sendmsg(fd, &raw const message, flags) })
 }
 
 /// Sends a delayed ACK now.

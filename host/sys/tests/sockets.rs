@@ -104,6 +104,23 @@ fn what_waits_in_a_socket_is_seen() {
 }
 
 #[test]
+fn the_last_bytes_wait_for_their_end_and_leave_with_it() {
+    let (client, server) = pair();
+    let mut got = [0; 16];
+    assert!(matches!(
+        evergate_sys::write_last(client.as_raw_fd(), &[b"last ", b"words"]),
+        Transfer::Moved(10)
+    ));
+    assert!(matches!(evergate_sys::read(server.as_raw_fd(), &mut got), Transfer::Blocked));
+    assert!(!evergate_sys::is_drained(client.as_raw_fd()));
+    evergate_sys::shutdown_write(client.as_raw_fd());
+    assert!(evergate_sys::is_drained(client.as_raw_fd()));
+    assert!(matches!(evergate_sys::read(server.as_raw_fd(), &mut got), Transfer::Moved(10)));
+    assert_eq!(&got[..10], b"last words");
+    assert!(matches!(evergate_sys::read(server.as_raw_fd(), &mut got), Transfer::End));
+}
+
+#[test]
 fn an_end_and_a_reset_are_told_apart() {
     let (client, server) = pair();
     evergate_sys::shutdown_write(client.as_raw_fd());

@@ -67,6 +67,7 @@ impl Worker {
         if self.scratch.down.is_empty() {
             return;
         }
+        let ends = self.effects.list.iter().any(|effect| matches!(effect, Effect::ShutdownClient));
         let Some(client) = self.clients.get_mut(key) else { return self.scratch.down.clear() };
         let after = client.connection.newest_decision();
         let free = after <= client.connection.acknowledged()
@@ -77,6 +78,7 @@ impl Worker {
         let fd = client.fd();
         let result = match (free && client.writable, second.is_empty(), first.is_empty()) {
             (false, ..) => Transfer::Blocked,
+            (true, ..) if ends => evergate_sys::write_last(fd, &[first, second]),
             (true, true, _) => evergate_sys::write(fd, first),
             (true, _, true) => evergate_sys::write(fd, second),
             _ => evergate_sys::write_gathered(fd, &[first, second]),
@@ -234,10 +236,10 @@ impl Worker {
             if let Some(mirroring) = &client.mirroring {
                 mirroring.leg.slot.allow_fin();
             }
-            if client.connection.parts_at_once() && !self.draining && evergate_sys::is_drained(client.fd()) {
-                return self.forget(key); // closing sends the FIN, and the kernel sees to the rest
-            }
             evergate_sys::shutdown_write(client.fd());
+            if client.connection.parts_at_once() && !self.draining && evergate_sys::is_drained(client.fd()) {
+                return self.forget(key); // the kernel sees to the rest
+            }
         }
         if client.server_fin_waits && client.connection.up().is_empty() {
             client.server_fin_waits = false;

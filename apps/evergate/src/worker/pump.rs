@@ -101,6 +101,7 @@ impl Worker {
         }
         let acknowledged = client.connection.acknowledged();
         let fd = client.fd();
+        let total = client.connection.down().len();
         let waiting = client.connection.down().front(acknowledged);
         if waiting.is_empty() {
             return false;
@@ -113,7 +114,11 @@ impl Worker {
             self.perform(key);
             return true;
         }
-        match evergate_sys::write(fd, waiting) {
+        let result = match client.fin_waits && waiting.len() == total {
+            true => evergate_sys::write_last(fd, &[waiting]),
+            false => evergate_sys::write(fd, waiting),
+        };
+        match result {
             Transfer::Moved(count) => {
                 client.writable = count == waiting.len();
                 if let Some(mirroring) = &mut client.mirroring {
