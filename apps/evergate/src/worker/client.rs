@@ -23,6 +23,8 @@ pub(super) struct Client {
     /// It is not listened to while what it said has no place.
     pub(super) muted: bool,
     pub(super) handshaking: bool,
+    /// Nothing of ours carries the ACK of what ended its handshake.
+    pub(super) owes_ack: bool,
     pub(super) fin_waits: bool,
     pub(super) server_fin_waits: bool,
     pub(super) left: Option<Left>,
@@ -65,6 +67,7 @@ impl Client {
             broken: false,
             muted: false,
             handshaking,
+            owes_ack: false,
             fin_waits: false,
             server_fin_waits: false,
             left: None,

@@ -71,6 +71,11 @@ impl Worker {
             self.with(key, |connection, io| connection.handle_abort(io, "client_reset"));
             return self.perform(key);
         }
+        if std::mem::take(&mut client.owes_ack) {
+            // Tickets wait for the first response, so nothing carries the ACK of the client's last handshake message;
+            // a client without TCP_NODELAY would hold its request back until the delayed ACK (40 ms).
+            evergate_sys::acknowledge_now(client.fd());
+        }
         self.file(key);
         self.mute(key);
         if self.cluster.is_some() && self.watch(key) {
@@ -225,6 +230,7 @@ impl Worker {
         match evergate_sys::read(client.fd(), &mut self.scratch.input[held..held + room]) {
             Transfer::Moved(count) => {
                 client.readable = count == room || client.ended;
+                client.owes_ack = false;
                 self.counters.client_bytes_in.add(count as u64);
                 if let Some(mirroring) = &mut client.mirroring {
                     if !client.connection.is_busy() {
@@ -263,9 +269,9 @@ impl Worker {
         if let Some(resumed) = client.connection.session_resumed() {
             client.handshaking = false;
             if !client.connection.is_busy() {
-                // Tickets wait for the first response, so nothing carries the ACK of the client's last handshake message;
-                // a client without TCP_NODELAY would hold its request back until the delayed ACK (40 ms).
-                evergate_sys::acknowledge_now(client.fd());
+                // Its request may have come while we were at it; see `rest`.
+                client.owes_ack = true;
+                client.readable = true;
             }
             let counters = &self.counters;
             if resumed { &counters.handshakes_resumed } else { &counters.handshakes_full }.add(1);
