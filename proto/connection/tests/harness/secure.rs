@@ -49,7 +49,12 @@ pub(crate) struct ServerTls {
     updates: bool,
     /// KeyUpdates that were asked for and not answered.
     owed: u32,
+    /// ... and those that were, one after the other.
+    answered: u32,
 }
+
+/// More KeyUpdates in a row than any server takes are not asked for.
+const UPDATES_MAX: u32 = 16;
 
 impl ServerTls {
     pub(crate) fn new(record: usize, updates: bool, seed: u8) -> ServerTls {
@@ -62,6 +67,7 @@ impl ServerTls {
             record,
             updates,
             owed: 0,
+            answered: 0,
         }
     }
 
@@ -91,9 +97,13 @@ impl ServerTls {
             let Some(record) = self.raw.get_mut(at..at + len) else { break };
             assert!(!self.ended, "a record after the end");
             match records.open(record).unwrap() {
-                Opened::Data(range) => self.plain.extend_from_slice(&record[range]),
+                Opened::Data(range) => {
+                    self.plain.extend_from_slice(&record[range]);
+                    self.answered = 0;
+                }
                 Opened::KeyUpdate { requested } => {
                     assert!(!requested);
+                    self.answered += 1;
                     self.owed = self.owed.checked_sub(1).expect("a KeyUpdate that nobody asked for");
                 }
                 Opened::Alert { description: 0, .. } => self.ended = true,
@@ -108,7 +118,7 @@ impl ServerTls {
     /// Seals what the application says.
     pub(crate) fn say(&mut self, data: &[u8], out: &mut Vec<u8>) {
         let Some(records) = self.records.as_mut().filter(|_| !data.is_empty()) else { return };
-        if self.updates {
+        if self.updates && self.answered + self.owed < UPDATES_MAX {
             let before = out.len();
             records.seal_key_update(true, out);
             self.owed += u32::from(out.len() > before);

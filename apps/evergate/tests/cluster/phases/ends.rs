@@ -17,7 +17,8 @@ fn open(node: &Node) -> u64 {
     status["connections"]["open"].as_u64().unwrap()
 }
 
-/// The node has closed the connection and its end was lost: whoever goes on says it again.
+/// The node has said all and its end was lost: whoever goes on says it again. The close_notify of TLS leaves with the FIN and is
+/// lost with it, so that the node is not done with the connection; in clear it is.
 #[test]
 fn an_end_that_was_lost_is_said_by_the_next_node() {
     if !privileged() {
@@ -36,8 +37,10 @@ fn an_end_that_was_lost_is_said_by_the_next_node() {
         wire.expect_head(200).unwrap();
         wire.expect_content(0..LONG).unwrap();
         let node = carrier(&world, &mut nodes, port);
-        eventually("the node has done with the connection", || (open(&node) == 0).then_some(()));
-        assert!(world.counted() > 0, "the end was not lost");
+        eventually("the end is lost", || (world.counted() > 0).then_some(()));
+        if carrying == Carrier::Http {
+            eventually("the node has done with the connection", || (open(&node) == 0).then_some(()));
+        }
         node.kill();
         world.filter("delete table bridge ends\n");
         wire.expect_end().unwrap();
