@@ -24,6 +24,8 @@ pub const CALM_AT: u32 = 2;
 
 /// The largest datagram that is sent or read, in bytes.
 pub const DATAGRAM_BYTES_MAX: usize = 60_000;
+/// Room for what is sent most.
+const HEARTBEAT_BYTES: usize = 256;
 
 /// How many bucket operations share a datagram.
 pub const OPS_MAX: usize = 512;
@@ -329,8 +331,8 @@ impl Message {
 
     /// The datagram, signed with the key that sends.
     pub fn encode(&self, keys: &Keyring) -> Result<Vec<u8>, DecodeError> {
-        let mut bytes = postcard::to_allocvec(&self.header)?;
-        bytes.extend(postcard::to_allocvec(&WireBody::close(&self.body)?)?);
+        let bytes = postcard::to_extend(&self.header, Vec::with_capacity(HEARTBEAT_BYTES))?;
+        let mut bytes = postcard::to_extend(&WireBody::close(&self.body)?, bytes)?;
         keys.seal(&mut bytes);
         if bytes.len() > DATAGRAM_BYTES_MAX {
             return Err(DecodeError::Length(bytes.len()));

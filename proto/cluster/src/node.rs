@@ -326,9 +326,13 @@ impl Node {
     /// send now. The others believe them for about a second, because they echo their clocks.
     pub fn farewell(&mut self, now: Micros) -> Vec<Transmit> {
         // It says nothing of buckets, which are most of what there is to copy.
-        let (map, offices) = (std::mem::take(&mut self.map), std::mem::take(&mut self.offices));
+        let buckets = (
+            std::mem::take(&mut self.map),
+            std::mem::take(&mut self.offices),
+            std::mem::take(&mut self.told_roles),
+        );
         let mut gone = self.clone();
-        (self.map, self.offices) = (map, offices);
+        (self.map, self.offices, self.told_roles) = buckets;
         gone.progress_at = None;
         gone.outbox.clear();
         gone.leave(now);

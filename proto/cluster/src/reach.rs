@@ -33,6 +33,9 @@ impl Node {
 
     /// The network that this node is cut off from, while others use it.
     pub fn cut_off(&self) -> Option<Path> {
+        if self.unplugged_since == [None; 2] && self.deaf_since == [None; 2] {
+            return None; // as almost always, and without a look at every bucket
+        }
         let now = self.last_timer_at.unwrap_or(self.now);
         let lasts = |since: &[Option<Micros>; 2], path: Path, span: Micros| {
             since.get(path.index()).copied().flatten().is_some_and(|at| now.since(at) >= span)

@@ -43,6 +43,8 @@ const PUBLISH: Micros = Micros::from_ms(100);
 const NETWORK: u64 = 0;
 const ORDERS: u64 = 1;
 const REPORTS: u64 = 2;
+/// A turn that begins so late may have been kept from hearing what waits.
+const LATE: Micros = Micros(1000);
 /// How soon a box is tried again that was in use.
 const AGAIN: Micros = Micros(500);
 /// The bucket whose owner speaks for the movable addresses.
@@ -199,16 +201,19 @@ impl Agent {
             }
             let wait = self.wait(&state, now);
             let count = state.epoll.wait_us(wait.0)?;
+            let woken_at = self.clock.now();
+            let late = woken_at.since(now + wait);
+            // A wait that was interrupted, as by a pause of the process, says of no socket that it has something.
+            let mut heard = late >= LATE;
             for index in 0..count {
                 match state.epoll.event(index).token {
                     ORDERS => self.orders.waker().drain(),
                     REPORTS => self.reports.waker().drain(),
-                    _ => {}
+                    _ => heard = true,
                 }
             }
-            let woken_at = self.clock.now();
-            self.turn(&mut state);
-            state.note_turn(woken_at.since(now + wait), self.clock.now().since(woken_at));
+            self.turn(&mut state, heard);
+            state.note_turn(late, self.clock.now().since(woken_at));
         }
         state.leases.revoke_all();
         if let Some(last_words) = state.last_words.take() {
@@ -230,16 +235,19 @@ impl Agent {
         others.into_iter().flatten().map(|at| at.since(now)).fold(WAIT_MAX, Micros::min)
     }
 
-    /// One turn of the loop.
-    fn turn(&mut self, state: &mut State) {
+    /// One turn of the loop. `heard`: something may wait in a socket that wakes the agent.
+    fn turn(&mut self, state: &mut State, heard: bool) {
         let before = self.clock.now();
         // Reports first: what is acknowledged must be known before anything that follows from it is answered.
         self.take_letters(state);
         for index in 0..self.links.len() {
-            self.drain_link(state, index);
-            self.settle(state);
+            if self.drain_link(state, index, heard) {
+                self.settle(state);
+            }
         }
-        while let Some(asked_at) = self.witnesses.as_mut().and_then(|all| all.answer(self.clock.now())) {
+        while let Some(witnesses) = self.witnesses.as_mut().filter(|all| heard || all.are_asked())
+            && let Some(asked_at) = witnesses.answer(self.clock.now())
+        {
             let now = self.clock.now();
             self.node.set_witness(now, asked_at, true);
             self.settle(state);

@@ -82,12 +82,19 @@ impl Witnesses {
         }
     }
 
+    /// Whether an answer is awaited.
+    pub(crate) fn are_asked(&self) -> bool {
+        !self.questions.is_empty()
+    }
+
     /// When the question was asked that the next answer belongs to.
     pub(crate) fn answer(&mut self, now: Micros) -> Option<Micros> {
         while let Some(pong) = self.pong() {
             let right = |question: &Question| question.token == pong.token && question.to == pong.from;
             let Some(at) = self.questions.iter().position(right) else { continue };
             let Some(question) = self.questions.remove(at) else { continue };
+            // What was asked of the same one before says nothing new any more.
+            self.questions.retain(|other| other.to != question.to || other.asked_at > question.asked_at);
             if let Some(witness) = self.all.iter_mut().find(|witness| witness.ip == question.to) {
                 witness.answered_at = Some(now);
                 witness.answers += 1;

@@ -54,9 +54,14 @@ impl Agent {
         }
     }
 
-    pub(super) fn drain_link(&mut self, state: &mut State, index: usize) {
-        self.drain_socket(state, index, false);
+    /// Takes what waits in the sockets of a link, `urgent` or not; whether there was something.
+    pub(super) fn drain_link(&mut self, state: &mut State, index: usize, urgent: bool) -> bool {
+        let before = state.counts.datagrams_received;
+        if urgent {
+            self.drain_socket(state, index, false);
+        }
         self.drain_socket(state, index, true);
+        state.counts.datagrams_received != before
     }
 
     fn drain_socket(&mut self, state: &mut State, index: usize, calm: bool) {
