@@ -200,7 +200,9 @@ impl Worker {
                 if let Some(client) = self.clients.get_mut(key)
                     && abort
                 {
-                    evergate_sys::reset_on_close(client.fd());
+                    if !client.broken {
+                        evergate_sys::reset_on_close(client.fd());
+                    }
                     if let Some(mirroring) = &mut client.mirroring {
                         mirroring.break_off();
                     }

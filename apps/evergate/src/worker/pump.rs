@@ -268,7 +268,8 @@ impl Worker {
         let Some(client) = self.clients.get_mut(key) else { return };
         if let Some(resumed) = client.connection.session_resumed() {
             client.handshaking = false;
-            if !client.connection.is_busy() {
+            // With backups nothing more is read before they have that, and its ACK is the gate's.
+            if !client.connection.is_busy() && client.mirroring.is_none() {
                 // Its request may have come while we were at it; see `rest`.
                 client.owes_ack = true;
                 client.readable = true;
