@@ -37,7 +37,7 @@ impl std::fmt::Debug for Seed {
 }
 
 /// What a handshake is given of a session and what it leaves of one: values, so that the handshake asks no store. All but the
-/// first are of sessions that go by their ids.
+/// first two are of sessions that go by their ids.
 #[derive(Clone, Debug)]
 pub struct SessionSlot {
     /// Up to when this session may be resumed, in seconds since 1970: noted where a client's certificate is checked and where a
