@@ -176,7 +176,7 @@ impl TicketKeys {
         let session = fresh.then(|| session.to_vec())?;
         with_current(|seed| {
             seed.session.good_until_unix_s = Some(good_until);
-            seed.session.tickets_left = TICKETS_FOR_ONE;
+            seed.session.tickets_left = Some(TICKETS_FOR_ONE);
         });
         Some(session)
     }
@@ -269,8 +269,9 @@ impl ProducesTickets for PolicyTickets {
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
         with_current(|seed| {
-            let left = seed.session.tickets_left.checked_sub(1)?;
-            seed.session.tickets_left = left;
+            if let Some(left) = &mut seed.session.tickets_left {
+                *left = left.checked_sub(1)?;
+            }
             Some(())
         })??;
         self.handle.current().encrypt(plain, &self.policy)

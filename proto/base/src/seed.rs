@@ -38,13 +38,13 @@ impl std::fmt::Debug for Seed {
 
 /// What a handshake is given of a session and what it leaves of one: values, so that the handshake asks no store. All but the
 /// first two are of sessions that go by their ids.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SessionSlot {
     /// Up to when this session may be resumed, in seconds since 1970: noted where a client's certificate is checked and where a
     /// ticket or a kept session is opened, written into those that are made. A function of mirrored inputs, as they are.
     pub good_until_unix_s: Option<u64>,
-    /// Tickets that the client may still be given.
-    pub tickets_left: u8,
+    /// How many more tickets the client may be given, where that is bounded: it resumes, and has used one.
+    pub tickets_left: Option<u8>,
     /// What was found under the id that the client named.
     pub found: Option<Sealed>,
     /// Whether a new session gets an id: its client has no other means to resume it.
@@ -53,20 +53,6 @@ pub struct SessionSlot {
     pub opened: Option<SessionId>,
     /// A new session, to be kept.
     pub kept: Option<KeptSession>,
-}
-
-impl Default for SessionSlot {
-    fn default() -> SessionSlot {
-        let tickets_left = u8::MAX;
-        SessionSlot {
-            good_until_unix_s: None,
-            tickets_left,
-            found: None,
-            wanted: false,
-            opened: None,
-            kept: None,
-        }
-    }
 }
 
 /// One secret of the key log, kept because a record layer needs it for KeyUpdate.

@@ -200,9 +200,7 @@ impl Worker {
                 if let Some(client) = self.clients.get_mut(key)
                     && abort
                 {
-                    if !client.broken {
-                        evergate_sys::reset_on_close(client.fd());
-                    }
+                    evergate_sys::reset_on_close(client.fd());
                     if let Some(mirroring) = &mut client.mirroring {
                         mirroring.break_off();
                     }
