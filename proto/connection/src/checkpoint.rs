@@ -9,7 +9,7 @@ use crate::leg::ServerLeg;
 use crate::remote::{Remote, position};
 use crate::routing::encode_body;
 use crate::uplink::Uplink;
-use evergate_mirror::{ClientCheckpoint, Entry, Phase, RecordPosition, ServerCheckpoint, Side};
+use evergate_mirror::{ClientCheckpoint, Entry, Haste, Phase, RecordPosition, ServerCheckpoint, Side};
 
 /// Candidates kept at most; beyond it the newest replaces the one before.
 const POINTS_MAX: usize = 256;
@@ -369,6 +369,11 @@ impl Connection {
     /// Whether there are any.
     pub fn has_entries(&self) -> bool {
         self.remote.as_ref().is_some_and(|remote| remote.log.has_queued())
+    }
+
+    /// How long they may wait for company.
+    pub fn haste(&self) -> Haste {
+        self.remote.as_ref().map_or(Haste::None, |remote| remote.log.haste())
     }
 
     /// Index of the newest entry. 0 without backups.

@@ -253,7 +253,11 @@ impl Connection {
         if let Some(remote) = self.remote.as_mut().filter(|remote| abort || !remote.closed) {
             remote.flush_run();
             remote.closed = true;
-            remote.log.push(Entry::Close { plain, abort });
+            let close = Entry::Close { plain, abort };
+            match remote.ends_as_planned {
+                true => remote.log.push_planned(close),
+                false => remote.log.push(close),
+            };
         }
     }
 

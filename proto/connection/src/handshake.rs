@@ -4,7 +4,7 @@ use crate::connection::{ClientTls, Connection, Receiving, Timer};
 use crate::facts::Facts;
 use crate::remote::Remote;
 use crate::{Effect, Io};
-use evergate_mirror::{Entry, Established, Flight, Hello, Side};
+use evergate_mirror::{Entry, Established, Flight, Haste, Hello, Side};
 use evergate_tls::{
     Finished, Handshake, HandshakeParams, HelloStatus, NamedSession, Progress, SessionFacts, Version,
     flight_digest, hello_status,
@@ -119,11 +119,12 @@ impl Connection {
         }
         self.tls = ClientTls::Open(Box::new(records));
         self.in_pos = consumed;
-        // With backups only for a request that is here already: until the client has all of this they hold its handshake.
-        let waits = self.remote.is_none() || !leftover.is_empty();
-        if tickets_wait && waits && self.receiving == Receiving::Head {
+        if tickets_wait && self.receiving == Receiving::Head {
             self.out_pos += flight.len() as u64;
             self.tickets = flight;
+            if let Some(remote) = &mut self.remote {
+                remote.log.calm(Haste::Some); // the request may be close behind
+            }
         } else {
             self.send_wire(io, &flight);
         }

@@ -412,10 +412,12 @@ impl Remote {
         self.releases.push_back((self.log.last(), side, at));
     }
 
-    /// The effect may be performed when everything decided so far is acknowledged.
+    /// The effect may be performed when every entry so far is acknowledged. An end that follows from the response before it, as
+    /// whoever takes over will find too, waits for no more than the response does, and leaves with it.
     pub(crate) fn defer(&mut self, effect: Effect) {
         self.flush_run();
-        self.deferred.push_back((self.log.last(), effect));
+        let after = if self.ends_as_planned { self.log.decided() } else { self.log.last() };
+        self.deferred.push_back((after, effect));
     }
 
     /// The leg is done with, but kept until the client has the plaintext up to `plain`.

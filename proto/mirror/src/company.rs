@@ -3,7 +3,6 @@
 //! A record and a packet for each frame would cost more than the frames. Those of a busy worker wait for the next turn's,
 //! and those that nothing waits for a little longer. Time is told, and counted in turns of the loop.
 
-use crate::Haste;
 use evergate_base::Micros;
 
 /// Turns for which frames wait for company when the next ones begin at once.
@@ -22,6 +21,18 @@ pub enum Next {
     AtOnce,
     /// The same, and the worker lets them gather before it looks: who waits for one such turn has waited long enough.
     Gathered,
+}
+
+/// How long a frame may wait for company.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Haste {
+    /// Long: nobody waits for it to be taken in but peers for acknowledgements, between two messages.
+    #[default]
+    None,
+    /// A little: such peers are in the middle of a stream.
+    Some,
+    /// Not at all: something is sent after it.
+    Full,
 }
 
 /// See the module.

@@ -1,5 +1,6 @@
 //! The entries: one change each of what a backup holds.
 
+use crate::Haste;
 use evergate_base::session::Sealed;
 use zeroize::Zeroize;
 
@@ -327,5 +328,20 @@ impl Entry {
     pub fn decides_output(&self) -> bool {
         let follows = matches!(self, Entry::Client(_) | Entry::Server(_) | Entry::Stash { .. });
         !follows && !matches!(self, Entry::Close { .. } | Entry::Reserve { .. })
+    }
+
+    /// How long it may wait for company.
+    pub(crate) fn haste(&self) -> Haste {
+        match self {
+            Entry::Open(_) => Haste::None, // nothing is sent before more is said
+            Entry::Close { abort: true, .. } => Haste::None, // the RST does not wait for it, as our FIN does for an end in order
+            Entry::Client(ClientCheckpoint { phase, .. }) | Entry::Server(ServerCheckpoint { phase, .. }) => {
+                match phase {
+                    Phase::Head | Phase::Ended => Haste::None,
+                    Phase::Body(_) | Phase::Tunnel => Haste::Some,
+                }
+            }
+            _ => Haste::Full,
+        }
     }
 }

@@ -7,7 +7,7 @@
 //! Invariants: a frame is at most [`FRAME_BYTES_MAX`] long; what does not parse ends the channel.
 
 use crate::wire::decode;
-use crate::{ClientCheckpoint, ConnectionId, Entry, Mirrored, Phase, ServerCheckpoint, WireError};
+use crate::{ConnectionId, Entry, Haste, Mirrored, WireError};
 use evergate_base::session::{KeptSession, SessionId};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -159,24 +159,11 @@ pub struct Answer {
 /// Version of the frames.
 pub const FRAME_VERSION: u8 = 10;
 
-/// How long a frame may wait for company.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Haste {
-    /// Long: nobody waits for it to be taken in but peers for acknowledgements, between two messages.
-    #[default]
-    None,
-    /// A little: such peers are in the middle of a stream.
-    Some,
-    /// Not at all: something is sent after it.
-    Full,
-}
-
 impl Frame {
-    /// How long it may wait for company.
+    /// How long it may wait for company. That of entries is known where they are queued ([`crate::Log::haste`]).
     pub fn haste(&self) -> Haste {
         match self {
-            Frame::Entries { entries, .. } => entries.iter().map(haste).max().unwrap_or_default(),
-            Frame::Begin { state: None, .. } | Frame::End { .. } => Haste::None,
+            Frame::Entries { .. } | Frame::Begin { state: None, .. } | Frame::End { .. } => Haste::None,
             _ => Haste::Full,
         }
     }
@@ -219,21 +206,6 @@ fn too_long(length: usize) -> WireError {
     WireError::TooLong { what: FRAME, length, max: FRAME_BYTES_MAX }
 }
 
-fn haste(entry: &Entry) -> Haste {
-    match entry {
-        Entry::Open(_) => Haste::None, // nothing is sent before more is said
-        Entry::Close { abort: true, .. } => Haste::None, // the RST does not wait for it, as our FIN does for an end in order
-        Entry::Client(ClientCheckpoint { phase, .. }) | Entry::Server(ServerCheckpoint { phase, .. }) => {
-            if *phase == Phase::Head {
-                Haste::None
-            } else {
-                Haste::Some
-            }
-        }
-        _ => Haste::Full,
-    }
-}
-
 fn append<T: serde::Serialize>(value: &T, out: &mut Vec<u8>) -> Result<(), WireError> {
     let start = out.len();
     out.extend_from_slice(&[0; PREFIX]);
@@ -261,7 +233,6 @@ fn body_of(bytes: &[u8]) -> Result<Option<&[u8]>, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Side;
 
     #[test]
     fn times_are_put_into_the_clock_of_whoever_hears_of_them() {
@@ -288,15 +259,7 @@ mod tests {
     #[test]
     fn only_frames_that_nobody_waits_for_wait() {
         let connection = ConnectionId(1);
-        let server = |phase| Entry::Server(ServerCheckpoint { phase, ..ServerCheckpoint::default() });
-        let close = |abort| Entry::Close { plain: 0, abort };
-        let stash = Entry::Stash { side: Side::Client, position: 0, bytes: vec![1] };
-        let haste = |entries| Frame::Entries { connection, entries }.haste();
-        assert_eq!(haste(vec![server(Phase::Head)]), Haste::None);
-        assert_eq!(haste(vec![server(Phase::Head), server(Phase::Body(vec![1]))]), Haste::Some);
-        assert_eq!(haste(vec![close(false), server(Phase::Head)]), Haste::Full);
-        assert_eq!(haste(vec![close(true)]), Haste::None);
-        assert_eq!(haste(vec![close(true), stash]), Haste::Full);
+        assert_eq!(Frame::Entries { connection, entries: Vec::new() }.haste(), Haste::None);
         assert_eq!(Frame::End { connection }.haste(), Haste::None);
         assert_eq!(Frame::Complete { bucket: 1 }.haste(), Haste::Full);
     }

@@ -21,13 +21,13 @@ mod sparse;
 mod wire;
 
 pub use check::{FLIGHT_BYTES_MAX, GENERATION_MAX, NUMBER_MAX, OutOfRange, POSITION_MAX, RUN_BYTES_MAX};
-pub use company::{Company, Next};
+pub use company::{Company, Haste, Next};
 pub use entry::{
     Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Flight, Hello, Kind, LegTls, Open, Phase,
     RecordKind, RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,
 };
 pub use feed::{ANSWERS_WITHIN, FEED_BYTES_MAX, FEED_FRAMES_MAX, Feed, FeedError};
-pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, Haste, LegFacts, Office, SessionNews};
+pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, LegFacts, Office, SessionNews};
 pub use holder::{Announced, Held, Holder, HolderError};
 pub use log::{Log, OUTSTANDING_MAX};
 pub use mirrored::{Mirrored, Stash};

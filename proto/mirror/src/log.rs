@@ -1,6 +1,6 @@
 //! The owner's queue of entries that backups have not acknowledged yet.
 
-use crate::Entry;
+use crate::{Entry, Haste};
 
 /// How many entries one connection may have unacknowledged before it must stop taking input.
 pub const OUTSTANDING_MAX: u64 = 4096;
@@ -12,6 +12,7 @@ pub struct Log {
     last: u64,
     decided: u64,
     acknowledged: u64,
+    haste: Haste,
 }
 
 impl Log {
@@ -26,11 +27,12 @@ impl Log {
         if entry.decides_output() {
             self.decided = self.last;
         }
+        self.haste = self.haste.max(entry.haste());
         self.queued.push(entry);
         self.last
     }
 
-    /// Queues an entry that says what every node does by itself: no output waits for it.
+    /// Queues an entry that says what every node does by itself: nothing waits for it.
     pub fn push_planned(&mut self, entry: Entry) -> u64 {
         self.last += 1;
         self.queued.push(entry);
@@ -57,8 +59,19 @@ impl Log {
         self.last - self.acknowledged >= OUTSTANDING_MAX
     }
 
+    /// How long what is queued may wait for company.
+    pub fn haste(&self) -> Haste {
+        self.haste
+    }
+
+    /// What waits for the entries queued so far is in no greater haste.
+    pub fn calm(&mut self, haste: Haste) {
+        self.haste = self.haste.min(haste);
+    }
+
     /// Takes the entries queued since the last call, oldest first.
     pub fn drain(&mut self) -> std::vec::Drain<'_, Entry> {
+        self.haste = Haste::None;
         self.queued.drain(..)
     }
 
@@ -78,6 +91,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Phase, ServerCheckpoint, Side};
 
     #[test]
     fn acknowledgements_are_cumulative_and_never_run_ahead() {
@@ -91,11 +105,50 @@ mod tests {
         assert_eq!((log.acknowledged(), log.drain().count(), log.has_queued()), (2, 2, false));
     }
 
+    fn server(phase: Phase) -> Entry {
+        Entry::Server(ServerCheckpoint { phase, ..ServerCheckpoint::default() })
+    }
+
+    fn close(abort: bool) -> Entry {
+        Entry::Close { plain: 0, abort }
+    }
+
+    #[test]
+    fn only_entries_that_nobody_waits_for_wait() {
+        let haste = |entries: Vec<Entry>| {
+            let mut log = Log::new();
+            for entry in entries {
+                log.push(entry);
+            }
+            log.haste()
+        };
+        let stash = Entry::Stash { side: Side::Client, position: 0, bytes: vec![1] };
+        assert_eq!(haste(vec![server(Phase::Head), server(Phase::Ended)]), Haste::None);
+        assert_eq!(haste(vec![server(Phase::Head), server(Phase::Body(vec![1]))]), Haste::Some);
+        assert_eq!(haste(vec![close(false), server(Phase::Head)]), Haste::Full);
+        assert_eq!(haste(vec![close(true)]), Haste::None);
+        assert_eq!(haste(vec![close(true), stash]), Haste::Full);
+    }
+
+    #[test]
+    fn the_haste_is_that_of_what_is_queued() {
+        let mut log = Log::new();
+        log.push_planned(close(false));
+        assert_eq!(log.haste(), Haste::None);
+        log.push(close(false));
+        log.calm(Haste::Some);
+        assert_eq!(log.haste(), Haste::Some);
+        log.push(server(Phase::Head));
+        assert_eq!(log.haste(), Haste::Some);
+        log.push(close(false));
+        assert_eq!((log.haste(), log.drain().count(), log.haste()), (Haste::Full, 4, Haste::None));
+    }
+
     #[test]
     fn output_depends_on_no_checkpoint() {
         let mut log = Log::new();
         log.push(Entry::Generated { request: 0, bytes: Vec::new(), close: false });
-        log.push(Entry::Server(crate::ServerCheckpoint::default()));
+        log.push(server(Phase::Head));
         log.push(Entry::Client(crate::ClientCheckpoint::default()));
         assert_eq!((log.last(), log.decided()), (3, 1));
     }

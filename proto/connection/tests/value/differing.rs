@@ -150,6 +150,9 @@ impl Alone {
         let mut effects = Effects::default();
         let mut io = Io { now: Micros(1_000_000), scratch, effects: &mut effects, node };
         conn.handle_client_data(&mut io, held + bytes.len());
+        if conn.holds_tickets() {
+            conn.handle_tickets_due(&mut io); // no request comes
+        }
         let entries = conn.drain_entries().filter(Entry::decides_output).collect(); // what is said waits for them
         let (first, second) = scratch.down.ready();
         let said = [first, second].concat();

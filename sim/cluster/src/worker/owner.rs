@@ -78,6 +78,7 @@ impl Worker {
     /// Sends the entries of the last call to the backups. What depends on them waits.
     pub(super) fn mirror(&mut self, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
+        let haste = client.connection.haste();
         let mut entries: Vec<Entry> = client.connection.drain_entries().collect();
         if entries.is_empty() {
             return;
@@ -89,6 +90,7 @@ impl Worker {
             Mutation::LostRoute => entries.retain(|entry| !matches!(entry, Entry::Route(_))),
             _ => {}
         }
+        self.company.hurry(haste);
         self.say(bucket, &Frame::Entries { connection: key, entries }, Some(Notice::Entry { key, index }));
         if self.awaited(bucket).is_empty() {
             if let Some(client) = self.clients.get_mut(&key) {

@@ -130,6 +130,7 @@ impl Worker {
         if !client.connection.has_entries() {
             return;
         }
+        cluster.company.hurry(client.connection.haste());
         let mut entries = std::mem::take(&mut cluster.entries);
         entries.extend(client.connection.drain_entries());
         let (bucket, index) = (mirroring.bucket, mirroring.queued + entries.len() as u64);
