@@ -289,6 +289,13 @@ impl Connection {
         }
     }
 
+    /// Nothing of the connection is looked at any more before its peers say something.
+    pub fn handle_rest(&mut self) {
+        if let Some(remote) = &mut self.remote {
+            remote.rest();
+        }
+    }
+
     /// All backups hold the entries up to `index`: what waited for them may leave. It answers with effects alone, ACKs of what is
     /// safe among them: perform them first, and the outlets take the ACKs along when they are flushed. All else follows with
     /// the next call.

@@ -18,8 +18,10 @@ use evergate_mirror::{
 use evergate_tls::{Position, Records};
 use std::collections::VecDeque;
 
-/// Memory that a stream may keep for what it retains although nothing is retained at the moment, in bytes.
+/// Memory that a stream may keep for what it retains: where something is retained, and between two messages that follow each
+/// other, in bytes.
 const RETAINED_KEPT: usize = 65_536;
+const RETAINED_BETWEEN: usize = 4_096;
 /// Bytes of one stash entry at most; more becomes several entries.
 const STASH_BYTES: usize = 65_536;
 /// Bytes stashed of one direction at most: the state of a connection has to fit into a frame. More waits for its peer.
@@ -66,13 +68,17 @@ impl Retained {
             self.start = at;
         }
         if self.bytes.capacity() > RETAINED_KEPT {
-            self.shrink();
+            self.shrink_to(0);
         }
     }
 
-    /// An idle connection holds no buffer.
+    /// A message has ended; the next one may follow soon.
     pub(crate) fn shrink(&mut self) {
-        if self.bytes.is_empty() {
+        self.shrink_to(RETAINED_BETWEEN);
+    }
+
+    fn shrink_to(&mut self, kept: usize) {
+        if self.bytes.is_empty() && self.bytes.capacity() > kept {
             self.bytes = VecDeque::new();
         }
     }
@@ -301,6 +307,12 @@ impl Remote {
     /// Whether everything up to `output` has arrived at the client and nothing waits.
     pub(crate) fn is_drained(&self, output: u64) -> bool {
         self.client_acked >= output && self.deferred.is_empty()
+    }
+
+    /// No message follows soon: an idle connection holds no buffer.
+    pub(crate) fn rest(&mut self) {
+        self.retained_client.shrink_to(0);
+        self.retained_server.shrink_to(0);
     }
 
     pub(crate) fn retain_client(&mut self, at: u64, bytes: &[u8]) {
@@ -534,6 +546,22 @@ impl Remote {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_kept_between_messages_but_not_at_rest() {
+        let kept = |length: usize| {
+            let mut remote = Remote::default();
+            remote.retain_client(0, &vec![7; length]);
+            remote.rest();
+            assert!(remote.retained_client.bytes.capacity() >= length, "it is needed");
+            remote.retained_client.drop_before(length as u64);
+            remote.retained_client.shrink();
+            let between = remote.retained_client.bytes.capacity();
+            remote.rest();
+            (between >= length, remote.retained_client.bytes.capacity())
+        };
+        assert_eq!([kept(1_300), kept(5_000)], [(true, 0), (false, 0)]);
+    }
 
     #[test]
     fn a_stash_always_leaves_room_in_a_frame() {

@@ -437,6 +437,7 @@ impl Client {
 
     fn rests_on_time(&self) -> bool {
         let server = self.upstream.as_ref().filter(|upstream| !upstream.connecting);
-        self.leg.rests_on_time() || server.is_some_and(|upstream| upstream.leg.rests_on_time())
+        let waits = self.connection.has_entries() || self.leg.rests_on_time();
+        waits || server.is_some_and(|upstream| upstream.leg.rests_on_time())
     }
 }

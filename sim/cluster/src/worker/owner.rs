@@ -75,8 +75,18 @@ impl Worker {
         }
     }
 
-    /// Sends the entries of the last call to the backups. What depends on them waits.
+    /// Sends the entries of the last call to the backups. What depends on them waits. Those that nobody waits for go with later
+    /// ones of their connection, or with the next look at it.
     pub(super) fn mirror(&mut self, key: ConnectionId) {
+        let Some(Client { connection, bucket, queued, .. }) = self.clients.get(&key) else { return };
+        let may_wait = connection.haste() == Haste::None && *queued > 0 && !connection.is_past_requests();
+        if !may_wait || self.freezing.contains_key(bucket) || self.awaited(*bucket).is_empty() {
+            self.mirror_all(key);
+        }
+    }
+
+    /// The same for all entries that are queued.
+    pub(super) fn mirror_all(&mut self, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         let haste = client.connection.haste();
         let mut entries: Vec<Entry> = client.connection.drain_entries().collect();
@@ -141,6 +151,7 @@ impl Worker {
             if self.is_frozen(key) {
                 continue;
             }
+            self.mirror_all(key);
             let Some(client) = self.clients.get_mut(&key) else { continue };
             let answered = client.connection.acknowledged() >= client.connection.newest_entry();
             let (client_partial, server_partial) = client.connection.awaits_completion();
@@ -455,6 +466,11 @@ impl Worker {
         match (role, before) {
             (Role::Owner { term, freeze_for: Some(freeze), .. }, _) => {
                 let wanted = (freeze, office(term));
+                if before.is_none() {
+                    for key in self.keys_of(bucket) {
+                        self.mirror_all(key); // what waits for others
+                    }
+                }
                 self.freezing.insert(bucket, wanted);
                 self.company.hurry(Haste::Full); // of what was said of it just now nothing may be missing
                 kernel.held.insert(bucket);

@@ -162,6 +162,10 @@ impl Worker {
             .map(|(bucket, closing)| (*bucket, *closing))
             .collect();
         for (bucket, Closing { freeze, office, .. }) in ready {
+            for key in self.keys_of(bucket) {
+                self.mirror_all(key); // what waits for others
+            }
+            let Some(cluster) = &mut self.cluster else { return };
             cluster.closing.remove(&bucket);
             cluster.freeze(bucket, (freeze, office));
         }

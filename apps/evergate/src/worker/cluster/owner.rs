@@ -1,6 +1,7 @@
 //! The owner's side: entries go to the backups before what depends on them leaves, and acknowledgements come back.
 
 use super::channel::Notice;
+use super::leg::Look;
 use super::{End, Gated, Mirroring};
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
@@ -122,8 +123,33 @@ impl Worker {
         cluster.say(mirroring.bucket, &Frame::Leg { connection, leg, facts }, None);
     }
 
-    /// Sends the entries of the last call to the backups. What depends on them waits.
+    /// Sends the entries of the last call to the backups. What depends on them waits. Entries that nobody waits for go with the
+    /// next ones of their connection, which a client that asks again makes soon.
     pub(in crate::worker) fn mirror(&mut self, key: Key) {
+        if !self.keeps_entries(key) {
+            self.mirror_all(key);
+        }
+    }
+
+    /// Whether the entries that are queued may wait for others of the connection; sees to it that they do not for long.
+    fn keeps_entries(&mut self, key: Key) -> bool {
+        let queued = self.counters.queued.get();
+        let Some(cluster) = &mut self.cluster else { return false };
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let Some(mirroring) = &mut client.mirroring else { return false };
+        let (connection, bucket) = (&client.connection, mirroring.bucket);
+        // A client that has yet to ask again may wait for acknowledgements, and requests for server connections.
+        let may = connection.haste() == Haste::None && !mirroring.leg.is_patient() && queued == 0;
+        let may = may && !connection.is_past_requests() && !cluster.freezing.contains_key(&bucket);
+        if !may || !connection.has_entries() || cluster.awaited(bucket).is_empty() {
+            return false;
+        }
+        cluster.look_at(mirroring, key, Look::Later, self.now);
+        true
+    }
+
+    /// The same for all entries that are queued.
+    pub(super) fn mirror_all(&mut self, key: Key) {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(mirroring) = &mut client.mirroring else { return };

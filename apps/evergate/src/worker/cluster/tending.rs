@@ -1,7 +1,9 @@
 //! What is due at some time: ACKs that nothing took along, stalls, and what peers have acknowledged meanwhile.
 
 use super::leg::Look;
-use super::{Cluster, End, Gated, LOOK_AT_LAST, LOOK_EVERY, POOLED_AFTER_MS, POOLED_TOGETHER, TEND_EVERY};
+use super::{
+    Cluster, End, Gated, LOOK_AT_LAST, LOOK_EVERY, Mirroring, POOLED_AFTER_MS, POOLED_TOGETHER, TEND_EVERY,
+};
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
 use evergate_base::Micros;
@@ -14,7 +16,9 @@ impl Worker {
         let now = self.now;
         let Some(cluster) = &mut self.cluster else { return false };
         let Some(client) = self.clients.get_mut(key) else { return false };
-        let Some(mirroring) = &mut client.mirroring else { return false };
+        if client.mirroring.is_none() {
+            return false;
+        }
         let lane = cluster.lane.id();
         // The next request of a client that did not wait for the answer waits for its acknowledgement.
         let (eager, server_partial) = client.connection.awaits_completion();
@@ -23,7 +27,11 @@ impl Worker {
         let refuses = client.readable && !client.connection.wants_client();
         if eager || (refuses && !client.connection.is_busy() && !client.connection.is_past_requests()) {
             cluster.company.hurry(Haste::Full);
+            self.mirror_all(key);
         }
+        let Some(cluster) = &mut self.cluster else { return false };
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let Some(mirroring) = &mut client.mirroring else { return false };
         let mut happened = mirroring.leg.watch(lane, eager, now);
         let mut due = mirroring.leg.rests_on_time(eager || client_inside, now);
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
@@ -32,18 +40,9 @@ impl Worker {
             due =
                 [due, gated.rests_on_time(server_partial || server_inside, now)].into_iter().flatten().min();
         }
-        let Some(look) = due else { return happened };
-        let known = mirroring.timed.map(|(known, _)| known);
-        let (queue, span) = match look {
-            Look::Soon if known != due => (&mut cluster.timed, TEND_EVERY),
-            Look::Later if matches!(known, None | Some(Look::AtLast)) => {
-                (&mut cluster.timed_later, LOOK_EVERY)
-            }
-            Look::AtLast if known.is_none() => (&mut cluster.timed_at_last, LOOK_AT_LAST),
-            _ => return happened, // it is looked at no later
-        };
-        queue.push_back((now + span, key));
-        mirroring.timed = Some((look, now + span));
+        if let Some(look) = due {
+            cluster.look_at(mirroring, key, look, now);
+        }
         happened
     }
 
@@ -110,6 +109,7 @@ impl Worker {
 
     fn tend(&mut self, key: Key, look: (Look, Micros)) {
         let now = self.now;
+        self.mirror_all(key);
         let Some(cluster) = &mut self.cluster else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
         let answered = client.connection.acknowledged() >= client.connection.newest_entry();
@@ -151,11 +151,28 @@ impl Worker {
         }
         if self.note_peers(key) | self.watch(key) {
             self.put_again(key);
+        } else if let Some(client) = self.clients.get_mut(key)
+            && client.mirroring.as_ref().is_some_and(|mirroring| mirroring.timed.is_none())
+        {
+            client.connection.handle_rest();
         }
     }
 }
 
 impl Cluster {
+    /// A connection is looked at no later than this.
+    pub(super) fn look_at(&mut self, mirroring: &mut Mirroring, key: Key, look: Look, now: Micros) {
+        let known = mirroring.timed.map(|(known, _)| known);
+        let (queue, span) = match look {
+            Look::Soon if known != Some(look) => (&mut self.timed, TEND_EVERY),
+            Look::Later if matches!(known, None | Some(Look::AtLast)) => (&mut self.timed_later, LOOK_EVERY),
+            Look::AtLast if known.is_none() => (&mut self.timed_at_last, LOOK_AT_LAST),
+            _ => return,
+        };
+        queue.push_back((now + span, key));
+        mirroring.timed = Some((look, now + span));
+    }
+
     /// A server connection goes to the pool. False when the backups lack some of what was read from it.
     pub(in crate::worker) fn rest_pooled(&mut self, key: Key, gated: &mut Gated, now: Micros) -> bool {
         self.look_at_pooled(key, now);
