@@ -1,0 +1,127 @@
+//! Buckets that move, and what goes on around it.
+
+use super::*;
+
+#[test]
+fn what_a_server_says_to_a_connection_whose_bucket_moves_is_heard_when_the_move_is_called_off() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_client, key) = scene.client(PORT);
+        // The server's answer to our connect is there, and not yet heard.
+        let (_server, _) = scene.server.accept().unwrap();
+        assert_eq!(scene.connecting(key), Some(true));
+        scene.freeze(|_| true);
+        let said = scene.said();
+        scene.worker.turn().unwrap();
+        assert_eq!((scene.connecting(key), scene.said()), (Some(true), said), "it is the next owner's");
+        scene.call_off();
+        assert_eq!(scene.connecting(key), Some(false));
+        assert!(scene.said() > said);
+    });
+}
+
+#[test]
+fn a_kept_server_connection_ends_when_its_bucket_moves() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (mut client, key) = scene.client(WEB);
+        client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+        scene.turns_until(|scene| scene.connecting(key).is_some());
+        let (mut server, _) = scene.server.accept().unwrap();
+        server.set_nonblocking(true).unwrap();
+        scene.turns_until(|_| server.peek(&mut [0]).is_ok());
+        server.set_nonblocking(false).unwrap();
+        server.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        scene.turns_until(|scene| scene.connecting(key).is_none());
+        assert_eq!(scene.worker.idle.values().flatten().count(), 1);
+        scene.tell(all_ours(|_| true));
+        scene.worker.report_frozen();
+        server.set_read_timeout(Some(Duration::from_secs(30))).unwrap(); // only ends a hang
+        let mut said = Vec::new();
+        server.read_to_end(&mut said).unwrap();
+        assert!(said.starts_with(b"GET / HTTP/1.1\r\n"), "{said:?}");
+    });
+}
+
+#[test]
+fn entries_that_nobody_waits_for_wait_for_others_but_not_for_long_and_not_for_a_move() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (mut client, key) = scene.client(WEB);
+        let kept = |scene: &Scene| scene.worker.clients.get(key).is_some_and(|c| c.connection.has_entries());
+        let mut server = None;
+        let mut ask = |scene: &mut Scene| {
+            client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+            scene.turns_until(|scene| scene.connecting(key).is_some());
+            let (server, _) = server.get_or_insert_with(|| scene.server.accept().unwrap());
+            server.set_nonblocking(true).unwrap();
+            scene.turns_until(|_| server.peek(&mut [0]).is_ok());
+            assert!(server.read(&mut [0; 4096]).unwrap() > 0);
+            server.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+            while !kept(scene) {
+                let mirroring = scene.worker.clients.get_mut(key).unwrap().mirroring.as_mut();
+                mirroring.unwrap().leg.note_next(); // as one that does not wait for acknowledgements
+                scene.worker.turn().unwrap();
+                scene.answer();
+            }
+        };
+        ask(&mut scene);
+        scene.turns_until(|scene| !kept(scene)); // it asks no more
+        ask(&mut scene);
+        scene.freeze(|_| true);
+        assert!(!kept(&scene));
+    });
+}
+
+#[test]
+fn who_waits_for_a_server_gets_none_while_its_bucket_moves() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_first, _) = scene.client(PORT);
+        let (_second, key) = scene.client(PORT);
+        assert_eq!((scene.connecting(key), scene.worker.counters.queued.get()), (None, 1));
+        scene.freeze(|_| true);
+        let said = scene.said();
+        scene.generation.pools[0].servers[0].leave(); // the first one's place, as if it was another node's
+        scene.worker.serve_all_waiting();
+        assert_eq!((scene.connecting(key), scene.said()), (None, said));
+        scene.call_off();
+        scene.worker.serve_all_waiting();
+        assert!(scene.connecting(key).is_some());
+    });
+}
+
+#[test]
+fn who_waits_for_a_server_makes_no_room_for_another_while_its_bucket_moves() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_first, _) = scene.client(PORT);
+        let (_second, key) = scene.client(PORT);
+        let bucket = scene.worker.clients.get(key).unwrap().mirroring.as_ref().unwrap().bucket;
+        scene.freeze(|of| of == bucket);
+        let (mut better, _) = scene.client(WEB);
+        better.write_all(b"GET /gold HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+        scene.worker.turn().unwrap();
+        let reasons = scene.worker.counters.reasons.lock().unwrap().clone();
+        assert_eq!(reasons.get("queue_full"), Some(&1), "{reasons:?}");
+        assert!(scene.worker.clients.get(key).is_some());
+        scene.call_off();
+        assert_eq!(scene.worker.counters.queued.get(), 1);
+    });
+}
+
+#[test]
+fn a_drain_ends_a_connection_whose_bucket_moves_when_the_move_is_called_off() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_client, key) = scene.client(WEB);
+        scene.worker.turn().unwrap();
+        scene.freeze(|_| true);
+        let said = scene.said();
+        scene.worker.drain();
+        assert!(scene.worker.clients.get(key).is_some());
+        assert_eq!(scene.said(), said, "it is the next owner's");
+        scene.call_off();
+        assert!(scene.said() > said);
+    });
+}
