@@ -196,6 +196,24 @@ fn a_handshake_that_resumes_by_id_goes_on_at_a_node_that_does_not_know_the_sessi
     });
 }
 
+#[test]
+fn a_client_that_asks_nothing_gets_its_tickets_all_the_same() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(3);
+    let _nodes = traffic::three(&world);
+    let client = client_with(&world, &rustls::version::TLS13, Tls12Resumption::SessionIdOrTickets);
+    let mut stream = begin(&world, &client);
+    while stream.conn.wants_write() {
+        stream.conn.write_tls(&mut stream.sock).unwrap();
+    }
+    while stream.conn.tls13_tickets_received() < 2 {
+        assert!(stream.conn.read_tls(&mut stream.sock).unwrap() > 0);
+        stream.conn.process_new_packets().unwrap();
+    }
+}
+
 /// The client has what the node that is dead by now has sealed, and a node that begins anew has never seen it.
 fn tickets_are_taken_everywhere(version: &'static SupportedProtocolVersion) {
     if !privileged() {

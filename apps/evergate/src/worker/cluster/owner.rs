@@ -8,6 +8,7 @@ use crate::worker::slab::{Key, Source};
 use crate::worker::upstream::Upstream;
 use evergate_bpf::{Flow, Leases};
 use evergate_cluster::{Bucket, NodeId};
+use evergate_connection::Connection;
 use evergate_mirror::{Entry, Frame, Haste, Mirrored, Next, Side};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -222,10 +223,29 @@ impl Worker {
         {
             cluster.dirty.push((key, End::Server));
         }
+        let tickets = client.connection.holds_tickets();
+        client.readable |= tickets; // its request may be here by now
         self.with(key, |connection, io| connection.learn_mirror_acked(io, held));
         self.carry_out_all(key);
         self.pump(key);
+        if tickets {
+            self.send_tickets(key);
+        }
         self.tell_news(key); // of one whose bucket is about to move
+    }
+
+    /// The backups have the client's last handshake message, and it has asked nothing yet: as long as it lacks its tickets they would
+    /// have to make the handshake again, and it may wait for an acknowledgement, which the tickets take along.
+    fn send_tickets(&mut self, key: Key) {
+        let waits = |connection: &Connection| {
+            let all = connection.acknowledged() >= connection.newest_entry();
+            all && connection.holds_tickets() && !connection.is_busy() && !connection.is_past_requests()
+        };
+        if self.clients.get(key).is_some_and(|client| waits(&client.connection)) {
+            self.with(key, |connection, io| connection.handle_tickets_due(io));
+            self.perform(key);
+            self.pump(key);
+        }
     }
 
     /// The input of a leg up to `position` is safe.
@@ -240,8 +260,10 @@ impl Worker {
         let Some(client) = self.clients.get_mut(key) else { return };
         let (released, end) = match side {
             Side::Client => {
-                // The answer takes the ACK along, or the end.
-                let answers = client.connection.is_busy() || client.connection.is_past_requests();
+                // The answer takes the ACK along, or the end, or tickets.
+                let connection = &client.connection;
+                let answers =
+                    connection.is_busy() || connection.is_past_requests() || connection.holds_tickets();
                 let leg = client.mirroring.as_mut().map(|mirroring| &mut mirroring.leg);
                 let at_once = |leg: &mut Gated| leg.release(position, now) || (!answers && leg.is_patient());
                 (leg.is_some_and(at_once), End::Client)
