@@ -147,6 +147,13 @@ impl Connection {
         !self.tickets.is_empty()
     }
 
+    /// Whether the backups have the client's last handshake message, and it has asked nothing yet: tickets need not wait. As long as
+    /// it lacks them the backups would have to make the handshake again, and it may wait for the acknowledgement that they take along.
+    pub fn may_send_tickets(&self) -> bool {
+        let all = self.acknowledged() >= self.newest_entry();
+        all && self.holds_tickets() && !self.is_busy() && !self.is_past_requests()
+    }
+
     /// The first response takes long: tickets leave without it, and the backups need not keep the handshake for it.
     pub fn handle_tickets_due(&mut self, io: &mut Io<'_>) {
         self.catch_up(io);

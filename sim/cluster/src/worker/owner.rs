@@ -11,7 +11,6 @@ use crate::kernel::Kernel;
 use crate::segment::Flow;
 use evergate_base::Micros;
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
-use evergate_connection::Connection;
 use evergate_mirror::{ConnectionId, Entry, Frame, Haste, LegFacts, Mirrored, Office, Phase};
 use std::collections::BTreeMap;
 
@@ -141,11 +140,7 @@ impl Worker {
         }
         self.call(now, kernel, key, |connection, io| connection.learn_mirror_acked(io, held));
         self.pump(now, kernel, key);
-        let waits = |connection: &Connection| {
-            let all = connection.acknowledged() >= connection.newest_entry();
-            all && connection.holds_tickets() && !connection.is_busy() && !connection.is_past_requests()
-        };
-        if self.clients.get(&key).is_some_and(|client| waits(&client.connection)) {
+        if self.clients.get(&key).is_some_and(|client| client.connection.may_send_tickets()) {
             self.call(now, kernel, key, |connection, io| connection.handle_tickets_due(io));
             self.pump(now, kernel, key);
         }

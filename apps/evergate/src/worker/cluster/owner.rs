@@ -8,7 +8,6 @@ use crate::worker::slab::{Key, Source};
 use crate::worker::upstream::Upstream;
 use evergate_bpf::{Flow, Leases};
 use evergate_cluster::{Bucket, NodeId};
-use evergate_connection::Connection;
 use evergate_mirror::{Entry, Frame, Haste, Mirrored, Next, Side};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -234,14 +233,9 @@ impl Worker {
         self.tell_news(key); // of one whose bucket is about to move
     }
 
-    /// The backups have the client's last handshake message, and it has asked nothing yet: as long as it lacks its tickets they would
-    /// have to make the handshake again, and it may wait for an acknowledgement, which the tickets take along.
+    /// Tickets of a client that has asked nothing yet.
     fn send_tickets(&mut self, key: Key) {
-        let waits = |connection: &Connection| {
-            let all = connection.acknowledged() >= connection.newest_entry();
-            all && connection.holds_tickets() && !connection.is_busy() && !connection.is_past_requests()
-        };
-        if self.clients.get(key).is_some_and(|client| waits(&client.connection)) {
+        if self.clients.get(key).is_some_and(|client| client.connection.may_send_tickets()) {
             self.with(key, |connection, io| connection.handle_tickets_due(io));
             self.perform(key);
             self.pump(key);
