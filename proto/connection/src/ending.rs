@@ -254,7 +254,7 @@ impl Connection {
             remote.flush_run();
             remote.closed = true;
             let close = Entry::Close { plain, abort };
-            match remote.ends_as_planned {
+            remote.closed_at = match remote.ends_as_planned {
                 true => remote.log.push_planned(close),
                 false => remote.log.push(close),
             };

@@ -72,6 +72,13 @@ impl Retained {
         }
     }
 
+    /// Nothing so far is needed any more: what comes next is at `at`.
+    fn begin_anew(&mut self, at: u64) {
+        self.bytes.clear();
+        self.start = at;
+        self.shrink();
+    }
+
     /// A message has ended; the next one may follow soon.
     pub(crate) fn shrink(&mut self) {
         self.shrink_to(RETAINED_BETWEEN);
@@ -174,8 +181,9 @@ pub(crate) struct Remote {
     /// Records to the client, and to a server leg.
     run: Run,
     run_up: (u32, Run),
-    /// The end is mirrored.
+    /// The end is queued for the backups, by which entry.
     pub(crate) closed: bool,
+    pub(crate) closed_at: u64,
     // What a restored connection repeats.
     pub(crate) forced: VecDeque<Boundary>,
     /// The records being made are known to the backups.
@@ -304,9 +312,9 @@ impl Remote {
         self.releases.iter().any(|(_, side, _)| *side == Side::Server(leg))
     }
 
-    /// Whether everything up to `output` has arrived at the client and nothing waits.
+    /// Whether everything up to `output` has arrived at the client, nothing waits, and the backups know of the end if one was said.
     pub(crate) fn is_drained(&self, output: u64) -> bool {
-        self.client_acked >= output && self.deferred.is_empty()
+        self.client_acked >= output && self.deferred.is_empty() && self.log.acknowledged() >= self.closed_at
     }
 
     /// No message follows soon: an idle connection holds no buffer.
@@ -329,7 +337,7 @@ impl Remote {
         }
         if self.retained_leg != leg {
             self.retained_leg = leg;
-            self.retained_server = Retained::default();
+            self.retained_server.begin_anew(0);
         }
         let at = self.retained_server.end();
         self.retained_server.append(at, bytes);
@@ -468,7 +476,9 @@ impl Remote {
         }
         for (leg, input) in done {
             self.legs_done = self.legs_done.max(leg);
-            self.retained_server.shrink();
+            if leg == self.retained_leg {
+                self.retained_server.begin_anew(self.retained_server.end());
+            }
             if input > 0 {
                 self.release(Side::Server(leg), input);
             }
@@ -561,6 +571,36 @@ mod tests {
             (between >= length, remote.retained_client.bytes.capacity())
         };
         assert_eq!([kept(1_300), kept(5_000)], [(true, 0), (false, 0)]);
+    }
+
+    #[test]
+    fn what_a_server_said_is_forgotten_with_its_leg() {
+        let mut remote = Remote::default();
+        for (number, length) in [(1, 1_300), (2, 5_000)] {
+            remote.retain_server(number, &vec![7; length]);
+            let parting = Parting {
+                leg: number,
+                clean: true,
+                records: None,
+                sent: 0,
+                input: length as u64,
+                uplink: Uplink::default(),
+                plain: 10,
+                after: None,
+            };
+            remote.partings.push(parting);
+            remote.free_legs(9);
+            assert_eq!(
+                remote.retained_server.slice(0, u64::MAX).len(),
+                length,
+                "the client lacks some of it"
+            );
+            remote.free_legs(10);
+            assert_eq!(remote.retained_server.slice(0, u64::MAX), b"");
+        }
+        assert_eq!(remote.retained_server.bytes.capacity(), 0);
+        remote.retain_server(2, b"more");
+        assert_eq!(remote.retained_server.slice(5_000, 5_004), b"more", "of a server that goes on");
     }
 
     #[test]

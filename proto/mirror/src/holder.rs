@@ -169,9 +169,7 @@ impl Holder {
             Frame::Leg { connection, leg, facts } => {
                 let Some(held) = self.known(announced, connection)? else { return Ok(()) };
                 if leg != 0 {
-                    // Legs are numbered upwards; only those that a route still names are of use.
-                    let oldest = held.state.routes.values().map(|route| route.leg).min().unwrap_or(leg);
-                    held.legs.retain(|number, _| *number == 0 || *number >= oldest);
+                    held.state.forget_legs(&mut held.legs, leg);
                 }
                 held.legs.insert(leg, facts);
             }

@@ -1,7 +1,7 @@
 //! The fold of a connection's entries: what a take-over starts from.
 
 use crate::{
-    Boundary, ClientCheckpoint, Entry, Established, Hello, Kind, LegTls, Open, POSITION_MAX, Phase,
+    Boundary, ClientCheckpoint, Entry, Established, Hello, Kind, LegFacts, LegTls, Open, POSITION_MAX, Phase,
     RecordPosition, Route, ServerCheckpoint, Side,
 };
 use std::cmp::Ordering;
@@ -80,6 +80,12 @@ pub struct Mirrored {
 }
 
 impl Mirrored {
+    /// Legs are numbered upwards: before `newest` begins, only those are of use that a route still names, and the client's.
+    pub fn forget_legs(&self, legs: &mut BTreeMap<u32, LegFacts>, newest: u32) {
+        let oldest = self.routes.values().map(|route| route.leg).min().unwrap_or(newest);
+        legs.retain(|number, _| *number == 0 || *number >= oldest);
+    }
+
     /// Folds one entry in. Entries of one connection come in the order they were queued.
     pub fn apply(&mut self, entry: Entry) {
         match entry {

@@ -83,4 +83,6 @@ pub enum Mutation {
     PatientForever,
     /// That a client broke its connection off is not noticed.
     DeafToResets,
+    /// A server connection carries another client's request before the backups have heard that the one before is done with it.
+    SharesEarly,
 }

@@ -50,7 +50,7 @@ impl Worker {
 
     pub(super) fn tell_leg(&mut self, key: ConnectionId, number: u32, facts: LegFacts) {
         let Some(client) = self.clients.get_mut(&key) else { return };
-        client.legs.retain(|known, _| *known == 0);
+        client.fold.forget_legs(&mut client.legs, number);
         client.legs.insert(number, facts);
         let bucket = client.bucket;
         self.say(bucket, &Frame::Leg { connection: key, leg: number, facts }, None);

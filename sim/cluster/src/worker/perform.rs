@@ -197,6 +197,15 @@ impl Worker {
     pub(super) fn open_server(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         let Some(upstream) = &mut client.upstream else { return };
+        // Who gave it back must be known to be done with it first.
+        if let Some(before) = self.unsettled.get(&upstream.leg.flow).map(|left| left.key)
+            && before != key
+            && self.mutation != Mutation::SharesEarly
+        {
+            self.mirror_all(before);
+        }
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        let Some(upstream) = &mut client.upstream else { return };
         upstream.connecting = false;
         let (facts, server, number) = (upstream.leg.facts(), upstream.server, upstream.number);
         let records = upstream.records.take();

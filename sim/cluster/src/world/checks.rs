@@ -2,10 +2,10 @@
 
 use super::World;
 use crate::Mutation;
-use crate::segment::{FIRST, Segment};
+use crate::segment::{FIRST, Flow, Segment};
 use evergate_base::Micros;
 use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
-use evergate_mirror::Mirrored;
+use evergate_mirror::{Held, Holder, Mirrored};
 
 /// Bytes that one process may keep for one connection, beside what its sockets hold.
 const HELD_MAX: usize = 2 << 20;
@@ -81,6 +81,9 @@ impl World {
                     )
                 });
             }
+            if leg != 0 && is_named_twice(&other.holder, segment.flow) {
+                return self.fail(|| format!("{node} would continue {} for two connections", segment.flow));
+            }
         }
     }
 
@@ -151,4 +154,13 @@ fn lacks(held: Option<&Mirrored>, leg: u32, position: u64) -> Option<String> {
     let over = state.closed.is_some_and(|(end, _)| state.server.plain >= end);
     let needed = leg == 0 || (!over && state.routes.values().any(|route| route.leg == leg));
     (needed && frontier < position).then(|| format!("needs it from {frontier} on"))
+}
+
+/// More than one connection would go on with this server connection.
+fn is_named_twice(holder: &Holder, flow: Flow) -> bool {
+    let names = |held: &Held| {
+        let named = held.state.routes.values().filter_map(|route| held.legs.get(&route.leg));
+        named.into_iter().any(|facts| (facts.local, facts.remote) == (flow.ours, flow.theirs))
+    };
+    holder.iter().filter(|(_, held)| names(held)).count() > 1
 }

@@ -226,3 +226,18 @@ fn a_client_whose_reset_nobody_hears_is_found() {
         assert!(complaint.starts_with("not done"), "{complaint}");
     }
 }
+
+/// Nobody needs to die: its backup would continue one server connection for two clients.
+#[test]
+fn a_server_connection_that_two_clients_own_is_found() {
+    let script = Script::new(requests(Wire::Tls13, &[(0, 300); 6], false));
+    let mut complaints = Vec::new();
+    for number in 0..40 {
+        let plan = Plan { clients: 6, ..Plan::new(number, PAIR) };
+        run(&script, &plan);
+        let mutated = Plan { mutation: Mutation::SharesEarly, ..plan };
+        complaints.extend(run_quietly(&script, &mutated).err());
+    }
+    println!("{} complaints, the first: {:?}", complaints.len(), complaints.first());
+    assert!(complaints.iter().any(|complaint| complaint.contains("for two connections")));
+}

@@ -11,6 +11,7 @@ use evergate_cluster::{Bucket, NodeId};
 use evergate_mirror::{Entry, Frame, Haste, Mirrored, Next, Side};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 impl Worker {
     /// The gate's view of a connection that was just accepted; `None` refuses it.
@@ -96,6 +97,13 @@ impl Worker {
     /// A server leg is open (or used again): the backups must know it before any entry names it.
     pub(in crate::worker) fn gate_server(&mut self, client_key: Key, upstream_key: Key, leg: u32) {
         let now = self.now;
+        // Who gave it back must be known to be done with it first: else two connections would continue it.
+        let unsettled = self.upstreams.get(upstream_key).and_then(|upstream| upstream.unsettled.as_ref());
+        if let Some(before) =
+            unsettled.map(|unsettled| unsettled.client).filter(|before| *before != client_key)
+        {
+            self.mirror_all(before);
+        }
         let Some(client) = self.clients.get_mut(client_key) else { return };
         let connection = client.connection.id();
         let Some(mirroring) = &mut client.mirroring else { return };
@@ -118,7 +126,7 @@ impl Worker {
         let Some(gated) = &upstream.gated else { return };
         cluster.note_slot(gated.slot.index(), client_key);
         let facts = gated.mirrored();
-        mirroring.legs.retain(|number, _| *number == 0);
+        mirroring.fold.forget_legs(&mut mirroring.legs, leg);
         mirroring.legs.insert(leg, facts);
         cluster.say(mirroring.bucket, &Frame::Leg { connection, leg, facts }, None);
     }
@@ -133,7 +141,7 @@ impl Worker {
 
     /// Whether the entries that are queued may wait for others of the connection; sees to it that they do not for long.
     fn keeps_entries(&mut self, key: Key) -> bool {
-        let queued = self.counters.queued.get();
+        let queued = self.shared.waiting.load(Ordering::Relaxed);
         let Some(cluster) = &mut self.cluster else { return false };
         let Some(client) = self.clients.get_mut(key) else { return false };
         let Some(mirroring) = &mut client.mirroring else { return false };
@@ -160,8 +168,10 @@ impl Worker {
         let mut entries = std::mem::take(&mut cluster.entries);
         entries.extend(client.connection.drain_entries());
         let (bucket, index) = (mirroring.bucket, mirroring.queued + entries.len() as u64);
-        // Some clients say nothing more before what they said is acknowledged.
-        let waits = mirroring.leg.is_patient() && !client.connection.is_past_requests();
+        // Some clients say nothing more before what they said is acknowledged; tickets see to that of the handshake's end.
+        let connection = &client.connection;
+        let waits =
+            mirroring.leg.is_patient() && !connection.is_past_requests() && !connection.holds_tickets();
         if waits && entries.iter().any(|entry| matches!(entry, Entry::Client(_))) {
             cluster.company.hurry(Haste::Full);
         }
