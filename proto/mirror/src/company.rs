@@ -79,6 +79,11 @@ impl Company {
         self.turns > 0
     }
 
+    /// Whether somebody waits for some of them, if only for an acknowledgement.
+    pub fn is_expected(&self) -> bool {
+        self.turns > 0 && self.haste != Haste::None
+    }
+
     /// Whether some of them wait for the next turn only, which must not wait for events.
     pub fn is_urgent(&self) -> bool {
         self.turns > 0 && self.haste == Haste::Full
@@ -114,6 +119,9 @@ mod tests {
     fn one_in_haste_takes_the_others_along_and_leaves_none_behind() {
         let mut company = Company::default();
         assert!(!company.may_leave(Next::Rest, 9, Micros(0)) && company.is_waiting() && !company.is_urgent());
+        assert!(!company.is_expected());
+        company.hurry(Haste::Some);
+        assert!(company.is_expected() && !company.is_urgent());
         company.hurry(Haste::Full);
         company.hurry(Haste::None);
         assert!(company.is_urgent() && company.may_leave(Next::Rest, 18, Micros(1)) && !company.is_waiting());
