@@ -39,7 +39,7 @@ impl Connection {
     fn refuse_to(&mut self, io: &mut Io<'_>, (status, reason): (u16, &'static str), to_head: bool) {
         let head = to_head || self.leg.as_ref().is_some_and(|leg| leg.route.flags.head);
         let mut bytes = Vec::new();
-        evergate_http::error_response(&mut bytes, status, reason, true, head, &[]);
+        evergate_http::error_response(&mut bytes, status, reason, evergate_http::After::Close, head, &[]);
         self.generate(io, status, reason, &bytes, true);
     }
 
@@ -254,7 +254,7 @@ impl Connection {
             remote.flush_run();
             remote.closed = true;
             let close = Entry::Close { plain, abort };
-            remote.closed_at = match remote.ends_as_planned {
+            match remote.ends_as_planned {
                 true => remote.log.push_planned(close),
                 false => remote.log.push(close),
             };

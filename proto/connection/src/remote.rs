@@ -181,9 +181,8 @@ pub(crate) struct Remote {
     /// Records to the client, and to a server leg.
     run: Run,
     run_up: (u32, Run),
-    /// The end is queued for the backups, by which entry.
+    /// The end is mirrored.
     pub(crate) closed: bool,
-    pub(crate) closed_at: u64,
     // What a restored connection repeats.
     pub(crate) forced: VecDeque<Boundary>,
     /// The records being made are known to the backups.
@@ -312,9 +311,10 @@ impl Remote {
         self.releases.iter().any(|(_, side, _)| *side == Side::Server(leg))
     }
 
-    /// Whether everything up to `output` has arrived at the client, nothing waits, and the backups know of the end if one was said.
+    /// Whether everything up to `output` has arrived at the client and nothing waits. An end that was planned is not waited for until
+    /// the backups know of it: the client has its close_notify, and a RST of whoever took over would tell it nothing else.
     pub(crate) fn is_drained(&self, output: u64) -> bool {
-        self.client_acked >= output && self.deferred.is_empty() && self.log.acknowledged() >= self.closed_at
+        self.client_acked >= output && self.deferred.is_empty()
     }
 
     /// No message follows soon: an idle connection holds no buffer.

@@ -4,8 +4,8 @@
 //! a backup that still holds the connection can. So the backups hear of the end when the client has acknowledged it.
 //! A connection that breaks, here or at its client, is over at once: a RST is said once, by whoever breaks it.
 
+use super::Cluster;
 use super::mirroring::Mirroring;
-use super::{Cluster, POOLED_AFTER_MS};
 use crate::worker::Worker;
 use evergate_base::Micros;
 use evergate_bpf::{Leases, Slot};
@@ -15,6 +15,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// A client that has not acknowledged the end for so long is gone.
 const WAIT: Micros = Micros::from_ms(15_000);
+/// When the last ACK leaves, so that several do at once: well before a client's kernel says again what it said in two packets, its
+/// close_notify and its FIN, which may be after 8 ms (RFC 8985, 7).
+const LAST_WORDS_AFTER: Micros = Micros::from_ms(3);
 /// Endings of a worker; beyond it the oldest is over for the backups too.
 const ENDINGS_MAX: usize = 8192;
 
@@ -91,7 +94,7 @@ impl Cluster {
         let Ending { connection, bucket, slot, end, answers, .. } = ending;
         self.say(bucket, &Frame::End { connection }, None);
         match answers {
-            true => self.last_words.push((now + Micros::from_ms(POOLED_AFTER_MS), slot, end)),
+            true => self.last_words.push((now + LAST_WORDS_AFTER, slot, end)),
             false => self.lane.finish(slot, Some(end), Leases::now_ns()),
         }
     }

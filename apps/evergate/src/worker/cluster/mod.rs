@@ -313,15 +313,15 @@ impl Cluster {
             0
         } else if self.company.is_expected() || !self.timed.is_empty() || !self.closing.is_empty() {
             1
-        } else if self.company.is_waiting() {
-            WAIT_MIN_MS as i32
         } else {
-            let later = self.timed_later.front().map(|(due, _)| *due);
+            let wait_ms = |due: Micros, least| due.since(now).0.div_ceil(1000).clamp(least, WAIT_MAX_MS);
+            // Peers say what they said again when their last ACK is late: a probe follows after 8 ms (RFC 8985, 7).
             let pooled = self.pooled.front().map(|(due, _)| *due + POOLED_TOGETHER);
             let last_words = self.last_words.first().map(|(due, ..)| *due);
-            let first = [later, pooled, last_words].into_iter().flatten().min();
-            let wait_ms = |due: Micros| due.since(now).0.div_ceil(1000).clamp(WAIT_MIN_MS, WAIT_MAX_MS);
-            first.map_or(WAIT_MAX_MS, wait_ms) as i32
+            let expected = pooled.into_iter().chain(last_words).map(|due| wait_ms(due, 1));
+            let later = self.timed_later.front().map(|(due, _)| wait_ms(*due, WAIT_MIN_MS));
+            let held = self.company.is_waiting().then_some(WAIT_MIN_MS);
+            expected.chain(later).chain(held).min().unwrap_or(WAIT_MAX_MS) as i32
         }
     }
 
