@@ -69,6 +69,8 @@ pub(crate) struct ServerLeg {
     /// Some byte has been handed to the server's socket.
     pub(crate) written: bool,
     pub(crate) body_bytes: u64,
+    /// Of the body's framing: chunk sizes, extensions, trailers.
+    pub(crate) framing_bytes: u64,
     /// Taken over from another node: never repeated elsewhere, never used by others.
     pub(crate) restored: bool,
     /// What was written to it met a broken connection: its end may be a RST that reads like an end in order.
@@ -128,6 +130,7 @@ impl ServerLeg {
             head_bytes: 0,
             written: false,
             body_bytes: 0,
+            framing_bytes: 0,
             restored: false,
             in_doubt: false,
             awaits_head: false,
@@ -165,7 +168,7 @@ impl ServerLeg {
             connects: _, // the connection counts as new: what goes wrong is no stale one's fault
             // Without it nothing of our own follows what went out.
             interim: _,
-            interims: _, // some more are no harm
+            interims: _, framing_bytes: _, // some more are no harm
         } = self;
     }
 
@@ -421,6 +424,7 @@ impl Connection {
         leg.sent = old.sent;
         leg.head_bytes = old.head_bytes;
         leg.body_bytes = old.body_bytes;
+        leg.framing_bytes = old.framing_bytes;
         leg.reuse = false; // what failed may have been a stale idle connection
         self.leg = Some(Box::new(leg));
         if let Some(log) = self.log.as_mut().filter(|_| !stale) {

@@ -7,7 +7,8 @@ use crate::routing::{self, Plan};
 use crate::{Effect, Io, RequestLog, Snapshot};
 use evergate_base::Micros;
 use evergate_http::{
-    Body, Parsed, RequestEdits, RequestFraming, RequestHead, Version, parse_request, write_request_head,
+    After, Body, Parsed, RequestEdits, RequestFraming, RequestHead, Version, parse_request,
+    write_request_head,
 };
 use evergate_mirror::{Entry, NUMBER_MAX, Route, RouteFlags};
 use evergate_rules::{Body as RuleBody, Decision, Outcome, Request, RuleId, Terminal, TlsFacts};
@@ -554,7 +555,12 @@ impl Connection {
         let ends = !head.keep_alive || self.is_spent() || self.is_last(io) || self.last_response;
         let close = ends || !body.is_done();
         let mut bytes = Vec::new();
-        evergate_http::error_response(&mut bytes, status, reason, close, head.method == "HEAD", extra);
+        let after = match (close, head.version) {
+            (true, _) => After::Close,
+            (false, Version::H11) => After::Stay,
+            (false, Version::H10) => After::StayHttp10,
+        };
+        evergate_http::error_response(&mut bytes, status, reason, after, head.method == "HEAD", extra);
         self.generate(io, status, reason, &bytes, close);
         self.pass_answered(io, body, head.head_len)
     }
@@ -604,7 +610,12 @@ fn plan_of(decision: &Decision<'_>) -> Plan {
     }
 }
 
-/// As much of a target or a host as the log takes.
+/// As much of a target or a host as the log takes. What terminals act on, or do not show, is replaced: JSON escapes only ASCII's own.
 fn printable_target(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(&bytes[..bytes.len().min(2048)]).into_owned()
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(2048)]);
+    let acts = |c: char| matches!(c, '\u{7f}'..='\u{9f}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    if text.is_ascii() && !text.contains('\u{7f}') {
+        return text.into_owned();
+    }
+    text.replace(acts, "\u{fffd}")
 }

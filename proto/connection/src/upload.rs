@@ -5,6 +5,9 @@ use crate::connection::{Connection, Receiving, Timer};
 use crate::{Io, Piece, Source};
 use evergate_http::Body;
 
+/// Framing of a chunked body that is not compared with its content, in bytes.
+const FRAMING_FREE: u64 = 65_536;
+
 impl Connection {
     /// Uses as much of `data` as the state allows.
     pub(crate) fn consume(&mut self, io: &mut Io<'_>, data: &[u8], place: Place) -> usize {
@@ -64,8 +67,14 @@ impl Connection {
             Ok((used, content)) => {
                 let max = limits.body_bytes_max;
                 self.receiving = Receiving::Body(body);
-                if max > 0 && self.log_body(content) > max {
+                let (contents, framing) = self.log_body(content, used - content);
+                if max > 0 && contents > max {
                     self.refuse(io, 413, "body_too_long");
+                    return data.len();
+                }
+                // A chunk of one byte takes six in all.
+                if max > 0 && framing > FRAMING_FREE.saturating_add(contents.saturating_mul(8)) {
+                    self.refuse(io, 400, "chunk_framing_too_long");
                     return data.len();
                 }
                 self.log_in(used);
@@ -89,14 +98,12 @@ impl Connection {
         }
     }
 
-    fn log_body(&mut self, content: usize) -> u64 {
-        match &mut self.leg {
-            Some(leg) => {
-                leg.body_bytes += content as u64;
-                leg.body_bytes
-            }
-            None => 0,
-        }
+    /// How much content and how much framing there was so far.
+    fn log_body(&mut self, content: usize, framing: usize) -> (u64, u64) {
+        let Some(leg) = &mut self.leg else { return (0, 0) };
+        leg.body_bytes += content as u64;
+        leg.framing_bytes += framing as u64;
+        (leg.body_bytes, leg.framing_bytes)
     }
 
     fn skip_body(&mut self, io: &mut Io<'_>, data: &[u8], mut body: Body) -> usize {

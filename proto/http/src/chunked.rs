@@ -211,9 +211,10 @@ impl State {
                 return refused("trailer_forbidden");
             }
             (State::TrailerName { .. }, b':') => State::TrailerValue { section_bytes },
-            (State::TrailerName { hash, .. }, _) if is_token_byte(byte) => {
-                State::TrailerName { section_bytes, hash: hash_byte(hash, byte) }
-            }
+            (State::TrailerName { hash, .. }, _) if is_token_byte(byte) => match hash_byte(hash, byte) {
+                FORWARDING => return refused("trailer_forbidden"),
+                hash => State::TrailerName { section_bytes, hash },
+            },
             (State::TrailerName { .. }, b'\r') => return refused("trailer_without_colon"),
             (State::TrailerName { .. } | State::TrailerStart { .. }, _) => {
                 return refused("trailer_name_invalid");
@@ -275,6 +276,7 @@ const FORBIDDEN_NAMES: [&str; 43] = [
     "age",
     "authorization",
     "cache-control",
+    "client-ip",
     "connection",
     "content-encoding",
     "content-length",
@@ -285,6 +287,7 @@ const FORBIDDEN_NAMES: [&str; 43] = [
     "expect",
     "expires",
     "forwarded",
+    "forwarded-for",
     "host",
     "http2-settings",
     "if-match",
@@ -297,6 +300,7 @@ const FORBIDDEN_NAMES: [&str; 43] = [
     "max-forwards",
     "origin",
     "pragma",
+    "proxy",
     "proxy-authenticate",
     "proxy-authorization",
     "proxy-connection",
@@ -309,13 +313,13 @@ const FORBIDDEN_NAMES: [&str; 43] = [
     "upgrade",
     "vary",
     "www-authenticate",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "x-forwarded-proto",
+    "x-forwarded",
     "x-real-ip",
     "x-request-id",
 ];
+
+/// So begin names that only a trusted hop may say.
+const FORWARDING: u64 = hash_name("x-forwarded-");
 
 static FORBIDDEN: [u64; FORBIDDEN_NAMES.len()] = {
     let mut hashes = [0; FORBIDDEN_NAMES.len()];
@@ -333,7 +337,9 @@ mod tests {
 
     #[test]
     fn every_forbidden_name_is_recognised_in_any_case_and_no_other_field_collides() {
-        for name in FORBIDDEN_NAMES {
+        for name in
+            FORBIDDEN_NAMES.into_iter().chain(["x-forwarded-for", "x-forwarded-client-cert-of-nobody"])
+        {
             for spelling in [name.to_string(), name.to_uppercase(), name.replace('-', "_")] {
                 let stream = format!("0\r\n{spelling}: x\r\n\r\n");
                 let refusal =
@@ -341,7 +347,16 @@ mod tests {
                 assert_eq!(refusal.reason, "trailer_forbidden", "{spelling}");
             }
         }
-        for name in ["digest", "server-timing", "grpc-status", "x-checksum", "expires-in", "hos", "hostt"] {
+        for name in [
+            "digest",
+            "server-timing",
+            "grpc-status",
+            "x-checksum",
+            "expires-in",
+            "hos",
+            "hostt",
+            "x-forward",
+        ] {
             let stream = format!("0\r\n{name}: x\r\n\r\n");
             assert_eq!(
                 Chunked::new().advance(stream.as_bytes(), &Limits::default(), |_| {}),

@@ -3,15 +3,26 @@
 use crate::bytes::push_decimal;
 use crate::write::{push_content_length, push_set};
 
+/// What becomes of the connection after an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// It is closed, and the answer says so.
+    Close,
+    /// It stays, as is usual.
+    Stay,
+    /// It stays, and a client of HTTP/1.0 is told so.
+    StayHttp10,
+}
+
 /// Appends a complete response with a small `text/plain` body made of the status and `reason_token`.
 ///
-/// `close` adds `Connection: close`; `head_request` leaves the body out but keeps its length; `extra` holds further
+/// `head_request` leaves the body out but keeps its length; `extra` holds further
 /// fields, such as the Location of a redirect or Retry-After; those that frame the message, or describe the body, are left out.
 pub fn error_response(
     out: &mut Vec<u8>,
     status: u16,
     reason_token: &str,
-    close: bool,
+    after: After,
     head_request: bool,
     extra: &[(&str, &str)],
 ) {
@@ -36,11 +47,13 @@ pub fn error_response(
     }
     // A 426 must name a protocol (RFC 9110 section 15.5.22); WebSocket is the one that servers behind us are upgraded to.
     let upgrade = status == 426;
-    match (close, upgrade) {
-        (false, false) => {}
-        (true, false) => out.extend_from_slice(b"Connection: close\r\n"),
-        (false, true) => out.extend_from_slice(b"Connection: Upgrade\r\n"),
-        (true, true) => out.extend_from_slice(b"Connection: close, Upgrade\r\n"),
+    match (after, upgrade) {
+        (After::Stay, false) => {}
+        (After::Close, false) => out.extend_from_slice(b"Connection: close\r\n"),
+        (After::StayHttp10, false) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+        (After::Stay, true) => out.extend_from_slice(b"Connection: Upgrade\r\n"),
+        (After::Close, true) => out.extend_from_slice(b"Connection: close, Upgrade\r\n"),
+        (After::StayHttp10, true) => out.extend_from_slice(b"Connection: keep-alive, Upgrade\r\n"),
     }
     if upgrade {
         out.extend_from_slice(b"Upgrade: websocket\r\n");

@@ -12,7 +12,8 @@ pub(crate) enum Name {
     ContentLength,
     TransferEncoding,
     Connection,
-    /// `Keep-Alive`, `Proxy-Connection`, `HTTP2-Settings`: never leave this hop.
+    /// `Keep-Alive`, `Proxy-Connection`, `HTTP2-Settings`: never leave this hop. Nor does `Proxy`, which CGI-style programs take for
+    /// a setting of theirs.
     HopByHop,
     Te,
     Upgrade,
@@ -21,7 +22,7 @@ pub(crate) enum Name {
     Authorization,
     XForwardedFor,
     XForwardedProto,
-    /// `Forwarded`, `X-Real-IP` and the rest of `X-Forwarded-*`: what only a trusted hop may say.
+    /// `Forwarded`, `X-Real-IP`, `Client-IP` and the rest of `X-Forwarded-*`: what only a trusted hop may say.
     Forwarded,
     XRequestId,
     /// One of the forwarding names spelt with `_`, which CGI-style servers read as `-`: never forwarded.
@@ -32,7 +33,7 @@ impl Name {
     /// Nothing when servers may take the name for one that frames the message.
     #[inline]
     pub(crate) fn of(name: &[u8]) -> Option<Name> {
-        let known = Self::exact(name);
+        let known = Self::spelt(name, |name, word| name.eq_ignore_ascii_case(word.as_bytes()));
         // The names that may not be disguised have 9 bytes or more.
         if known != Name::Other || name.len() < 9 || !name.contains(&b'_') {
             return Some(known);
@@ -43,12 +44,7 @@ impl Name {
     #[cold]
     fn disguised(name: &[u8]) -> Option<Name> {
         // `Content_Length` is another name on the wire and the same name in a CGI-style environment.
-        let mut dashed = [0u8; 32];
-        let Some(dashed) = dashed.get_mut(..name.len()) else { return Some(Name::Other) };
-        for (to, from) in dashed.iter_mut().zip(name) {
-            *to = if *from == b'_' { b'-' } else { *from };
-        }
-        match Self::exact(dashed) {
+        match Self::spelt(name, is_same) {
             Name::ContentLength | Name::TransferEncoding => None,
             Name::XForwardedFor | Name::XForwardedProto | Name::Forwarded | Name::XRequestId => {
                 Some(Name::Disguised)
@@ -57,29 +53,38 @@ impl Name {
         }
     }
 
-    fn exact(name: &[u8]) -> Name {
-        let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
+    fn spelt(name: &[u8], same: impl Fn(&[u8], &str) -> bool) -> Name {
+        let is = |word: &str| same(name, word);
         match name.len() {
             2 if is("te") => Name::Te,
             4 if is("host") => Name::Host,
+            5 if is("proxy") => Name::HopByHop,
             6 if is("cookie") => Name::Cookie,
             6 if is("expect") => Name::Expect,
             7 if is("upgrade") => Name::Upgrade,
-            9 if is("forwarded") || is("x-real-ip") => Name::Forwarded,
+            9 if is("forwarded") || is("x-real-ip") || is("client-ip") => Name::Forwarded,
             10 if is("connection") => Name::Connection,
             10 if is("keep-alive") => Name::HopByHop,
+            11 if is("x-forwarded") => Name::Forwarded,
             12 if is("x-request-id") => Name::XRequestId,
             13 if is("authorization") => Name::Authorization,
+            13 if is("forwarded-for") => Name::Forwarded,
             14 if is("content-length") => Name::ContentLength,
             14 if is("http2-settings") => Name::HopByHop,
             15 if is("x-forwarded-for") => Name::XForwardedFor,
             16 if is("proxy-connection") => Name::HopByHop,
             17 if is("transfer-encoding") => Name::TransferEncoding,
             17 if is("x-forwarded-proto") => Name::XForwardedProto,
-            13.. if name[..12].eq_ignore_ascii_case(b"x-forwarded-") => Name::Forwarded,
+            13.. if same(&name[..12], "x-forwarded-") => Name::Forwarded,
             _ => Name::Other,
         }
     }
+}
+
+/// Whether servers may take these names for one: CGI-style environments know no `-`.
+pub(crate) fn is_same(name: &[u8], other: &str) -> bool {
+    let spelt = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    name.len() == other.len() && name.iter().zip(other.bytes()).all(|(a, b)| spelt(*a) == spelt(b))
 }
 
 /// One header line as positions in the head.

@@ -29,7 +29,7 @@ mod write;
 
 pub use body::Body;
 pub use chunked::Chunked;
-pub use error_response::{error_response, reason_phrase};
+pub use error_response::{After, error_response, reason_phrase};
 pub use header::{Header, HeaderIter, HeaderSlots, Headers};
 pub use limits::{Limits, Parsed, Refusal};
 pub use path::canonical_path;

@@ -71,18 +71,22 @@ impl<'a> RequestHead<'a> {
     }
 
     /// The header lines that rules may decide on: what the server gets, and what frames the message. Not what is left out
-    /// on the way, which a client could say to be taken for somebody else, or have left out after it was seen.
+    /// on the way, which a client could say to be taken for somebody else, or have left out after it was seen. Host comes first, as
+    /// it is written: of a target in absolute-form, if it is one.
     pub fn for_rules(&self, trust_forwarded: bool) -> impl Iterator<Item = Header<'a>> + use<'a> {
         let (headers, listed) = (self.headers, self.facts.names_listed);
-        headers.classified().zip(headers.iter()).filter_map(move |((class, name, _), header)| {
-            let passes = match class {
-                Name::Disguised | Name::HopByHop | Name::XRequestId => false,
-                Name::XForwardedFor | Name::XForwardedProto | Name::Forwarded => trust_forwarded,
-                Name::Other => !(listed && is_listed(headers, name)),
-                _ => true,
-            };
-            passes.then_some(header)
-        })
+        let host = Some(Header { name: "Host", value: self.host }).filter(|host| !host.value.is_empty());
+        let others =
+            headers.classified().zip(headers.iter()).filter_map(move |((class, name, _), header)| {
+                let passes = match class {
+                    Name::Host | Name::Disguised | Name::HopByHop | Name::XRequestId => false,
+                    Name::XForwardedFor | Name::XForwardedProto | Name::Forwarded => trust_forwarded,
+                    Name::Other => !(listed && is_listed(headers, name)),
+                    _ => true,
+                };
+                passes.then_some(header)
+            });
+        host.into_iter().chain(others)
     }
 
     /// The value of the first header of that name, without regard to case.

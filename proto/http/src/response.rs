@@ -91,7 +91,16 @@ fn parse<'a>(
     if status == 101 && facts.upgrade_lines == 0 {
         return Err(Refusal::bad("upgrade_missing"));
     }
-    let persistent = !facts.close && (version == Version::H11 || facts.keep_alive);
+    // RFC 9110 section 8.6, RFC 9112 section 6.1: neither may announce content. Who does may well send it.
+    let announced = facts.chunked || facts.content_length.is_some_and(|length| length > 0);
+    if announced && status < 200 {
+        return Err(Refusal::bad("interim_with_content"));
+    }
+    if status == 101 && facts.upgrade_refused {
+        return Err(Refusal::bad("upgrade_refused"));
+    }
+    let persistent =
+        !facts.close && (version == Version::H11 || facts.keep_alive) && !(announced && status == 204);
     let slots: &'a HeaderSlots = slots;
     Ok(Parsed::Complete(ResponseHead {
         head_len: facts.end,

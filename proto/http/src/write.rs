@@ -2,7 +2,7 @@
 //! copied, forwarding fields added. Names and values of other fields leave as they came.
 
 use crate::bytes::{is_token, list_members, push_decimal};
-use crate::header::{Headers, Name};
+use crate::header::{Headers, Name, is_same};
 use crate::request::{RequestFraming, RequestHead, Version};
 use crate::response::{ResponseFraming, ResponseHead};
 
@@ -216,12 +216,6 @@ fn forwards(headers: Headers<'_>, name: &[u8], listed: bool, set: &[(&str, &str)
 #[inline]
 fn overridden(name: &[u8], set: &[(&str, &str)], remove: &[&str]) -> bool {
     set.iter().any(|(other, _)| is_same(name, other)) || remove.iter().any(|other| is_same(name, other))
-}
-
-/// Whether servers may take these names for one: CGI-style environments know no `-`.
-fn is_same(name: &[u8], other: &str) -> bool {
-    let spelt = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
-    name.len() == other.len() && name.iter().zip(other.bytes()).all(|(a, b)| spelt(*a) == spelt(b))
 }
 
 /// True when the message's own Connection lines name that field.

@@ -134,6 +134,44 @@ fn forwarding_fields_are_believed_only_from_a_trusted_hop() {
 }
 
 #[test]
+fn names_that_servers_believe_are_known_in_every_spelling() {
+    for name in
+        ["Client-IP", "CLIENT_IP", "X-Forwarded", "X_Forwarded", "Forwarded-For", "forwarded_for", "Proxy"]
+    {
+        assert_eq!(
+            request(&format!("GET / HTTP/1.1\r\nHost: a\r\n{name}: 1\r\n\r\n"), &EDITS),
+            format!("GET / HTTP/1.1\r\nHost: a\r\n{ADDED}"),
+            "{name}"
+        );
+    }
+    let long = "X_Forwarded-Tls_Client_Cert_Infos: CN=root";
+    assert_eq!(
+        request(&format!("GET / HTTP/1.1\r\nHost: a\r\n{long}\r\n\r\n"), &EDITS),
+        format!("GET / HTTP/1.1\r\nHost: a\r\n{ADDED}")
+    );
+}
+
+/// The Host that is written is the one that rules see.
+#[test]
+fn rules_see_the_host_that_the_server_gets() {
+    for (bytes, host) in [
+        ("GET http://a.example/ HTTP/1.1\r\nX: y\r\nHost: A.example:80\r\n\r\n", Some("a.example")),
+        ("GET http://a.example/ HTTP/1.0\r\nX: y\r\n\r\n", Some("a.example")),
+        ("GET / HTTP/1.1\r\nX: y\r\nHost: A.example:80\r\n\r\n", Some("A.example:80")),
+        ("GET / HTTP/1.0\r\nX: y\r\n\r\n", None),
+    ] {
+        let mut slots = HeaderSlots::new();
+        let Ok(Parsed::Complete(head)) = parse_request(bytes.as_bytes(), &Limits::default(), &mut slots)
+        else {
+            panic!("{bytes:?}")
+        };
+        let lines: Vec<_> = head.for_rules(false).map(|line| (line.name, line.value)).collect();
+        let host = host.map(|host| ("Host", host.as_bytes()));
+        assert_eq!(lines, host.into_iter().chain([("X", &b"y"[..])]).collect::<Vec<_>>(), "{bytes:?}");
+    }
+}
+
+#[test]
 fn set_replaces_and_remove_drops() {
     let bytes = "GET / HTTP/1.1\r\nHost: a\r\nA: 1\r\nB: 2\r\na: 3\r\nCookie: c\r\n\r\n";
     let edits = RequestEdits {
@@ -191,7 +229,8 @@ fn bodiless_responses_say_no_more_than_they_may() {
     assert_eq!(length("200 OK", true), "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\n");
     assert_eq!(length("304 X", false), "HTTP/1.1 304 X\r\nContent-Length: 5\r\nConnection: close\r\n\r\n");
     assert_eq!(length("204 X", false), "HTTP/1.1 204 X\r\nConnection: close\r\n\r\n");
-    assert_eq!(length("100 Continue", false), "HTTP/1.1 100 Continue\r\n\r\n");
+    let interim = "HTTP/1.1 103 E\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(response(interim, false, &EDITS_BACK), "HTTP/1.1 103 E\r\n\r\n");
     let switch =
         "HTTP/1.1 101 S\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\n";
     assert_eq!(

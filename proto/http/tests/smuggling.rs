@@ -312,6 +312,9 @@ const RESPONSES: &[(&str, &str, &str)] = &[
     ),
     ("faulty length in 304", "HTTP/1.1 304 X\r\nContent-Length: x\r\n\r\n", "content_length_malformed"),
     ("101 without Upgrade", "HTTP/1.1 101 X\r\nConnection: upgrade\r\n\r\n", "upgrade_missing"),
+    ("101 to HTTP/2", "HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n", "upgrade_refused"),
+    ("103 with content", "HTTP/1.1 103 X\r\nContent-Length: 5\r\n\r\n", "interim_with_content"),
+    ("100 with chunks", "HTTP/1.1 100 X\r\nTransfer-Encoding: chunked\r\n\r\n", "interim_with_content"),
 ];
 
 fn refused(status: u16, reason: &'static str) -> Verdict {

@@ -116,7 +116,7 @@ pub struct Listener {
     pub tls: Option<ListenerTls>,
     /// Pool for what no rule routes; always present for [`Protocol::Tcp`] and [`Protocol::Tls`].
     pub pool: Option<PoolId>,
-    /// Whether `X-Forwarded-For` and `Forwarded` from the client are believed.
+    /// Whether `X-Forwarded-For`, `Forwarded` and their like are passed on as the client sent them.
     pub trust_forwarded: bool,
     /// Redirect every request to https on this port.
     pub redirect_to_https: Option<u16>,

@@ -40,7 +40,7 @@ pub(super) static LISTENER: Section = Section {
             "trust_forwarded",
             Kind::Bool,
             "false",
-            "Whether `X-Forwarded-For` and `Forwarded` from the client are believed. Only behind another proxy: anyone else can write what they like.",
+            "Whether `X-Forwarded-For`, `Forwarded` and their like are passed on as the client sent them, and seen by rules as headers. Only behind another proxy: anyone else can write what they like. `client.ip`, `sticky = \"source\"`, rate limits and limits per source stay those of who connected.",
         ),
         with_default(
             "redirect_to_https",

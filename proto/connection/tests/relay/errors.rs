@@ -370,9 +370,41 @@ fn a_response_head_that_drips_does_not_hold_a_request() {
     assert_eq!(rig.logs[0].reason, "upstream_interim_responses");
 }
 
+/// Chunk extensions are passed on, and cost as much as content.
+#[test]
+fn framing_is_no_way_around_the_limit_of_a_body() {
+    let asked = |line: &str, count: usize| {
+        let mut rig = plain(|snapshot| snapshot.listeners[1].limits.body_bytes_max = 20_000);
+        rig.send(b"POST /a HTTP/1.1\r\nHost: test.example\r\nTransfer-Encoding: chunked\r\n\r\n");
+        (0..count).for_each(|_| rig.send(format!("1{line}\r\nx\r\n").as_bytes()));
+        rig.logs.first().map(|log| (log.status, log.reason))
+    };
+    assert_eq!(asked("", 20_000), None, "the smallest chunks");
+    assert_eq!(asked("", 20_001), Some((413, "body_too_long")));
+    assert_eq!(asked(&format!(";{}", "e".repeat(200)), 300), None);
+    assert_eq!(asked(&format!(";{}", "e".repeat(200)), 400), Some((400, "chunk_framing_too_long")));
+}
+
+#[test]
+fn a_client_of_http10_is_told_that_its_connection_stays() {
+    for (line, says) in [("Connection: keep-alive\r\n", "Connection: keep-alive"), ("", "Connection: close")]
+    {
+        let mut rig = plain(|snapshot| snapshot.listeners[1].pool = None);
+        rig.send(format!("GET /a HTTP/1.0\r\n{line}\r\n").as_bytes());
+        let got = rig.received();
+        assert!(text(&got).contains(&format!("\r\n{says}\r\n")), "{}", text(&got));
+        assert_eq!(rig.client_fin, line.is_empty());
+    }
+}
+
 #[test]
 fn the_log_has_the_first_line_of_what_is_refused_for_its_form() {
     for (sent, method, target) in [
+        (
+            "GET /\u{9b}31m\u{2028}\u{e9} HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+            "GET",
+            "/\u{fffd}31m\u{fffd}\u{e9}",
+        ),
         ("GET /a?b HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "GET", "/a?b"),
         ("POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", "POST", "/x"),
         ("\u{16}\u{3}\u{1} x\r\n\r\n", "-", "-"),
