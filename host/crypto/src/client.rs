@@ -11,6 +11,7 @@ use crate::error::ConfigError;
 use crate::provider::client_provider;
 use crate::random::CaptureLog;
 use crate::server::root_store;
+use crate::trusted::Trusted;
 use crate::{KeyError, pem};
 
 /// Where systems keep the roots they trust, as one PEM file.
@@ -24,7 +25,7 @@ const SYSTEM_ROOTS: [&str; 4] = [
 /// How an upstream server's certificate is checked.
 #[derive(Clone, Debug, Default)]
 pub enum Verify {
-    /// It must lead to one of these roots.
+    /// It must lead to one of these roots, or be one of them.
     Roots(Vec<CertificateDer<'static>>),
     /// It must lead to a root that this system trusts.
     #[default]
@@ -69,7 +70,10 @@ pub fn client_config(settings: ClientSettings) -> Result<Arc<ClientConfig>, Conf
     let builder =
         ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
     let builder = match settings.verify {
-        Verify::Roots(roots) => builder.with_root_certificates(root_store(&roots)?),
+        Verify::Roots(roots) => {
+            let trusted = Trusted::new(root_store(&roots)?, roots, provider)?;
+            builder.dangerous().with_custom_certificate_verifier(trusted)
+        }
         Verify::System => builder.with_root_certificates(system_roots()?),
         Verify::InsecureNone => {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(NoVerifier(provider)))

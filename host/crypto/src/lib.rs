@@ -28,6 +28,7 @@ mod server;
 mod sessions;
 mod sign;
 mod tickets;
+mod trusted;
 mod websocket;
 
 pub use certificate::{CertifiedName, load_certificate, self_signed};

@@ -219,6 +219,37 @@ fn our_client_and_our_server_talk_and_the_client_resumes_with_the_tickets_it_got
     }
 }
 
+/// As `openssl req -x509` makes them: a server with a certificate that is its own authority.
+#[test]
+fn an_authority_is_taken_for_a_server_only_where_it_is_trusted_itself_and_named_and_valid() {
+    let made = |name: &str, until: i32| {
+        let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.not_after = rcgen::date_time_ymd(until, 1, 1);
+        let key = rcgen::KeyPair::generate().unwrap();
+        (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+    };
+    let (good, elsewhere, expired) =
+        (made("localhost", 2200), made("elsewhere", 2200), made("localhost", 2001));
+    for (shows, trusts, refused) in [
+        (&good, &good, ""),
+        (&good, &elsewhere, "CaUsedAsEndEntity"),
+        (&elsewhere, &elsewhere, "not valid for name"),
+        (&expired, &expired, "xpired"),
+    ] {
+        let verify = Verify::Roots(load(trusts).key.cert.clone());
+        let config = client_config(ClientSettings { verify, ..ClientSettings::default() }).unwrap();
+        let mut client = ClientHandshake::new(&config, ServerName::try_from("localhost").unwrap()).unwrap();
+        let mut server = Handshake::new(&node(shows), &params(1)).unwrap();
+        let (mut up, mut down) = (Vec::new(), Vec::new());
+        client.start(&mut up).unwrap();
+        server.handle_input(&std::mem::take(&mut up), &mut down).unwrap();
+        let outcome = client.handle_input(&down, &mut up).map_err(|error| error.to_string());
+        assert!(outcome.as_ref().err().is_none_or(|error| error.contains(refused)), "{outcome:?}");
+        assert_eq!(outcome.is_ok(), refused.is_empty(), "{outcome:?}");
+    }
+}
+
 #[test]
 fn an_upstream_that_cannot_be_verified_is_refused_unless_told_otherwise() {
     let other = self_signed(&["localhost"], &rcgen::KeyPair::generate().unwrap());

@@ -238,7 +238,14 @@ impl Connection {
             Ok(Opened::KeyUpdate { .. } | Opened::Ignored) => {}
             Ok(Opened::Alert { fatal: false, description: 0 }) => self.end_of_server(io),
             Ok(Opened::Alert { fatal: false, .. }) => {}
-            Ok(Opened::Alert { .. }) | Err(_) => self.server_broke(io, Failure::Tls),
+            Ok(Opened::Alert { description, .. }) => {
+                self.explain(rustls::Error::AlertReceived(description.into()));
+                self.server_broke(io, Failure::Tls);
+            }
+            Err(error) => {
+                self.explain(error);
+                self.server_broke(io, Failure::Tls);
+            }
         }
         len
     }

@@ -177,7 +177,7 @@ pub(super) static POOL_TLS: Section = Section {
             Kind::Text,
             "system roots",
             "\"certs/internal-ca.pem\"",
-            "PEM file of the authorities to trust.",
+            "PEM file of the authorities to trust. A server's own certificate may be among them: it is taken as it is, self-signed or not.",
         ),
         optional(
             "client_chain",

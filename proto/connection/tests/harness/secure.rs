@@ -129,8 +129,13 @@ impl ServerTls {
     }
 
     pub(crate) fn end(&mut self, out: &mut Vec<u8>) {
+        self.warn(0, out);
+    }
+
+    /// Says this alert.
+    pub(crate) fn warn(&mut self, description: u8, out: &mut Vec<u8>) {
         if let Some(records) = &mut self.records {
-            records.seal_alert(0, out);
+            records.seal_alert(description, out);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::harness::peer::{Peer, rustls_config};
 use super::harness::rig::Rig;
+use super::harness::secure::ServerTls;
 use super::harness::setup::{self, forwarded, root, snapshot, upstream_tls};
 use super::{GET, TLS12, TLS13, noise, same, text};
 use evergate_connection::Snapshot;
@@ -236,6 +237,29 @@ fn a_server_whose_tls_fails_is_answered_for() {
     rig.call(|conn, io| conn.handle_abort(io, "client_reset"));
     let line = &rig.logs[0];
     assert_eq!((line.reason, line.retries, line.detail.as_str()), ("client_reset", 1, ""));
+}
+
+/// In TLS 1.3 a server that lacks the client's certificate says so when the client takes the handshake for done.
+#[test]
+fn what_a_server_refuses_with_after_the_handshake_is_in_the_log() {
+    let config = snapshot(|snapshot| {
+        snapshot.pools[0].tls = Some(upstream_tls());
+        snapshot.pools[0].retries = 0;
+    });
+    let mut rig = Rig::new(&config, setup::HTTP, Peer::plain());
+    rig.send(format!("{GET}\r\n").as_bytes());
+    let mut server = ServerTls::new(16_384, false, 1);
+    while !server.is_open() {
+        let mut out = Vec::new();
+        server.take(&rig.server_got(1), &mut out);
+        rig.serve(1, &out);
+    }
+    let mut out = Vec::new();
+    server.warn(116, &mut out);
+    rig.serve(1, &out);
+    let line = &rig.logs[0];
+    assert_eq!((line.status, line.reason), (502, "upstream_tls"));
+    assert_eq!(line.detail, "received fatal alert: CertificateRequired");
 }
 
 /// The name in a ClientHello.
