@@ -352,6 +352,14 @@ impl Connection {
         (client, server)
     }
 
+    /// Bytes of either peer that are kept for later: of a request that is not whole or may have to be repeated, of a response's head,
+    /// and what backups may still need.
+    pub fn kept_bytes(&self) -> usize {
+        let of_leg = self.leg.as_ref().map_or(0, |leg| leg.sent.len() + leg.held.len() + leg.raw.len());
+        let of_remote = self.remote.as_ref().map_or(0, |remote| remote.retained_bytes());
+        self.plain.len() + self.raw.len() + of_leg + of_remote
+    }
+
     /// Whether nothing that the client might still say matters: all of its last request is here, or we have sent our end.
     pub fn is_past_requests(&self) -> bool {
         let last = self.last_response || self.leg.as_ref().is_some_and(|leg| leg.route.flags.close);

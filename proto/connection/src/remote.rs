@@ -323,6 +323,11 @@ impl Remote {
         self.retained_server.shrink_to(0);
     }
 
+    /// How much is retained of both peers.
+    pub(crate) fn retained_bytes(&self) -> usize {
+        self.retained_client.bytes.len() + self.retained_server.bytes.len()
+    }
+
     pub(crate) fn retain_client(&mut self, at: u64, bytes: &[u8]) {
         self.retained_client.append(at, bytes);
     }

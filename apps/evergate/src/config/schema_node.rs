@@ -112,7 +112,7 @@ pub(super) static LIMITS: Section = Section {
             "buffers_max_mb",
             Kind::Integer(16, 1_048_576),
             "512",
-            "Memory for bytes waiting to be written, all workers together. From half of it on workers read less for each connection; at the bound a connection that needs more is closed and counted.",
+            "Memory for bytes that wait to be written or are kept (requests that are not whole or may be repeated), all workers together. From half of it on workers read less for each connection; at the bound a connection that has more than 16 KB and needs more is closed and counted.",
         ),
         with_default(
             "session_cache_mb",

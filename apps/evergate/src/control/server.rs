@@ -23,6 +23,8 @@ use tokio::task::AbortHandle;
 const CONNECTIONS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Who connects to the metrics may be anybody: somebody who says nothing does not keep a scrape from its place for long.
+const METRICS_HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 /// A reload resolves host names, which may take its time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// At the end of the process.
@@ -116,10 +118,14 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, control: Arc<Contro
         let control = control.clone();
         async move { Ok::<_, Infallible>(api::answer(&control, surface, &request).await) }
     });
+    let head_timeout = match surface {
+        Surface::Admin => HEAD_TIMEOUT,
+        Surface::Metrics => METRICS_HEAD_TIMEOUT,
+    };
     let connection = http1::Builder::new()
         .keep_alive(false)
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
+        .header_read_timeout(head_timeout)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     // A peer that goes away or sends nonsense is its own problem: hyper has answered it.

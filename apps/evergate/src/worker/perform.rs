@@ -7,6 +7,9 @@ use evergate_sys::Transfer;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+/// What one connection may have of it in any case: at the bound those go on that need next to nothing. In bytes.
+const BUFFERED_FREE: usize = 16_384;
+
 impl Worker {
     /// Performs everything that the last call to the connection asked for.
     pub(super) fn perform(&mut self, key: Key) {
@@ -49,13 +52,15 @@ impl Worker {
         }
     }
 
-    /// Keeps count of what waits for slow peers; at the bound the connection that would add to it ends.
+    /// Keeps count of what waits for slow peers, or is kept of them; at the bound the connection that would add to it ends, unless
+    /// it has next to nothing of it.
     pub(super) fn count_buffered(&mut self, key: Key) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let pipes = client.pipes.as_ref().map_or(0, |pipes| pipes.held());
-        let waiting = client.connection.down().memory() + client.connection.up().memory() + pipes;
+        let outlets = client.connection.down().memory() + client.connection.up().memory();
+        let waiting = outlets + pipes + client.connection.kept_bytes();
         self.buffered = (self.buffered + waiting).saturating_sub(client.buffered);
-        let grown = waiting > client.buffered;
+        let grown = waiting > client.buffered && waiting > BUFFERED_FREE;
         client.buffered = waiting;
         if grown && self.buffered > self.settings.buffered_max {
             self.with(key, |connection, io| connection.handle_abort(io, "buffers_full"));

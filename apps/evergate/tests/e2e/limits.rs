@@ -127,6 +127,26 @@ fn what_waits_for_slow_clients_is_bounded_and_the_one_that_would_add_to_it_ends(
     });
 }
 
+/// A rule waits for bodies that do not end. Clients that keep one each of those are given up; who asks for something else is served.
+#[test]
+fn requests_that_never_become_whole_are_bounded_and_others_are_served() {
+    let rule = "[[rules]]\nname = \"r\"\nwhen = 'json(\"/a\") == \"x\"'\ndeny = 403\n";
+    let (backend, node) = node(
+        "",
+        &format!("{rule}[node]\nworkers = 1\n[limits]\nbuffers_max_mb = 16\nbody_prefix_bytes = 4000000\n"),
+    );
+    let head = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\n\r\n{\"b\": \"";
+    let mut unfinished = Vec::new();
+    eventually("the bound is met", || {
+        let mut wire = connect(node.address("in"));
+        let _ = wire.send([head.as_bytes(), &[b'y'; 2_000_000]].concat()); // it may be given up meanwhile
+        unfinished.push(wire);
+        (ended(&node, "buffers_full") > 0).then_some(())
+    });
+    assert!(unfinished.len() > 4, "{} are more than allowed", unfinished.len());
+    assert_eq!((get(node.address("in"), "/x").status, backend.requests()), (200, 1));
+}
+
 /// A crowd of new clients does not keep a worker from those that it has: it makes so many handshakes, and looks again.
 #[test]
 fn a_turn_makes_no_more_handshakes_than_configured_and_all_are_made() {
