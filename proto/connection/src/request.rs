@@ -54,9 +54,10 @@ impl Connection {
         used
     }
 
-    /// What can be told of a request that is refused as a whole: its first line, where that is one.
+    /// What can be told of a request that is refused as a whole: how much of it came, and its first line, where that is one.
     pub(crate) fn log_line_of(&mut self, data: &[u8]) {
         let Some(log) = &mut self.log else { return };
+        log.bytes_in = data.len() as u64;
         let line = data.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let mut words = line.trim_ascii_end().splitn(3, |byte| *byte == b' ');
         let (Some(method), Some(target)) = (words.next(), words.next()) else { return };

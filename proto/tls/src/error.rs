@@ -13,6 +13,17 @@ pub enum Blame {
     Us,
 }
 
+/// What `rustls` says, but for what it says in words that mean something else to most.
+fn in_words(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::NoApplicationProtocol => "no application protocol (ALPN) in common".to_owned(),
+        rustls::Error::General(text) if text == "no server certificate chain resolved" => {
+            "no cipher suite or signature algorithm in common for any certificate".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
 /// Why a handshake cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -45,7 +56,7 @@ pub enum HandshakeError {
     #[error("peer closed during the handshake")]
     Closed,
     /// `rustls` refused the handshake.
-    #[error("handshake refused: {0}")]
+    #[error("handshake refused: {}", in_words(.0))]
     Tls(#[from] rustls::Error),
     /// The handshake is not in a state for this call: not done, or already failed.
     #[error("handshake is {0}")]

@@ -1,11 +1,12 @@
 //! How connections end: clients that go, timers, drain.
 
-use super::harness::peer::Peer;
+use super::harness::peer::{Peer, deterministic_config};
 use super::harness::rig::Rig;
 use super::harness::setup::{self, snapshot};
 use super::{GET, TLS13, noise, on_each, plain, same, text};
 use evergate_base::Micros;
 use evergate_connection::Timer;
+use std::sync::Arc;
 
 #[test]
 fn a_client_may_leave_in_any_phase() {
@@ -69,6 +70,19 @@ fn a_handshake_that_fails_has_a_line_in_the_log() {
             "tls_handshake",
             "handshake refused: received corrupt message of type MissingData(\"ProtocolVersion\")"
         )]
+    );
+    // A client that wants another protocol.
+    let config = deterministic_config(super::TLS13);
+    let mut config = Arc::unwrap_or_clone(config);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let (_, hello) = Peer::ours_with(&Arc::new(config), 1);
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
+    rig.wire(&hello);
+    rig.run();
+    assert!(
+        rig.logs[0].detail.starts_with("handshake refused: no application protocol (ALPN) in common"),
+        "{}",
+        rig.logs[0].detail
     );
     // A client that does not trust our certificate.
     let (_, hello) = Peer::ours(super::TLS12, 1);
@@ -430,7 +444,7 @@ fn a_line_of_the_access_log_counts_from_the_first_byte_and_all_bytes() {
         rig.send(b"GET /a HTTP/1.1\r\n");
         rig.wait(1_000);
         rig.send(b"\r\n");
-        assert_eq!(times(&rig), (ms(1_000), ms(1_000), 0));
+        assert_eq!(times(&rig), (ms(1_000), ms(1_000), b"GET /a HTTP/1.1\r\n\r\n".len() as u64));
     });
     let mut rig = Rig::new(&snapshot(|_| {}), setup::TCP, Peer::plain());
     rig.send(b"hello");

@@ -413,6 +413,7 @@ fn the_log_has_the_first_line_of_what_is_refused_for_its_form() {
         rig.send(sent.as_bytes());
         let log = &rig.logs[0];
         assert_eq!((&log.method[..], &log.target[..]), (method, target), "{}", log.reason);
+        assert_eq!(log.bytes_in, sent.len() as u64);
     }
     let short = snapshot(|snapshot| snapshot.timeouts.request_head = Micros::from_ms(100));
     let mut rig = Rig::new(&short, setup::HTTP, Peer::plain());
