@@ -26,6 +26,10 @@ pub(super) struct Checks<'a> {
     pub(super) certificates: Names,
     pub(super) tls: Names,
     pub(super) pools: Names,
+    /// The files that the configuration names for reading, with the keys that name them.
+    pub(super) read_files: Vec<(KeyPath, PathBuf)>,
+    /// The files that the process makes, with the keys that name them.
+    pub(super) own_files: Vec<(KeyPath, PathBuf)>,
 }
 
 /// The names of the elements of one list, with which of them are used.
@@ -155,6 +159,7 @@ impl Checks<'_> {
     /// A file that must be readable now and contain what it is for.
     pub(super) fn file(&mut self, text: &str, at: &KeyPath, content: Content) -> Option<PathBuf> {
         let path = self.path(text);
+        self.read_files.push((at.clone(), path.clone()));
         let shown = path.display();
         let bytes = match self.world.read(&path) {
             Ok(bytes) => bytes,
@@ -201,35 +206,6 @@ impl Checks<'_> {
             );
         }
         Some(path)
-    }
-
-    /// A file that the process makes, in a folder that must be there, and makes anew when it is `rotated`, as whoever it has become.
-    pub(super) fn own_file(&mut self, text: &str, at: &KeyPath, rotated: bool) -> PathBuf {
-        let path = self.path(text);
-        let shown = path.display();
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        if self.world.is_folder(&path) || self.world.lacks_folder(folder) {
-            let what = match self.world.lacks_folder(folder) {
-                true => format!("there is no folder `{}`", folder.display()),
-                false => format!("`{shown}` is a folder"),
-            };
-            self.report.warning(
-                at,
-                what,
-                "the node does not start",
-                "create the folder, or correct the path",
-            );
-        } else if let Some((user, group)) = self.user.as_ref().filter(|_| rotated)
-            && !self.world.may(user, group.as_deref(), Access::Write, folder)
-        {
-            self.report.warning(
-                at,
-                format!("user \"{user}\" (`node.user`) may not make files in `{}`", folder.display()),
-                "when the file is moved away, no new one takes its place",
-                format!("give the folder to that user: `chown {user} {}`", folder.display()),
-            );
-        }
-        path
     }
 
     /// [`file`](Self::file) for a key that may be absent.

@@ -22,6 +22,7 @@ mod listeners;
 pub mod model;
 mod model_cluster;
 mod model_sessions;
+mod own_files;
 mod place;
 mod pools;
 mod problem;
@@ -49,6 +50,7 @@ use toml::de::{DeTable, DeValue, Deserializer};
 pub use cluster::{choose_node, cluster_key};
 pub use line::one_line;
 pub use model::Config;
+pub use own_files::is_pid;
 pub use problem::{Problem, Severity};
 pub use rules::Rules;
 pub use validity::{Concern, Validity};
@@ -160,6 +162,8 @@ fn check(
         base_dir,
         world,
         user: raw.node.user.clone().map(|user| (user, raw.node.group.clone())),
+        read_files: Vec::new(),
+        own_files: Vec::new(),
     };
     let config = Config {
         node: settings::node(&raw.node, &mut checks),
@@ -175,6 +179,8 @@ fn check(
         cluster: cluster::cluster(&raw, &mut checks),
         digest: 0,
     };
+    own_files::clashes(&mut checks);
+    own_files::foreign_pid_file(&mut checks);
     if !checks.report.has_errors() {
         // With errors, what looks unused may only be referred to by something unreadable.
         cross::unused(&raw, &mut checks);

@@ -191,6 +191,8 @@ mod tests {
             certificates: Names::default(),
             tls: Names::default(),
             pools: Names::default(),
+            read_files: Vec::new(),
+            own_files: Vec::new(),
         };
         compile_error(&raw, error, &mut checks);
         checks.report.into_problems()

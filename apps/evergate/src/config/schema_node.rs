@@ -33,7 +33,13 @@ pub(super) static NODE: Section = Section {
             "\"evergate\"",
             "Group to become, together with `user`; it takes the place of the user's first group, the others stay.",
         ),
-        optional("pid_file", Kind::Text, "none", "\"/run/evergate/pid\"", "File to write the process id to."),
+        optional(
+            "pid_file",
+            Kind::Text,
+            "none",
+            "\"/run/evergate/pid\"",
+            "File to write the process id to. One that is there and holds anything else than a number is left alone, and the node does not start.",
+        ),
     ],
 };
 

@@ -211,6 +211,7 @@ pub(super) fn admin(raw: &RawAdmin, checks: &mut Checks<'_>) -> Admin {
         }
         text => {
             let path = checks.path(text);
+            checks.own_files.push((at.key("socket"), path.clone()));
             let len = path.as_os_str().len();
             if len > SOCKET_PATH_LEN_MAX {
                 checks.report.error(

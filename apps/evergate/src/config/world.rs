@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use evergate_crypto::KeyError;
 use evergate_sys::{Access, Account};
@@ -41,6 +41,10 @@ pub trait World {
     /// Whether there is no such folder.
     fn lacks_folder(&self, _path: &Path) -> bool {
         false
+    }
+    /// Whether two paths lead to one file, be it there or not.
+    fn is_same_file(&self, one: &Path, other: &Path) -> bool {
+        one == other
     }
     /// The addresses of a host name, in order of preference.
     fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
@@ -97,6 +101,16 @@ impl World for Machine {
     }
 
     #[cfg(unix)]
+    fn is_same_file(&self, one: &Path, other: &Path) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let inode = |path: &Path| std::fs::metadata(path).map(|file| (file.dev(), file.ino()));
+        match (inode(one), inode(other)) {
+            (Ok(one), Ok(other)) => one == other,
+            _ => resolved(one) == resolved(other),
+        }
+    }
+
+    #[cfg(unix)]
     fn is_readable_by_all(&self, path: &Path) -> bool {
         use std::os::unix::fs::MetadataExt;
         std::fs::metadata(path).is_ok_and(|m| m.mode() & 0o004 != 0)
@@ -115,5 +129,14 @@ impl World for Machine {
         }
         addresses.dedup();
         Ok(addresses)
+    }
+}
+
+/// The path with the links of its folder followed, for a file that need not be there.
+fn resolved(path: &Path) -> PathBuf {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (std::fs::canonicalize(folder), path.file_name()) {
+        (Ok(folder), Some(name)) => folder.join(name),
+        _ => path.to_owned(),
     }
 }

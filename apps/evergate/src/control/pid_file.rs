@@ -1,10 +1,12 @@
 //! The file with the process id.
 //!
 //! Its process holds it locked. A lock ends with its holder, however that one ends, so a file that a crash left behind is
-//! told from one whose process lives without a guess at what a number means by now.
+//! told from one whose process lives without a guess at what a number means by now. A file that holds anything else than a
+//! number is no pid file: it is left alone.
 
+use crate::config::is_pid;
 use std::fs::{File, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Written at start, removed at the end if it is still ours.
@@ -23,8 +25,9 @@ impl PidFile {
     }
 
     /// Writes it in the place of the process before, which may hold the old one still. Whole: a reader never sees half a
-    /// number.
+    /// number. Refused where the file is there and is no pid file.
     pub(super) fn take_over(path: &Path) -> io::Result<PidFile> {
+        refuse_if_foreign(path)?;
         let text = format!("{}\n", std::process::id());
         let mut partial = path.as_os_str().to_owned();
         partial.push(format!(".{}", std::process::id()));
@@ -46,6 +49,29 @@ impl PidFile {
     /// Whether the file still names this process.
     pub(super) fn is_ours(&self) -> bool {
         std::fs::read_to_string(&self.path).is_ok_and(|text| text == self.text)
+    }
+}
+
+/// More than a pid file holds, in bytes.
+const PID_FILE_BYTES_MAX: u64 = 64;
+
+/// A mistyped path must not cost a private key.
+fn refuse_if_foreign(path: &Path) -> io::Result<()> {
+    let foreign = |what: &str| {
+        let what = format!("{what}: write a path that nothing else has, or remove what is there");
+        Err(io::Error::new(io::ErrorKind::AlreadyExists, what))
+    };
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        Ok(found) if !found.is_file() => return foreign("what is there is not a regular file"),
+        Ok(_) => {}
+    }
+    let mut content = Vec::new();
+    match File::open(path).and_then(|file| file.take(PID_FILE_BYTES_MAX).read_to_end(&mut content)) {
+        Err(error) => foreign(&format!("what is there cannot be read ({error}) and may be no pid file")),
+        Ok(_) if !is_pid(&content) => foreign("the file is there and holds something else than a process id"),
+        Ok(_) => Ok(()),
     }
 }
 
@@ -71,5 +97,34 @@ impl Drop for PidFile {
         if self.is_ours() {
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_pid_file_is_left_alone() {
+        let folder = std::env::temp_dir().join(format!("evergate-pid-file-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("file");
+        for content in ["-----BEGIN PRIVATE KEY-----\n", "12 13", &"1".repeat(100)] {
+            std::fs::write(&path, content).unwrap();
+            for refused in [PidFile::write(&path), PidFile::take_over(&path)] {
+                let error = refused.unwrap_err().to_string();
+                assert!(error.contains("something else than a process id"), "{error}");
+            }
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
+        }
+        for content in ["", "12\n"] {
+            std::fs::write(&path, content).unwrap();
+            assert!(PidFile::write(&path).unwrap().is_ours());
+            assert!(!path.exists());
+        }
+        std::fs::create_dir(&path).unwrap();
+        let error = PidFile::write(&path).unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -4,6 +4,7 @@ mod case;
 mod cluster;
 mod doubtful;
 mod listeners;
+mod own_files;
 mod pools;
 mod report;
 mod schema;

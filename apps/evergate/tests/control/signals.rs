@@ -179,3 +179,16 @@ fn the_pid_file_is_there_as_long_as_the_process() {
     assert_eq!(node.wait().code(), Some(0));
     assert!(!path.exists());
 }
+
+#[test]
+fn a_pid_file_does_not_take_the_place_of_another_file() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let text = "[node]\npid_file = \"secret.key\"\n".to_owned() + &plain(&port, &demo.addresses);
+    let config = folder.write("evergate.toml", &crate::node::config(&text));
+    let secret = folder.write("secret.key", "-----BEGIN PRIVATE KEY-----\n");
+    let output = crate::node::evergate(&["run", config.to_str().unwrap()]);
+    assert_eq!(output.code, Some(1), "{output:?}");
+    let told = "secret.key: the file is there and holds something else than a process id";
+    assert!(output.err.contains(told) && output.err.contains("node.pid_file"), "{output:?}");
+    assert_eq!(text_of(&secret), "-----BEGIN PRIVATE KEY-----\n");
+}

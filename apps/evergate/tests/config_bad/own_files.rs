@@ -1,0 +1,44 @@
+//! Files that the process makes: none may take the place of another one.
+
+use crate::case::{Case, expect};
+use evergate::config::Severity;
+
+#[test]
+fn a_file_that_would_destroy_another_one_is_refused() {
+    let cases: &[Case] = &[
+        ("{L}{C}{P}[node]\npid_file = @@\"test.toml\"\n", "node.pid_file", "is this configuration too"),
+        ("{L}{C}{P}[logs]\naccess = @@\"test.toml\"\n", "logs.access", "is this configuration too"),
+        ("{L}{C}{P}[admin]\nsocket = @@\"test.toml\"\n", "admin.socket", "is this configuration too"),
+        (
+            "{L}[[certificates]]\nname = \"a\"\nchain = \"c.pem\"\nkey = \"k.pem\"\n{P}[node]\npid_file = @@\"k.pem\"\n",
+            "node.pid_file",
+            "that of `certificates[0].key` too",
+        ),
+        (
+            "{L}{C}{P}[pools.tls]\nca = \"c.pem\"\n[logs]\naccess = @@\"c.pem\"\n",
+            "logs.access",
+            "that of `pools[0].tls.ca` too",
+        ),
+        (
+            "{L}{C}{P}[node]\npid_file = \"x\"\n[logs]\naccess = @@\"x\"\n",
+            "logs.access",
+            "that of `node.pid_file` too",
+        ),
+        (
+            "{L}{C}{P}[logs]\naccess = @@\"/run/evergate/admin.sock\"\n",
+            "logs.access",
+            "that of `admin.socket` too",
+        ),
+    ];
+    expect(Severity::Error, cases);
+}
+
+#[test]
+fn what_hinders_the_start_is_told() {
+    let cases: &[Case] = &[(
+        "{L}{C}{P}[node]\npid_file = @@\"open.pem\"\n",
+        "node.pid_file",
+        "something else than a process id",
+    )];
+    expect(Severity::Warning, cases);
+}
