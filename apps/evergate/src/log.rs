@@ -4,15 +4,17 @@
 //! full disk must not stop the switch. All of them are counted, and of trouble with the file the operator is told when it
 //! begins and when it is over, not with every line. The end waits for the writer for a moment only.
 
+mod open;
+
 use crate::config::model::AccessLog;
 use crate::control::message;
 use evergate_connection::{Connection, RequestLog};
 use evergate_sys::{Account, Patient};
+use open::open;
 use serde::Serialize;
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -394,15 +396,6 @@ fn make(path: &Path, account: &Account) {
     }
 }
 
-fn open(target: &Target) -> io::Result<Patient> {
-    let file = match target {
-        // Not through the library's buffer: what it holds back when writing fails would be counted as written.
-        Target::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?),
-        Target::File(path) => OpenOptions::new().create(true).append(true).open(path)?,
-    };
-    Ok(Patient(file))
-}
-
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -415,6 +408,7 @@ impl fmt::Display for Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
 
     #[test]
     fn lines_beyond_the_bytes_that_may_wait_for_the_writer_are_lost() {

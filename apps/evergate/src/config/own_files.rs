@@ -76,6 +76,18 @@ pub(super) fn clashes(checks: &mut Checks<'_>) {
     }
 }
 
+/// The access log: a file that is written to and moved away, so no pipe.
+pub(super) fn access_log(text: &str, checks: &mut Checks<'_>) -> PathBuf {
+    let at = KeyPath::root().key("logs").key("access");
+    let path = checks.own_file(text, &at, true);
+    if checks.world.is_pipe(&path) {
+        let what = format!("`{}` is neither a regular file nor a character device", path.display());
+        let remedy = "write the path of a file, or \"stdout\" and read it there";
+        checks.report.warning(&at, what, "the node does not start", remedy);
+    }
+    path
+}
+
 /// Looks for a file in the place of the pid file that is none, and would be lost.
 pub(super) fn foreign_pid_file(checks: &mut Checks<'_>) {
     let at = KeyPath::root().key("node").key("pid_file");

@@ -187,7 +187,7 @@ pub(super) static LOGS: Section = Section {
             "access",
             Kind::Text,
             "\"stdout\"",
-            "`\"stdout\"`, `\"off\"` or the path of a file. The file is reopened on SIGHUP, for log rotation.",
+            "`\"stdout\"`, `\"off\"` or the path of a file, which may be a character device but no pipe. The file is reopened on SIGHUP, for log rotation.",
         ),
         with_default("format", Kind::Choice(&["json"]), "\"json\"", "Form of a line."),
     ],

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::address;
 use super::checks::Checks;
 use super::model::{AccessLog, Admin, ListenerLimits, Logs, Node, NodeLimits, Timeouts};
+use super::own_files;
 use super::place::KeyPath;
 use super::problem::REFUSED;
 use super::raw::{RawAdmin, RawLimits, RawLogs, RawNode, RawTimeouts};
@@ -189,7 +190,7 @@ pub(super) fn logs(raw: &RawLogs, checks: &mut Checks<'_>) -> Logs {
             checks.report.error(&at, "the path is empty", "write \"stdout\", \"off\" or the path of a file");
             AccessLog::Off
         }
-        path => AccessLog::File(checks.own_file(path, &KeyPath::root().key("logs").key("access"), true)),
+        path => AccessLog::File(own_files::access_log(path, checks)),
     };
     Logs { access }
 }

@@ -42,6 +42,10 @@ pub trait World {
     fn lacks_folder(&self, _path: &Path) -> bool {
         false
     }
+    /// Whether it is there and neither a regular file nor a folder nor a character device: a pipe, a socket or a disk.
+    fn is_pipe(&self, _path: &Path) -> bool {
+        false
+    }
     /// Whether two paths lead to one file, be it there or not.
     fn is_same_file(&self, one: &Path, other: &Path) -> bool {
         one == other
@@ -98,6 +102,13 @@ impl World for Machine {
             matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
         };
         std::fs::metadata(path).map_or_else(|error| absent(&error), |found| !found.is_dir())
+    }
+
+    #[cfg(unix)]
+    fn is_pipe(&self, path: &Path) -> bool {
+        use std::os::unix::fs::FileTypeExt;
+        let is_other = |kind: std::fs::FileType| !kind.is_file() && !kind.is_dir() && !kind.is_char_device();
+        std::fs::metadata(path).is_ok_and(|found| is_other(found.file_type()))
     }
 
     #[cfg(unix)]

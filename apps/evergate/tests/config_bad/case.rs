@@ -60,6 +60,10 @@ impl World for Small {
         path.ends_with("none")
     }
 
+    fn is_pipe(&self, path: &Path) -> bool {
+        path.ends_with("pipe")
+    }
+
     fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         match host {
             "app.internal" => Ok(vec![SocketAddr::from(([10, 0, 0, 1], port))]),

@@ -35,10 +35,9 @@ fn a_file_that_would_destroy_another_one_is_refused() {
 
 #[test]
 fn what_hinders_the_start_is_told() {
-    let cases: &[Case] = &[(
-        "{L}{C}{P}[node]\npid_file = @@\"open.pem\"\n",
-        "node.pid_file",
-        "something else than a process id",
-    )];
+    let cases: &[Case] = &[
+        ("{L}{C}{P}[node]\npid_file = @@\"open.pem\"\n", "node.pid_file", "something else than a process id"),
+        ("{L}{C}{P}[logs]\naccess = @@\"pipe\"\n", "logs.access", "a character device"),
+    ];
     expect(Severity::Warning, cases);
 }

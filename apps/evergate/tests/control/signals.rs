@@ -103,6 +103,32 @@ fn an_access_log_that_cannot_be_opened_anew_is_told_once_and_opened_as_soon_as_i
 }
 
 #[test]
+fn a_pipe_as_access_log_is_refused_at_the_start_and_when_the_log_is_opened_anew() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let text = "[logs]\naccess = \"access.log\"\n".to_owned() + &plain(&port, &demo.addresses);
+    let (config, log, old) =
+        (crate::node::config(&text), folder.path("access.log"), folder.path("access.log.1"));
+    let pipe = || assert!(std::process::Command::new("mkfifo").arg(&log).status().unwrap().success());
+    pipe();
+    let path = folder.write("evergate.toml", &config);
+    let output = crate::node::evergate(&["run", path.to_str().unwrap()]);
+    assert_eq!(output.code, Some(1), "{output:?}");
+    assert!(
+        output.err.contains("access.log: it is neither a regular file nor a character device"),
+        "{output:?}"
+    );
+    std::fs::remove_file(&log).unwrap();
+    let node = Node::with_config(&folder, &text);
+    std::fs::rename(&log, &old).unwrap();
+    pipe();
+    node.signal("HUP");
+    node.line("reloaded ");
+    assert_eq!(get(port.address(), "/first").0, 200);
+    node.line("anew: it is neither a regular file");
+    eventually("the line is in the old file", || text_of(&old).contains("/first").then_some(()));
+}
+
+#[test]
 fn lines_that_a_full_disk_does_not_take_are_counted_and_told_once() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let logs = "[logs]\naccess = \"/dev/full\"\n";
