@@ -19,6 +19,7 @@ mod pid_file;
 mod reload;
 mod run;
 mod server;
+mod signals;
 mod socket;
 mod source;
 mod state;

@@ -4,6 +4,7 @@ use super::message::{error, info, warning};
 use super::notify::Notify;
 use super::pid_file::PidFile;
 use super::server::{Serving, serve_admin, serve_metrics};
+use super::signals::{Said, Signals};
 use super::socket::AdminSocket;
 use super::source::{Origin, Source};
 use super::state::{Control, Message, View, WorkerView};
@@ -24,7 +25,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
@@ -104,12 +104,7 @@ async fn serve(
     let mut drain_look = ticker(DRAIN_LOOK);
     while !main.is_over()? {
         tokio::select! {
-            _ = signals.hangup.recv() => {
-                main.daemon.reopen_logs();
-                main.ask_reload(None);
-            }
-            _ = signals.terminate.recv() => main.told_to_stop("SIGTERM"),
-            _ = signals.interrupt.recv() => main.told_to_stop("SIGINT"),
+            said = signals.next() => main.hear(said),
             Some(message) = main.inbox.recv() => main.handle(message),
             _ = second.tick() => main.every_second(),
             _ = look.tick() => main.look_at_files(),
@@ -127,30 +122,6 @@ fn ticker(period: Duration) -> Interval {
     let mut ticker = interval(period);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticker
-}
-
-struct Signals {
-    hangup: Signal,
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Signals> {
-        Ok(Signals {
-            hangup: signal(SignalKind::hangup())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    /// Waits for one that asks for the end.
-    async fn stop(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }
 
 /// Everything that the loop owns.
@@ -333,6 +304,20 @@ impl Main {
                 self.looking = false;
                 self.compare_files(now);
             }
+        }
+    }
+
+    fn hear(&mut self, said: Said) {
+        match said {
+            Said::Reload => {
+                self.daemon.reopen_logs();
+                self.ask_reload(None);
+            }
+            Said::Stop(by) => self.told_to_stop(by),
+            Said::Nothing(signal) => warning(format_args!(
+                "{signal} does nothing here: SIGHUP reloads and opens the access log anew, `evergate upgrade` starts a new \
+                 binary, SIGTERM drains"
+            )),
         }
     }
 

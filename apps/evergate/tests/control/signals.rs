@@ -43,6 +43,22 @@ fn a_second_signal_ends_at_once_what_draining_would_wait_for() {
 }
 
 #[test]
+fn signals_that_mean_nothing_are_told_and_end_nothing_and_sigquit_drains() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let mut node = Node::with_config(&folder, &plain(&port, &demo.addresses));
+    for signal in ["USR1", "USR2", "ALRM"] {
+        node.signal(signal);
+        let line = node.line(&format!("SIG{signal} does nothing here"));
+        assert!(line.starts_with("warning: ") && line.contains("`evergate upgrade`"), "{line}");
+    }
+    let slow = slow_request(&node, &port);
+    node.signal("QUIT");
+    node.line("draining (SIGQUIT)");
+    assert_eq!(read_response(slow).0, 200);
+    assert_eq!(node.wait().code(), Some(0));
+}
+
+#[test]
 fn draining_ends_at_its_limit() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let text = plain(&port, &demo.addresses) + "[timeouts]\ndrain_ms = 50\n";

@@ -1,0 +1,60 @@
+//! The signals that a node knows, and what each of them says. Of those that other servers know and this one does not none
+//! may end it.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What a signal says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// To read the configuration, and open the access log, anew.
+    Reload,
+    /// To drain, and the second time to end; with the signal's name.
+    Stop(&'static str),
+    /// Nothing; with its name.
+    Nothing(&'static str),
+}
+
+/// Waits for all of them.
+#[derive(Debug)]
+pub(super) struct Signals {
+    hangup: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+    quit: Signal,
+    user_1: Signal,
+    user_2: Signal,
+    alarm: Signal,
+}
+
+impl Signals {
+    /// From now on none of them ends the process by itself.
+    pub(super) fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            hangup: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            user_1: signal(SignalKind::user_defined1())?,
+            user_2: signal(SignalKind::user_defined2())?,
+            alarm: signal(SignalKind::alarm())?,
+        })
+    }
+
+    /// Waits for the next one. None is lost when this is given up.
+    pub(super) async fn next(&mut self) -> Said {
+        tokio::select! {
+            _ = self.hangup.recv() => Said::Reload,
+            _ = self.terminate.recv() => Said::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => Said::Stop("SIGINT"),
+            _ = self.quit.recv() => Said::Stop("SIGQUIT"),
+            _ = self.user_1.recv() => Said::Nothing("SIGUSR1"),
+            _ = self.user_2.recv() => Said::Nothing("SIGUSR2"),
+            _ = self.alarm.recv() => Said::Nothing("SIGALRM"),
+        }
+    }
+
+    /// Waits for one that asks for the end.
+    pub(super) async fn stop(&mut self) {
+        while !matches!(self.next().await, Said::Stop(_)) {}
+    }
+}
