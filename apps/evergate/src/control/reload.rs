@@ -4,12 +4,13 @@
 //! this one began.
 
 use super::message::{error, info, warning};
-use super::run::{Asker, Main, bind_admin, bind_metrics};
+use super::run::{Asker, Main, NO_ADMIN_REMEDY, bind_metrics, no_admin};
+use super::socket::AdminSocket;
 use super::source::Read;
 use super::state::Message;
 use super::status::{Finding, Reloaded};
 use super::watch::{Fingerprint, files};
-use crate::config::{Concern, Config, Severity, Validity};
+use crate::config::{Concern, Config, Validity};
 use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 
@@ -105,7 +106,7 @@ impl Main {
         }
         self.watch.loaded(files);
         self.checks.follow(&self.daemon.config, &self.daemon.generation);
-        self.change_admin();
+        self.change_admin(problems);
         let now = &self.daemon.config;
         if now.admin.metrics_listen != before.admin.metrics_listen {
             (self.metrics, self.metrics_socket, self.daemon.metrics) = (None, None, None);
@@ -117,9 +118,8 @@ impl Main {
             let what =
                 "`logs.access` is not where the access log goes: it cannot change while running".to_owned();
             let remedy = "restart to change where the access log goes";
-            let file = self.control.source.to_string();
             let consequence = "the access log goes where it went before";
-            problems.push(Finding::of_machine(Severity::Warning, &file, what, consequence, remedy));
+            problems.push(self.control.source.warning(what, consequence, remedy));
         }
         self.publish();
         Ok(())
@@ -136,15 +136,31 @@ impl Main {
     }
 
     /// Moves the admin API. The old socket stays if the new one cannot be had: an operator must not be locked out.
-    fn change_admin(&mut self) {
-        let wanted = self.daemon.config.admin.socket.clone();
-        match wanted {
-            None => self.admin = None,
-            Some(path) if self.admin.as_ref().is_some_and(|(socket, _)| socket.path == path) => {}
-            Some(path) => {
-                if let Some(socket) = bind_admin(&path, "the admin API stays where it was") {
-                    self.serve_admin(socket);
-                }
+    fn change_admin(&mut self, problems: &mut Vec<Finding>) {
+        let Some(path) = self.daemon.config.admin.socket.clone() else {
+            if self.admin.take().is_some() {
+                info("no admin API any more");
+            }
+            return;
+        };
+        if self.admin.as_ref().is_some_and(|(socket, _)| socket.path == path) {
+            return;
+        }
+        match AdminSocket::bind(&path) {
+            Ok(socket) => {
+                self.serve_admin(socket);
+                info(format_args!("admin API on {} now", path.display()));
+            }
+            Err(error) => {
+                let consequence = match &self.admin {
+                    Some((socket, _)) => format!("the admin API stays on {}", socket.path.display()),
+                    None => "the node serves without it".to_owned(),
+                };
+                problems.push(self.control.source.warning(
+                    no_admin(&path, &error),
+                    &consequence,
+                    NO_ADMIN_REMEDY,
+                ));
             }
         }
     }

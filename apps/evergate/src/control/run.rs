@@ -35,6 +35,8 @@ const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// How long the access log is waited for after a second signal.
 const PATIENCE_LEFT: Duration = Duration::from_millis(100);
 const METRICS_BACKLOG: i32 = 128;
+/// What to do when the socket of the admin API cannot be had.
+pub(super) const NO_ADMIN_REMEDY: &str = "make its folder writable, or set admin.socket";
 
 /// How to run.
 #[derive(Clone, Debug)]
@@ -176,10 +178,7 @@ impl Main {
                 let metrics = config.admin.metrics_listen.map(|address| bind_metrics(address, &[]));
                 let metrics = metrics.transpose()?;
                 let admin = config.admin.socket.as_deref();
-                Doors {
-                    admin: admin.and_then(|path| bind_admin(path, "the node serves without it")),
-                    metrics,
-                }
+                Doors { admin: admin.and_then(bind_admin), metrics }
             }
         };
         let rotated = inherited.as_ref().map(|inherited| rotated(inherited)).unwrap_or_default();
@@ -490,18 +489,23 @@ fn view(daemon: &Daemon, checks: &Checks, metrics_listen: Option<SocketAddr>) ->
     }
 }
 
-/// The socket of the admin API; without it the node serves all the same.
-pub(super) fn bind_admin(path: &Path, consequence: &str) -> Option<AdminSocket> {
+/// The socket of the admin API; without it the node serves all the same, after a warning.
+fn bind_admin(path: &Path) -> Option<AdminSocket> {
     match AdminSocket::bind(path) {
         Ok(socket) => Some(socket),
         Err(error) => {
             warning(format_args!(
-                "no admin API on {}: {error}; {consequence}; make its folder writable, or set admin.socket",
-                path.display()
+                "{}; the node serves without it; {NO_ADMIN_REMEDY}",
+                no_admin(path, &error)
             ));
             None
         }
     }
+}
+
+/// What is the matter when the socket of the admin API cannot be had.
+pub(super) fn no_admin(path: &Path, error: &std::io::Error) -> String {
+    format!("no admin API on {}: {error}", path.display())
 }
 
 /// The socket of the metrics. `ours`: where this process listens already.

@@ -59,6 +59,11 @@ impl Source {
         let consequence = "the configuration is refused; the node keeps its previous one";
         Finding::of_machine(config::Severity::Error, &self.to_string(), what, consequence, remedy)
     }
+
+    /// A part of what this source asks for that the machine refuses; the rest is used.
+    pub(super) fn warning(&self, what: String, consequence: &str, remedy: &str) -> Finding {
+        Finding::of_machine(config::Severity::Warning, &self.to_string(), what, consequence, remedy)
+    }
 }
 
 impl fmt::Display for Source {

@@ -79,6 +79,34 @@ fn listeners_come_and_go_with_a_reload() {
 }
 
 #[test]
+fn an_admin_socket_that_cannot_move_is_told_to_who_asked_and_one_that_moved_to_the_log() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let base = plain(&port, &demo.addresses);
+    let node = Node::with_config(&folder, &base);
+    let to = |name: &str| {
+        folder.write("evergate.toml", &config(&format!("[admin]\nsocket = \"{name}\"\n{base}")));
+        node.cli(&["reload"])
+    };
+    folder.write("taken", "somebody's file\n");
+    let output = to("taken");
+    assert_eq!((output.code, output.out.as_str()), (Some(0), "reloaded: generation 2 is in force\n"));
+    assert!(
+        output.err.contains("warning: ") && output.err.contains("/taken: another kind of file"),
+        "{output:?}"
+    );
+    assert!(
+        output.err.contains("the admin API stays on ") && output.err.contains("admin.sock;"),
+        "{output:?}"
+    );
+    node.line("/taken: another kind of file");
+    assert_eq!(node.status().generation, 2);
+    let output = to("other.sock");
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""));
+    let line = node.line("/other.sock now");
+    assert!(line.starts_with("info: admin API on "), "{line}");
+}
+
+#[test]
 fn the_admin_socket_and_the_metrics_move_with_a_reload() {
     let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let base = plain(&port, &demo.addresses);
