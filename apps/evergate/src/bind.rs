@@ -11,7 +11,7 @@ use crate::worker::ListenerSocket;
 use anyhow::{Result, anyhow};
 use evergate_sys::Listening;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 const BACKLOG: i32 = 4096;
@@ -82,17 +82,7 @@ pub(crate) fn open(
 
 /// Whether this process listens at an address, or at one that takes the same connections.
 pub(crate) fn is_ours(address: ListenAddress, ours: &[ListenAddress]) -> bool {
-    ours.iter().any(|known| {
-        let same = known.socket.ip() == address.socket.ip();
-        let meet = same || takes(*known, address.socket.ip()) || takes(address, known.socket.ip());
-        known.socket.port() == address.socket.port() && meet
-    })
-}
-
-/// Whether connections to `ip` come here because all addresses do, of its family at least.
-fn takes(all: ListenAddress, ip: IpAddr) -> bool {
-    let of_family = all.socket.is_ipv4() == ip.is_ipv4();
-    all.socket.ip().is_unspecified() && (of_family || all.both_families)
+    ours.iter().any(|known| known.meets(address))
 }
 
 /// The errors of a machine without IPv6; any other says that the address itself cannot be had.

@@ -37,6 +37,21 @@ pub(super) fn listen(text: &str) -> Result<ListenAddress, Wrong> {
     }
 }
 
+impl ListenAddress {
+    /// Whether one of two addresses takes connections that the other one would take: the kernel lets only sockets that share
+    /// listen on both.
+    pub(crate) fn meets(self, other: ListenAddress) -> bool {
+        let (one, two) = (self.socket.ip(), other.socket.ip());
+        self.socket.port() == other.socket.port() && (one == two || self.takes(two) || other.takes(one))
+    }
+
+    /// Whether connections to `ip` come here because all addresses do, of its family at least.
+    fn takes(self, ip: IpAddr) -> bool {
+        let of_family = self.socket.is_ipv4() == ip.is_ipv4();
+        self.socket.ip().is_unspecified() && (of_family || self.both_families)
+    }
+}
+
 /// The host of a server, not resolved yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Host<'t> {

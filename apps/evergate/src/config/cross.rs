@@ -68,18 +68,12 @@ pub(super) fn loops(config: &Config, checks: &mut Checks<'_>) {
         }
     }
     if let Some(metrics) = config.admin.metrics_listen
-        && let Some(listener) = config.listeners.iter().find(|l| {
-            l.address.socket == metrics.socket
-                || ((l.address.both_families || metrics.both_families)
-                    && l.address.socket.ip().is_unspecified()
-                    && metrics.socket.ip().is_unspecified()
-                    && metrics.socket.port() == l.address.socket.port())
-        })
+        && let Some(listener) = config.listeners.iter().find(|listener| listener.address.meets(metrics))
     {
         checks.report.error_because(
             &root.key("admin").key("metrics_listen"),
-            format!("the listener {:?} has that address already", listener.name),
-            format!("only one of them could be reached; {REFUSED}"),
+            format!("the listener {:?} has that address already, \"{}\"", listener.name, listener.address),
+            format!("the kernel gives it to one of them only; {REFUSED}"),
             "give the metrics a port of their own, such as \"127.0.0.1:9090\"",
         );
     }

@@ -134,6 +134,16 @@ fn bad_pools_rules_and_settings_are_refused_at_the_place_with_advice() {
         ("{L}{C}{P}[admin]\nsocket = @@\"\"\n", "admin.socket", "\"off\""),
         ("{L}{C}{P}[admin]\nmetrics_listen = @@\"9090\"\n", "admin.metrics_listen", "`:9090`"),
         ("{L}{C}{P}[admin]\nmetrics_listen = @@\":9443\"\n", "admin.metrics_listen", "port of their own"),
+        (
+            "{L}{C}{P}[admin]\nmetrics_listen = @@\"127.0.0.1:9443\"\n",
+            "admin.metrics_listen",
+            "already, \":9443\"",
+        ),
+        (
+            "{L}[[listeners]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\nprotocol = \"https\"\npool = \"web\"\n{C}{P}[admin]\nmetrics_listen = @@\"0.0.0.0:1\"\n",
+            "admin.metrics_listen",
+            "already, \"127.0.0.1:1\"",
+        ),
     ];
     expect(Severity::Error, cases);
 }
