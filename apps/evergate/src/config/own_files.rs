@@ -88,6 +88,35 @@ pub(super) fn access_log(text: &str, checks: &mut Checks<'_>) -> PathBuf {
     path
 }
 
+/// The socket of the admin API. Its folder is made at the start if only that is missing.
+pub(super) fn admin_socket(text: &str, checks: &mut Checks<'_>) -> PathBuf {
+    let at = KeyPath::root().key("admin").key("socket");
+    let path = checks.path(text);
+    checks.own_files.push((at.clone(), path.clone()));
+    let folder = folder_of(&path);
+    let (what, remedy) = if checks.world.lacks_folder(folder) && checks.world.lacks_folder(folder_of(folder))
+    {
+        (
+            format!("there is no folder `{}`", folder_of(folder).display()),
+            "create the folder, or correct the path",
+        )
+    } else if checks.world.is_folder(&path) {
+        (
+            format!("`{}` is a folder", path.display()),
+            "write the path of a socket, perhaps one in that folder",
+        )
+    } else if checks.world.is_file(&path) {
+        (
+            format!("the file `{}` is there and no socket", path.display()),
+            "correct the path, or remove the file",
+        )
+    } else {
+        return path;
+    };
+    checks.report.warning(&at, what, "the node serves without admin API: no command reaches it", remedy);
+    path
+}
+
 /// Looks for a file in the place of the pid file that is none, and would be lost.
 pub(super) fn foreign_pid_file(checks: &mut Checks<'_>) {
     let at = KeyPath::root().key("node").key("pid_file");

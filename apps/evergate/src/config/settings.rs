@@ -211,8 +211,7 @@ pub(super) fn admin(raw: &RawAdmin, checks: &mut Checks<'_>) -> Admin {
             None
         }
         text => {
-            let path = checks.path(text);
-            checks.own_files.push((at.key("socket"), path.clone()));
+            let path = own_files::admin_socket(text, checks);
             let len = path.as_os_str().len();
             if len > SOCKET_PATH_LEN_MAX {
                 checks.report.error(

@@ -34,6 +34,10 @@ pub trait World {
     fn may(&self, _user: &str, _group: Option<&str>, _access: Access, _path: &Path) -> bool {
         true
     }
+    /// Whether it is a regular file.
+    fn is_file(&self, _path: &Path) -> bool {
+        false
+    }
     /// Whether it is a folder.
     fn is_folder(&self, _path: &Path) -> bool {
         false
@@ -90,6 +94,10 @@ impl World for Machine {
     fn may(&self, user: &str, group: Option<&str>, access: Access, path: &Path) -> bool {
         // Of what cannot be found out nothing is said.
         Account::named(user, group).and_then(|account| account.may(access, path)).unwrap_or(true)
+    }
+
+    fn is_file(&self, path: &Path) -> bool {
+        path.is_file()
     }
 
     fn is_folder(&self, path: &Path) -> bool {

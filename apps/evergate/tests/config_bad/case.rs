@@ -52,6 +52,10 @@ impl World for Small {
         !path.ends_with("k.pem") && !path.ends_with("closed")
     }
 
+    fn is_file(&self, path: &Path) -> bool {
+        path.ends_with("c.pem")
+    }
+
     fn is_folder(&self, path: &Path) -> bool {
         path.ends_with("closed")
     }

@@ -1,6 +1,6 @@
 //! Files that the process makes: none may take the place of another one.
 
-use crate::case::{Case, expect};
+use crate::case::{Case, expect, problems_of, unmark};
 use evergate::config::Severity;
 
 #[test]
@@ -38,6 +38,11 @@ fn what_hinders_the_start_is_told() {
     let cases: &[Case] = &[
         ("{L}{C}{P}[node]\npid_file = @@\"open.pem\"\n", "node.pid_file", "something else than a process id"),
         ("{L}{C}{P}[logs]\naccess = @@\"pipe\"\n", "logs.access", "a character device"),
+        ("{L}{C}{P}[admin]\nsocket = @@\"none/none/s\"\n", "admin.socket", "no folder `/base/none`"),
+        ("{L}{C}{P}[admin]\nsocket = @@\"closed\"\n", "admin.socket", "is a folder"),
+        ("{L}{C}{P}[admin]\nsocket = @@\"c.pem\"\n", "admin.socket", "no socket"),
     ];
     expect(Severity::Warning, cases);
+    // This folder is made at the start.
+    assert!(problems_of(&unmark("{L}{C}{P}[admin]\nsocket = \"none/s\"\n").0).is_empty());
 }
