@@ -13,8 +13,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const SOCKET_DEFAULT: &str = "/run/evergate/admin.sock";
-/// Longer than a node needs for a reload or a drain.
+/// Longer than a node needs for a reload or an upgrade.
 const PATIENCE: Duration = Duration::from_secs(130);
+/// A node says at once what it knows.
+const PATIENCE_TO_READ: Duration = Duration::from_secs(5);
 
 pub(super) fn status(args: &RemoteArgs) -> u8 {
     show(args, "/v1/status", |status: &Status| {
@@ -208,7 +210,7 @@ pub(super) fn reload(args: &RemoteArgs) -> u8 {
 }
 
 pub(super) fn metrics(args: &SocketArgs) -> u8 {
-    match request(&socket_of(args), PATIENCE, ("GET", "/metrics")) {
+    match request(&socket_of(args), PATIENCE_TO_READ, ("GET", "/metrics")) {
         Ok((200, body)) => output::text(&String::from_utf8_lossy(&body)),
         Ok((status, _)) => output::failed(&anyhow!("the node answers with status {status}")),
         Err(error) => output::failed(&error),
@@ -220,7 +222,7 @@ pub(super) fn show<T: Serialize + DeserializeOwned>(
     path: &str,
     text: impl Fn(&T) -> String,
 ) -> u8 {
-    match ask::<T>(&socket_of(&args.socket), PATIENCE, ("GET", path), &[200]) {
+    match ask::<T>(&socket_of(&args.socket), PATIENCE_TO_READ, ("GET", path), &[200]) {
         Ok((_, value)) if args.json => output::json(&value),
         Ok((_, value)) => output::text(&text(&value)),
         Err(error) => output::failed(&error),

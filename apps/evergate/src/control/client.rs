@@ -4,9 +4,10 @@ use super::status::Refused;
 use anyhow::{Context, Result, bail};
 use evergate_http::{HeaderSlots, Limits, Parsed, parse_response};
 use serde::de::DeserializeOwned;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// A node that has a hundred thousand rules says so in a few megabytes.
@@ -33,13 +34,16 @@ pub fn ask<T: DeserializeOwned>(
 
 /// Status and body of an answer, whatever they are.
 pub fn request(socket: &Path, patience: Duration, (method, path): (&str, &str)) -> Result<(u16, Vec<u8>)> {
-    let mut stream = UnixStream::connect(socket).with_context(|| {
-        format!(
-            "cannot reach a node at {}: does it run, and may you open its socket? Name the socket with --socket or \
-             EVERGATE_SOCKET",
-            socket.display()
-        )
-    })?;
+    let mut stream = match connect(socket, patience) {
+        Err(error) if is_late(&error) => bail!(unanswered(socket, patience, method)),
+        connected => connected.with_context(|| {
+            format!(
+                "cannot reach a node at {}: does it run, and may you open its socket? Name the socket with --socket or \
+                 EVERGATE_SOCKET",
+                socket.display()
+            )
+        })?,
+    };
     stream.set_read_timeout(Some(patience))?;
     stream.write_all(
         format!(
@@ -48,11 +52,36 @@ pub fn request(socket: &Path, patience: Duration, (method, path): (&str, &str)) 
         .as_bytes(),
     )?;
     let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).context("the node's answer broke off")?;
+    match stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer) {
+        Err(error) if is_late(&error) => bail!(unanswered(socket, patience, method)),
+        read => read.context("the node's answer broke off")?,
+    };
     let mut slots = HeaderSlots::new();
     match parse_response(&answer, &Limits::default(), &mut slots, false) {
         Ok(Parsed::Complete(head)) => Ok((head.status, answer[head.head_len..].to_vec())),
         Ok(Parsed::Partial) => bail!("the node closed the connection without an answer: is it ending?"),
         Err(refusal) => bail!("what answers there is not an evergate node: {}", refusal.reason),
     }
+}
+
+/// Connects within `patience`: where too many wait for a process that takes none, the system lets one more wait without end.
+fn connect(socket: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let (to, connected) = channel();
+    let socket = socket.to_owned();
+    std::thread::spawn(move || to.send(UnixStream::connect(socket)));
+    connected.recv_timeout(patience).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+fn unanswered(socket: &Path, patience: Duration, method: &str) -> String {
+    let asked = if method == "GET" { "" } else { "; it may still do what it was asked" };
+    format!(
+        "the node at {} does not answer within {} s{asked}: is its process stopped (state T in `ps -C evergate -o \
+         pid,stat,args`), or has the machine no time or memory for it? Its messages on standard error say more",
+        socket.display(),
+        patience.as_secs()
+    )
 }

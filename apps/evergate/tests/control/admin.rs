@@ -161,6 +161,21 @@ fn without_a_node_the_commands_fail_and_say_where_they_looked() {
 }
 
 #[test]
+fn a_node_that_does_not_answer_is_not_waited_for_by_who_only_looks() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
+    node.signal("STOP");
+    for args in [&["status"][..], &["metrics"]] {
+        let output = node.cli(args);
+        assert_eq!(output.code, Some(1), "{output:?}");
+        let told = output.err.contains("admin.sock does not answer within 5 s: is its process stopped");
+        assert!(told && !output.err.contains("may still do"), "{output:?}");
+    }
+    node.signal("CONT");
+    assert_eq!(node.cli(&["status"]).code, Some(0));
+}
+
+#[test]
 fn a_status_that_cannot_be_printed_is_a_failure() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
