@@ -36,8 +36,7 @@ pub fn load_certificate(chain_pem: &[u8], key_pem: &[u8]) -> Result<CertifiedNam
     let chain = pem::chain(chain_pem)?;
     let key = sign::signing_key(pem::private_key(key_pem)?)?;
     let Some(first) = chain.first().cloned() else { return Err(KeyError::Chain("empty".into())) };
-    let (_, parsed) =
-        X509Certificate::from_der(&first).map_err(|error| KeyError::Certificate(error.to_string()))?;
+    let parsed = parsed(&first)?;
     let subject = parsed.subject().to_string();
     if parsed.version() != X509Version::V3 {
         return Err(KeyError::Version { subject, version: parsed.version().0.saturating_add(1) });
@@ -59,8 +58,25 @@ pub fn load_certificate(chain_pem: &[u8], key_pem: &[u8]) -> Result<CertifiedNam
     })
 }
 
+/// The subject of a certificate, as text.
+pub(crate) fn subject(certificate: &[u8]) -> Result<String, KeyError> {
+    parsed(certificate).map(|parsed| parsed.subject().to_string())
+}
+
+/// The first and the last second at which a certificate is valid, in seconds since 1970.
+pub fn validity(certificate: &[u8]) -> Result<(i64, i64), KeyError> {
+    let parsed = parsed(certificate)?;
+    let validity = parsed.validity();
+    Ok((validity.not_before.timestamp(), validity.not_after.timestamp()))
+}
+
+fn parsed(certificate: &[u8]) -> Result<X509Certificate<'_>, KeyError> {
+    let parsed = X509Certificate::from_der(certificate);
+    parsed.map(|(_, parsed)| parsed).map_err(|error| KeyError::Certificate(error.to_string()))
+}
+
 /// Whether the key is the certificate's. Any other trouble on the way is told as what it is.
-fn belong_together(key: &CertifiedKey, subject: &str) -> Result<(), KeyError> {
+pub(crate) fn belong_together(key: &CertifiedKey, subject: &str) -> Result<(), KeyError> {
     let subject = subject.to_owned();
     match key.keys_match() {
         Ok(()) => Ok(()),

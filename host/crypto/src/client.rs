@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
+use crate::certificate::{belong_together, subject};
 use crate::error::ConfigError;
 use crate::provider::client_provider;
 use crate::random::CaptureLog;
@@ -47,6 +49,15 @@ impl ClientCertificate {
     /// Reads chain and key from PEM.
     pub fn from_pem(chain_pem: &[u8], key_pem: &[u8]) -> Result<ClientCertificate, KeyError> {
         Ok(ClientCertificate { chain: pem::chain(chain_pem)?, key: pem::private_key(key_pem)? })
+    }
+
+    /// Whether the key is the certificate's and both can be used, which [`client_config`] finds out too, but cannot say so well.
+    pub fn check(&self) -> Result<(), KeyError> {
+        let Some(first) = self.chain.first() else { return Err(KeyError::Chain("empty".into())) };
+        let subject = subject(first)?;
+        let key = client_provider().key_provider.load_private_key(self.key.clone_key());
+        let key = key.map_err(|error| KeyError::Key(error.to_string()))?;
+        belong_together(&CertifiedKey::new(self.chain.clone(), key), &subject)
     }
 }
 

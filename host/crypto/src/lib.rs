@@ -31,7 +31,7 @@ mod tickets;
 mod trusted;
 mod websocket;
 
-pub use certificate::{CertifiedName, load_certificate, self_signed};
+pub use certificate::{CertifiedName, load_certificate, self_signed, validity};
 pub use channel::channel_configs;
 pub use client::{ClientCertificate, ClientSettings, Verify, client_config};
 pub use derive::derive;

@@ -81,21 +81,27 @@ fn pair(chain: &Path, key: &Path, at: &KeyPath, checks: &mut Checks<'_>) {
     // Both were read a moment ago; what has happened to them since, loading them will tell.
     let (Ok(chain), Ok(key)) = (checks.world.read(chain), checks.world.read(key)) else { return };
     match checks.world.validity(&chain, &key) {
-        Ok(validity) => {
-            if let Some(Concern { what, consequence, remedy }) = validity.concern(checks.world.now_unix_s()) {
-                checks.report.warning(&at.key("chain"), what, consequence, remedy);
-            }
-        }
-        Err(error) => {
-            let of_key = matches!(
-                error,
-                KeyError::Key(_) | KeyError::Encrypted | KeyError::Unsupported(_) | KeyError::Mismatch { .. }
-            );
-            let text = error.to_string();
-            let (what, remedy) = text.rsplit_once("; ").unwrap_or((&text, "name another file here"));
-            checks.report.error(&at.key(if of_key { "key" } else { "chain" }), what, remedy);
-        }
+        Ok(validity) => concern(validity.concern(checks.world.now_unix_s()), &at.key("chain"), checks),
+        Err(error) => unfit(&error, &at.key("chain"), &at.key("key"), checks),
     }
+}
+
+/// Tells of a certificate that is not valid now, or not for long.
+pub(super) fn concern(concern: Option<Concern>, at: &KeyPath, checks: &mut Checks<'_>) {
+    if let Some(Concern { what, consequence, remedy }) = concern {
+        checks.report.warning(at, what, consequence, remedy);
+    }
+}
+
+/// Tells of a chain and a key that cannot be used together, at the one to blame.
+pub(super) fn unfit(error: &KeyError, chain_at: &KeyPath, key_at: &KeyPath, checks: &mut Checks<'_>) {
+    let of_key = matches!(
+        error,
+        KeyError::Key(_) | KeyError::Encrypted | KeyError::Unsupported(_) | KeyError::Mismatch { .. }
+    );
+    let text = error.to_string();
+    let (what, remedy) = text.rsplit_once("; ").unwrap_or((&text, "name another file here"));
+    checks.report.error(if of_key { key_at } else { chain_at }, what, remedy);
 }
 
 fn self_signed(names: &[String], at: &KeyPath, checks: &mut Checks<'_>) -> Option<CertificateSource> {

@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::address::{self, Host, is_host_name};
+use super::certificates;
 use super::checks::{Checks, Content};
 use super::health::health;
 use super::model::{ClientIdentity, Pool, PoolTls, Server, Sticky};
@@ -286,5 +287,23 @@ fn pool_tls(raw: &RawPoolTls, at: &KeyPath, checks: &mut Checks<'_>) -> Option<P
         _ => {}
     }
     let client = chain.zip(key).map(|(chain, key)| ClientIdentity { chain, key });
+    if let Some(client) = &client {
+        identity(client, at, checks);
+    }
     Some(PoolTls { verify: raw.verify, server_name: raw.server_name.clone(), ca, client })
+}
+
+/// Whether what servers are shown belongs together, and is valid now.
+fn identity(client: &ClientIdentity, at: &KeyPath, checks: &mut Checks<'_>) {
+    let (chain_at, key_at) = (at.key("client_chain"), at.key("client_key"));
+    // Both were read a moment ago; what has happened to them since, loading them will tell.
+    let (Ok(chain), Ok(key)) = (checks.world.read(&client.chain), checks.world.read(&client.key)) else {
+        return;
+    };
+    match checks.world.client_validity(&chain, &key) {
+        Ok(validity) => {
+            certificates::concern(validity.concern_of_client(checks.world.now_unix_s()), &chain_at, checks)
+        }
+        Err(error) => certificates::unfit(&error, &chain_at, &key_at, checks),
+    }
 }

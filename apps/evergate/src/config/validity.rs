@@ -3,7 +3,7 @@
 //! No reason to refuse a configuration: a node must come up with an expired certificate too, and clocks are wrong at times.
 
 use crate::control::rfc3339;
-use evergate_crypto::CertifiedName;
+use evergate_crypto::{CertifiedName, KeyError};
 
 const DAY_S: i64 = 86_400;
 /// From so many days before its end on, a certificate is worth a warning.
@@ -24,7 +24,7 @@ pub struct Concern {
     /// What it is.
     pub what: String,
     /// What follows from it.
-    pub consequence: &'static str,
+    pub consequence: String,
     /// What to do about it.
     pub remedy: &'static str,
 }
@@ -41,14 +41,20 @@ impl Validity {
         }
     }
 
-    /// What an operator should know of it at this time.
+    /// That of a certificate as bytes (DER).
+    pub fn of_der(certificate: &[u8]) -> Result<Validity, KeyError> {
+        let (not_before_unix_s, not_after_unix_s) = evergate_crypto::validity(certificate)?;
+        Ok(Validity { not_before_unix_s, not_after_unix_s })
+    }
+
+    /// What an operator should know of it at this time, when clients are shown the certificate.
     pub fn concern(&self, now_unix_s: i64) -> Option<Concern> {
         let end = || rfc3339(self.not_after_unix_s);
         let left_s = self.not_after_unix_s.saturating_sub(now_unix_s);
         if left_s < 0 {
             return Some(Concern {
                 what: format!("the certificate has expired, on {}", end()),
-                consequence: "clients refuse it",
+                consequence: "clients refuse it".to_owned(),
                 remedy: "replace it by a renewed one: changed files are used without a reload",
             });
         }
@@ -58,15 +64,21 @@ impl Validity {
                     "the certificate is not valid yet, only from {} on",
                     rfc3339(self.not_before_unix_s)
                 ),
-                consequence: "clients refuse it until then",
+                consequence: "clients refuse it until then".to_owned(),
                 remedy: "use the previous one until then; or is the clock of this machine wrong?",
             });
         }
         (left_s < SOON_DAYS * DAY_S).then(|| Concern {
             what: format!("the certificate expires soon, on {} (days left: {})", end(), left_s / DAY_S),
-            consequence: "clients refuse it from then on",
+            consequence: "clients refuse it from then on".to_owned(),
             remedy: "replace it by a renewed one: changed files are used without a reload",
         })
+    }
+
+    /// [`concern`](Self::concern) when servers are shown it.
+    pub fn concern_of_client(&self, now_unix_s: i64) -> Option<Concern> {
+        let concern = self.concern(now_unix_s)?;
+        Some(Concern { consequence: concern.consequence.replacen("clients", "servers", 1), ..concern })
     }
 }
 

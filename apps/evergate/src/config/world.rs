@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use evergate_crypto::KeyError;
+use evergate_crypto::{ClientCertificate, KeyError};
 use evergate_sys::{Access, Account};
 
 use super::validity::Validity;
@@ -16,6 +16,10 @@ pub trait World {
     /// When a certificate chain that is used with this key is valid, both as PEM; an error when they do not fit. Without an
     /// answer of its own a world does not look into them.
     fn validity(&self, _chain: &[u8], _key: &[u8]) -> Result<Validity, KeyError> {
+        Ok(Validity::ALWAYS)
+    }
+    /// [`validity`](Self::validity) of a certificate that servers are shown.
+    fn client_validity(&self, _chain: &[u8], _key: &[u8]) -> Result<Validity, KeyError> {
         Ok(Validity::ALWAYS)
     }
     /// The time, in seconds since 1970.
@@ -68,6 +72,12 @@ pub struct Machine;
 impl World for Machine {
     fn validity(&self, chain: &[u8], key: &[u8]) -> Result<Validity, KeyError> {
         evergate_crypto::load_certificate(chain, key).map(|certificate| Validity::of(&certificate))
+    }
+
+    fn client_validity(&self, chain: &[u8], key: &[u8]) -> Result<Validity, KeyError> {
+        let certificate = ClientCertificate::from_pem(chain, key)?;
+        certificate.check()?;
+        certificate.chain.first().map_or(Ok(Validity::ALWAYS), |first| Validity::of_der(first))
     }
 
     fn now_unix_s(&self) -> i64 {

@@ -1,0 +1,109 @@
+//! What `check` says of certificates, keys and authorities.
+
+use crate::{BASE, Folder, evergate};
+
+/// Writes a pair for old.example that is valid for this span, in seconds since 1970.
+fn issue(folder: &Folder, begin_s: u64, end_s: u64) {
+    let at = |seconds| rcgen::date_time_ymd(1970, 1, 1) + std::time::Duration::from_secs(seconds);
+    let mut params = rcgen::CertificateParams::new(vec!["old.example".to_owned()]).unwrap();
+    (params.not_before, params.not_after) = (at(begin_s), at(end_s));
+    let key = rcgen::KeyPair::generate().unwrap();
+    folder.write("site.pem", &params.self_signed(&key).unwrap().pem());
+    let path = folder.write("site.key", &key.serialize_pem());
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+}
+
+/// Writes a pair whose key is that of another certificate.
+fn issue_mismatched(folder: &Folder) {
+    issue(folder, 86_400, u64::from(u32::MAX));
+    let first = std::fs::read_to_string(folder.0.join("site.pem")).unwrap();
+    issue(folder, 86_400, u64::from(u32::MAX));
+    folder.write("site.pem", &first);
+}
+
+const PAIR: &str = "chain = \"site.pem\"\nkey = \"site.key\"";
+
+#[test]
+fn check_warns_of_certificates_that_are_not_valid_now_or_not_for_long() {
+    const DAY_S: u64 = 86_400;
+    let folder = Folder::new("validity");
+    let path = folder.write("evergate.toml", &BASE.replace("self_signed = [\"localhost\"]", PAIR));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    for (begin, end, expected) in [
+        (DAY_S, 2 * DAY_S, Some("has expired, on 1970-01-03T00:00:00Z")),
+        (now + DAY_S, now + 90 * DAY_S, Some("is not valid yet")),
+        (DAY_S, now + 13 * DAY_S, Some("expires soon")),
+        (DAY_S, now + 15 * DAY_S, None),
+    ] {
+        issue(&folder, begin, end);
+        let output = evergate(&["check", &path]);
+        assert_eq!(output.code, Some(0), "{}", output.out);
+        let place = format!("warning: {path}:19:9: certificates[0].chain = \"site.pem\"");
+        assert_eq!(output.out.contains(&place), expected.is_some(), "{}", output.out);
+        assert!(output.out.contains(expected.unwrap_or("with 3 warnings")), "{}", output.out);
+    }
+}
+
+#[test]
+fn check_says_which_key_does_not_belong_to_its_certificate() {
+    let folder = Folder::new("pair");
+    let path = folder.write("evergate.toml", &BASE.replace("self_signed = [\"localhost\"]", PAIR));
+    issue_mismatched(&folder);
+    let output = evergate(&["check", &path]);
+    assert_eq!(output.code, Some(2));
+    for part in [
+        "evergate.toml:20:7: certificates[0].key = \"site.key\"",
+        "problem:     private key does not belong to certificate",
+        "remedy:      check that both files are from one issuance",
+    ] {
+        assert!(output.out.contains(part), "{part}: {}", output.out);
+    }
+}
+
+/// A listener whose pool speaks TLS, with these settings.
+fn pool_tls(settings: &str) -> String {
+    format!(
+        "[admin]\nsocket = \"off\"\n[[listeners]]\nname = \"in\"\naddress = \":8080\"\nprotocol = \"http\"\npool = \"p\"\n\
+         [[pools]]\nname = \"p\"\n[[pools.servers]]\naddress = \"127.0.0.1:8443\"\n[pools.tls]\nserver_name = \"x\"\n{settings}"
+    )
+}
+
+const SHOWN: &str = "client_chain = \"site.pem\"\nclient_key = \"site.key\"\nca = \"other.pem\"\n";
+
+/// An authority that is valid now.
+fn authority(folder: &Folder, name: &str) {
+    folder.write(name, &evergate_crypto::self_signed(&["ca.example".to_owned()]).unwrap().0);
+}
+
+#[test]
+fn check_says_which_key_does_not_belong_to_the_certificate_that_servers_are_shown() {
+    let folder = Folder::new("shown-pair");
+    let path = folder.write("evergate.toml", &pool_tls(SHOWN));
+    authority(&folder, "other.pem");
+    issue_mismatched(&folder);
+    let output = evergate(&["check", &path]);
+    assert_eq!(output.code, Some(2));
+    for part in [
+        "evergate.toml:15:14: pools[0].tls.client_key = \"site.key\"",
+        "problem:     private key does not belong to certificate",
+        "remedy:      check that both files are from one issuance",
+    ] {
+        assert!(output.out.contains(part), "{part}: {}", output.out);
+    }
+    assert_eq!(output.out.matches("problem: ").count(), 1, "{}", output.out);
+}
+
+#[test]
+fn check_warns_of_what_servers_are_shown_when_it_is_not_valid() {
+    let folder = Folder::new("shown-validity");
+    let path = folder.write("evergate.toml", &pool_tls(SHOWN));
+    authority(&folder, "other.pem");
+    for (end, is_told) in [(2 * 86_400, true), (u64::from(u32::MAX), false)] {
+        issue(&folder, 86_400, end);
+        let output = evergate(&["check", &path]);
+        assert_eq!(output.code, Some(0), "{}", output.out);
+        let told = "14:16: pools[0].tls.client_chain = \"site.pem\"\n  problem:     the certificate has expired, on 1970-01-03";
+        assert_eq!(output.out.contains(told), is_told, "{}", output.out);
+        assert_eq!(output.out.contains("consequence: servers refuse it"), is_told, "{}", output.out);
+    }
+}
