@@ -265,6 +265,11 @@ fn pool_tls(raw: &RawPoolTls, at: &KeyPath, checks: &mut Checks<'_>) -> Option<P
         }
     }
     let ca = checks.optional_file(raw.ca.as_deref(), &at.key("ca"), Content::Certificates);
+    if let Some(Ok(pem)) = ca.as_ref().map(|ca| checks.world.read(ca)) {
+        let validity = checks.world.authority_validity(&pem);
+        let concern = validity.concern_of_authority(checks.world.now_unix_s());
+        certificates::concern(concern, &at.key("ca"), checks);
+    }
     let chain =
         checks.optional_file(raw.client_chain.as_deref(), &at.key("client_chain"), Content::Certificates);
     let key = checks.optional_file(raw.client_key.as_deref(), &at.key("client_key"), Content::PrivateKey);

@@ -75,6 +75,18 @@ impl Validity {
         })
     }
 
+    /// [`concern`](Self::concern) when the certificate is an authority's, which is trusted whatever its dates say.
+    pub fn concern_of_authority(&self, now_unix_s: i64) -> Option<Concern> {
+        let Concern { what, .. } = self.concern(now_unix_s)?;
+        Some(Concern {
+            what: what.replacen("the certificate", "the authority's certificate", 1),
+            consequence:
+                "it stays trusted, but servers whose certificates come from its successor are refused"
+                    .to_owned(),
+            remedy: "add its renewed certificate to the file: changed files are used without a reload",
+        })
+    }
+
     /// [`concern`](Self::concern) when servers are shown it.
     pub fn concern_of_client(&self, now_unix_s: i64) -> Option<Concern> {
         let concern = self.concern(now_unix_s)?;

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use evergate_crypto::{ClientCertificate, KeyError};
+use evergate_crypto::{ClientCertificate, KeyError, pem_certificates};
 use evergate_sys::{Access, Account};
 
 use super::validity::Validity;
@@ -21,6 +21,10 @@ pub trait World {
     /// [`validity`](Self::validity) of a certificate that servers are shown.
     fn client_validity(&self, _chain: &[u8], _key: &[u8]) -> Result<Validity, KeyError> {
         Ok(Validity::ALWAYS)
+    }
+    /// When the longest-lived of a file's authorities is valid.
+    fn authority_validity(&self, _pem: &[u8]) -> Validity {
+        Validity::ALWAYS
     }
     /// The time, in seconds since 1970.
     fn now_unix_s(&self) -> i64 {
@@ -78,6 +82,13 @@ impl World for Machine {
         let certificate = ClientCertificate::from_pem(chain, key)?;
         certificate.check()?;
         certificate.chain.first().map_or(Ok(Validity::ALWAYS), |first| Validity::of_der(first))
+    }
+
+    fn authority_validity(&self, pem: &[u8]) -> Validity {
+        let all = pem_certificates(pem).unwrap_or_default();
+        let all = all.iter().filter_map(|authority| Validity::of_der(authority).ok());
+        // Files keep old authorities beside new ones.
+        all.max_by_key(|validity| validity.not_after_unix_s).unwrap_or(Validity::ALWAYS)
     }
 
     fn now_unix_s(&self) -> i64 {

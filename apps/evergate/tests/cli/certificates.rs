@@ -107,3 +107,19 @@ fn check_warns_of_what_servers_are_shown_when_it_is_not_valid() {
         assert_eq!(output.out.contains("consequence: servers refuse it"), is_told, "{}", output.out);
     }
 }
+
+#[test]
+fn check_warns_of_authorities_when_none_of_a_file_is_valid() {
+    let folder = Folder::new("authorities");
+    let path = folder.write("evergate.toml", &pool_tls("ca = \"site.pem\"\n"));
+    issue(&folder, 86_400, 2 * 86_400);
+    let output = evergate(&["check", &path]);
+    assert_eq!(output.code, Some(0), "{}", output.out);
+    let told = "evergate.toml:14:6: pools[0].tls.ca = \"site.pem\"\n  problem:     the authority's certificate has expired";
+    assert!(output.out.contains(told), "{}", output.out);
+    authority(&folder, "new.pem");
+    let read = |name: &str| std::fs::read_to_string(folder.0.join(name)).unwrap();
+    folder.write("site.pem", &(read("site.pem") + &read("new.pem")));
+    let output = evergate(&["check", &path]);
+    assert!(output.code == Some(0) && !output.out.contains("expired"), "{}", output.out);
+}
