@@ -41,6 +41,7 @@ mod suggest;
 mod validity;
 mod world;
 
+use std::io;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -92,8 +93,8 @@ impl Loaded {
 pub fn load(path: &Path) -> Result<Loaded, Vec<Problem>> {
     let file = path.display().to_string();
     let bytes = Machine.read(path).map_err(|error| {
-        let remedy = "name an existing file; `examples/minimal.toml` is a start";
-        vec![Problem::of_file(&file, format!("the configuration cannot be read: {error}"), remedy)]
+        let what = format!("the configuration cannot be read: {error}");
+        vec![Problem::of_file(&file, what, remedy_for_reading(&error, path))]
     })?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let what = format!("the file is not UTF-8 text from byte {} on", error.utf8_error().valid_up_to());
@@ -101,6 +102,20 @@ pub fn load(path: &Path) -> Result<Loaded, Vec<Problem>> {
     })?;
     let base_dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     parse(&text, &file, base_dir)
+}
+
+fn remedy_for_reading(error: &io::Error, path: &Path) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "name an existing file; `examples/minimal.toml` is a start",
+        io::ErrorKind::PermissionDenied => {
+            "let the user who starts evergate, and `node.user` for reloads, read the file and enter the folders above it"
+        }
+        _ if path.is_dir() => "this is a folder: name the file in it, such as `evergate.toml`",
+        io::ErrorKind::InvalidInput => {
+            "pipes and devices cannot be read again at a reload: write it to a file, and name that"
+        }
+        _ => "name the configuration: a regular file, readable for the user who starts evergate",
+    }
 }
 
 /// Parses and checks a configuration text, as [`load`] does. `file` is its name in problems.
@@ -211,5 +226,20 @@ fn syntax_remedy(message: &str) -> &'static str {
         "put text in double quotes; text with quotes or backslashes is easiest in single quotes"
     } else {
         "write `key = value` lines under `[table]` and `[[list]]` headers; text stands in quotes"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hinders_reading_a_configuration_has_its_own_remedy() {
+        let remedy = |kind: io::ErrorKind| remedy_for_reading(&kind.into(), Path::new("/none/evergate.toml"));
+        assert!(remedy(io::ErrorKind::NotFound).contains("existing file"));
+        assert!(remedy(io::ErrorKind::PermissionDenied).contains("user who starts"));
+        assert!(remedy(io::ErrorKind::InvalidInput).contains("pipes"));
+        let folder = load(Path::new("/")).unwrap_err().remove(0);
+        assert!(folder.remedy.contains("folder"), "{folder}");
     }
 }
