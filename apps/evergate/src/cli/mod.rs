@@ -146,25 +146,30 @@ enum DemoCommand {
     Cluster(DemoClusterArgs),
 }
 
+/// The two forms of `evergate run`.
+const RUN_USAGE: &str = "evergate run [OPTIONS] <FILE>\n       \
+                         evergate run [OPTIONS] --listen <ADDRESS> --to <ADDRESS> [--to ..] [--cert <FILE> --key <FILE>]";
+
 #[derive(Debug, Args)]
+#[command(override_usage = RUN_USAGE)]
 struct RunArgs {
     /// Configuration file
-    #[arg(value_name = "FILE", required_unless_present_any = ["config", "listen"])]
+    #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     /// Configuration file
     #[arg(long, value_name = "FILE", conflicts_with = "file")]
     config: Option<PathBuf>,
     /// Without a file: where to listen, such as :8443
-    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["file", "config"], requires = "to")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["file", "config"])]
     listen: Option<String>,
     /// Without a file: a server, such as 127.0.0.1:8080; repeat it for several
-    #[arg(long, value_name = "ADDRESS", requires = "listen")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["file", "config"])]
     to: Vec<String>,
     /// Without a file: the certificate chain; without it a self-signed one is made
-    #[arg(long, value_name = "FILE", requires = "listen")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "config"])]
     cert: Option<PathBuf>,
     /// Without a file: the private key
-    #[arg(long, value_name = "FILE", requires = "listen")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "config"])]
     key: Option<PathBuf>,
     /// Number of this node in `[[cluster.nodes]]`, in the place of the configuration's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32), conflicts_with = "listen")]

@@ -1,6 +1,6 @@
 //! `evergate run`
 
-use super::{FAILED, RunArgs, WRONG, output};
+use super::{FAILED, RUN_USAGE, RunArgs, WRONG, output};
 use crate::control::message::{self, Queued};
 use crate::control::{self, Options, Origin, Source};
 use crate::handover::Predecessor;
@@ -15,18 +15,18 @@ pub(super) fn run(args: RunArgs) -> u8 {
 
 fn serve(args: RunArgs) -> u8 {
     let options = Options::from(&args);
-    let origin = match (args.file.or(args.config), args.listen) {
-        (Some(file), _) => Origin::File(file),
-        (None, Some(listen)) => Origin::Line { listen, to: args.to, cert: args.cert, key: args.key },
-        (None, None) => {
-            message::tell(
-                "error: there is no configuration: name a file, or use --listen and --to".to_owned(),
-            );
+    let (socket, node, successor) = (args.socket.clone(), args.node, args.successor);
+    let origin = match origin(args) {
+        Ok(origin) => origin,
+        Err(what) => {
+            message::tell(format!(
+                "error: {what}\n\nUsage: {RUN_USAGE}\n\nFor more information, try '--help'."
+            ));
             return WRONG;
         }
     };
-    let source = Source { origin, socket: args.socket, node: args.node };
-    let mut before = match args.successor.then(Predecessor::connect).transpose() {
+    let source = Source { origin, socket, node };
+    let mut before = match successor.then(Predecessor::connect).transpose() {
         Ok(before) => before,
         Err(error) => return failed(&error),
     };
@@ -48,6 +48,24 @@ fn serve(args: RunArgs) -> u8 {
     match control::run(source, config, &warnings, &options, inherited) {
         Ok(()) => 0,
         Err(error) => failed(&error),
+    }
+}
+
+/// Where the configuration comes from: one of the two forms, or what is missing of one.
+fn origin(args: RunArgs) -> Result<Origin, &'static str> {
+    let RunArgs { file, config, listen, to, cert, key, .. } = args;
+    match (file.or(config), listen) {
+        (Some(file), _) => Ok(Origin::File(file)),
+        (None, Some(_)) if to.is_empty() => {
+            Err("--listen needs a server: add --to, such as --to 127.0.0.1:8080")
+        }
+        (None, Some(listen)) => Ok(Origin::Line { listen, to, cert, key }),
+        (None, None) if to.is_empty() && cert.is_none() && key.is_none() => {
+            Err("there is no configuration: name a file, or use --listen and --to")
+        }
+        (None, None) => {
+            Err("without a file, --listen says where clients connect: add it, such as --listen :8443")
+        }
     }
 }
 

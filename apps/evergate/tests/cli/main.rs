@@ -7,6 +7,7 @@ mod certificates;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[derive(Debug)]
 struct Output {
     code: Option<i32>,
     out: String,
@@ -377,5 +378,23 @@ fn output_that_cannot_be_written_is_a_failure_and_a_reader_that_has_enough_is_no
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         assert_eq!(run(args, writer.into()), (Some(0), String::new()), "{args:?}");
+    }
+}
+
+#[test]
+fn an_incomplete_run_says_what_is_missing_and_shows_both_forms() {
+    for (args, missing) in [
+        (&["run"][..], "name a file, or use --listen and --to"),
+        (&["run", "--to", "127.0.0.1:1"], "add it, such as --listen :8443"),
+        (&["run", "--cert", "c", "--key", "k"], "add it, such as --listen :8443"),
+        (&["run", "--listen", ":8443"], "add --to, such as"),
+    ] {
+        let output = evergate(args);
+        assert_eq!(output.code, Some(2), "{output:?}");
+        let forms =
+            ["evergate run [OPTIONS] <FILE>\n", "evergate run [OPTIONS] --listen <ADDRESS> --to <ADDRESS>"];
+        for part in forms.into_iter().chain([missing]) {
+            assert!(output.err.contains(part), "{args:?}: {part}: {}", output.err);
+        }
     }
 }
