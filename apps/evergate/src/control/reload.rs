@@ -180,7 +180,10 @@ impl Main {
     pub(super) fn compare_files(&mut self, now: Fingerprint) {
         let Some(changed) = self.watch.sees(&now) else {
             if self.watch.is_back(&now) {
-                self.control.files_stale.store(false, Ordering::Relaxed);
+                let was_stale = self.control.files_stale.swap(false, Ordering::Relaxed);
+                if was_stale {
+                    info("certificate, key and ticket files are again those that are in use");
+                }
             }
             return;
         };

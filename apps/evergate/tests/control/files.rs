@@ -53,3 +53,26 @@ fn a_replaced_certificate_is_used_and_a_broken_one_changes_nothing() {
     assert!(line.starts_with("warning: certificate \"c\": ") && line.contains("clients refuse it"), "{line}");
     assert_eq!(names(&node), ["fourth.example"]);
 }
+
+#[test]
+fn a_certificate_that_was_away_and_is_back_is_told_once() {
+    let (folder, port, secure, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
+    make(&folder, &["first.example"]);
+    let text = format!(
+        "{}[[listeners]]\nname = \"secure\"\naddress = \"{}\"\nprotocol = \"https\"\npool = \"web\"\n\
+         [[certificates]]\nname = \"c\"\nchain = \"cert.pem\"\nkey = \"key.pem\"\n",
+        plain(&port, &demo.addresses),
+        secure.address()
+    );
+    let path = folder.write("evergate.toml", &config(&text));
+    let node = Node::start(&folder, &[path.to_str().unwrap(), "--watch-interval-ms", "20"]);
+    let (here, away) = (folder.path("cert.pem"), folder.path("away.pem"));
+    std::fs::rename(&here, &away).unwrap();
+    node.line("cannot use changed files");
+    assert!(node.status().reloads.files_stale);
+    std::fs::rename(&away, &here).unwrap();
+    let line = node.line("are again those that are in use");
+    assert!(line.starts_with("info: "), "{line}");
+    assert!(!node.status().reloads.files_stale);
+    assert_eq!(node.lines().iter().filter(|line| line.contains("again those")).count(), 1);
+}
