@@ -347,6 +347,14 @@ fn one_line_places_a_problem_at_its_option() {
     }
 }
 
+#[test]
+fn one_line_says_of_a_server_named_twice_what_can_be_done_there() {
+    let to = ["127.0.0.1:8080".to_owned(), "127.0.0.1:8080".to_owned()];
+    let problem = one_line(":8443", &to, None, None).unwrap_err();
+    assert_eq!((problem.key.as_str(), problem.what.as_str()), ("--to", "another `--to` is the same server"));
+    assert!(problem.remedy.contains("once") && !problem.remedy.contains("`weight`"), "{problem}");
+}
+
 const CLUSTER: &str = "[node]\nworkers = 2\n\
     [[listeners]]\nname = \"l\"\naddress = \"203.0.113.10:80\"\nprotocol = \"tcp\"\npool = \"p\"\n\
     [[pools]]\nname = \"p\"\nservers = [{ address = \"10.0.1.50:80\" }]\n\

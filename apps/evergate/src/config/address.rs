@@ -136,6 +136,14 @@ fn split<'t>(text: &'t str, host_example: &str) -> Result<(&'t str, u16), Wrong>
         },
         None => {
             if text.parse::<Ipv6Addr>().is_ok() {
+                if let Some((host, port)) = text.rsplit_once(':')
+                    && host.parse::<Ipv6Addr>().is_ok()
+                    && port.parse::<u16>().is_ok_and(|port| port > 0)
+                {
+                    let remedy =
+                        format!("write `[{host}]:{port}`, or `[{text}]:443` with the port that is meant");
+                    return wrong("an IPv6 address with a port needs brackets", remedy);
+                }
                 return wrong(
                     "an IPv6 address needs brackets and a port",
                     format!("write `[{text}]:443`, with the port that is meant"),
@@ -214,7 +222,10 @@ mod tests {
     fn a_wrong_address_comes_with_the_right_one() {
         for (text, remedy) in [
             ("8080", "`127.0.0.1:8080`"),
-            ("::1", "`[::1]:443`"),
+            ("::1", "write `[::1]:443`"),
+            ("::1:80", "write `[::1]:80`"),
+            ("2001:db8::5:8080", "write `[2001:db8::5]:8080`, or `[2001:db8::5:8080]:443`"),
+            ("fe80::1:beef", "write `[fe80::1:beef]:443`"),
             ("fe80:::80", "`[fe80::]:80`"),
             ("http://app:80/x", "`app:80`"),
             ("app", "`app:8080`"),

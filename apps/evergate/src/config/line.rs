@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use super::model::Config;
-
+use super::pools::SAME_SERVER;
 use super::problem::{Problem, Severity};
 use super::world::{Machine, World};
 
@@ -75,13 +75,15 @@ fn at_option(problem: Problem) -> Problem {
     } else {
         "--cert"
     };
-    Problem {
-        key: key.to_owned(),
-        line: 0,
-        column: 0,
-        consequence: "nothing is started".to_owned(),
-        ..problem
+    let mut problem = Problem { key: key.to_owned(), line: 0, column: 0, ..problem };
+    problem.consequence = "nothing is started".to_owned();
+    if problem.what.ends_with(SAME_SERVER) {
+        // Its words are those of a file, which has places and weights.
+        problem.what = "another `--to` is the same server".to_owned();
+        problem.remedy =
+            "name each server once; a larger share of the load needs a configuration file".to_owned();
     }
+    problem
 }
 
 fn problem(option: &str, value: Option<String>, what: &str, remedy: &str) -> Problem {

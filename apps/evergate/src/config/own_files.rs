@@ -24,17 +24,16 @@ impl Checks<'_> {
         self.own_files.push((at.clone(), path.clone()));
         let shown = path.display();
         let folder = folder_of(&path);
-        if self.world.is_folder(&path) || self.world.lacks_folder(folder) {
-            let what = match self.world.lacks_folder(folder) {
-                true => format!("there is no folder `{}`", folder.display()),
-                false => format!("`{shown}` is a folder"),
-            };
-            self.report.warning(
-                at,
-                what,
-                "the node does not start",
-                "create the folder, or correct the path",
-            );
+        let hindrance = if self.world.lacks_folder(folder) {
+            let remedy = "create the folder, or correct the path";
+            Some((format!("there is no folder `{}`", folder.display()), remedy))
+        } else if self.world.is_folder(&path) {
+            Some((format!("`{shown}` is a folder"), "write the path of a file, perhaps one in that folder"))
+        } else {
+            None
+        };
+        if let Some((what, remedy)) = hindrance {
+            self.report.warning(at, what, "the node does not start", remedy);
         } else if let Some((user, group)) = self.user.as_ref().filter(|_| rotated)
             && !self.world.may(user, group.as_deref(), Access::Write, folder)
         {

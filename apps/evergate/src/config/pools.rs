@@ -15,6 +15,9 @@ use super::problem::REFUSED;
 use super::raw::{RawConfig, RawPool, RawPoolTls, RawServer};
 use super::sessions;
 
+/// What is said of a server that is in its pool already, after the name of the other one.
+pub(super) const SAME_SERVER: &str = "is the same server";
+
 pub(super) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
     let list = KeyPath::root().key("pools");
     let mut seen = BTreeMap::new();
@@ -79,7 +82,7 @@ fn servers(pool: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) -> Vec<Server>
             let other = list.index(*other);
             checks.report.error_because(
                 &at.key("address"),
-                format!("`{}` is the same server", other.as_str()),
+                format!("`{}` {SAME_SERVER}", other.as_str()),
                 format!("it would be checked and counted twice; {REFUSED}"),
                 "remove one of them; a larger share of the load is given by `weight`",
             );

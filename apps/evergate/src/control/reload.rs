@@ -4,7 +4,7 @@
 //! this one began.
 
 use super::message::{error, info, warning};
-use super::run::{Asker, Main, NO_ADMIN_REMEDY, bind_metrics, no_admin};
+use super::run::{Asker, Main, bind_metrics, no_admin};
 use super::socket::AdminSocket;
 use super::source::Read;
 use super::state::Message;
@@ -159,7 +159,7 @@ impl Main {
                 problems.push(self.control.source.warning(
                     no_admin(&path, &error),
                     &consequence,
-                    NO_ADMIN_REMEDY,
+                    AdminSocket::remedy(&error),
                 ));
             }
         }

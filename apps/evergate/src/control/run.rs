@@ -35,8 +35,6 @@ const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// How long the access log is waited for after a second signal.
 const PATIENCE_LEFT: Duration = Duration::from_millis(100);
 const METRICS_BACKLOG: i32 = 128;
-/// What to do when the socket of the admin API cannot be had.
-pub(super) const NO_ADMIN_REMEDY: &str = "make its folder writable, or set admin.socket";
 
 /// How to run.
 #[derive(Clone, Debug)]
@@ -494,10 +492,8 @@ fn bind_admin(path: &Path) -> Option<AdminSocket> {
     match AdminSocket::bind(path) {
         Ok(socket) => Some(socket),
         Err(error) => {
-            warning(format_args!(
-                "{}; the node serves without it; {NO_ADMIN_REMEDY}",
-                no_admin(path, &error)
-            ));
+            let remedy = AdminSocket::remedy(&error);
+            warning(format_args!("{}; the node serves without it; {remedy}", no_admin(path, &error)));
             None
         }
     }

@@ -34,6 +34,20 @@ impl AdminSocket {
         made
     }
 
+    /// What to do when [`bind`](Self::bind) has refused.
+    pub(super) fn remedy(error: &io::Error) -> &'static str {
+        match error.kind() {
+            io::ErrorKind::AddrInUse => "end that process, or write another path (admin.socket, or --socket)",
+            io::ErrorKind::AlreadyExists => {
+                "write another path (admin.socket, or --socket), or remove that file"
+            }
+            io::ErrorKind::NotFound => {
+                "make the folder above its folder, or write another path (admin.socket)"
+            }
+            _ => "make its folder writable, or write another path (admin.socket)",
+        }
+    }
+
     /// The socket of the process before, which serves it still.
     pub(super) fn inherited(path: &Path, listener: UnixListener) -> io::Result<AdminSocket> {
         listener.set_nonblocking(true)?;

@@ -122,7 +122,8 @@ impl Successor {
     fn hear(&mut self) -> Result<Message, Stop> {
         let frame = self.link.receive()?;
         match serde_json::from_slice(&frame.bytes).map_err(io::Error::from)? {
-            Message::Failed(why) => Err(Stop::Said(why)),
+            // As a line of its own it begins so; here it is told within another one.
+            Message::Failed(why) => Err(Stop::Said(why.strip_prefix("error: ").unwrap_or(&why).to_owned())),
             message => Ok(message),
         }
     }

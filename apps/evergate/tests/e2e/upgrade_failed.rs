@@ -30,6 +30,7 @@ impl Scene {
         let before = self.node.serving();
         let (ok, text) = self.node.cli(&[&["upgrade"], args].concat());
         assert!(!ok && text.contains(message), "{message:?} is expected, not: {text}");
+        assert!(!text.contains("error: error"), "{text}");
         assert_eq!(self.node.serving(), before);
         assert_eq!(self.kept.get("/x").unwrap().text(), "one");
         assert_eq!(get(self.node.address("in"), "/x").text(), "one");
@@ -60,8 +61,9 @@ fn a_program_that_takes_connections_in_another_form_is_refused() {
 #[test]
 fn a_program_that_says_why_before_it_hears_anything_is_heard() {
     let mut scene = scene();
-    let says =
-        scene.node.script("says", &format!("{}\n{}", said(&hello()), said(r#"{"Failed":"no such luck"}"#)));
+    let says = scene
+        .node
+        .script("says", &format!("{}\n{}", said(&hello()), said(r#"{"Failed":"error: no such luck"}"#)));
     for _ in 0..5 {
         scene.expect_refusal(&["--binary", &says], "no such luck");
     }
