@@ -2,11 +2,11 @@
 
 use super::{WRONG, output};
 use crate::assemble::{Keepsakes, assemble};
-use crate::config::{self, Config, Severity};
+use crate::config::{self, Config, Loaded, Problem, Severity};
 use crate::control::status::Finding;
-use evergate_rules::{Finding as RuleFinding, Severity as RuleSeverity};
+use evergate_rules::{Finding as RuleFinding, FindingKind, Severity as RuleSeverity};
 use serde::Serialize;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::path::Path;
 
 #[derive(Serialize)]
@@ -14,7 +14,24 @@ struct Report {
     /// Whether `evergate run` would start with it and no rule is an error.
     ok: bool,
     problems: Vec<Finding>,
-    rules: Vec<RuleFinding>,
+    rules: Vec<Placed>,
+}
+
+/// What is found of a rule, with its place and what to do.
+#[derive(Serialize)]
+struct Placed {
+    #[serde(flatten)]
+    finding: RuleFinding,
+    file: String,
+    line: usize,
+    column: usize,
+    key: String,
+    consequence: &'static str,
+    remedy: String,
+    #[serde(skip)]
+    value: Option<String>,
+    #[serde(skip)]
+    what: String,
 }
 
 pub(super) fn check(file: &Path, json: bool) -> u8 {
@@ -33,8 +50,9 @@ pub(super) fn check(file: &Path, json: bool) -> u8 {
                 let _ = writeln!(text, "error: {}\n  problem:     {error:#}", file.display());
                 let _ = writeln!(text, "  consequence: {CONSEQUENCE}\n  remedy:      {REMEDY}");
             }
-            report.rules = loaded.config.rules.ruleset.check();
-            report.ok &= report.rules.iter().all(|finding| finding.severity != RuleSeverity::Error);
+            let found = loaded.config.rules.ruleset.check().into_iter();
+            report.rules = found.map(|finding| Placed::new(finding, &loaded, file)).collect();
+            report.ok &= report.rules.iter().all(|rule| rule.finding.severity != RuleSeverity::Error);
             summary(&loaded.config, &report, &loaded.warnings, &mut text, file);
             loaded.warnings
         }
@@ -56,11 +74,69 @@ fn refusal(file: &Path, error: &anyhow::Error) -> Finding {
     Finding::of_machine(Severity::Error, &file, format!("{error:#}"), CONSEQUENCE, REMEDY)
 }
 
-fn summary(config: &Config, report: &Report, warnings: &[config::Problem], text: &mut String, file: &Path) {
-    for finding in &report.rules {
-        let _ = writeln!(text, "{finding}");
+impl Placed {
+    fn new(finding: RuleFinding, loaded: &Loaded, file: &Path) -> Placed {
+        let Problem { file, line, column, key, value, .. } = loaded.place_of_rule(&finding.rule, file);
+        let (consequence, remedy) = advice(finding.kind);
+        // What to do is a part of some messages.
+        let (what, remedy) = finding.message.rsplit_once("; ").unwrap_or((&finding.message, remedy));
+        let (what, remedy) = (format!("rule \"{}\": {what}", finding.rule), remedy.to_owned());
+        Placed { finding, file, line, column, key, consequence, remedy, value, what }
     }
-    let worth = |finding: &&RuleFinding| finding.severity != RuleSeverity::Info;
+}
+
+/// What follows from a finding of this kind, and what to do about it where the finding does not say so.
+fn advice(kind: FindingKind) -> (&'static str, &'static str) {
+    match kind {
+        FindingKind::Unreachable => (
+            "it never decides anything",
+            "give it a higher `priority` or an earlier place, narrow the rules before it, or remove it",
+        ),
+        FindingKind::Conflict => {
+            ("it never decides anything", "let their conditions differ, or remove one of the two")
+        }
+        FindingKind::Unsatisfiable => ("it never decides anything", "correct or remove it"),
+        FindingKind::AlwaysTrue => {
+            ("it decides every request that comes to it", "write when = \"true\" if that is meant")
+        }
+        FindingKind::NotProven => {
+            ("perhaps it never decides anything", "nothing, if that is meant; the witness shows a request")
+        }
+    }
+}
+
+/// As problems of the file are shown; what is only worth knowing in one line.
+impl fmt::Display for Placed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = match self.finding.severity {
+            RuleSeverity::Info => return self.finding.fmt(f),
+            RuleSeverity::Warning => Severity::Warning,
+            RuleSeverity::Error => Severity::Error,
+        };
+        let problem = Problem {
+            severity,
+            file: self.file.clone(),
+            line: self.line,
+            column: self.column,
+            key: self.key.clone(),
+            value: self.value.clone(),
+            what: self.what.clone(),
+            consequence: self.consequence.to_owned(),
+            remedy: self.remedy.clone(),
+        };
+        problem.fmt(f)?;
+        match &self.finding.witness {
+            Some(witness) => write!(f, "\n  witness:     {}", witness.replace('\n', "\n    ")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn summary(config: &Config, report: &Report, warnings: &[config::Problem], text: &mut String, file: &Path) {
+    for rule in &report.rules {
+        let _ = writeln!(text, "{rule}");
+    }
+    let worth = |rule: &&Placed| rule.finding.severity != RuleSeverity::Info;
     let count = warnings.len() + report.rules.iter().filter(worth).count();
     let verdict = match (report.ok, count) {
         (false, _) => "cannot be used as it is".to_owned(),

@@ -70,9 +70,18 @@ pub struct Loaded {
     /// What probably is not meant, in file order.
     pub warnings: Vec<Problem>,
     raw: RawConfig,
+    /// By rule, a problem without words at its condition.
+    rule_places: Vec<Problem>,
 }
 
 impl Loaded {
+    /// A problem without words at the condition of this rule, or at the whole file when there is none of that name.
+    pub fn place_of_rule(&self, name: &str, file: &Path) -> Problem {
+        let index = self.config.rules.specs.iter().position(|rule| rule.name == name);
+        let place = index.and_then(|index| self.rule_places.get(index)).cloned();
+        place.unwrap_or_else(|| Problem::of_file(&file.display().to_string(), "", ""))
+    }
+
     /// The configuration as TOML with every default written out. Paths stay relative to the folder of the
     /// original file.
     pub fn effective_toml(&self) -> String {
@@ -203,8 +212,11 @@ fn check(
         cluster::fits(&config, &mut checks);
     }
     let refused = checks.report.has_errors();
+    let rules = KeyPath::root().key("rules");
+    let place = |index| checks.report.place(&rules.index(index).key("when"));
+    let rule_places = (0..raw.rules.len()).map(place).collect();
     let problems = checks.report.into_problems();
-    if refused { Err(problems) } else { Ok(Loaded { config, warnings: problems, raw }) }
+    if refused { Err(problems) } else { Ok(Loaded { config, warnings: problems, raw, rule_places }) }
 }
 
 fn syntax_error(source: &Source<'_>, error: &toml::de::Error) -> Problem {

@@ -221,10 +221,15 @@ impl<'a> Report<'a> {
     }
 
     fn add(&mut self, severity: Severity, at: &KeyPath, what: String, consequence: String, remedy: String) {
+        self.problems.push(Problem { severity, what, consequence, remedy, ..self.place(at) });
+    }
+
+    /// A problem at `at` without words, for who finds one later.
+    pub(super) fn place(&self, at: &KeyPath) -> Problem {
         let (line, column) = self.source.place(at);
         let value = self.source.value(at).map(shorten);
-        let (file, key) = (self.source.file().to_owned(), at.as_str().to_owned());
-        self.problems.push(Problem { severity, file, line, column, key, value, what, consequence, remedy });
+        let nameless = Problem::of_file(self.source.file(), "", "");
+        Problem { line, column, key: at.as_str().to_owned(), value, ..nameless }
     }
 }
 

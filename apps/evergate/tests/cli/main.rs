@@ -134,13 +134,31 @@ fn check_shows_rules_that_cannot_be_meant_with_a_witness() {
     let path = folder.write("shadow.toml", &format!("{BASE}{shadow}"));
     let output = evergate(&["check", &path]);
     assert_eq!(output.code, Some(0), "{}", output.out);
-    assert!(output.out.contains("warning: rule \"hidden\": unreachable"), "{}", output.out);
-    assert!(output.out.contains("witness: GET https://host.example/ab"), "{}", output.out);
+    let lines = format!("{BASE}{shadow}");
+    let line = lines.lines().position(|line| line.contains("/ab")).unwrap() + 1;
+    let head = format!("warning: {path}:{line}:8: rules[1].when = 'path.starts_with(\"/ab\")'\n");
+    for part in [
+        head.as_str(),
+        "problem:     rule \"hidden\": unreachable",
+        "consequence: it never decides",
+        "remedy:      give it a higher `priority`",
+        "witness:     GET https://host.example/ab",
+    ] {
+        assert!(output.out.contains(part), "{part}: {}", output.out);
+    }
     let conflict = shadow.replace("\"/ab\"", "\"/a\"");
     let path = folder.write("conflict.toml", &format!("{BASE}{conflict}"));
     let output = evergate(&["check", "--json", &path]);
     let report: serde_json::Value = serde_json::from_str(&output.out).unwrap();
-    assert_eq!((output.code, &report["rules"][0]["kind"]), (Some(2), &"conflict".into()));
+    let found = &report["rules"][0];
+    assert_eq!((output.code, &found["kind"], &found["line"]), (Some(2), &"conflict".into(), &line.into()));
+    assert_eq!((&found["key"], &found["rule"]), (&"rules[1].when".into(), &"hidden".into()));
+    let never = shadow.replace("path.starts_with(\"/ab\")", "path == \"/a\" && path == \"/b\"");
+    let output = evergate(&["check", &folder.write("never.toml", &format!("{BASE}{never}"))]);
+    assert_eq!(output.code, Some(2));
+    let said = "problem:     rule \"hidden\": the condition never holds\n  consequence: it never decides anything\n  \
+                remedy:      correct or remove it\n";
+    assert!(output.out.contains(said), "{}", output.out);
 }
 
 #[test]
