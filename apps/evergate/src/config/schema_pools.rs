@@ -44,7 +44,7 @@ pub(super) static POOL: Section = Section {
             "queue_max",
             Kind::Integer(0, 1_000_000),
             "1024",
-            "Requests that may wait while all servers are at their `connections_max`; beyond it 503.",
+            "Requests that may wait in each worker while all servers are at their `connections_max`; beyond it 503. With 4 workers, four times as many may wait for the pool in all.",
         ),
         with_default(
             "queue_timeout_ms",
