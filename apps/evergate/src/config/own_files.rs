@@ -1,5 +1,6 @@
 //! Checks of the files that the process makes: the pid file, the access log, the admin socket.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use evergate_sys::Access;
@@ -120,11 +121,18 @@ pub(super) fn admin_socket(text: &str, checks: &mut Checks<'_>) -> PathBuf {
 pub(super) fn foreign_pid_file(checks: &mut Checks<'_>) {
     let at = KeyPath::root().key("node").key("pid_file");
     let Some((_, path)) = checks.own_files.iter().find(|(key, _)| *key == at) else { return };
-    let is_pid_file = checks.world.read(path).map_or(true, |content| is_pid(&content));
-    if is_pid_file || checks.report.has_error_at(&at) {
+    let what = match checks.world.read(path) {
+        Ok(content) if !is_pid(&content) => "is there and holds something else than a process id",
+        // That a folder is there has been said.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput && !checks.world.is_folder(path) => {
+            "is there and no regular file"
+        }
+        _ => return,
+    };
+    if checks.report.has_error_at(&at) {
         return;
     }
-    let what = format!("the file `{}` is there and holds something else than a process id", path.display());
+    let what = format!("the file `{}` {what}", path.display());
     let remedy = "write a path that nothing else has, or remove the file if nobody needs it";
     checks.report.warning(&at, what, "the node does not start", remedy);
 }

@@ -30,7 +30,7 @@ pub trait World {
     fn now_unix_s(&self) -> i64 {
         0
     }
-    /// The content of a regular file of at most [`FILE_BYTES_MAX`].
+    /// The content of a regular file of at most [`FILE_BYTES_MAX`]; of anything else `InvalidInput`.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// Whether every user of the machine may read the file.
     fn is_readable_by_all(&self, path: &Path) -> bool;

@@ -35,6 +35,7 @@ impl World for Small {
             Some("/base/half.keys") => Ok(vec![0xa5; 32]),
             Some("/base/cluster.key") => Ok(b"0123456789abcdef".repeat(4)),
             Some("/base/short.key") => Ok(b"0123456789abcdef".repeat(3)),
+            Some("/base/pipe") => Err(io::ErrorKind::InvalidInput.into()),
             Some("/base/denied.pem") => Err(io::ErrorKind::PermissionDenied.into()),
             _ => Err(io::ErrorKind::NotFound.into()),
         }

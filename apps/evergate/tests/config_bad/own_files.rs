@@ -38,6 +38,7 @@ fn what_hinders_the_start_is_told() {
     let cases: &[Case] = &[
         ("{L}{C}{P}[node]\npid_file = @@\"open.pem\"\n", "node.pid_file", "something else than a process id"),
         ("{L}{C}{P}[logs]\naccess = @@\"closed\"\n", "logs.access", "write the path of a file"),
+        ("{L}{C}{P}[node]\npid_file = @@\"pipe\"\n", "node.pid_file", "no regular file"),
         ("{L}{C}{P}[logs]\naccess = @@\"pipe\"\n", "logs.access", "a character device"),
         ("{L}{C}{P}[admin]\nsocket = @@\"none/none/s\"\n", "admin.socket", "no folder `/base/none`"),
         ("{L}{C}{P}[admin]\nsocket = @@\"closed\"\n", "admin.socket", "is a folder"),
