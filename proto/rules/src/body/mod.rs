@@ -6,6 +6,7 @@
 mod charset;
 mod form;
 mod json;
+mod markup;
 mod multipart;
 mod trie;
 mod xml;

@@ -3,13 +3,16 @@
 //!
 //! An element's value is its own character data (text and CDATA, not that of children), without blanks around it.
 //! Names are compared without their namespace prefix.
+//!
+//! The reader below lets pass much that a strict parser refuses. Parsers that repair it read other documents than this one
+//! does, so that what [`markup`] does not allow breaks the body, whether it is wanted or not.
 
 use quick_xml::Reader;
 use quick_xml::errors::Error;
 use quick_xml::events::{BytesStart, Event};
 
 use super::trie::{Node, Trie};
-use super::{Reach, Sink, Value};
+use super::{Reach, Sink, Value, markup};
 use crate::field::FieldId;
 use crate::spec::Limits;
 
@@ -20,6 +23,10 @@ pub(super) fn read(wanted: &Trie, bytes: &[u8], whole: bool, limits: &Limits, si
         Err(error) if whole || error.error_len().is_some() => return Reach::Broken,
         Err(error) => std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default(),
     };
+    // The reader would take another byte order mark away.
+    if text.starts_with('\u{feff}') || !markup::all_allowed(text) {
+        return Reach::Broken;
+    }
     let walk = Walk { wanted, limits, sink, open: Vec::new(), seen_root: false };
     match walk.run(text, whole) {
         Some(()) if whole => Reach::Whole,
@@ -57,28 +64,33 @@ impl Walk<'_> {
                     self.end();
                 }
                 Ok(Event::End(_)) => self.end(),
-                Ok(Event::Text(part)) => self.text(&part.xml10_content())?,
-                Ok(Event::CData(part)) if !self.open.is_empty() => self.text(&part.xml10_content())?,
-                Ok(Event::GeneralRef(reference)) => {
-                    let part = predefined(&reference.into_inner())?;
-                    self.text(part.encode_utf8(&mut [0; 4]))?;
-                }
-                Ok(Event::Comment(_) | Event::PI(_)) => {}
-                Ok(Event::Decl(decl)) if first => {
-                    if let Some(encoding) = decl.encoding() {
-                        let encoding = encoding.ok()?;
-                        let known =
-                            ["utf-8", "us-ascii"].iter().any(|name| encoding.eq_ignore_ascii_case(name));
-                        known.then_some(())?;
+                Ok(Event::Text(part)) if markup::is_text(&part) => {
+                    if self.looks_at_text() {
+                        self.text(&part.xml10_content())?;
                     }
                 }
+                Ok(Event::CData(part)) if !self.open.is_empty() => {
+                    if self.looks_at_text() {
+                        self.text(&part.xml10_content())?;
+                    }
+                }
+                Ok(Event::GeneralRef(reference)) if !self.open.is_empty() => {
+                    let part = markup::predefined(&reference.into_inner())?;
+                    self.text(part.encode_utf8(&mut [0; 4]))?;
+                }
+                Ok(Event::Comment(comment)) if markup::is_comment(&comment) => {}
+                Ok(Event::PI(instruction)) if markup::is_target(instruction.target()) => {}
+                Ok(Event::Decl(decl)) if first => {
+                    markup::declaration(decl.strip_prefix("xml")?)?;
+                }
                 // A DTD may define entities and defaults that a server would expand.
-                Ok(Event::DocType(_) | Event::Decl(_) | Event::CData(_)) => return None,
+                Ok(Event::DocType(_)) => return None,
                 Ok(Event::Eof) => return (!whole || (self.open.is_empty() && self.seen_root)).then_some(()),
                 // The bytes end within a tag, comment or the like.
                 Err(Error::Syntax(_)) if !whole && reader.buffer_position() as usize <= text.len() => {
                     return unfinished(&text[reader.error_position() as usize..]).then_some(());
                 }
+                Ok(_) => return None,
                 Err(_) => {
                     let at = (reader.error_position() as usize).min(text.len());
                     return (!whole && text[at..].starts_with('&') && !text[at..].contains(';'))
@@ -90,7 +102,11 @@ impl Walk<'_> {
     }
 
     fn start(&mut self, start: &BytesStart<'_>) -> Option<()> {
-        if self.open.len() >= self.limits.body_depth_max || (self.open.is_empty() && self.seen_root) {
+        let second_root = self.open.is_empty() && self.seen_root;
+        if self.open.len() >= self.limits.body_depth_max
+            || second_root
+            || !markup::is_name(start.name().as_ref())
+        {
             return None;
         }
         self.seen_root = true;
@@ -99,23 +115,33 @@ impl Walk<'_> {
             None => self.wanted.root(),
         };
         let node = self.wanted.child(parent, start.local_name().as_ref().as_bytes());
-        let mut name = String::new();
-        for (count, attribute) in start.attributes().enumerate() {
-            let attribute = attribute.ok().filter(|_| count < self.limits.body_parts_max)?;
-            if !self.wanted.has_children(node) {
-                continue;
-            }
-            name.clear();
-            name.push('@');
-            name.push_str(attribute.key.local_name().as_ref());
-            if let Some(field) = self.wanted.field(self.wanted.child(node, name.as_bytes())) {
-                let value = unescape(&attribute.value)?;
-                let long = value.len() > self.limits.body_value_bytes_max;
-                self.sink.value(field, if long { Value::Long } else { Value::Text(value.as_bytes()) });
-            }
-        }
+        self.attributes(node, start.attributes_raw())?;
         self.open.push(Element { node, field: self.wanted.field(node), text: String::new(), long: false });
         Some(())
+    }
+
+    /// Reads the attributes of the element at `node`, each name once.
+    fn attributes(&mut self, node: Option<Node>, mut rest: &str) -> Option<()> {
+        let mut names = Vec::new();
+        let mut wanted = String::new();
+        while !markup::trim_blanks(rest).is_empty() {
+            let (name, raw, after) = markup::attribute(rest)?;
+            (names.len() < self.limits.body_parts_max && markup::is_name(name)).then_some(())?;
+            let value = markup::unescape(raw)?;
+            if self.wanted.has_children(node) {
+                wanted.clear();
+                wanted.push('@');
+                wanted.push_str(name.split_once(':').map_or(name, |(_, local)| local));
+                if let Some(field) = self.wanted.field(self.wanted.child(node, wanted.as_bytes())) {
+                    let long = value.len() > self.limits.body_value_bytes_max;
+                    self.sink.value(field, if long { Value::Long } else { Value::Text(value.as_bytes()) });
+                }
+            }
+            names.push(name);
+            rest = after;
+        }
+        names.sort_unstable();
+        names.is_sorted_by(|one, next| one != next).then_some(())
     }
 
     fn end(&mut self) {
@@ -123,6 +149,11 @@ impl Walk<'_> {
             self.sink
                 .value(field, if long { Value::Long } else { Value::Text(text.trim_ascii().as_bytes()) });
         }
+    }
+
+    /// Whether text at this place matters: it belongs to a value, or may be where there is none.
+    fn looks_at_text(&self) -> bool {
+        self.open.last().is_none_or(|element| element.field.is_some())
     }
 
     fn text(&mut self, part: &str) -> Option<()> {
@@ -148,41 +179,6 @@ fn unfinished(markup: &str) -> bool {
         Some(_) => starts.iter().any(|start| start.starts_with(markup) || markup.starts_with(start)),
         None => markup.starts_with('<'),
     }
-}
-
-/// The character of `&name;`.
-fn predefined(name: &str) -> Option<char> {
-    let number = match name {
-        "lt" => return Some('<'),
-        "gt" => return Some('>'),
-        "amp" => return Some('&'),
-        "apos" => return Some('\''),
-        "quot" => return Some('"'),
-        _ => name.strip_prefix('#')?,
-    };
-    let code = match number.strip_prefix('x') {
-        Some(hex) if hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => u32::from_str_radix(hex, 16).ok()?,
-        None if number.bytes().all(|byte| byte.is_ascii_digit()) => number.parse().ok()?,
-        _ => return None,
-    };
-    char::from_u32(code).filter(|&c| c >= ' ' || matches!(c, '\t' | '\n' | '\r'))
-}
-
-/// An attribute's value with its references replaced and blanks normalised (XML 1.0 section 3.3.3).
-fn unescape(raw: &str) -> Option<String> {
-    if raw.contains('<') {
-        return None;
-    }
-    let mut value = String::with_capacity(raw.len());
-    let mut rest = raw;
-    while let Some(at) = rest.find('&') {
-        value.extend(rest[..at].chars().map(|c| if c.is_ascii_whitespace() { ' ' } else { c }));
-        let end = rest[at..].find(';')?;
-        value.push(predefined(&rest[at + 1..at + end])?);
-        rest = &rest[at + end + 1..];
-    }
-    value.extend(rest.chars().map(|c| if c.is_ascii_whitespace() { ' ' } else { c }));
-    Some(value)
 }
 
 #[cfg(test)]
@@ -252,6 +248,94 @@ mod tests {
         ] {
             assert_eq!(values(&["a/b"], body, true).0, Reach::Broken, "{body}");
         }
+    }
+
+    #[test]
+    fn what_a_strict_parser_refuses_is_broken() {
+        for body in [
+            // Characters (XML 1.0 section 2.2), wherever they are.
+            "<a><b>ad\u{1}in</b></a>",
+            "<a><b>\0admin</b></a>",
+            "<a><b>admin\u{fffe}</b></a>",
+            "<a><b>\u{ffff}</b></a>",
+            "<a><b\u{1}>admin</b\u{1}></a>",
+            "<a x='\u{8}'/>",
+            "<a x='&#0;'/>",
+            "<a x='&#xFFFF;'/>",
+            "<a>&#xFFFE;</a>",
+            "<a><!-- \u{c} --></a>",
+            "\u{feff}\u{feff}<a/>",
+            // References and text (sections 2.4 and 4.1).
+            "<a x='<'/>",
+            "<a x='&y;'/>",
+            "<a x='&'/>",
+            "<a>]]></a>",
+            "<a>x]]>y</a>",
+            "&#32;<a/>",
+            "<a/>&#10;",
+            // Comments and instructions (sections 2.5 and 2.6).
+            "<a><!-- -- --></a>",
+            "<a><!-- x---></a>",
+            "<?XML x?><a/>",
+            "<a><?xMl x?></a>",
+            "<?1?><a/>",
+            "<?a:b?><a/>",
+            "<? a?><a/>",
+            // Names (section 2.3; Namespaces in XML 1.0 section 4).
+            "<a><1u/></a>",
+            "<a><-/></a>",
+            "<a><b!/></a>",
+            "<a><x:y:b/></a>",
+            "<a><:b/></a>",
+            "<a><b:/></a>",
+            "<a><x:1/></a>",
+            "<a 1='x'/>",
+            "<a x:y:z='x'/>",
+            "<a \u{d7}='x'/>",
+            // Tags (section 3.1).
+            "<a x='1'y='2'/>",
+            "<a x='1' y:z='2' x='3'/>",
+            "<a x/>",
+            "<a x='1' / ></a>",
+            "< a/>",
+            // The declaration (section 2.8).
+            "<?xml?><a/>",
+            "<?xml version='9'?><a/>",
+            "<?xml version='1.1'?><a/>",
+            "<?xml encoding='utf-8'?><a/>",
+            "<?xml encoding='utf-8' version='1.0'?><a/>",
+            "<?xml version='1.0' standalone='yes' encoding='utf-8'?><a/>",
+            "<?xml version='1.0' standalone='maybe'?><a/>",
+            "<?xml version='1.0' x='y'?><a/>",
+            "<?xml version='1.0'encoding='utf-8'?><a/>",
+            "<?xml version='1.0' version='1.0'?><a/>",
+            " <?xml version='1.0'?><a/>",
+        ] {
+            assert_eq!(values(&["a/b", "a/@z"], body, true).0, Reach::Broken, "{body:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_strict_parser_accepts_is_read() {
+        for body in [
+            "\u{feff}<?xml version=\"1.0\" encoding='UTF-8' standalone = 'no' ?><a><b>1</b></a>",
+            "<?xml-stylesheet href='x'?><!-- - --><a><b>1</b><?p?><!----></a >",
+            "<x:a xmlns:x='urn:x' x:y = \"a>b'&#9;\"\t><b>1</b></x:a>",
+            "<a\nx='1'\r\ny='1'><b>1</b>\u{85}]] > >]</a>",
+            "<a><b>1</b><\u{e9}t\u{e9}.-\u{b7}1/><\u{4e00}/></a>",
+        ] {
+            assert_eq!(values(&["a/b"], body, true), (Reach::Whole, vec![(0, "1".into())]), "{body:?}");
+        }
+        let body = "<a x='1\r\n2\t3&#10;' y='\n'/>";
+        assert_eq!(values(&["a/@x"], body, true), (Reach::Whole, vec![(0, "1 2 3\n".into())]));
+    }
+
+    #[test]
+    fn many_attributes_are_compared_with_one_another_in_little_time() {
+        let attributes = |last: &str| (0..255).fold(String::new(), |all, n| format!("{all} a{n}='1'")) + last;
+        assert_eq!(values(&["a"], &format!("<a{}/>", attributes("")), true).0, Reach::Whole);
+        assert_eq!(values(&["a"], &format!("<a{}/>", attributes(" a7='1'")), true).0, Reach::Broken);
+        assert_eq!(values(&["a"], &format!("<a{}/>", attributes(" b='' c=''")), true).0, Reach::Broken);
     }
 
     #[test]
