@@ -146,6 +146,9 @@ fn walk(
             return Err(Reach::Broken);
         }
         if let Some(&field) = wanted.get(part.name) {
+            if part.file.is_none() && memchr::memchr(0, value).is_some() {
+                return Err(Reach::Broken); // for some it ends there
+            }
             sink.value(
                 field,
                 match part.file {
@@ -224,8 +227,14 @@ fn disposition(value: &[u8]) -> Option<Part<'_>> {
     })?;
     // RFC 7578 section 4.2 forbids `filename*`: to some servers it makes a file, others see a text without it.
     let file = if file { Some(Value::Opaque) } else { encoded.then_some(Value::Long) };
-    let name = name.filter(|name: &&[u8]| !name.iter().any(u8::is_ascii_control))?;
+    let name = name.filter(|name| is_clear(name))?;
     Some(Part { name, file, charset: Charset::Utf8 })
+}
+
+/// Whether all servers see the same name: as in the other kind of form some drop a blank in front, and stop at control
+/// characters or drop them. Some decode words that are encoded as in mail (RFC 2047); browsers send none.
+fn is_clear(name: &[u8]) -> bool {
+    !name.starts_with(b" ") && !name.iter().any(u8::is_ascii_control) && memmem::find(name, b"=?").is_none()
 }
 
 #[cfg(test)]
@@ -292,6 +301,9 @@ mod tests {
             "Content-Disposition: form-data; name=\"a\\\"b\"",
             "Content-Disposition: form-data; name=\"a\0\"",
             "Content-Disposition: form-data; name=\"\ta\"",
+            "Content-Disposition: form-data; name=\"a\0b\"",
+            "Content-Disposition: form-data; name=\" a\"",
+            "Content-Disposition: form-data; name=\"=?utf-8?q?a?=\"",
             "nonsense",
             "Content-Disposition: attachment; name=a",
             "Content-Disposition: form-data; name=b; name*=utf-8''a",
@@ -308,6 +320,17 @@ mod tests {
         ] {
             assert_eq!(values(&format!("--x\r\n{head}\r\n\r\n1\r\n--x--"), true).0, Reach::Broken, "{head}");
         }
+    }
+
+    #[test]
+    fn a_value_that_some_servers_end_early_breaks_the_body() {
+        let of = |name: &str, value: &str| {
+            let head = format!("Content-Disposition: form-data; name={name}");
+            values(&format!("--x\r\n{head}\r\n\r\n{value}\r\n--x--\r\n"), true).0
+        };
+        assert_eq!(of("a", "admin\0"), Reach::Broken);
+        assert_eq!(of("a; filename=f", "\0"), Reach::Whole, "a file");
+        assert_eq!(of("b", "\0"), Reach::Whole, "no rule asks");
     }
 
     #[test]
