@@ -74,10 +74,10 @@ impl Media<'_> {
         let mut content_type: Option<&'a [u8]> = None;
         let mut opaque = false;
         for &(name, value) in headers {
-            if name.eq_ignore_ascii_case(b"content-type") {
-                opaque |= content_type.is_some_and(|other| other != value);
+            if is_read_as(name, b"content-type") {
+                opaque |= name.contains(&b'_') || content_type.is_some_and(|other| other != value);
                 content_type = Some(value);
-            } else if name.eq_ignore_ascii_case(b"content-encoding") {
+            } else if is_read_as(name, b"content-encoding") {
                 let identity =
                     value.trim_ascii().is_empty() || value.trim_ascii().eq_ignore_ascii_case(b"identity");
                 opaque |= !identity;
@@ -141,6 +141,14 @@ fn one_type(essence: &[u8], parameters: &[u8]) -> bool {
     });
     let Some(slash) = memchr::memchr(b'/', essence) else { return false };
     !listed && is_token(&essence[..slash]) && is_token(&essence[slash + 1..])
+}
+
+/// Whether some server takes the header for the one that is wanted: as it is, or with `_` for `-`, as CGI has it (RFC 3875
+/// section 4.1.18).
+fn is_read_as(name: &[u8], wanted: &[u8]) -> bool {
+    let same =
+        |(byte, wanted): (&u8, &u8)| byte.eq_ignore_ascii_case(wanted) || (*byte, *wanted) == (b'_', b'-');
+    name.len() == wanted.len() && name.iter().zip(wanted).all(same)
 }
 
 fn is_token(text: &[u8]) -> bool {
@@ -268,6 +276,19 @@ mod tests {
         assert_eq!(Media::of(&[json, (b"content-encoding", b"gzip")]), Media::Opaque);
         assert_eq!(Media::of(&[json, (b"Content-Encoding", b"identity")]), Media::Json);
         assert_eq!(Media::of(&[json, (b"content-type", b"text/xml")]), Media::Opaque);
+    }
+
+    #[test]
+    fn a_type_or_encoding_that_only_some_servers_see_is_opaque() {
+        let json: (&[u8], &[u8]) = (b"Content-Type", b"application/json");
+        let other: (&[u8], &[u8]) = (b"Content-Type", b"text/plain");
+        let underscored: (&[u8], &[u8]) = (b"Content_Type", b"application/json");
+        for headers in [vec![underscored], vec![json, underscored], vec![underscored, other]] {
+            assert_eq!(Media::of(&headers), Media::Opaque, "{headers:?}");
+        }
+        assert_eq!(Media::of(&[json, (b"CONTENT_ENCODING", b"gzip")]), Media::Opaque);
+        assert_eq!(Media::of(&[json, (b"Content_Encoding", b"identity")]), Media::Json);
+        assert_eq!(Media::of(&[json, (b"ContentXType", b"text/xml")]), Media::Json);
     }
 
     #[test]
