@@ -12,7 +12,7 @@ use crate::index;
 use crate::lang;
 use crate::redirect::Template;
 use crate::ruleset::{Action, Conjunct, FieldNames, Rule, RuleEffect, Ruleset};
-use crate::spec::{Limits, RuleSpec};
+use crate::spec::{Limits, RuleSpec, Unknown};
 
 /// Only tells rule sets apart; no decision depends on it.
 static IDENTITY: AtomicU64 = AtomicU64::new(1);
@@ -119,7 +119,9 @@ pub(crate) fn assemble(
         flat.push(Conjunct { rule, start, end: literals.len() as u32 });
     }
     let slices = flat.iter().map(|conjunct| &literals[conjunct.start as usize..conjunct.end as usize]);
-    let built = index::build(slices, &table);
+    let acts_on_unknown =
+        |conjunct: u32| rules[flat[conjunct as usize].rule as usize].unknown != Unknown::NoMatch;
+    let built = index::build(slices, &table, acts_on_unknown);
     let mut warnings = Vec::new();
     let name = |conjunct: u32| rules[flat[conjunct as usize].rule as usize].name.as_str();
     if built.residual.len() >= limits.residual_warn {

@@ -126,7 +126,7 @@ fn join(left: &Conjunct, right: &Conjunct, table: &Table) -> Option<Conjunct> {
     both.sort_unstable();
     both.dedup();
     let contradicts =
-        |pair: &[Literal]| pair[0].inverse() == pair[1] && !table.field_of(pair[0].atom()).of_body();
+        |pair: &[Literal]| pair[0].inverse() == pair[1] && !table.field_of(pair[0].atom()).may_be_unknown();
     (!both.windows(2).any(contradicts)).then_some(both)
 }
 
@@ -172,9 +172,11 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_vanish_unless_the_body_is_involved() {
+    fn contradictions_vanish_unless_they_may_be_unknown() {
         assert!(form(r#"path == "/a" && path != "/a""#).unwrap().is_empty());
-        assert_eq!(form(r#"form("a") == "1" && form("a") != "1""#).unwrap().len(), 1);
+        for field in ["form", "query", "cookie"] {
+            assert_eq!(form(&format!(r#"{field}("a") == "1" && {field}("a") != "1""#)).unwrap().len(), 1);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::field::{FieldId, Origin, id};
 use crate::request::{Body, Request};
 use crate::ruleset::Ruleset;
 use crate::scratch::{BodyView, Caches, Gathered};
+use crate::spec::Unknown;
 
 /// What a condition amounts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,22 @@ pub(crate) struct Run<'a, 'q> {
 }
 
 impl Run<'_, '_> {
+    /// One of a rule that does nothing where it is unknown: no more needs to be read once a part is.
+    pub(crate) fn conjunct_of(&mut self, unknown: Unknown, literals: &[Literal]) -> Truth {
+        if unknown != Unknown::NoMatch {
+            return self.conjunct(literals);
+        }
+        let mut truth = Truth::True;
+        for &literal in literals {
+            match self.literal(literal) {
+                Truth::True => {}
+                Truth::Pending => truth = Truth::Pending,
+                settled => return settled,
+            }
+        }
+        truth
+    }
+
     pub(crate) fn conjunct(&mut self, literals: &[Literal]) -> Truth {
         let mut truth = Truth::True;
         for &literal in literals {
@@ -81,7 +98,12 @@ impl Run<'_, '_> {
             Origin::BodySize => body_size(self.request, &atom.test),
             Origin::Query | Origin::Header | Origin::Cookie => {
                 self.gathered.gather(origin, rules, self.request);
-                Truth::of(self.any(atom.field, &atom.test))
+                match self.any(atom.field, &atom.test) {
+                    true => Truth::True,
+                    // Servers may find further values.
+                    false if self.gathered.is_unclear(origin, atom.field) => Truth::Unknown,
+                    false => Truth::False,
+                }
             }
             Origin::Body(format) => {
                 self.gathered.gather(origin, rules, self.request);

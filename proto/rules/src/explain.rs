@@ -91,7 +91,7 @@ pub(crate) fn explain(rules: &Ruleset, request: &Request<'_>) -> Explanation {
         let mut truth = Truth::False;
         let mut failed = Vec::new();
         for literals in rules.conditions(id.0) {
-            let one = run.conjunct(literals);
+            let one = run.conjunct_of(rules.rules[id.0 as usize].unknown, literals);
             truth = truth.or(one);
             if one != Truth::True {
                 let stops = |&&literal: &&crate::dnf::Literal| run.literal(literal) == one;
@@ -176,7 +176,11 @@ fn show_value(run: &mut Run<'_, '_>, atom: AtomId) -> String {
                     return reason.into();
                 }
             }
-            if shown.is_empty() { "absent".into() } else { shown.join(", ") }
+            let shown = if shown.is_empty() { "absent".into() } else { shown.join(", ") };
+            match run.gathered.is_unclear(origin, field) {
+                true => format!("{shown}; servers may find other values"),
+                false => shown,
+            }
         }
     }
 }

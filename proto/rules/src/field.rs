@@ -147,9 +147,14 @@ impl Field {
         }
     }
 
-    /// Whether the value depends on the body, and may thus be undecidable.
+    /// Whether the value depends on the body.
     pub(crate) fn of_body(&self) -> bool {
         matches!(self.origin(), Origin::Body(_) | Origin::BodySize)
+    }
+
+    /// Whether there are requests for which servers differ about the field, so that it is unknown.
+    pub(crate) fn may_be_unknown(&self) -> bool {
+        self.of_body() || matches!(self.origin(), Origin::Query | Origin::Cookie)
     }
 
     /// Whether a request has at most one value of the field.

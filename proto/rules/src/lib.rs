@@ -19,6 +19,7 @@ mod atom;
 mod body;
 mod check;
 mod compile;
+mod cookie;
 mod decision;
 mod dnf;
 mod error;

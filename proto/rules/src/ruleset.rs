@@ -174,7 +174,8 @@ impl Ruleset {
             }
             if truth != Truth::True {
                 let literals = &self.literals[conjunct.start as usize..conjunct.end as usize];
-                truth = truth.or(run.conjunct(literals));
+                let unknown = self.rules[rule as usize].unknown;
+                truth = truth.or(run.conjunct_of(unknown, literals));
             }
         }
         match self.settle(rule, truth, request, &mut matched) {

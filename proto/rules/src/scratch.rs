@@ -1,13 +1,15 @@
 //! A worker's reusable memory for decisions: values taken from the request, candidate lists, caches of the regular
 //! expressions. Nothing in it outlives a decision but capacity.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use regex_automata::meta::Cache;
 use regex_automata::{Input, PatternSet, meta};
 
-use crate::body::{Media, Reach, Value, decode_form};
+use crate::body::{Media, Reach, Value, decode_form, is_clear_name, is_clear_value, is_split_alike};
+use crate::cookie;
 use crate::field::{FieldId, Format, Origin};
 use crate::request::{Body, Request};
 use crate::ruleset::Ruleset;
@@ -129,6 +131,8 @@ enum Place {
     Opaque,
     /// Exists, and its text is unknown.
     Long,
+    /// No value: servers may find others than those that are listed.
+    Unclear,
 }
 
 /// One value found.
@@ -164,6 +168,9 @@ pub(crate) struct Gathered {
     query: bool,
     headers: bool,
     cookies: bool,
+    /// Whether servers may find other values of any parameter of the query; and of some field ([`Place::Unclear`]).
+    query_unclear: bool,
+    field_unclear: bool,
     body: Option<BodyView>,
     /// Host and server name in lower case, if they were not: their ranges in `text`.
     host: Option<(usize, usize)>,
@@ -176,6 +183,7 @@ impl Gathered {
         self.text.clear();
         self.found.clear();
         (self.query, self.headers, self.cookies, self.body) = (false, false, false, None);
+        (self.query_unclear, self.field_unclear) = (false, false);
         self.host = self.fold(request.host);
         self.sni = request.tls.and_then(|tls| tls.sni).and_then(|sni| self.fold(sni.as_bytes()));
     }
@@ -215,7 +223,7 @@ impl Gathered {
             Place::Text => Some(&self.text[range]),
             Place::Query => Some(&request.query[range]),
             Place::Header(line) => Some(&request.headers[line as usize].1[range]),
-            Place::Opaque | Place::Long => None,
+            Place::Opaque | Place::Long | Place::Unclear => None,
         }
     }
 
@@ -226,6 +234,21 @@ impl Gathered {
 
     /// The values of a field, in order.
     pub(crate) fn values(&self, field: FieldId) -> impl Iterator<Item = Found> + '_ {
+        self.all(field).filter(|found| found.place != Place::Unclear)
+    }
+
+    /// Whether servers may find other values of the field; [`Self::gather`] came first.
+    pub(crate) fn is_unclear(&self, origin: Origin, field: FieldId) -> bool {
+        (self.query_unclear && origin == Origin::Query)
+            || (self.field_unclear && self.all(field).any(|found| found.place == Place::Unclear))
+    }
+
+    /// Whether that is so of any field that rules ask for.
+    pub(crate) fn is_any_unclear(&self) -> bool {
+        self.query_unclear || self.field_unclear
+    }
+
+    fn all(&self, field: FieldId) -> impl Iterator<Item = Found> + '_ {
         let head = self.heads[field as usize];
         let mut at = if head.epoch == self.epoch { head.first } else { NONE };
         std::iter::from_fn(move || {
@@ -245,6 +268,11 @@ impl Gathered {
         } else {
             *head = Head { epoch: self.epoch, first: at, last: at };
         }
+    }
+
+    fn push_unclear(&mut self, field: FieldId) {
+        self.field_unclear = true;
+        self.push(field, Place::Unclear, 0, 0);
     }
 
     fn push_text(&mut self, field: FieldId, text: &[u8]) {
@@ -276,27 +304,34 @@ impl Gathered {
 
     fn gather_query(&mut self, rules: &Ruleset, request: &Request<'_>) {
         self.query = true;
+        let mut clear = is_split_alike(request.query);
         let mut start = 0;
         while start < request.query.len() {
             let rest = &request.query[start..];
             let length = memchr::memchr(b'&', rest).unwrap_or(rest.len());
             let pair = &rest[..length];
             let equals = memchr::memchr(b'=', pair).unwrap_or(length);
-            if let Some(field) = rules.names.query.get(&decode_form(&pair[..equals])) {
+            let name = decode_form(&pair[..equals]);
+            clear &= is_clear_name(&pair[..equals], &name);
+            if let Some(field) = rules.names.query.get(&name) {
                 let from = (equals + 1).min(length);
-                match decode_form(&pair[from..]) {
-                    std::borrow::Cow::Borrowed(_) => {
-                        self.push(field, Place::Query, start + from, start + length)
-                    }
-                    std::borrow::Cow::Owned(value) => self.push_text(field, &value),
+                let value = decode_form(&pair[from..]);
+                if !is_clear_value(&pair[from..], &value) {
+                    self.push_unclear(field);
+                }
+                match value {
+                    Cow::Borrowed(_) => self.push(field, Place::Query, start + from, start + length),
+                    Cow::Owned(value) => self.push_text(field, &value),
                 }
             }
             start += length + 1;
         }
+        self.query_unclear = !clear;
     }
 
     fn gather_cookies(&mut self, rules: &Ruleset, request: &Request<'_>) {
         self.cookies = true;
+        let names = &rules.names.cookies;
         for (line, (name, value)) in (0..).zip(request.headers) {
             if !name.eq_ignore_ascii_case(b"cookie") {
                 continue;
@@ -305,13 +340,20 @@ impl Gathered {
             while start < value.len() {
                 let length = memchr::memchr(b';', &value[start..]).unwrap_or(value.len() - start);
                 let end = start + length;
+                for field in cookie::hidden(&value[start..end]).filter_map(|name| names.get(name)) {
+                    self.push_unclear(field);
+                }
                 let equals = memchr::memchr(b'=', &value[start..end]);
                 if let Some(at) = equals.map(|at| start + at)
-                    && let Some(field) = rules.names.cookies.get(value[start..at].trim_ascii())
+                    && let Some(field) = names.get(value[start..at].trim_ascii())
                 {
                     let content = &value[at + 1..end];
                     let from = at + 1 + content.len() - content.trim_ascii_start().len();
-                    self.push(field, Place::Header(line), from, from + content.trim_ascii().len());
+                    let content = content.trim_ascii();
+                    self.push(field, Place::Header(line), from, from + content.len());
+                    if !cookie::other_readings(content, |other| self.push_text(field, other)) {
+                        self.push_unclear(field);
+                    }
                 }
                 start = end + 1;
             }

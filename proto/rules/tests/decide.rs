@@ -151,6 +151,78 @@ fn an_undecidable_body_is_never_false() {
 }
 
 #[test]
+fn a_query_or_cookie_that_servers_read_differently_is_never_false() {
+    let decided = |when: &str, query: &str, cookie: &str| {
+        let unknown = RuleSpec { unknown: Unknown::Deny, ..route("admin", when) };
+        let rules = compile(&[unknown, route("rest", "")]);
+        let headers = [("Cookie", cookie)].map(|(name, value)| (name.into(), value.into()));
+        let request = Witness { query: query.into(), headers: headers.to_vec(), ..get("/") };
+        request.with(|request| match rules.decide(request, &mut Scratch::new()) {
+            Outcome::Decided(decision) => match decision.terminal {
+                Terminal::Route { pool, .. } => pool.to_owned(),
+                other => format!("{other:?}"),
+            },
+            Outcome::NeedBody => panic!(),
+        })
+    };
+    let query = |query: &str| {
+        let unlike = decided(r#"query("role") != "admin""#, query, "");
+        (decided(r#"query("role") == "admin""#, query, ""), unlike)
+    };
+    let denied = || "Deny(403)".to_owned();
+    for text in [
+        "x=1;role=admin",
+        "+role=admin",
+        "%20role=admin",
+        "role=admin%00",
+        "role%00=admin",
+        "r%u006fle=admin",
+        "role=%61dmi%6",
+        "ro%0ale=admin",
+        "x;y&role=user",
+    ] {
+        assert_eq!(query(text), (denied(), denied()), "{text}");
+    }
+    // What was found stands: a rule against it is not undone by a `;` elsewhere.
+    assert_eq!(query("role=admin&x;y"), ("admin".into(), "rest".into()));
+    for text in ["role=user&x=100%", "role=a%3Bb", "x=%00", "role=%0d%0a", "role[]=admin", ""] {
+        assert_eq!(query(text), ("rest".into(), "admin".into()), "{text}");
+    }
+    let cookie = |cookie: &str| {
+        let unlike = decided(r#"cookie("role") != "admin""#, "", cookie);
+        (decided(r#"cookie("role") == "admin""#, "", cookie), unlike)
+    };
+    for text in ["role=\"admin\"", "role=%61dmin", "role=\"%61dmin\"", "a=\"; role=admin; b=\""] {
+        assert_eq!(cookie(text), ("admin".into(), "rest".into()), "{text}");
+    }
+    for text in ["role=\"\\141dmin\"", "role=\"admin", "x=1 role=admin", "x=1, role=admin", "role=admin%00"] {
+        assert_eq!(cookie(text), (denied(), denied()), "{text}");
+    }
+    for text in ["role=user; x=\"1, 2\"", "x=role=admin", "y={\"role\":\"admin\"}; z=100%", "role=us%er"] {
+        assert_eq!(cookie(text), ("rest".into(), "admin".into()), "{text}");
+    }
+}
+
+#[test]
+fn a_value_that_servers_read_differently_leaves_other_fields_alone() {
+    let denied = |when: &str| RuleSpec { unknown: Unknown::Deny, ..route(when, when) };
+    let rules = compile(&[
+        denied(r#"query("a") == "1""#),
+        denied(r#"query("b") == "1""#),
+        denied(r#"cookie("c") == "1""#),
+        denied(r#"cookie("d") == "1""#),
+    ]);
+    let matched = |query: &str, cookie: &str| {
+        let headers = vec![("Cookie".into(), cookie.into())];
+        complete(&rules, &Witness { query: query.into(), headers, ..get("/") })
+    };
+    assert_eq!(matched("a=2&b=%00", "c=2"), [r#"query("b") == "1""#]);
+    assert_eq!(matched("a=2", "c=2 d=1"), [r#"cookie("d") == "1""#]);
+    assert_eq!(matched("a=2", "c=2; d=\""), [r#"cookie("d") == "1""#]);
+    assert!(matched("a=2&e=%zz", "c=2; e=\"\\\"").is_empty());
+}
+
+#[test]
 fn the_body_is_needed_only_by_a_rule_that_could_still_win() {
     let rules = compile(&[
         route("first", r#"path == "/first""#),

@@ -10,9 +10,27 @@ use crate::spec::Limits;
 /// Decodes one name or value. An invalid `%` stays as it is, as browsers and servers do (WHATWG URL standard), and
 /// bytes are kept as bytes, so that no replacement character hides a difference.
 pub(crate) fn decode(bytes: &[u8]) -> Cow<'_, [u8]> {
-    if !bytes.iter().any(|&byte| byte == b'+' || byte == b'%') {
+    if memchr::memchr2(b'+', b'%', bytes).is_none() {
         return Cow::Borrowed(bytes);
     }
+    Cow::Owned(decoded(bytes, b' '))
+}
+
+/// Decodes `%HH` alone.
+pub(crate) fn percent_decode(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr_iter(b'%', bytes).all(|at| !is_escape(bytes, at)) {
+        return Cow::Borrowed(bytes);
+    }
+    Cow::Owned(decoded(bytes, b'+'))
+}
+
+/// Whether `%` at this place begins an escape.
+fn is_escape(bytes: &[u8], at: usize) -> bool {
+    let digits = bytes.get(at + 1..at + 3).unwrap_or_default();
+    digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit)
+}
+
+fn decoded(bytes: &[u8], plus: u8) -> Vec<u8> {
     let hex = |at: usize| bytes.get(at).and_then(|&byte| char::from(byte).to_digit(16));
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -22,27 +40,33 @@ pub(crate) fn decode(bytes: &[u8]) -> Cow<'_, [u8]> {
                 decoded.push((high * 16 + low) as u8);
                 at += 2;
             }
-            (b'+', ..) => decoded.push(b' '),
+            (b'+', ..) => decoded.push(plus),
             (byte, ..) => decoded.push(byte),
         }
         at += 1;
     }
-    Cow::Owned(decoded)
+    decoded
 }
 
-/// Whether all servers see the same pair in these bytes. Browsers send none of the others: an escape that is none, control
-/// characters (escaped ones in names too, where some stop, or drop them), a `;` that some take for an `&`, and a name that begins
-/// with a blank, which some drop.
-fn is_clear(pair: &[u8], name: &[u8]) -> bool {
-    let escaped = |at: usize| {
-        let digits = pair.get(at + 1..at + 3).unwrap_or_default();
-        digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit)
-    };
-    let odd = |(at, &byte): (usize, &u8)| match byte {
-        b'%' => !escaped(at),
-        _ => byte.is_ascii_control() || byte == b';',
-    };
-    !pair.iter().enumerate().any(odd) && !name.starts_with(b" ") && !name.iter().any(u8::is_ascii_control)
+/// Whether all servers see the same pairs in these bytes. Browsers send none of the others: control characters, and a `;`
+/// that some take for an `&`.
+pub(crate) fn is_split_alike(bytes: &[u8]) -> bool {
+    !bytes.iter().any(|&byte| byte.is_ascii_control() || byte == b';')
+}
+
+/// Whether all servers see the same name: without an escape that is none, escaped control characters, where some stop, or
+/// drop them, and a blank in front, which some drop.
+pub(crate) fn is_clear_name(raw: &[u8], name: &[u8]) -> bool {
+    has_only_escapes(raw) && !name.starts_with(b" ") && !name.iter().any(u8::is_ascii_control)
+}
+
+/// Whether all servers see the same value: without an escape that is none, and NUL, where it ends for some.
+pub(crate) fn is_clear_value(raw: &[u8], value: &[u8]) -> bool {
+    has_only_escapes(raw) && memchr::memchr(0, value).is_none()
+}
+
+fn has_only_escapes(raw: &[u8]) -> bool {
+    memchr::memchr_iter(b'%', raw).all(|at| is_escape(raw, at))
 }
 
 pub(super) fn read(
@@ -65,8 +89,9 @@ pub(super) fn read(
             continue;
         }
         let equals = memchr::memchr(b'=', pair).unwrap_or(pair.len());
-        let (name, value) = (decode(&pair[..equals]), pair.get(equals + 1..).unwrap_or_default());
-        if !is_clear(pair, &name) {
+        let (raw_name, value) = (&pair[..equals], pair.get(equals + 1..).unwrap_or_default());
+        let name = decode(raw_name);
+        if !is_split_alike(pair) || !has_only_escapes(value) || !is_clear_name(raw_name, &name) {
             return Reach::Broken;
         }
         if let Some(&field) = wanted.get(name.as_ref()) {
@@ -75,9 +100,10 @@ pub(super) fn read(
                 sink.value(field, Value::Long);
                 continue;
             }
-            let value = decode(value);
-            if value.contains(&0) {
-                return Reach::Broken; // for some it ends there
+            let raw = value;
+            let value = decode(raw);
+            if !is_clear_value(raw, &value) {
+                return Reach::Broken;
             }
             let long = value.len() > limits.body_value_bytes_max;
             sink.value(field, if long { Value::Long } else { Value::Text(&value) });

@@ -11,7 +11,7 @@ mod multipart;
 mod trie;
 mod xml;
 
-pub(crate) use form::decode as decode_form;
+pub(crate) use form::{decode as decode_form, is_clear_name, is_clear_value, is_split_alike, percent_decode};
 pub(crate) use trie::Trie;
 
 use std::collections::HashMap;

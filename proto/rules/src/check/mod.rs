@@ -139,10 +139,10 @@ impl Checker<'_> {
             return self.report(Severity::Error, FindingKind::Unsatisfiable, id, &[], message, None);
         }
         self.always(id);
-        // A rule that acts on undecidable bodies fires where its condition is not true, so nothing hides it for sure.
-        let of_body =
-            |literals: &[Literal]| literals.iter().any(|l| rules.table.field_of(l.atom()).of_body());
-        let acts_on_unknown = rule.unknown != Unknown::NoMatch && rules.conditions(id).any(of_body);
+        // A rule that acts on what is unknown fires where its condition is not true, so nothing hides it for sure.
+        let unknowable =
+            |literals: &[Literal]| literals.iter().any(|l| rules.table.field_of(l.atom()).may_be_unknown());
+        let acts_on_unknown = rule.unknown != Unknown::NoMatch && rules.conditions(id).any(unknowable);
         let mut others: Vec<u32> =
             alternatives.iter().filter_map(|alternative| alternative.covered_by).collect();
         others.sort_unstable();
@@ -150,7 +150,8 @@ impl Checker<'_> {
         if alternatives.iter().all(|alternative| alternative.covered_by.is_some()) {
             let witness = alternatives.into_iter().find_map(|alternative| alternative.witness);
             if acts_on_unknown {
-                let message = "earlier rules match first whenever the body can be decided".to_owned();
+                let message =
+                    "earlier rules match first whenever nothing in the condition is unknown".to_owned();
                 return self.report(Severity::Info, FindingKind::NotProven, id, &others, message, witness);
             }
             return self.unreachable(id, &others, witness);
@@ -199,7 +200,7 @@ impl Checker<'_> {
         let conditions: Vec<Vec<Literal>> = rules.conditions(id).map(given).collect();
         let complementary = conditions.iter().enumerate().any(|(at, one)| {
             let inverse = |literal: &Literal| conditions[..at].contains(&vec![literal.inverse()]);
-            one.len() == 1 && inverse(&one[0]) && !rules.table.field_of(one[0].atom()).of_body()
+            one.len() == 1 && inverse(&one[0]) && !rules.table.field_of(one[0].atom()).may_be_unknown()
         });
         if !rule.unconditional && (complementary || conditions.contains(&Vec::new())) {
             let message = "the condition always holds; write when = \"true\" if that is meant".to_owned();

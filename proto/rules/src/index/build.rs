@@ -25,13 +25,18 @@ pub(crate) struct Built {
 /// Patterns are combined up to this compiled size; beyond it they become residual.
 const SET_BYTES_MAX: usize = 64 << 20;
 
-pub(crate) fn build<'t>(conjuncts: impl Iterator<Item = &'t [Literal]> + Clone, table: &'t Table) -> Built {
+/// `acts_on_unknown` says of a conjunct whether its rule does something when it is unknown.
+pub(crate) fn build<'t>(
+    conjuncts: impl Iterator<Item = &'t [Literal]> + Clone,
+    table: &'t Table,
+    acts_on_unknown: impl Fn(u32) -> bool,
+) -> Built {
     let mut counts: KeyMap<u32> = KeyMap::default();
     let mut format_counts = [0u32; 3];
     for conjunct in conjuncts.clone() {
         for choice in choices(conjunct, table) {
             choice.keys.iter().for_each(|key| *counts.entry(key.hash()).or_default() += 1);
-            if let Some(format) = choice.format {
+            if let Some(format) = choice.format() {
                 format_counts[format as usize] += 1;
             }
         }
@@ -39,7 +44,7 @@ pub(crate) fn build<'t>(conjuncts: impl Iterator<Item = &'t [Literal]> + Clone, 
     let cost = |choice: &Choice<'_>| {
         let companions: f64 = choice.keys.iter().map(|key| f64::from(counts[&key.hash()])).sum();
         // While a body is unread, all conjuncts registered under its values are candidates.
-        let pending = choice.format.map_or(0.0, |format| 0.02 * f64::from(format_counts[format as usize]));
+        let pending = choice.format().map_or(0.0, |format| 0.02 * f64::from(format_counts[format as usize]));
         choice.share * companions + pending
     };
     let mut builder = Builder::default();
@@ -48,8 +53,13 @@ pub(crate) fn build<'t>(conjuncts: impl Iterator<Item = &'t [Literal]> + Clone, 
         match choice {
             None => builder.residual.push(conjunct),
             Some(choice) => {
-                if let Some(format) = choice.format {
+                if let Some(format) = choice.format() {
                     builder.bodies[format as usize].push(conjunct);
+                }
+                match choice.origin {
+                    Origin::Query if acts_on_unknown(conjunct) => builder.unclear[0].push(conjunct),
+                    Origin::Cookie if acts_on_unknown(conjunct) => builder.unclear[1].push(conjunct),
+                    _ => {}
                 }
                 choice.keys.iter().for_each(|&key| builder.register(key, conjunct));
             }
@@ -62,6 +72,7 @@ pub(crate) fn build<'t>(conjuncts: impl Iterator<Item = &'t [Literal]> + Clone, 
 struct Builder<'t> {
     residual: Vec<u32>,
     bodies: [Vec<u32>; 3],
+    unclear: [Vec<u32>; 2],
     hashed: HashMap<u64, Vec<u32>>,
     probes: BTreeMap<FieldId, Probe>,
     contains: BTreeMap<FieldId, BTreeMap<&'t [u8], Vec<u32>>>,
@@ -177,6 +188,10 @@ impl<'t> Builder<'t> {
             index.body |= !list.is_empty();
             index.bodies[format as usize] = if list.is_empty() { NONE } else { Self::list(&mut index, list) };
         }
+        index.unclear = self.unclear.map(|list| match list.is_empty() {
+            true => NONE,
+            false => Self::list(&mut index, list),
+        });
         index.probe_of = vec![NONE; table.fields.len()];
         for (at, (field, mut probe)) in (0..).zip(self.probes) {
             probe.starts.sort_unstable();

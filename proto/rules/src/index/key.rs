@@ -23,6 +23,13 @@ pub(super) enum Key<'t> {
     HostAndPrefix(&'t [u8], &'t [u8]),
 }
 
+impl Choice<'_> {
+    /// The body that must be read for it.
+    pub(super) fn format(&self) -> Option<Format> {
+        if let Origin::Body(format) = self.origin { Some(format) } else { None }
+    }
+}
+
 impl Key<'_> {
     /// The key in the hash map; for substrings and patterns, which have structures of their own, a name to count by.
     pub(super) fn hash(&self) -> u64 {
@@ -49,8 +56,8 @@ pub(super) struct Choice<'t> {
     pub(super) keys: Vec<Key<'t>>,
     /// Share of requests that are expected to hit one of the keys.
     pub(super) share: f64,
-    /// The body that must be read for it.
-    pub(super) format: Option<Format>,
+    /// Where the values of its keys come from.
+    pub(super) origin: Origin,
 }
 
 /// Values of `in [..]` combined for host and path beyond which the combination is not registered.
@@ -70,14 +77,18 @@ pub(super) fn choices<'t>(conjunct: &[Literal], table: &'t Table) -> Vec<Choice<
     let Some(hosts) = values(id::HOST) else { return all };
     if let Some(paths) = values(id::PATH).filter(|paths| paths.len() * hosts.len() <= PAIRS_MAX) {
         let pairs = hosts.iter().flat_map(|host| paths.iter().map(move |path| Key::HostAndPath(host, path)));
-        all.push(Choice { keys: pairs.collect(), share: 0.001, format: None });
+        all.push(Choice { keys: pairs.collect(), share: 0.001, origin: Origin::Single });
     }
     for &atom in &positive {
         if let Test::PathPrefix(prefix) = &table.atom(atom).test
             && hosts.len() <= PAIRS_MAX
         {
             let keys = hosts.iter().map(|host| Key::HostAndPrefix(host, prefix)).collect();
-            all.push(Choice { keys, share: if prefix.is_empty() { 0.05 } else { 0.005 }, format: None });
+            all.push(Choice {
+                keys,
+                share: if prefix.is_empty() { 0.05 } else { 0.005 },
+                origin: Origin::Single,
+            });
         }
     }
     all
@@ -86,12 +97,11 @@ pub(super) fn choices<'t>(conjunct: &[Literal], table: &'t Table) -> Vec<Choice<
 fn single(atom: AtomId, table: &Table) -> Option<Choice<'_>> {
     let field = table.field_of(atom);
     let (id, test) = (table.atom(atom).field, &table.atom(atom).test);
-    let format = match field.origin() {
-        Origin::Body(format) => Some(format),
-        // Its size may be unknown, and then no key would bring the conjunct up.
-        Origin::BodySize => return None,
-        _ => None,
-    };
+    let origin = field.origin();
+    // Its size may be unknown, and then no key would bring the conjunct up.
+    if origin == Origin::BodySize {
+        return None;
+    }
     let length = |bytes: &[u8]| bytes.len().max(1) as f64;
     let (keys, share) = match test {
         Test::OneOf(values) => {
@@ -124,7 +134,7 @@ fn single(atom: AtomId, table: &Table) -> Option<Choice<'_>> {
         Test::Exists | Test::Number(..) if field.kind() == Kind::TextOrNumber => (vec![Key::Exists(id)], 0.3),
         Test::Exists | Test::Number(..) => return None,
     };
-    Some(Choice { keys, share, format })
+    Some(Choice { keys, share, origin })
 }
 
 /// The range of a pattern that every match starts with: `^` and then letters, digits and a few plain marks. Anything

@@ -4,7 +4,8 @@
 //! other conjuncts share the key ([`build`]). Only structures that have entries are probed. The lists found are merged
 //! by precedence, so evaluation stops at the winner.
 //!
-//! Invariant: a conjunct that is not false for a request is among the request's candidates.
+//! Invariant: a conjunct that is not false for a request is among the request's candidates, unless it is unknown and its rule
+//! takes that for no match.
 
 mod build;
 mod key;
@@ -41,6 +42,9 @@ pub(crate) struct Index {
     residual: u32,
     /// Conjuncts registered under a value of a form, JSON or XML body: all are candidates while it is unknown.
     bodies: [u32; 3],
+    /// Conjuncts registered under a value of the query, or of a cookie, whose rule acts on what is unknown: all are candidates
+    /// when servers read those in several ways.
+    unclear: [u32; 2],
     path: PathProbe,
     /// One per field with entries.
     probes: Vec<Probe>,
@@ -125,13 +129,19 @@ impl Index {
                 }
             }
         }
-        let sources =
-            [(self.headers, Origin::Header), (self.query, Origin::Query), (self.cookies, Origin::Cookie)];
-        for (used, origin) in sources {
+        let sources = [
+            (self.headers, Origin::Header, NONE),
+            (self.query, Origin::Query, self.unclear[0]),
+            (self.cookies, Origin::Cookie, self.unclear[1]),
+        ];
+        for (used, origin, unclear) in sources {
             if used {
                 let from = gathered.len();
                 gathered.gather(origin, rules, request);
                 collect.found(from, gathered, request);
+                if gathered.is_any_unclear() {
+                    collect.list(unclear);
+                }
             }
         }
         if self.body {

@@ -1,0 +1,87 @@
+//! What servers read from a `Cookie` line where they go beyond RFC 6265 section 5.4, which has neither quotes nor escapes
+//! and knows no end of a pair but `;`.
+
+use std::borrow::Cow;
+
+use crate::body::percent_decode;
+
+/// Gives `take` the other readings of a value: without the quotes around it (Go, Python, Node), with `%HH` decoded (PHP,
+/// Node), and both. Whether these are all: not so for a backslash within quotes, which Python takes for an escape, for
+/// quotes that end elsewhere, and for NUL, where some end.
+pub(crate) fn other_readings(value: &[u8], mut take: impl FnMut(&[u8])) -> bool {
+    if memchr::memchr2(b'"', b'%', value).is_none() {
+        return true;
+    }
+    let mut clear = true;
+    let mut inner = None;
+    if let Some(rest) = value.strip_prefix(b"\"") {
+        inner = rest.strip_suffix(b"\"").filter(|inner| memchr::memchr2(b'"', b'\\', inner).is_none());
+        clear &= inner.is_some();
+    }
+    inner.into_iter().for_each(&mut take);
+    for part in [Some(value), inner].into_iter().flatten() {
+        if let Cow::Owned(decoded) = percent_decode(part) {
+            clear &= !decoded.contains(&0);
+            take(&decoded);
+        }
+    }
+    clear
+}
+
+/// Names of cookies that begin within this pair for some servers: after a blank or a comma, which end a pair too for those
+/// that follow RFC 2109, or after a quote.
+pub(crate) fn hidden(pair: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let pair = pair.trim_ascii();
+    memchr::memchr_iter(b'=', pair).filter_map(move |equals| {
+        let before = pair[..equals].trim_ascii_end();
+        // It stops at the `=` before, so that each byte is looked at once.
+        let start = before.iter().rposition(|byte| matches!(byte, b' ' | b'\t' | b',' | b'"' | b'='))?;
+        (before[start] != b'=').then_some(&before[start + 1..])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readings(value: &str) -> (bool, Vec<String>) {
+        let mut found = Vec::new();
+        let clear =
+            other_readings(value.as_bytes(), |other| found.push(String::from_utf8(other.to_vec()).unwrap()));
+        (clear, found)
+    }
+
+    #[test]
+    fn quotes_and_escapes_are_read_both_ways() {
+        let clear = |others: &[&str]| (true, others.iter().map(|other| (*other).to_owned()).collect());
+        assert_eq!(readings("admin"), clear(&[]));
+        assert_eq!(readings("\"admin\""), clear(&["admin"]));
+        assert_eq!(readings("\"\""), clear(&[""]));
+        assert_eq!(readings("%61dm+in"), clear(&["adm+in"]));
+        assert_eq!(readings("\"%61\""), clear(&["%61", "\"a\"", "a"]));
+        assert_eq!(readings("100%"), clear(&[]));
+        assert_eq!(readings("{\"a\":1}"), clear(&[]), "no quotes around it");
+    }
+
+    #[test]
+    fn what_has_other_readings_still_is_unclear() {
+        for value in ["\"\\141dmin\"", "\"admin", "\"", "\"a\"b\"", "\"a\"b", "admin%00"] {
+            assert!(!readings(value).0, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_cookie_within_a_pair_is_hidden() {
+        let hides = |pair: &str| hidden(pair.as_bytes()).any(|name| name == b"role");
+        for pair in
+            ["x=1 role=admin", "x=1,role=admin", "x=1, role =a", "x=\"1\"role=a", "a\trole=b", "a=b=c role=d"]
+        {
+            assert!(hides(pair), "{pair}");
+        }
+        for pair in
+            ["role=admin", " role = x", "x=role", "x=1 role", "x=xrole=1", "x==role=1", "x=1 parole=2"]
+        {
+            assert!(!hides(pair), "{pair}");
+        }
+    }
+}
