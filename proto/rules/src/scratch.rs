@@ -11,6 +11,7 @@ use regex_automata::{Input, PatternSet, meta};
 use crate::body::{Media, Reach, Value, decode_form, is_clear_name, is_clear_value, is_split_alike};
 use crate::cookie;
 use crate::field::{FieldId, Format, Origin};
+use crate::lang::canonical_address;
 use crate::request::{Body, Request};
 use crate::ruleset::Ruleset;
 
@@ -172,7 +173,7 @@ pub(crate) struct Gathered {
     query_unclear: bool,
     field_unclear: bool,
     body: Option<BodyView>,
-    /// Host and server name in lower case, if they were not: their ranges in `text`.
+    /// Host and server name as they are compared, if they were spelled otherwise: their ranges in `text`.
     host: Option<(usize, usize)>,
     sni: Option<(usize, usize)>,
 }
@@ -184,7 +185,10 @@ impl Gathered {
         self.found.clear();
         (self.query, self.headers, self.cookies, self.body) = (false, false, false, None);
         (self.query_unclear, self.field_unclear) = (false, false);
-        self.host = self.fold(request.host);
+        self.host = match request.host {
+            [b'[', ..] => self.fold_address(request.host),
+            host => self.fold(host),
+        };
         self.sni = request.tls.and_then(|tls| tls.sni).and_then(|sni| self.fold(sni.as_bytes()));
     }
 
@@ -194,6 +198,15 @@ impl Gathered {
         }
         let start = self.text.len();
         self.text.extend(value.iter().map(u8::to_ascii_lowercase));
+        Some((start, self.text.len()))
+    }
+
+    /// An IPv6 address has one spelling (RFC 5952), of many.
+    #[cold]
+    fn fold_address(&mut self, host: &[u8]) -> Option<(usize, usize)> {
+        let Some(spelled) = canonical_address(host) else { return self.fold(host) };
+        let start = self.text.len();
+        self.text.extend(spelled.bytes());
         Some((start, self.text.len()))
     }
 

@@ -283,6 +283,26 @@ fn hosts_and_header_names_ignore_case() {
 }
 
 #[test]
+fn an_ipv6_address_as_host_has_one_spelling() {
+    let rules = compile(&[
+        route("path", r#"host == "[2001:DB8:0::1]" && path == "/x""#),
+        route("host", r#"host == "[2001:DB8:0::1]""#),
+        route("local", r#"host in ["[::1]", "a"]"#),
+    ]);
+    let host = |host: &str, path: &str| complete(&rules, &Witness { host: host.into(), ..get(path) });
+    for text in ["[2001:db8::1]", "[2001:DB8::1]", "[2001:0db8:0:0:0:0:0:1]", "[2001:db8::0.0.0.1]"] {
+        assert_eq!(host(text, "/"), ["host"], "{text}");
+        assert_eq!(host(text, "/x"), ["path"], "{text}");
+    }
+    for text in ["[::1]", "[0::1]", "[0:0:0:0:0:0:0:1]", "[::0001]"] {
+        assert_eq!(host(text, "/"), ["local"], "{text}");
+    }
+    for text in ["[::2]", "[::1", "[::1]x", "[]", "["] {
+        assert!(host(text, "/").is_empty(), "{text}");
+    }
+}
+
+#[test]
 fn scratch_memory_serves_many_rule_sets_in_turn() {
     let a = compile(&[route("a", r#"path.matches("^/x")"#), route("b", r#"header("h").contains("v")"#)]);
     let b = compile(&[route("c", r#"path.contains("x") || cookie("k").matches("1|2")"#)]);

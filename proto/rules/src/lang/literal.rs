@@ -217,7 +217,7 @@ fn exact(field: &Field, mut bytes: Vec<u8>, at: usize) -> Result<Vec<u8>, Condit
         }
         Field::Host => match spelling::host_never_sent(&bytes) {
             Some((why, remedy)) => never(why, remedy),
-            None => Ok(bytes),
+            None => Ok(spelling::canonical_address(&bytes).map_or(bytes, String::into_bytes)),
         },
         Field::Scheme if bytes != b"http" && bytes != b"https" => {
             never("a scheme is http or https", "write \"http\" or \"https\"".into())

@@ -17,6 +17,7 @@ mod suggest;
 
 pub(crate) use literal::is_token;
 pub(crate) use parser::parse;
+pub(crate) use spelling::canonical_address;
 
 use crate::atom::AtomId;
 

@@ -127,6 +127,13 @@ pub(super) fn host_never_sent(host: &[u8]) -> Option<(&'static str, String)> {
     Some(("a host has letters, digits and -._~ only, or is an IPv6 address in brackets", remedy))
 }
 
+/// The one spelling of an IPv6 address in brackets (RFC 5952).
+pub(crate) fn canonical_address(host: &[u8]) -> Option<String> {
+    let inner = host.strip_prefix(b"[")?.strip_suffix(b"]")?;
+    let address: Ipv6Addr = std::str::from_utf8(inner).ok()?.parse().ok()?;
+    Some(format!("[{address}]"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
