@@ -1,6 +1,9 @@
 //! Rate limits: a token bucket per rule and key, shared by the workers.
 //!
-//! Bound: so many keys per limit; beyond it the fullest buckets are forgotten, which can only let requests pass.
+//! Bound: so many keys per limit. When there is room for no more, the fullest eighth of the buckets is forgotten, and all that
+//! are full again, which say nothing. Forgetting the others can only let requests pass, and as few as possible: a bucket that is
+//! used up goes when seven eighths of all are as empty. All buckets are looked at for this, once for so many newcomers that
+//! each costs eight looks.
 
 use evergate_rules::{RateKey, RateLimit, RuleId};
 use std::collections::HashMap;
@@ -9,6 +12,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 const KEYS_MAX: usize = 65_536;
+/// How many buckets are forgotten at once.
+const FORGOTTEN_MAX: usize = KEYS_MAX / 8;
 
 /// The limits of one generation.
 #[derive(Debug, Default)]
@@ -59,15 +64,12 @@ impl Rates {
             RateKey::Host => host.to_ascii_lowercase().hash(&mut hasher),
             RateKey::Global => {}
         }
+        let key = hasher.finish();
         let mut buckets = limit.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() >= KEYS_MAX {
-            buckets.retain(|_, bucket| limit.refill(*bucket, now_us).tokens < limit.burst);
-            if buckets.len() >= KEYS_MAX {
-                buckets.clear();
-            }
+        if buckets.len() >= KEYS_MAX && !buckets.contains_key(&key) {
+            limit.forget_fullest(&mut buckets, now_us);
         }
-        let bucket =
-            buckets.entry(hasher.finish()).or_insert(Bucket { tokens: limit.burst, filled_us: now_us });
+        let bucket = buckets.entry(key).or_insert(Bucket { tokens: limit.burst, filled_us: now_us });
         *bucket = limit.refill(*bucket, now_us);
         let pass = bucket.tokens >= 1.0;
         if pass {
@@ -86,6 +88,25 @@ impl Limit {
             burst: f64::from(limit.burst.max(1)),
             buckets: Mutex::new(HashMap::new()),
         }
+    }
+
+    /// Forgets the buckets that are full again, or, if these are fewer than [`FORGOTTEN_MAX`], so many of the fullest.
+    #[cold]
+    fn forget_fullest(&self, buckets: &mut HashMap<u64, Bucket>, now_us: u64) {
+        let tokens_now = |bucket: &Bucket| self.refill(*bucket, now_us).tokens;
+        let mut tokens: Vec<f64> = buckets.values().map(tokens_now).collect();
+        let last = FORGOTTEN_MAX.min(tokens.len().saturating_sub(1));
+        let (_, &mut least_kept, _) = tokens.select_nth_unstable_by(last, |a, b| b.total_cmp(a));
+        let fuller = tokens[..last].iter().filter(|&&tokens| tokens > least_kept).count();
+        let mut of_those_as_full = last - fuller;
+        buckets.retain(|_, bucket| {
+            let tokens = tokens_now(bucket);
+            if tokens == least_kept && of_those_as_full > 0 {
+                of_those_as_full -= 1;
+                return false;
+            }
+            tokens <= least_kept && tokens < self.burst
+        });
     }
 
     fn refill(&self, bucket: Bucket, now_us: u64) -> Bucket {
@@ -113,6 +134,51 @@ mod tests {
         assert!(!allowed(100_000));
         assert!(rates.allow(RuleId(0), "10.0.0.2".parse().unwrap(), b"", 100_000));
         assert!(rates.allow(RuleId(7), ip, b"", 0));
+    }
+
+    /// Keys that are asked for once each, from the `from`th on, one in a microsecond.
+    fn make_up_keys(rates: &Rates, from: u64, count: u64) {
+        for n in from..from + count {
+            rates.allow(RuleId(0), [0; 4].into(), format!("{n}.example").as_bytes(), n);
+        }
+    }
+
+    fn kept(rates: &Rates) -> usize {
+        rates.limits[&0].buckets.lock().unwrap().len()
+    }
+
+    #[test]
+    fn made_up_keys_do_not_fill_a_bucket_that_is_used_up() {
+        let limit = RateLimit { requests_per_s: 1, burst: 5, key: RateKey::Host };
+        let rates = Rates::new([(RuleId(0), "a", &limit)].into_iter(), None);
+        let passed =
+            |at| (0..9).filter(|_| rates.allow(RuleId(0), [0; 4].into(), b"used.example", at)).count();
+        assert_eq!(passed(0), 5);
+        make_up_keys(&rates, 1, 140_000);
+        assert_eq!(passed(140_001), 0);
+        assert_eq!(passed(1_000_001), 1, "what it is owed since");
+    }
+
+    #[test]
+    fn no_more_keys_are_kept_than_there_is_room_for_and_few_are_forgotten_at_once() {
+        // None is full again within the test, and all that ask once are as full.
+        let limit = RateLimit { requests_per_s: 1, burst: 2, key: RateKey::Host };
+        let rates = Rates::new([(RuleId(0), "a", &limit)].into_iter(), None);
+        let mut least = usize::MAX;
+        for n in 0..20 {
+            make_up_keys(&rates, n * 8192, 8192);
+            assert!(kept(&rates) <= KEYS_MAX);
+            if n >= 8 {
+                least = least.min(kept(&rates));
+            }
+        }
+        assert!(least >= KEYS_MAX - FORGOTTEN_MAX, "{least}");
+        // A known key makes no room.
+        make_up_keys(&rates, 20 * 8192, (KEYS_MAX - kept(&rates)) as u64);
+        rates.allow(RuleId(0), [0; 4].into(), b"163839.example", 200_000);
+        assert_eq!(kept(&rates), KEYS_MAX);
+        rates.allow(RuleId(0), [0; 4].into(), b"new.example", 200_000);
+        assert_eq!(kept(&rates), KEYS_MAX - FORGOTTEN_MAX + 1);
     }
 
     #[test]
