@@ -8,7 +8,7 @@
 use evergate_rules::{RateKey, RateLimit, RuleId};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const KEYS_MAX: usize = 65_536;
@@ -61,7 +61,10 @@ impl Rates {
         let mut hasher = DefaultHasher::new();
         match limit.as_written.key {
             RateKey::Source => client.hash(&mut hasher),
-            RateKey::Host => host.to_ascii_lowercase().hash(&mut hasher),
+            RateKey::Host => match address(host) {
+                Some(address) => address.hash(&mut hasher),
+                None => host.to_ascii_lowercase().hash(&mut hasher),
+            },
             RateKey::Global => {}
         }
         let key = hasher.finish();
@@ -77,6 +80,12 @@ impl Rates {
         }
         pass
     }
+}
+
+/// The IPv6 address that a host in brackets is: it has many spellings.
+fn address(host: &[u8]) -> Option<Ipv6Addr> {
+    let inner = host.strip_prefix(b"[")?.strip_suffix(b"]")?;
+    std::str::from_utf8(inner).ok()?.parse().ok()
 }
 
 impl Limit {
@@ -134,6 +143,17 @@ mod tests {
         assert!(!allowed(100_000));
         assert!(rates.allow(RuleId(0), "10.0.0.2".parse().unwrap(), b"", 100_000));
         assert!(rates.allow(RuleId(7), ip, b"", 0));
+    }
+
+    #[test]
+    fn a_host_has_one_bucket_however_it_is_spelled() {
+        let limit = RateLimit { requests_per_s: 1, burst: 2, key: RateKey::Host };
+        let rates = Rates::new([(RuleId(0), "a", &limit)].into_iter(), None);
+        let passed = |hosts: &[&str]| {
+            hosts.iter().filter(|host| rates.allow(RuleId(0), [0; 4].into(), host.as_bytes(), 0)).count()
+        };
+        assert_eq!(passed(&["[2001:db8::1]", "[2001:DB8:0::1]", "[2001:db8:0:0::1]", "[2001:0db8::1]"]), 2);
+        assert_eq!(passed(&["a.example", "A.example", "a.EXAMPLE", "[2001:db8::2]", "[]", "["]), 5);
     }
 
     /// Keys that are asked for once each, from the `from`th on, one in a microsecond.
