@@ -256,6 +256,19 @@ fn assert_round_trip(loaded: &Loaded, base_dir: &Path) {
 }
 
 #[test]
+fn denials_whose_field_a_rule_sets_load_without_a_warning() {
+    let rules = "[[rules]]\nname = \"all\"\nset_response_headers = { allow = \"GET\" }\n\
+        [[rules]]\nname = \"a\"\nwhen = 'path == \"/a\"'\ndeny = 405\n\
+        [[rules]]\nname = \"b\"\nwhen = 'path == \"/b\"'\ndeny = 401\n\
+        set_response_headers = { www-authenticate = \"Bearer\" }\n\
+        [[rules]]\nname = \"c\"\nwhen = 'path == \"/c\"'\ndeny = 404\n";
+    let listener = "[[listeners]]\nname = \"l\"\naddress = \":80\"\nprotocol = \"http\"\npool = \"p\"\n";
+    let pool = "[[pools]]\nname = \"p\"\nservers = [{ address = \"10.0.0.1:80\" }]\n";
+    let loaded = parsed(&format!("{listener}{pool}{rules}"));
+    assert_eq!(loaded.warnings, [], "{}", shown(&loaded.warnings));
+}
+
+#[test]
 fn every_toml_block_of_the_documentation_loads_without_a_warning_and_round_trips() {
     let page = |name: &str| fs::read_to_string(repository().join(name)).unwrap();
     let text = page("docs/configuration.md") + &page("docs/rules.md");

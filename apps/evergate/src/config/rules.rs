@@ -37,6 +37,7 @@ pub(super) fn rules(config: &RawConfig, checks: &mut Checks<'_>) -> Rules {
         checks.name(name, &at, &mut seen, "api");
         references(config, rule, &at, checks);
     }
+    denials(config, checks);
     super::sessions::rules(config, checks);
     match Ruleset::compile(&config.rules, &Limits::default()) {
         Ok(ruleset) => {
@@ -88,6 +89,36 @@ fn references(config: &RawConfig, rule: &RuleSpec, at: &KeyPath, checks: &mut Ch
             format!("there is no server to return to; {REFUSED}"),
             "add `route` with the name of a pool, or remove `sticky`",
         );
+    }
+}
+
+/// Fields that responses of a status must have, with an example and their section in RFC 9110.
+const REQUIRED: [(u16, &str, &str, &str); 3] = [
+    (401, "WWW-Authenticate", "Bearer", "15.5.2"),
+    (405, "Allow", "GET, HEAD", "15.5.6"),
+    (407, "Proxy-Authenticate", "Basic", "15.5.8"),
+];
+
+/// Warns of denials without a field that their status requires: neither the rule sets it, nor one that lets the search go on.
+fn denials(config: &RawConfig, checks: &mut Checks<'_>) {
+    let sets = |rule: &RuleSpec, field: &str| {
+        rule.set_response_headers.keys().any(|k| k.eq_ignore_ascii_case(field))
+    };
+    let goes_on = |rule: &RuleSpec| rule.route.is_none() && rule.deny.is_none() && rule.redirect.is_none();
+    for (status, field, example, section) in REQUIRED {
+        if config.rules.iter().any(|rule| goes_on(rule) && sets(rule, field)) {
+            continue;
+        }
+        for (i, rule) in config.rules.iter().enumerate() {
+            if rule.deny == Some(status) && !sets(rule, field) {
+                checks.report.warning(
+                    &KeyPath::root().key("rules").index(i).key("deny"),
+                    format!("a response with {status} must have the field `{field}`, and no rule sets it"),
+                    format!("clients are not told what they could do (RFC 9110 section {section})"),
+                    format!("add `set_response_headers = {{ {field} = \"{example}\" }}`, or deny with 403"),
+                );
+            }
+        }
     }
 }
 

@@ -98,6 +98,17 @@ fn a_doubtful_file_is_used_with_a_warning() {
             "listeners[0].limits.connections_per_source_max",
             "no effect",
         ),
+        (
+            "{L}{C}{P}[[rules]]\nname = \"r\"\ndeny = @@401\n",
+            "rules[0].deny",
+            "WWW-Authenticate = \"Bearer\"",
+        ),
+        ("{L}{C}{P}[[rules]]\nname = \"r\"\ndeny = @@405\n", "rules[0].deny", "Allow"),
+        (
+            "{L}{C}{P}[[rules]]\nname = \"r\"\ndeny = @@407\nset_response_headers = { Allow = \"GET\" }\n",
+            "rules[0].deny",
+            "Proxy-Authenticate",
+        ),
         ("{L}{C}{P}[timeouts]\nkeep_alive_ms = @@1000\n", "timeouts.keep_alive_ms", "request_head_ms"),
     ];
     expect(Severity::Warning, cases);
