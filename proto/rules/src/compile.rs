@@ -58,7 +58,10 @@ pub(crate) fn compile(specs: &[RuleSpec], limits: &Limits) -> Result<Ruleset, Ve
             ));
         }
         match condition(spec, name, &mut table, limits) {
-            Ok(form) => forms.push(form),
+            Ok(form) => {
+                warnings.extend(passes_unknown(spec, name, &form, &table));
+                forms.push(form);
+            }
             Err(error) => errors.push(error),
         }
         let mut pool = |pool: &str| {
@@ -166,6 +169,19 @@ pub(crate) fn assemble(
         warnings,
         limits: limits.clone(),
     }
+}
+
+/// A warning if the rule keeps requests out, and those pass for which its condition is unknown.
+fn passes_unknown(spec: &RuleSpec, name: &str, form: &[dnf::Conjunct], table: &Table) -> Option<RuleWarning> {
+    if spec.deny.is_none() || spec.unknown != Unknown::NoMatch {
+        return None;
+    }
+    let mut fields = form.iter().flatten().map(|literal| table.field_of(literal.atom()));
+    let field = fields.find(|field| field.may_be_unknown())?;
+    let message = format!(
+        "denies, and lets pass what makes {field} unknown, which clients can do; add unknown = \"deny\""
+    );
+    Some(RuleWarning { rule: name.to_owned(), message })
 }
 
 fn weight(table: &Table, literal: Literal) -> u32 {

@@ -1,6 +1,6 @@
 //! Errors of the compiler: place, what, why and remedy; and what is accepted.
 
-use evergate_rules::{Limits, RateKey, RateLimit, RuleError, RuleSpec, Ruleset};
+use evergate_rules::{Limits, RateKey, RateLimit, RuleError, RuleSpec, Ruleset, Unknown};
 
 fn rule(when: &str) -> RuleSpec {
     RuleSpec { name: "r".into(), when: when.into(), audit: true, ..RuleSpec::default() }
@@ -219,4 +219,20 @@ fn rules_without_an_index_and_rules_without_effect_are_warned_about() {
     let idle = RuleSpec { audit: false, ..rule("") };
     let rules = Ruleset::compile(&[idle], &Limits::default()).unwrap();
     assert!(rules.warnings()[0].to_string().contains("without any effect"));
+}
+
+#[test]
+fn a_denial_that_lets_the_unknown_pass_is_warned_of() {
+    let warnings = |when: &str, unknown: Unknown| {
+        let spec =
+            RuleSpec { deny: Some(403), unknown, name: "r".into(), when: when.into(), ..RuleSpec::default() };
+        let rules = Ruleset::compile(&[spec], &Limits::default()).unwrap();
+        rules.warnings().iter().map(|warning| warning.message.clone()).collect::<Vec<_>>()
+    };
+    for when in [r#"query("a") == "1""#, r#"path == "/" && cookie("a") != "1""#, r#"json("/a").exists()"#] {
+        let message = &warnings(when, Unknown::NoMatch)[0];
+        assert!(message.contains("unknown = \"deny\""), "{when}: {message}");
+        assert!(warnings(when, Unknown::Deny).is_empty() && warnings(when, Unknown::Match).is_empty());
+    }
+    assert!(warnings(r#"header("a") == "1" || path == "/""#, Unknown::NoMatch).is_empty());
 }
