@@ -52,12 +52,15 @@ pub(crate) struct Run<'a, 'q> {
     pub(crate) request: &'a Request<'q>,
     pub(crate) gathered: &'a mut Gathered,
     pub(crate) caches: &'a mut Caches,
+    /// Whether it matters that servers may find other values in a query or a cookie: to rules that say what then.
+    pub(crate) minds_unclear: bool,
 }
 
 impl Run<'_, '_> {
     /// One of a rule that does nothing where it is unknown: no more needs to be read once a part is.
     pub(crate) fn conjunct_of(&mut self, unknown: Unknown, literals: &[Literal]) -> Truth {
-        if unknown != Unknown::NoMatch {
+        self.minds_unclear = unknown != Unknown::NoMatch;
+        if self.minds_unclear {
             return self.conjunct(literals);
         }
         let mut truth = Truth::True;
@@ -101,7 +104,9 @@ impl Run<'_, '_> {
                 match self.any(atom.field, &atom.test) {
                     true => Truth::True,
                     // Servers may find further values.
-                    false if self.gathered.is_unclear(origin, atom.field) => Truth::Unknown,
+                    false if self.minds_unclear && self.gathered.is_unclear(origin, atom.field) => {
+                        Truth::Unknown
+                    }
                     false => Truth::False,
                 }
             }

@@ -86,7 +86,7 @@ pub(crate) fn explain(rules: &Ruleset, request: &Request<'_>) -> Explanation {
     };
     scratch.begin(rules, request);
     let Scratch { gathered, caches, .. } = &mut scratch;
-    let mut run = Run { rules, request, gathered, caches };
+    let mut run = Run { rules, request, gathered, caches, minds_unclear: true };
     let explain_rule = |id: crate::RuleId| {
         let mut truth = Truth::False;
         let mut failed = Vec::new();

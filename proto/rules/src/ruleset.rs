@@ -157,7 +157,7 @@ impl Ruleset {
         scratch.begin(self, request);
         let Scratch { gathered, merge, caches, .. } = scratch;
         self.index.candidates(self, request, gathered, merge, caches);
-        let mut run = Run { rules: self, request, gathered, caches };
+        let mut run = Run { rules: self, request, gathered, caches, minds_unclear: true };
         let mut matched = Matched::new();
         let (mut last, mut rule, mut truth) = (u32::MAX, u32::MAX, Truth::False);
         while let Some(candidate) = merge.next(self.index.postings()) {

@@ -150,6 +150,31 @@ fn an_undecidable_body_is_never_false() {
     });
 }
 
+/// A `;` is no way around a rule that keeps all others out, nor does it change what is routed.
+#[test]
+fn a_rule_that_takes_what_is_unknown_for_no_match_goes_by_the_values_that_are_there() {
+    let rules =
+        compile(&[route("others", r#"query("token") != "s" || cookie("c") != "s""#), route("rest", "")]);
+    for (query, cookie, pool) in [
+        ("token=s", "c=s", "rest"),
+        ("token=s&;", "c=s", "rest"),
+        ("token=s&;", "c=s; x=1 c=2", "rest"),
+        ("?;", "c=s", "others"),
+        ("x=1;token=s", "c=s", "others"),
+        ("token=s", "d=\"; x=1 c=s", "others"),
+    ] {
+        let headers = vec![("Cookie".into(), cookie.into())];
+        let request = Witness { query: query.into(), headers, ..get("/") };
+        request.with(|request| match rules.decide(request, &mut Scratch::new()) {
+            Outcome::Decided(decision) => match decision.terminal {
+                Terminal::Route { pool: found, .. } => assert_eq!(found, pool, "{query} {cookie}"),
+                other => panic!("{other:?}"),
+            },
+            Outcome::NeedBody => panic!(),
+        });
+    }
+}
+
 #[test]
 fn a_query_or_cookie_that_servers_read_differently_is_never_false() {
     let decided = |when: &str, query: &str, cookie: &str| {

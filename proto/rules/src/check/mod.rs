@@ -274,7 +274,7 @@ impl Prover<'_> {
             self.scratch.begin(rules, request);
             let Scratch { gathered, merge, caches, .. } = &mut self.scratch;
             rules.index.candidates(rules, request, gathered, merge, caches);
-            let mut run = Run { rules, request, gathered, caches };
+            let mut run = Run { rules, request, gathered, caches, minds_unclear: true };
             let mut matching = Vec::new();
             while let Some(candidate) = merge.next(rules.index.postings()) {
                 let fresh = matching.last() != Some(&candidate);

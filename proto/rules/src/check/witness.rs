@@ -103,7 +103,7 @@ impl Prover<'_> {
         witness.with(|request| {
             self.scratch.begin(rules, request);
             let Scratch { gathered, caches, .. } = &mut self.scratch;
-            Run { rules, request, gathered, caches }.conjunct(conjunct)
+            Run { rules, request, gathered, caches, minds_unclear: true }.conjunct(conjunct)
         })
     }
 
