@@ -156,7 +156,7 @@ fn a_client_without_a_version_or_protocol_of_ours_gets_one_alert() {
     other.alpn_protocols = vec![b"gopher".to_vec()];
     let (error, out) = connect(&node(&PEMS.p256), &Arc::new(other), &params(1)).map(|_| ()).unwrap_err();
     // Known only after the ServerHello, so the alert is encrypted: 2 bytes, a type and a tag.
-    assert!(error.blame() == Blame::Peer && error.to_string().contains("known protocol"), "{error}");
+    assert!(error.blame() == Blame::Peer && error.to_string().contains("(ALPN) in common"), "{error}");
     assert_eq!(out[out.len() - 24..out.len() - 19], [23, 3, 3, 0, 19]);
 }
 
