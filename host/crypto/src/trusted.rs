@@ -12,8 +12,8 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
-use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::certificate::validity;
 use crate::error::ConfigError;
 
 /// Takes servers whose certificates lead to one of the roots, or are one of them.
@@ -78,13 +78,12 @@ impl ServerCertVerifier for Trusted {
 }
 
 fn check_validity(certificate: &[u8], now: UnixTime) -> Result<(), Error> {
-    let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    let (from, until) = validity(certificate).map_err(|_| CertificateError::BadEncoding)?;
     let now_s = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-    let validity = parsed.validity();
-    if now_s < validity.not_before.timestamp() {
+    if now_s < from {
         return Err(CertificateError::NotValidYet.into());
     }
-    if now_s > validity.not_after.timestamp() {
+    if now_s > until {
         return Err(CertificateError::Expired.into());
     }
     Ok(())

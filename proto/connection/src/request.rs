@@ -7,7 +7,7 @@ use crate::routing::{self, Plan};
 use crate::{Effect, Io, RequestLog, Snapshot};
 use evergate_base::Micros;
 use evergate_http::{
-    After, Body, Parsed, RequestEdits, RequestFraming, RequestHead, Version, parse_request,
+    After, Body, FOR_RULES_MAX, Parsed, RequestEdits, RequestFraming, RequestHead, Version, parse_request,
     write_request_head,
 };
 use evergate_mirror::{Entry, NUMBER_MAX, Route, RouteFlags};
@@ -210,7 +210,7 @@ impl Connection {
         scratch: &mut evergate_rules::Scratch,
     ) -> Option<Plan> {
         let listener = self.listener();
-        let mut headers: [(&[u8], &[u8]); 128] = [(b"", b""); 128];
+        let mut headers: [(&[u8], &[u8]); FOR_RULES_MAX] = [(b"", b""); FOR_RULES_MAX];
         let mut count = 0;
         for (slot, header) in headers.iter_mut().zip(head.for_rules(listener.trust_forwarded)) {
             *slot = (header.name.as_bytes(), header.value);

@@ -3,6 +3,8 @@
 use crate::bytes::ascii;
 
 const SLOTS: usize = 128;
+/// How many lines [`crate::RequestHead::for_rules`] gives at most: a Host that the target names may have no line of its own.
+pub const FOR_RULES_MAX: usize = SLOTS + 1;
 
 /// Names that framing, routing or rewriting treats specially. Decided once, while the line is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,7 +30,7 @@ mod write;
 pub use body::Body;
 pub use chunked::Chunked;
 pub use error_response::{After, error_response, reason_phrase};
-pub use header::{Header, HeaderIter, HeaderSlots, Headers};
+pub use header::{FOR_RULES_MAX, Header, HeaderIter, HeaderSlots, Headers};
 pub use limits::{Limits, Parsed, Refusal};
 pub use path::canonical_path;
 pub use request::{RequestFraming, RequestHead, Version, parse_request};

@@ -385,6 +385,24 @@ fn framing_is_no_way_around_the_limit_of_a_body() {
     assert_eq!(asked(&format!(";{}", "e".repeat(200)), 400), Some((400, "chunk_framing_too_long")));
 }
 
+/// HTTP/1.0 may name its host in the target alone, and rules see it as a line more than there are.
+#[test]
+fn no_header_is_out_of_the_rules_sight() {
+    let rule = evergate_rules::RuleSpec {
+        name: "last".to_owned(),
+        when: r#"header("x-last") == "1""#.to_owned(),
+        deny: Some(403),
+        ..evergate_rules::RuleSpec::default()
+    };
+    let mut rig = plain(|snapshot| {
+        setup::set_rules(snapshot, std::slice::from_ref(&rule));
+        snapshot.listeners[1].limits.http.headers_max = 128;
+    });
+    let others: String = (0..127).map(|n| format!("x-{n}: y\r\n")).collect();
+    rig.send(format!("GET http://test.example/ HTTP/1.0\r\n{others}X-Last: 1\r\n\r\n").as_bytes());
+    assert_eq!(status_of(&rig.received()), 403);
+}
+
 #[test]
 fn a_client_of_http10_is_told_that_its_connection_stays() {
     for (line, says) in [("Connection: keep-alive\r\n", "Connection: keep-alive"), ("", "Connection: close")]
