@@ -10,6 +10,19 @@ fn make(folder: &Folder, names: &[&str]) {
     folder.write("key.pem", &key);
 }
 
+/// One that serves first.example, and often looks whether its files have changed.
+fn node(folder: &Folder, (port, secure): (&Port, &Port), demo: &Demo) -> Node {
+    make(folder, &["first.example"]);
+    let text = format!(
+        "{}[[listeners]]\nname = \"secure\"\naddress = \"{}\"\nprotocol = \"https\"\npool = \"web\"\n\
+         [[certificates]]\nname = \"c\"\nchain = \"cert.pem\"\nkey = \"key.pem\"\n",
+        plain(port, &demo.addresses),
+        secure.address()
+    );
+    let path = folder.write("evergate.toml", &config(&text));
+    Node::start(folder, &[path.to_str().unwrap(), "--watch-interval-ms", "20"])
+}
+
 fn names(node: &Node) -> Vec<String> {
     node.json::<Certificates>(&["certificates"]).certificates.remove(0).names
 }
@@ -17,15 +30,7 @@ fn names(node: &Node) -> Vec<String> {
 #[test]
 fn a_replaced_certificate_is_used_and_a_broken_one_changes_nothing() {
     let (folder, port, secure, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
-    make(&folder, &["first.example"]);
-    let text = format!(
-        "{}[[listeners]]\nname = \"secure\"\naddress = \"{}\"\nprotocol = \"https\"\npool = \"web\"\n\
-         [[certificates]]\nname = \"c\"\nchain = \"cert.pem\"\nkey = \"key.pem\"\n",
-        plain(&port, &demo.addresses),
-        secure.address()
-    );
-    let path = folder.write("evergate.toml", &config(&text));
-    let node = Node::start(&folder, &[path.to_str().unwrap(), "--watch-interval-ms", "20"]);
+    let node = node(&folder, (&port, &secure), &demo);
     assert_eq!(names(&node), ["first.example"]);
     // What the configuration file says by now must not come into force on the way.
     folder.write("evergate.toml", "this is no configuration");
@@ -57,15 +62,7 @@ fn a_replaced_certificate_is_used_and_a_broken_one_changes_nothing() {
 #[test]
 fn a_certificate_that_was_away_and_is_back_is_told_once() {
     let (folder, port, secure, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
-    make(&folder, &["first.example"]);
-    let text = format!(
-        "{}[[listeners]]\nname = \"secure\"\naddress = \"{}\"\nprotocol = \"https\"\npool = \"web\"\n\
-         [[certificates]]\nname = \"c\"\nchain = \"cert.pem\"\nkey = \"key.pem\"\n",
-        plain(&port, &demo.addresses),
-        secure.address()
-    );
-    let path = folder.write("evergate.toml", &config(&text));
-    let node = Node::start(&folder, &[path.to_str().unwrap(), "--watch-interval-ms", "20"]);
+    let node = node(&folder, (&port, &secure), &demo);
     let (here, away) = (folder.path("cert.pem"), folder.path("away.pem"));
     std::fs::rename(&here, &away).unwrap();
     node.line("cannot use changed files");
