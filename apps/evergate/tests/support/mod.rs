@@ -38,7 +38,8 @@ pub(crate) fn can_run(can: bool, needs: &str) -> bool {
     false
 }
 
-/// A port that nobody else gets as long as this lives: bound, not listening, and shared with whoever else asks to share.
+/// A port that nobody else gets on any address as long as this lives: bound, not listening, and shared with whoever else asks
+/// to share.
 pub(crate) struct Port {
     _reserved: tokio::net::TcpSocket,
     pub(crate) number: u16,
@@ -46,10 +47,10 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn new() -> Port {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.set_reuseaddr(true).unwrap();
-        socket.set_reuseport(true).unwrap();
-        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        // A client from 127.0.0.7, or over IPv6, would otherwise get a port that a test wants on all addresses.
+        let socket = reserve(tokio::net::TcpSocket::new_v6(), "[::]:0")
+            .or_else(|_| reserve(tokio::net::TcpSocket::new_v4(), "0.0.0.0:0"))
+            .unwrap();
         let number = socket.local_addr().unwrap().port();
         Port { _reserved: socket, number }
     }
@@ -57,6 +58,17 @@ impl Port {
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.number))
     }
+}
+
+fn reserve(
+    socket: std::io::Result<tokio::net::TcpSocket>,
+    address: &str,
+) -> std::io::Result<tokio::net::TcpSocket> {
+    let socket = socket?;
+    socket.set_reuseaddr(true)?;
+    socket.set_reuseport(true)?;
+    socket.bind(address.parse().expect("an address"))?;
+    Ok(socket)
 }
 
 /// A folder of this test's own, removed at its end.
