@@ -60,7 +60,7 @@ impl Rates {
         let Some(limit) = self.limits.get(&rule.0) else { return true };
         let mut hasher = DefaultHasher::new();
         match limit.as_written.key {
-            RateKey::Source => client.hash(&mut hasher),
+            RateKey::Source => source_of(client).hash(&mut hasher),
             RateKey::Host => match address(host) {
                 Some(address) => address.hash(&mut hasher),
                 None => host.to_ascii_lowercase().hash(&mut hasher),
@@ -79,6 +79,15 @@ impl Rates {
             bucket.tokens -= 1.0;
         }
         pass
+    }
+}
+
+/// Whose connections and requests count together: those of an IPv4 address, or of the 64 bits before an IPv6 address's own, because
+/// a host has all that follow (RFC 7421) and would be somebody else with each of them.
+pub fn source_of(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
     }
 }
 
@@ -143,6 +152,20 @@ mod tests {
         assert!(!allowed(100_000));
         assert!(rates.allow(RuleId(0), "10.0.0.2".parse().unwrap(), b"", 100_000));
         assert!(rates.allow(RuleId(7), ip, b"", 0));
+    }
+
+    #[test]
+    fn a_host_is_one_source_with_all_its_ipv6_addresses() {
+        let limit = RateLimit { requests_per_s: 1, burst: 2, key: RateKey::Source };
+        let rates = Rates::new([(RuleId(0), "a", &limit)].into_iter(), None);
+        let passed = |clients: &[&str]| {
+            clients.iter().filter(|ip| rates.allow(RuleId(0), ip.parse().unwrap(), b"", 0)).count()
+        };
+        assert_eq!(passed(&["2001:db8::1", "2001:db8::2", "2001:db8::ffff:0:0:1", "2001:db8::1"]), 2);
+        assert_eq!(
+            passed(&["2001:db8:0:1::1", "192.0.2.1", "::ffff:192.0.2.1", "192.0.2.2", "192.0.2.1"]),
+            4
+        );
     }
 
     #[test]

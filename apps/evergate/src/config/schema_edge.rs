@@ -299,7 +299,7 @@ pub(super) static RATE_LIMIT: Section = Section {
             Kind::Choice(&["source", "host", "global"]),
             "`\"source\"`",
             "\"source\"",
-            "What has a bucket of its own: each client address, each host, or the rule.",
+            "What has a bucket of its own: each client (an IPv4 address or an IPv6 network of 64 bits), each host, or the rule.",
         ),
     ],
 };

@@ -139,7 +139,7 @@ pub(super) const CONNECTIONS_PER_SOURCE_MAX: Key = with_default(
     "connections_per_source_max",
     COUNT_OR_NONE,
     "0",
-    "Client connections at a time from one address; 0 = no limit, because many users may share one address.",
+    "Client connections at a time from one IPv4 address or one IPv6 network of 64 bits; 0 = no limit, because many users may share one address.",
 );
 pub(super) const HEAD_BYTES_MAX: Key = with_default(
     "head_bytes_max",

@@ -2,6 +2,7 @@
 
 use super::slab::Source;
 use super::{Client, Held, ListenerSocket, Settings, Worker, canonical};
+use crate::rate::source_of;
 use evergate_connection::{Accepted, Connection};
 use evergate_mirror::ConnectionId;
 use std::collections::HashMap;
@@ -229,7 +230,11 @@ impl Worker {
         }
         if bounds.per_source_max > 0 {
             let max = bounds.per_source_max as usize;
-            wanted.push((Held::Source(listener.into(), source), max, "connections_per_source_max"));
+            wanted.push((
+                Held::Source(listener.into(), source_of(source)),
+                max,
+                "connections_per_source_max",
+            ));
         }
         wanted
     }

@@ -28,6 +28,6 @@ pub struct Shared {
 pub enum Held {
     /// Connections of a listener.
     Listener(Arc<str>),
-    /// Connections of a listener from one address.
+    /// Connections of a listener from one source ([`crate::rate::source_of`]).
     Source(Arc<str>, IpAddr),
 }
