@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-const BOTH_EDGES: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+const INPUT: u32 = (libc::EPOLLIN | libc::EPOLLPRI) as u32;
+const BOTH_EDGES: u32 = INPUT | (libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
 
 /// Readiness of one registered descriptor.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +15,7 @@ pub struct Event {
     pub readable: bool,
     /// There is room to write.
     pub writable: bool,
-    /// The peer has ended its stream: reads must go on to the end.
+    /// The peer has ended its stream, or a read stops at an urgent byte: there may be more than one read gives.
     pub ended: bool,
     /// The connection broke: reset or error. That both directions have ended in order is no such thing.
     pub broken: bool,
@@ -48,7 +49,7 @@ impl Epoll {
     /// Reports room to write, the end and errors of a descriptor that [`Epoll::add`] registered, but nothing that can be read;
     /// until [`Epoll::report_again`].
     pub fn mute(&self, fd: RawFd, token: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd, token, BOTH_EDGES & !(libc::EPOLLIN as u32))
+        self.control(libc::EPOLL_CTL_MOD, fd, token, BOTH_EDGES & !INPUT)
     }
 
     /// Reports once more what is ready of a descriptor that [`Epoll::add`] registered, though nothing new has come.
@@ -122,9 +123,9 @@ impl Epoll {
         let over = bits & (libc::EPOLLHUP | libc::EPOLLERR) != 0;
         Event {
             token: raw.u64,
-            readable: over || bits & (libc::EPOLLIN | libc::EPOLLRDHUP) != 0,
+            readable: over || bits & (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLPRI) != 0,
             writable: over || bits & libc::EPOLLOUT != 0,
-            ended: over || bits & libc::EPOLLRDHUP != 0,
+            ended: over || bits & (libc::EPOLLRDHUP | libc::EPOLLPRI) != 0,
             broken: bits & libc::EPOLLERR != 0,
         }
     }

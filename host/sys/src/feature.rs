@@ -2,7 +2,7 @@
 
 use crate::leg;
 use crate::option::set;
-use crate::repair::tcp_socket;
+use crate::socket::stream_socket;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -64,7 +64,7 @@ pub fn missing_socket_features() -> Vec<Missing> {
 }
 
 fn try_option(level: i32, option: i32, value: u32) -> io::Result<()> {
-    let socket = tcp_socket(([0, 0, 0, 0], 0).into())?;
+    let socket = stream_socket(([0, 0, 0, 0], 0).into())?;
     set(socket.as_raw_fd(), level, option, &value)
 }
 

@@ -3,7 +3,7 @@
 use crate::address::Raw;
 use crate::netlink;
 use crate::option::{check, set};
-use crate::repair::tcp_socket;
+use crate::socket::stream_socket;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -23,7 +23,7 @@ const COOKIE: std::ops::Range<usize> = 44..52;
 /// Ports outside the sysctl `net.ipv4.ip_local_port_range` are ignored by the kernel, which then takes any port: the
 /// caller checks the sysctl at start, see [`local_port_range`]. Linux 6.3 or newer.
 pub fn connect_from(local: IpAddr, ports: RangeInclusive<u16>, remote: SocketAddr) -> io::Result<OwnedFd> {
-    connect_socket_from(tcp_socket(remote)?, local, ports, remote)
+    connect_socket_from(stream_socket(remote)?, local, ports, remote)
 }
 
 /// As [`connect_from`], with a socket that the caller has prepared.

@@ -2,6 +2,7 @@
 
 use crate::netlink;
 use crate::option::{check, set};
+use crate::socket::stream_socket;
 use std::ffi::CString;
 use std::io;
 use std::net::IpAddr;
@@ -30,7 +31,7 @@ const IFA_F_NODAD: u8 = 0x02;
 /// The card's address of an interface in the calling thread's network namespace.
 pub fn card_address(interface: &str) -> io::Result<[u8; 6]> {
     let mut request = interface_request(interface)?;
-    let socket = crate::repair::tcp_socket(([0, 0, 0, 0], 0).into())?;
+    let socket = stream_socket(([0, 0, 0, 0], 0).into())?;
     // SAFETY: the kernel reads the name and writes the address inside the ifreq.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR as _, &raw mut request) })?;
     // SAFETY: SIOCGIFHWADDR has filled in this member.
@@ -41,7 +42,7 @@ pub fn card_address(interface: &str) -> io::Result<[u8; 6]> {
 /// Largest packet of an interface in the calling thread's network namespace, in bytes with the IP header.
 pub fn card_mtu(interface: &str) -> io::Result<u32> {
     let mut request = interface_request(interface)?;
-    let socket = crate::repair::tcp_socket(([0, 0, 0, 0], 0).into())?;
+    let socket = stream_socket(([0, 0, 0, 0], 0).into())?;
     // SAFETY: the kernel reads the name and writes the number inside the ifreq.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &raw mut request) })?;
     // SAFETY: SIOCGIFMTU has filled in this member.

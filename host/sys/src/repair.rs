@@ -10,10 +10,10 @@
 
 use crate::address::Raw;
 use crate::option::{check, get_bytes, get_u32, set, set_words};
-use crate::socket::local_address;
+use crate::socket::{local_address, stream_socket};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 const TCP_REPAIR_WINDOW: i32 = 29;
 const REPAIR_ON: i32 = 1;
@@ -30,6 +30,8 @@ const IPV6_FREEBIND: i32 = 78;
 const SO_BUF_LOCK: i32 = 72;
 /// Send buffer of a socket that has left repair mode, before the kernel doubles it: it grows from there as the path takes more.
 const SEND_BUFFER: i32 = 256 << 10;
+/// The kernel's own bound (`TCP_MIN_MSS`) on what it can be told as the size of a socket's segments.
+const MSS_MIN: u16 = 88;
 /// TCP's timestamps take 12 bytes of every segment.
 const TIMESTAMP_BYTES: u32 = 12;
 
@@ -196,7 +198,7 @@ impl Restore {
         let at = |step: &'static str| {
             move |source| RestoreError { local: facts.local, remote: facts.remote, step, source }
         };
-        let socket = tcp_socket(facts.local).map_err(at("socket"))?;
+        let socket = stream_socket(facts.local).map_err(at("socket"))?;
         let fd = socket.as_raw_fd();
         let tcp = |option, value: i32| set(fd, libc::IPPROTO_TCP, option, &value);
         tcp(libc::TCP_REPAIR, REPAIR_ON).map_err(at("entering repair mode (needs CAP_NET_ADMIN)"))?;
@@ -210,8 +212,8 @@ impl Restore {
             SocketAddr::V6(_) => set(fd, libc::SOL_IPV6, IPV6_FREEBIND, &1i32),
         };
         free.map_err(at("binding to an address that is not ours yet"))?;
-        // Without it the kernel starts from 524 bytes and stays there.
-        tcp(libc::TCP_MAXSEG, i32::from(facts.mss)).map_err(at("setting the segment size"))?;
+        // Without it the kernel starts from 524 bytes and stays there. Of smaller ones the options below tell it.
+        tcp(libc::TCP_MAXSEG, i32::from(facts.mss.max(MSS_MIN))).map_err(at("setting the segment size"))?;
         // Buffers first: the offered window must fit.
         for option in [libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE] {
             set(fd, libc::SOL_SOCKET, option, &(self.buffer as i32)).map_err(at("sizing a buffer"))?;
@@ -285,17 +287,6 @@ fn agreed(facts: &TcpFacts) -> Vec<u32> {
         options.extend([OPTION_TIMESTAMPS, 0]);
     }
     options
-}
-
-pub(crate) fn tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
-    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    // SAFETY: no pointers are passed.
-    let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 #[cfg(test)]

@@ -53,10 +53,16 @@ fn set(fd: RawFd, level: i32, option: i32, value: i32) -> io::Result<()> {
     })
 }
 
-fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+/// A TCP socket of the address's family. A byte that is urgent is one of the stream, as RFC 6093 section 5 wants it: else reads
+/// would leave it out, which TCP's sequence numbers count. What listens passes this on to what it accepts.
+pub(crate) fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: no pointers are passed.
-    owned(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) })
+    let socket = owned(unsafe {
+        libc::socket(family, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0)
+    })?;
+    set(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_OOBINLINE, 1)?;
+    Ok(socket)
 }
 
 /// How a socket listens.
@@ -219,26 +225,31 @@ pub fn acknowledge_now(fd: RawFd) {
     let _ = set(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1);
 }
 
+/// What an ioctl says that gives a number of bytes.
+fn count_bytes(fd: RawFd, request: libc::Ioctl) -> Option<i32> {
+    let mut count = 0i32;
+    // SAFETY: the kernel writes one int into `count`.
+    let result = unsafe { libc::ioctl(fd, request, &raw mut count) };
+    (result >= 0).then_some(count)
+}
+
+/// Whether bytes wait to be read.
+pub(crate) fn has_input(fd: RawFd) -> bool {
+    count_bytes(fd, libc::FIONREAD).is_some_and(|count| count > 0)
+}
+
 /// Whether no byte waits to be read, and all that were written have left. Closing a socket with input sends RST, and drops
 /// what still waits to leave.
 pub fn is_drained(fd: RawFd) -> bool {
     /// `<linux/sockios.h>`: bytes that were never sent.
     const SIOCOUTQNSD: libc::Ioctl = 0x894B;
-    let waiting = |request: libc::Ioctl| {
-        let mut count = 0i32;
-        // SAFETY: the kernel writes one int into `count`.
-        let result = unsafe { libc::ioctl(fd, request, &raw mut count) };
-        if result < 0 { i32::MAX } else { count }
-    };
-    waiting(libc::FIONREAD) == 0 && waiting(SIOCOUTQNSD) == 0
+    [libc::FIONREAD, SIOCOUTQNSD].into_iter().all(|request| count_bytes(fd, request) == Some(0))
 }
 
 /// Bytes that were written and that the peer has not acknowledged.
 pub fn unacknowledged(fd: RawFd) -> u64 {
-    let mut count = 0i32;
-    // SAFETY: the kernel writes one int into `count`. `SIOCOUTQ` has the number of `TIOCOUTQ`.
-    let result = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut count) };
-    if result < 0 { 0 } else { u64::try_from(count).unwrap_or(0) }
+    // `SIOCOUTQ` has the number of `TIOCOUTQ`.
+    count_bytes(fd, libc::TIOCOUTQ).and_then(|count| u64::try_from(count).ok()).unwrap_or(0)
 }
 
 /// Sends FIN after what is queued.

@@ -1,12 +1,14 @@
 //! Moving bytes from socket to socket inside the kernel.
 
 use crate::Transfer;
-use crate::socket::outcome;
+use crate::socket::{has_input, outcome, read};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// Capacity asked for, in bytes; the kernel's limit for unprivileged users is 1 MiB.
 const CAPACITY: i32 = 1 << 20;
+/// Room that every empty pipe has.
+const PIPE_ROOM: usize = libc::PIPE_BUF;
 
 /// A pipe that bytes pass through.
 #[derive(Debug)]
@@ -53,11 +55,29 @@ impl Pipe {
 
     /// Takes up to `bytes` from the socket `from`.
     pub fn fill(&mut self, from: RawFd, bytes: usize) -> Transfer {
-        let moved = splice(from, self.writer.as_raw_fd(), bytes);
+        let mut moved = splice(from, self.writer.as_raw_fd(), bytes);
+        if matches!(moved, Transfer::Blocked | Transfer::End) && self.held == 0 && has_input(from) {
+            moved = self.copy(from, bytes);
+        }
         if let Transfer::Moved(count) = moved {
             self.held += count;
         }
         moved
+    }
+
+    /// `splice` finds nothing before an urgent byte, and an end when the stream ends behind it; a read goes on.
+    #[cold]
+    fn copy(&self, from: RawFd, bytes: usize) -> Transfer {
+        let mut buffer = [0; PIPE_ROOM];
+        let read = read(from, &mut buffer[..bytes.min(PIPE_ROOM)]);
+        if let Transfer::Moved(count) = read {
+            // SAFETY: pointer and length describe what was read.
+            let kept = unsafe { libc::write(self.writer.as_raw_fd(), buffer.as_ptr().cast(), count) };
+            if kept != count as isize {
+                return Transfer::Broken(io::Error::last_os_error()); // the pipe is empty: it has this room
+            }
+        }
+        read
     }
 
     /// Gives what is inside to the socket `to`.

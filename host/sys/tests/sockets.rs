@@ -1,5 +1,8 @@
 //! Sockets against the real kernel, on loopback.
 
+// The standard library cannot send urgent bytes.
+#![allow(unsafe_code)]
+
 use evergate_sys::{
     Epoll, Listening, Pipe, Transfer, Waker, accept, connect, connect_error, listen, listen_as, local_address,
 };
@@ -39,6 +42,72 @@ fn scattered_reads_stay_inside_their_regions() {
     assert_eq!(&memory, b".ab..cdef...");
     let outside = evergate_sys::read_scattered(server.as_raw_fd(), &mut memory, &[(10, 3)]);
     assert!(matches!(outside, Transfer::Broken(_)));
+}
+
+fn say_urgently(socket: &OwnedFd, byte: u8) {
+    // SAFETY: the pointer is to one byte.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), (&raw const byte).cast(), 1, libc::MSG_OOB) };
+    assert_eq!(sent, 1);
+}
+
+/// TCP counts urgent bytes like all others, and a reader stops before them.
+#[test]
+fn an_urgent_byte_is_one_of_the_stream_and_what_follows_is_told() {
+    for accepted in [false, true] {
+        let (client, server) = pair();
+        let (from, to) = if accepted { (client, server) } else { (server, client) };
+        let mut epoll = Epoll::new(1).unwrap();
+        epoll.add(to.as_raw_fd(), 0).unwrap();
+        assert_eq!((epoll.wait(5_000).unwrap(), epoll.event(0).ended), (1, false), "it can be written");
+        evergate_sys::write(from.as_raw_fd(), b"before");
+        say_urgently(&from, b'!');
+        evergate_sys::write(from.as_raw_fd(), b"behind");
+        let mut got = Vec::new();
+        let mut goes_on = false;
+        while got.len() < 13 {
+            assert_eq!(epoll.wait(5_000).unwrap(), 1, "{got:?}");
+            goes_on |= epoll.event(0).ended;
+            let mut buffer = [0; 64];
+            while let Transfer::Moved(count) = evergate_sys::read(to.as_raw_fd(), &mut buffer) {
+                got.extend_from_slice(&buffer[..count]);
+                if !goes_on {
+                    break; // as one does who has read less than there was room for
+                }
+            }
+        }
+        assert_eq!((got.as_slice(), goes_on), (b"before!behind".as_slice(), true));
+    }
+}
+
+#[test]
+fn a_pipe_takes_what_is_urgent_and_what_is_behind_it_before_the_end() {
+    let (client, middle) = pair();
+    let mut pipe = Pipe::new().unwrap();
+    let (out, server) = pair();
+    evergate_sys::write(client.as_raw_fd(), b"before");
+    say_urgently(&client, b'!');
+    evergate_sys::write(client.as_raw_fd(), &[b'x'; 10_000]);
+    evergate_sys::shutdown_write(client.as_raw_fd());
+    let mut got = Vec::new();
+    wait_readable(&middle);
+    loop {
+        match pipe.fill(middle.as_raw_fd(), 5_000) {
+            Transfer::Moved(count) => assert!(count <= 5_000),
+            Transfer::Blocked => wait_readable(&middle),
+            Transfer::End => break,
+            Transfer::Broken(error) => panic!("{error}"),
+        }
+        while pipe.held() > 0 {
+            let Transfer::Moved(count) = pipe.empty(out.as_raw_fd()) else { panic!("there is room") };
+            let mut buffer = vec![0; count];
+            wait_readable(&server);
+            assert!(
+                matches!(evergate_sys::read(server.as_raw_fd(), &mut buffer), Transfer::Moved(n) if n == count)
+            );
+            got.extend(buffer);
+        }
+    }
+    assert_eq!(got, [b"before!".as_slice(), &[b'x'; 10_000]].concat());
 }
 
 #[test]
