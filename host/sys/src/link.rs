@@ -20,10 +20,10 @@ const ROUTE: usize = 12;
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
 const NUD_STALE: u16 = 0x04;
-/// Said by an operator, who knows better: permanent, or nothing to resolve.
-const NUD_SAID: u16 = 0x80 | 0x40;
+/// There is nothing to resolve.
+const NUD_NOARP: u16 = 0x40;
 /// Incomplete, failed, or without an address to know.
-const NUD_UNKNOWN: u16 = 0x01 | 0x20 | 0x40;
+const NUD_UNKNOWN: u16 = 0x01 | 0x20 | NUD_NOARP;
 /// Said from outside: it may be verified and may change, but counts against no bound of the kernel's table and is kept.
 const NTF_EXT_LEARNED: u8 = 0x10;
 const IFA_F_NODAD: u8 = 0x02;
@@ -75,11 +75,11 @@ fn interface_request(interface: &str) -> io::Result<libc::ifreq> {
 }
 
 /// Makes the neighbour `ip` on an interface known, so that a take-over need not ask for it. The kernel uses it at once and
-/// verifies it afterwards; what an operator set stays. Only for peers on the same link ([`is_on_link`]); the gateway is known
-/// from daily traffic. Needs `CAP_NET_ADMIN`.
+/// verifies it afterwards. What it knows already stays: an operator said it, or the neighbour itself did, since `mac` was
+/// noted perhaps. Only for peers on the same link ([`is_on_link`]); the gateway is known from daily traffic. Needs
+/// `CAP_NET_ADMIN`.
 pub fn set_neighbour(interface: u32, ip: IpAddr, mac: [u8; 6]) -> io::Result<()> {
-    if neighbour_state(interface, ip)?
-        .is_some_and(|(state, known)| state & NUD_SAID != 0 || known == Some(mac))
+    if neighbour_state(interface, ip)?.is_some_and(|(state, known)| state & NUD_NOARP != 0 || known.is_some())
     {
         return Ok(());
     }

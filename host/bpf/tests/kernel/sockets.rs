@@ -229,7 +229,7 @@ fn every_probe_is_answered_at_once_however_old_its_ack() {
 }
 
 #[test]
-fn neighbours_are_known_before_anybody_asks_and_may_change_later() {
+fn neighbours_are_known_before_anybody_asks_and_what_they_said_themselves_stays() {
     if !privileged() {
         return;
     }
@@ -237,19 +237,28 @@ fn neighbours_are_known_before_anybody_asks_and_may_change_later() {
     one.connect("eth0", "02:00:00:00:00:01", &other, "eth0").unwrap();
     one.run(|| {
         let card = evergate_bpf::interface_index("eth0").unwrap();
+        let ip_command = |args: &[&str]| {
+            let output = std::process::Command::new("ip").args(args).output().unwrap();
+            assert!(output.status.success(), "{args:?}: {output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
         for ip in ["10.77.0.9", "fd77::9"] {
-            for last in [8, 9] {
+            let tell = |last| {
                 evergate_sys::set_neighbour(card, ip.parse().unwrap(), [2, 0, 0, 0, 0, last]).unwrap();
+            };
+            let known = || evergate_sys::neighbour(card, ip.parse().unwrap()).unwrap();
+            tell(8);
+            let text = ip_command(&["neigh", "show", ip]);
+            assert!(text.contains("02:00:00:00:00:08") && text.contains("STALE"), "{text}");
+            for state in ["stale", "reachable", "delay", "probe", "permanent"] {
+                let mac = "02:00:00:00:00:07";
+                ip_command(&["neigh", "replace", ip, "lladdr", mac, "dev", "eth0", "nud", state]);
+                tell(8);
+                assert_eq!(known(), Some([2, 0, 0, 0, 0, 7]), "{state}");
             }
-            let output = std::process::Command::new("ip").args(["neigh", "show", ip]).output().unwrap();
-            let text = String::from_utf8(output.stdout).unwrap();
-            assert!(text.contains("02:00:00:00:00:09") && text.contains("STALE"), "{text}");
-            let said =
-                ["neigh", "replace", ip, "lladdr", "02:00:00:00:00:07", "dev", "eth0", "nud", "permanent"];
-            assert!(std::process::Command::new("ip").args(said).status().unwrap().success());
-            evergate_sys::set_neighbour(card, ip.parse().unwrap(), [2, 0, 0, 0, 0, 9]).unwrap();
-            let known = evergate_sys::neighbour(card, ip.parse().unwrap()).unwrap();
-            assert_eq!(known, Some([2, 0, 0, 0, 0, 7]), "an operator's word stands");
+            ip_command(&["neigh", "del", ip, "dev", "eth0"]);
+            tell(9);
+            assert_eq!(known(), Some([2, 0, 0, 0, 0, 9]), "nobody knew it any more");
         }
         assert!(evergate_sys::set_neighbour(9999, "10.77.0.9".parse().unwrap(), [0; 6]).is_err());
     });
