@@ -67,8 +67,9 @@ pub enum Effect {
         clean: bool,
         /// Record layer of a TLS leg, which goes with the socket.
         records: Option<Box<Records>>,
-        /// The connection breaks off with this: the socket serves others only after the backups were told that it is over.
-        breaks: bool,
+        /// The connection is over with this: the socket serves others only after the backups were told so, which is when its client
+        /// has acknowledged our end, or one of the two has reset.
+        over: bool,
     },
     /// Send FIN to the server after what is queued.
     ShutdownServer {

@@ -147,7 +147,7 @@ impl Connection {
     pub(crate) fn close(&mut self, io: &mut Io<'_>, abort: bool) {
         self.closed = true;
         if let Some(remote) = &mut self.remote {
-            remote.release_all(io.effects, abort);
+            remote.release_all(io.effects);
         }
         io.effects.push(Effect::CloseClient { abort });
     }

@@ -403,7 +403,7 @@ impl Connection {
     /// Asks for a server once more: for another one, unless all that happened is that the connection was `stale`.
     fn retry(&mut self, io: &mut Io<'_>, stale: bool) {
         let Some(mut old) = self.leg.take() else { return };
-        io.effects.push(Effect::Release { leg: old.id, clean: false, records: None, breaks: false });
+        io.effects.push(Effect::Release { leg: old.id, clean: false, records: None, over: false });
         io.effects.up.clear(); // bytes of this call for the broken leg
         self.up.clear();
         self.piped = (0, 0);
@@ -464,7 +464,7 @@ impl Connection {
         }
         match &mut self.remote {
             Some(remote) => remote.part(&leg, clean, records, uplink, plain),
-            None => io.effects.push(Effect::Release { leg: leg.id, clean, records, breaks: false }),
+            None => io.effects.push(Effect::Release { leg: leg.id, clean, records, over: false }),
         }
         io.scratch.spare_leg(leg);
     }

@@ -302,7 +302,7 @@ impl Remote {
     pub(crate) fn part_early(&mut self, effects: &mut Effects) {
         self.perform_released(effects); // what is known by now is no exception
         for Parting { leg, .. } in self.partings.drain(..) {
-            effects.push(Effect::Release { leg, clean: true, records: None, breaks: false });
+            effects.push(Effect::Release { leg, clean: true, records: None, over: false });
         }
     }
 
@@ -515,17 +515,17 @@ impl Remote {
             let parting = self.partings.remove(index);
             let clean = self.is_clean(&parting);
             let records = parting.records.filter(|_| clean);
-            effects.push(Effect::Release { leg: parting.leg, clean, records, breaks: false });
+            effects.push(Effect::Release { leg: parting.leg, clean, records, over: false });
         }
     }
 
-    /// The connection is over: nobody will take it over. When it breaks off, no backup will want to hear the last response of
-    /// a leg again.
-    pub(crate) fn release_all(&mut self, effects: &mut Effects, breaks: bool) {
+    /// The connection is over: nobody will take it over, and no backup that knows so will want to hear the last response of a leg
+    /// again.
+    pub(crate) fn release_all(&mut self, effects: &mut Effects) {
         for parting in std::mem::take(&mut self.partings) {
-            let clean = breaks && self.is_clean(&parting);
+            let clean = self.is_clean(&parting);
             let records = parting.records.filter(|_| clean);
-            effects.push(Effect::Release { leg: parting.leg, clean, records, breaks });
+            effects.push(Effect::Release { leg: parting.leg, clean, records, over: true });
         }
         self.deferred.clear();
     }

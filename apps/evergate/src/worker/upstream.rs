@@ -208,7 +208,7 @@ impl Worker {
         self.serve_waiting(generation);
     }
 
-    /// The connection breaks off and is done with its server connection: kept for others once the backups were told.
+    /// The connection is over and done with its server connection: kept for others once the backups were told.
     pub(super) fn release_after(&mut self, client_key: Key, records: Option<Box<Records>>) {
         if let Some(client) = self.clients.get_mut(client_key) {
             let generation = client.connection.snapshot().generation;
@@ -216,7 +216,7 @@ impl Worker {
         }
     }
 
-    /// The server connection of one that has broken off, of which the backups were told.
+    /// The server connection of one that is over, of which the backups were told.
     pub(super) fn keep_left(&mut self, key: Key, bucket: Option<u16>, left: Left) {
         let now = self.now;
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
@@ -428,7 +428,7 @@ impl Worker {
     }
 }
 
-/// A server connection that a connection which breaks off is done with, and its record layer.
+/// A server connection that a connection which is over is done with, and its record layer.
 pub(super) struct Left {
     generation: u64,
     records: Option<Box<Records>>,

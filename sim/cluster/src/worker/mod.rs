@@ -85,7 +85,7 @@ struct Client {
     fin_waits: bool,
     server_fin_waits: bool,
     end_told: bool,
-    /// The connection breaks off and is done with its server connection, whose record layer this is.
+    /// The connection is over and done with its server connection, whose record layer this is.
     left: Option<Option<Box<Records>>>,
 }
 

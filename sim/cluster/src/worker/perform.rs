@@ -96,7 +96,7 @@ impl Worker {
             Effect::Dial { leg, pool, hint, tried, reuse } => {
                 self.dial(now, kernel, key, (leg, pool), hint, &tried, reuse)
             }
-            Effect::Release { clean: true, records, breaks: true, .. } => {
+            Effect::Release { clean: true, records, over: true, .. } => {
                 if let Some(client) = self.clients.get_mut(&key) {
                     client.left = Some(records);
                 }
@@ -303,8 +303,8 @@ impl Worker {
         }
     }
 
-    /// The connection breaks off and leaves a server connection that others can use, once the backups were told that it is
-    /// over. Whether there is one.
+    /// The connection is over and leaves a server connection that others can use, once the backups were told so. Whether there
+    /// is one.
     fn keep_left(&mut self, kernel: &mut Kernel, key: ConnectionId) -> bool {
         let Some(client) = self.clients.get_mut(&key) else { return false };
         let (Some(records), Some(mut upstream)) = (client.left.take(), client.upstream.take()) else {
@@ -327,9 +327,15 @@ impl Worker {
         true
     }
 
+    fn has_our_end(&self, kernel: &Kernel, key: ConnectionId) -> bool {
+        let Some(leg) = self.clients.get(&key).map(|client| &client.leg) else { return false };
+        kernel.slots.get(&leg.flow).is_some_and(|slot| slot.snd_una >= leg.end())
+    }
+
     /// The client's connection is over.
     pub(super) fn forget(&mut self, kernel: &mut Kernel, key: ConnectionId, abort: bool) {
-        let told = abort && self.keep_left(kernel, key);
+        let over = abort || self.has_our_end(kernel, key);
+        let told = over && self.keep_left(kernel, key);
         self.release_server(kernel, key, false, None);
         // Nobody will say any more that its last response has arrived: what nobody uses yet is not kept.
         let left: Vec<Flow> =
