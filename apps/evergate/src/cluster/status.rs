@@ -65,6 +65,16 @@ pub struct ClusterStatus {
     pub flows_max: u64,
 }
 
+impl ClusterStatus {
+    /// Why nobody should be sent to this node now, if so: its standing, or that it gives everything away.
+    pub fn serves_nobody(&self) -> Option<String> {
+        match self.standing.as_str() {
+            "active" => self.draining.then(|| "draining".to_owned()),
+            other => Some(other.to_owned()),
+        }
+    }
+}
+
 /// A view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ViewStatus {

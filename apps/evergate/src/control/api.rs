@@ -84,9 +84,14 @@ pub(super) async fn answer<B>(control: &Arc<Control>, surface: Surface, request:
 
 /// Whether new connections are welcome: what a load balancer in front asks.
 fn healthz(control: &Control) -> Answer {
-    let (status, text) = match control.is_draining() {
-        false => (StatusCode::OK, "ok\n"),
-        true => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+    let reason = match (control.is_draining(), &control.cluster) {
+        (true, _) => Some("draining".to_owned()),
+        (false, Some(cluster)) => cluster.status().serves_nobody(),
+        (false, None) => None,
+    };
+    let (status, text) = match reason {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
     };
     with_type(status, "text/plain; charset=utf-8", text.into())
 }

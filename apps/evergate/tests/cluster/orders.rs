@@ -9,6 +9,7 @@ fn a_drained_node_gives_its_buckets_away_and_takes_them_back_when_told() {
     }
     let world = World::new(2);
     let nodes = world.cluster(2, "");
+    assert_eq!(nodes[0].healthz(), (200, "ok\n".to_owned()));
     let output = nodes[0].cli(&["node", "drain"]);
     assert_eq!(output.code, Some(0), "{output:?}");
     let drained = nodes[0].eventually("is drained", |status| status.drained);
@@ -17,8 +18,10 @@ fn a_drained_node_gives_its_buckets_away_and_takes_them_back_when_told() {
     assert!(other.counts.hand_overs > 0 && other.counts.take_overs == 0, "{:?}", other.counts);
     assert_eq!(other.counts.voided + drained.counts.voided, 0);
 
+    assert_eq!(nodes[0].healthz(), (503, "draining\n".to_owned()));
     assert_eq!(nodes[0].cli(&["node", "undrain"]).code, Some(0));
     nodes[0].eventually("takes buckets again", |status| !status.draining && status.buckets.owned > 0);
+    assert_eq!(nodes[0].healthz().0, 200);
 }
 
 #[test]
@@ -51,6 +54,7 @@ fn a_node_that_leaves_is_replaced_at_once_and_stays_out() {
     assert_eq!(rest.view.unwrap().members, [2]);
     assert_eq!(rest.counts.take_overs, 1);
     assert_eq!(leaver.status().standing, "left");
+    assert_eq!(leaver.healthz(), (503, "left\n".to_owned()));
     for order in ["drain", "undrain", "leave"] {
         let refused = leaver.cli(&["node", order]);
         assert!(refused.code == Some(1) && refused.err.contains("has left"), "{refused:?}");

@@ -293,6 +293,21 @@ impl Node {
         serde_json::from_str(&output.out).unwrap()
     }
 
+    /// What a load balancer in front of it is told.
+    pub(crate) fn healthz(&self) -> (u16, String) {
+        let mut stream = std::os::unix::net::UnixStream::connect(&self.socket).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        std::io::Write::write_all(
+            &mut stream,
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        )
+        .unwrap();
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        (head[9..12].parse().unwrap(), body.to_owned())
+    }
+
     /// Waits until the node's status is as wanted.
     pub(crate) fn eventually(&self, what: &str, wanted: impl Fn(&ClusterStatus) -> bool) -> ClusterStatus {
         let what = format!("node {}: {what}", self.number);
