@@ -440,7 +440,10 @@ fn stable_hash(parts: &[&str]) -> u64 {
     (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// Names what decides about connections: the same on all nodes that run the same version with the same file.
+/// Numbers up to this one are the same number to whoever reads JSON or metrics as floating point.
+const EXACT: u64 = (1 << 53) - 1;
+
+/// Names what decides about connections: the same on all nodes that run the same version with the same file, in whatever folder.
 fn fingerprint(config: &Config) -> u64 {
     let mut pools = config.pools.clone();
     for server in pools.iter_mut().flat_map(|pool| &mut pool.servers) {
@@ -456,7 +459,10 @@ fn fingerprint(config: &Config) -> u64 {
         config.timeouts,
         config.limits
     );
-    fnv(decides.bytes()) // it must only tell apart what people write
+    let folder = format!("{:?}", config.folder.join("")); // with the slash behind it, between quotes
+    let decides = decides.replace(&folder[..folder.len() - 1], "\"");
+    let number = fnv(decides.bytes()); // it must only tell apart what people write
+    (number ^ number >> 53) & EXACT
 }
 
 /// FNV-1a.

@@ -151,6 +151,23 @@ fn nodes_whose_resolvers_answer_in_another_order_have_the_same_generation() {
 }
 
 #[test]
+fn nodes_whose_files_lie_in_other_folders_have_the_same_generation() {
+    let number = |folder: &str, file: &str| {
+        let mut config = config(&(listener("in", 1, "http", "web") + NAMED));
+        config.folder = folder.into();
+        config.tls[0].client_ca = Some(config.folder.join(file));
+        fingerprint(&config)
+    };
+    let one = number("/etc/one", "ca.pem");
+    for folder in ["/etc/an \"other\"", ".", "", "/"] {
+        assert_eq!(number(folder, "ca.pem"), one, "{folder}");
+    }
+    assert_ne!(number("/etc/one", "others.pem"), one);
+    assert_ne!(number("/etc/one", "/etc/oneca.pem"), one);
+    assert!(one < 1 << 53, "a number that floating point has");
+}
+
+#[test]
 fn a_server_whose_host_has_another_name_is_another_server() {
     let text = |host: &str| {
         let server = format!("{{ name = \"s\", address = \"{host}:1\" }}");

@@ -202,6 +202,7 @@ fn check(
         rules: rules::rules(&raw, &mut checks),
         cluster: cluster::cluster(&raw, &mut checks),
         digest: 0,
+        folder: base_dir.to_owned(),
     };
     own_files::clashes(&mut checks);
     own_files::foreign_pid_file(&mut checks);

@@ -42,6 +42,8 @@ pub struct Config {
     pub cluster: Option<Cluster>,
     /// Tells the text that it was read from apart from others.
     pub digest: u64,
+    /// Where its relative paths begin.
+    pub folder: PathBuf,
 }
 
 impl Config {
