@@ -3,7 +3,7 @@
 use crate::netlink;
 use crate::option::{check, set};
 use crate::socket::stream_socket;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -48,6 +48,50 @@ pub fn card_mtu(interface: &str) -> io::Result<u32> {
     // SAFETY: SIOCGIFMTU has filled in this member.
     let mtu = unsafe { request.ifr_ifru.ifru_mtu };
     u32::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// The interfaces that have an address, in the calling thread's network namespace.
+pub fn interfaces_with(ip: IpAddr) -> io::Result<Vec<String>> {
+    let mut first = std::ptr::null_mut();
+    // SAFETY: the C library writes one pointer.
+    check(unsafe { libc::getifaddrs(&raw mut first) })?;
+    let mut names = Vec::new();
+    let mut next = first;
+    // SAFETY: the list is the C library's and lives until it is freed below; its end is null.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        // SAFETY: the pointer is null, or to an address as long as its family's.
+        if unsafe { ip_of(entry.ifa_addr) } == Some(ip) {
+            // SAFETY: a string of the list. An IPv4 address may have a label, `eth0:1`.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy();
+            names.push(name.split(':').next().unwrap_or_default().to_owned());
+        }
+        next = entry.ifa_next;
+    }
+    // SAFETY: made by getifaddrs, and nothing refers to it any more.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(names)
+}
+
+/// The IP address behind a socket address, if it is one.
+///
+/// # Safety
+///
+/// The pointer is null, or to a socket address with all bytes of its family.
+unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: as the caller says; it need not be aligned for the families' own forms.
+    unsafe {
+        match i32::from(address.as_ref()?.sa_family) {
+            libc::AF_INET => {
+                let address = address.cast::<libc::sockaddr_in>().read_unaligned();
+                Some(IpAddr::from(address.sin_addr.s_addr.to_ne_bytes()))
+            }
+            libc::AF_INET6 => {
+                let address = address.cast::<libc::sockaddr_in6>().read_unaligned();
+                Some(IpAddr::from(address.sin6_addr.s6_addr))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Whether an interface has a carrier, in the network namespace of `socket`.

@@ -12,9 +12,11 @@ use super::speaker::Speaker;
 use super::status::{ClusterStatus, NodeStatus, WitnessStatus};
 use super::witness::Witnesses;
 use super::{Interface, Layout, Report, Reporter, Running, host};
-use crate::config::model::{Cluster, ClusterMode, ClusterTiming, Config, NodeNumber, Protocol, Steering};
+use crate::config::model::{
+    Cluster, ClusterMode, ClusterNode, ClusterTiming, Config, NodeNumber, Protocol, Steering,
+};
 use crate::control::message::warning;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use evergate_base::Micros;
 use evergate_bpf::{Address, CookieKey, Gate, Options, PortBlocks};
 use evergate_cluster::{
@@ -61,6 +63,7 @@ impl Ground {
         let workers = config.node.worker_count().get();
         let interfaces = [interface(&cluster.outside_interface)?, interface(&cluster.inside_interface)?];
         let [outside, inside] = interfaces;
+        check_places(cluster, entry)?;
         let virtual_mac = cluster.virtual_mac.unwrap_or_else(|| mac_of(&cluster.name));
         let ports = PortBlocks::new(cluster.server_ports_first, cluster.ports_per_bucket)
             .context("the ports of server legs do not fit")?;
@@ -209,6 +212,31 @@ fn interface(name: &str) -> Result<Interface> {
     let index = evergate_bpf::interface_index(name).with_context(failed)?;
     let mac = evergate_sys::card_address(name).with_context(failed)?;
     Ok(Interface { index, mac })
+}
+
+/// Whether this node's addresses are on the interfaces that the file names. Interchanged, the packet filter would look for clients
+/// where the servers are. On a third one an address may be for a reason, as where the interface is a port of a bridge.
+fn check_places(cluster: &Cluster, entry: &ClusterNode) -> Result<()> {
+    let (inside, outside) = (&cluster.inside_interface, &cluster.outside_interface);
+    for (ip, key, named, other) in
+        [(entry.inside, "inside", inside, outside), (entry.outside, "outside", outside, inside)]
+    {
+        let found =
+            evergate_sys::interfaces_with(ip).context("cannot look at the addresses of this machine")?;
+        if found.is_empty() || found.contains(named) {
+            continue; // that it is on none is said by whoever binds to it
+        }
+        ensure!(
+            !found.contains(other),
+            "{ip}, this node's `{key}`, is an address of {other}, and not of {named}: are \
+             cluster.inside_interface and cluster.outside_interface interchanged, or the node's `inside` and `outside`?"
+        );
+        warning(format_args!(
+            "{ip}, this node's `{key}`, is an address of {}, and not of {named}: the packet filter works on {named} alone",
+            found.join(", ")
+        ));
+    }
+    Ok(())
 }
 
 /// Locally administered, for one station, and the same on all nodes.

@@ -1,4 +1,4 @@
-//! A second process of a node that runs.
+//! Processes that must not serve: a second one of a node that runs, and one whose interfaces are not what its file says.
 
 use crate::world::{World, evergate, privileged};
 use std::io::{Read, Write};
@@ -41,4 +41,23 @@ fn a_second_process_of_a_node_is_refused_and_the_first_ones_connections_go_on() 
     for node in &nodes {
         assert_eq!(node.status().standing, "active");
     }
+}
+
+#[test]
+fn interfaces_that_were_interchanged_are_told_before_anything_is_done() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(1);
+    let config = world.config(&World::entries(1), "");
+    let swapped = config
+        .replace("inside_interface = \"in\"", "inside_interface = \"out\"")
+        .replace("outside_interface = \"out\"", "outside_interface = \"in\"");
+    let file = world.write_config(1, &swapped).display().to_string();
+    let output = world
+        .host(1)
+        .run(move || evergate(&["run", &file, "--node", "1", "--socket", "/nonexistent/admin.sock"]));
+    assert_eq!(output.code, Some(1), "{output:?}");
+    let said = output.err;
+    assert!(said.contains("is an address of in, and not of out") && said.contains("interchanged"), "{said}");
 }
