@@ -129,7 +129,7 @@ impl Node {
     }
 
     /// What we say to a node. Grants only to a member of the installed view whom no pending promise replaces.
-    fn heartbeat(&self, to: NodeId, echo_us: u64) -> Heartbeat {
+    pub(crate) fn heartbeat(&self, to: NodeId, echo_us: u64) -> Heartbeat {
         let member = self.peers.get(&to).map(Peer::member).unwrap_or_default();
         let included = self.established && self.members.contains(member);
         let excluded = self.pending.as_ref().is_some_and(|pending| !pending.members.contains(member));

@@ -42,6 +42,7 @@ mod node;
 mod peer;
 mod reach;
 mod rendezvous;
+mod stranger;
 mod view;
 mod willing;
 mod window;

@@ -430,7 +430,7 @@ impl Node {
     }
 
     /// Version, key and tag come before anything is parsed.
-    fn open(&self, datagram: &[u8]) -> Result<Message, Rejected> {
+    pub(crate) fn open(&self, datagram: &[u8]) -> Result<Message, Rejected> {
         let [version, key, ..] = *datagram else { return Err(Rejected::Malformed) };
         if version != VERSION {
             return Err(Rejected::Version);

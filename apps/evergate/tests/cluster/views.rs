@@ -1,6 +1,6 @@
 //! Nodes come and go.
 
-use crate::world::{ADDRESS, PORT, VIRTUAL_MAC, World, outside, privileged, settled};
+use crate::world::{ADDRESS, PORT, VIRTUAL_MAC, World, entry, inside, outside, privileged, settled};
 use evergate_bpf::netns::Namespace;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
@@ -124,4 +124,56 @@ fn place(switch: &Namespace) -> Option<String> {
     let text = String::from_utf8(table.stdout).unwrap();
     let line = text.lines().find(|line| line.starts_with(VIRTUAL_MAC))?;
     line.split_whitespace().skip_while(|word| *word != "dev").nth(1).map(str::to_owned)
+}
+
+/// A machine is added, and started before the others know of it.
+#[test]
+fn a_node_that_the_others_have_no_entry_of_founds_no_cluster_beside_theirs() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(3);
+    let mut nodes = world.cluster(2, "");
+    let config = world.config(&World::entries(3), "");
+    let third = world.start(3, &config);
+    nodes[0].process.line_after(0, "10.71.0.3 speaks as node 3 of this cluster and has its key");
+    // Silence would have lasted for long enough by then.
+    let (_, seen) = third.process.line_after(0, "is it in [[cluster.nodes]] there");
+    third.process.line_after(seen, "is it in [[cluster.nodes]] there");
+    let status = third.status();
+    assert!(status.standing == "listening" && status.view.is_none(), "{status:?}");
+    for status in settled(&nodes) {
+        assert_eq!(status.counts.voided, 0);
+    }
+    nodes.remove(0).kill();
+    settled(&nodes);
+    nodes.insert(0, world.start(1, &config));
+    settled(&nodes);
+    nodes.remove(1).kill();
+    nodes.push(third);
+    settled(&nodes);
+    nodes.insert(1, world.start(2, &config));
+    settled(&nodes);
+}
+
+/// One file has another address for the node that serves.
+#[test]
+fn a_node_whose_list_has_another_address_for_the_one_that_serves_founds_no_cluster_beside_it() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let config = world.config(&World::entries(2), "");
+    let second = world.start(2, &config);
+    second.eventually("serves", |status| status.buckets.owned == 1024);
+    let wrong = World::entries(1) + &entry(2, inside(22), outside(22));
+    let first = world.start(1, &world.config(&wrong, ""));
+    let (_, seen) = first.process.line_after(0, "speaks as node 2 of this cluster and has its key");
+    let (_, seen) = first.process.line_after(seen, "speaks as node 2 of this cluster and has its key");
+    let status = first.status();
+    assert!(status.standing == "listening" && status.view.is_none(), "{status:?}");
+    assert_eq!(second.status().buckets.owned, 1024);
+    assert!(seen > 0);
+    first.kill();
+    settled(&[world.start(1, &config), second]);
 }

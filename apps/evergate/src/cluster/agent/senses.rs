@@ -4,6 +4,7 @@ use super::{Agent, NETWORK, State};
 use crate::cluster::witness::Witnesses;
 use evergate_base::Micros;
 use evergate_cluster::{NodeId, Rejected};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
 /// Datagrams taken from a socket in one turn: more than its queue holds, so that a turn hears all that waited.
@@ -13,6 +14,8 @@ const DATAGRAMS_MAX: usize = 4096;
 const ESTRANGED: Micros = Micros::from_ms(2000);
 /// Between two lines about it.
 const ESTRANGED_LINES: Micros = Micros::from_ms(10_000);
+/// Between two looks at what strangers say: whoever floods the port must not cost a check of the tag each time.
+const STRANGERS: Micros = Micros::from_ms(50);
 
 impl Agent {
     /// The steady questions; one that a promise waits for; and one with every heartbeat while less than half is left of what
@@ -74,10 +77,10 @@ impl Agent {
                 Err(_) => continue, // an ICMP error of something sent before
             };
             state.counts.datagrams_received += 1;
-            // Whoever floods the port from elsewhere must not cost a check of the tag each time.
             let ip = from.ip().to_canonical();
             let Some(sender) = link.peers.iter().find(|(_, at)| at.ip() == ip) else {
                 state.strangers += 1;
+                self.hear_stranger(state, index, from, length);
                 continue;
             };
             let (path, peer) = (link.path, (*sender.1 == from).then_some(*sender.0));
@@ -94,6 +97,30 @@ impl Agent {
     fn not_understood(&self) -> u64 {
         let reasons = [Rejected::Forged, Rejected::UnknownKey, Rejected::Version, Rejected::WrongCluster];
         reasons.into_iter().map(|reason| self.node.rejected(reason)).sum()
+    }
+
+    /// Somebody speaks from where no node of the list is. Whoever has the key is of this cluster by another list: neither side may
+    /// found one beside the other's.
+    fn hear_stranger(&mut self, state: &mut State, index: usize, from: SocketAddr, length: usize) {
+        let now = self.clock.now();
+        if state.stranger_heard_at.is_some_and(|at| now.since(at) < STRANGERS) {
+            return;
+        }
+        state.stranger_heard_at = Some(now);
+        let Some(id) = self.node.sender_of(state.buffer.get(..length).unwrap_or_default()) else { return };
+        self.node.set_estranged(now, now + ESTRANGED);
+        if let (Some(link), Some(word)) = (self.links.get(index), self.node.tell_stranger(now, id)) {
+            let _ = link.datagrams.urgent.send_to(&word, from); // it speaks again
+        }
+        if state.stranger_told_at.is_none_or(|at| now.since(at) >= ESTRANGED_LINES) {
+            state.stranger_told_at = Some(now);
+            self.warn(format!(
+                "{} speaks as node {} of this cluster and has its key, but no node of [[cluster.nodes]] has that address here: \
+                 is the list the same on all nodes?",
+                from.ip().to_canonical(),
+                id.0.saturating_add(1)
+            ));
+        }
     }
 
     /// Somebody at the very address of a node speaks, and is not understood.

@@ -1,10 +1,11 @@
-//! What an operator should know before somebody dies: a node without a witness, and a view that does not come to be.
+//! What an operator should know before somebody dies: a node without a witness, a view that does not come to be, and lists of nodes
+//! that differ.
 //!
 //! A node without a witness is as good as any other while all agree, and useless as soon as one is missing.
 
 use super::{Agent, State};
 use evergate_base::Micros;
-use evergate_cluster::NodeId;
+use evergate_cluster::{NodeId, Standing};
 use std::collections::BTreeMap;
 
 /// What lasts less is no reason to worry.
@@ -16,6 +17,8 @@ const AGAIN: Micros = Micros::from_ms(10_000);
 #[derive(Debug, Default)]
 pub(super) struct Worries {
     view_told_at: Option<Micros>,
+    /// Since when this node has listened to others that do not know it, and when that was told.
+    overhears: Option<(Micros, Option<Micros>)>,
     /// Since when nodes have had no witness, and whether that was told.
     unwitnessed: BTreeMap<NodeId, (Micros, bool)>,
 }
@@ -24,6 +27,7 @@ impl Agent {
     /// Tells what lasts; looked at each time that figures are published.
     pub(super) fn worry(&mut self, state: &mut State, now: Micros) {
         self.worry_about_view(state, now);
+        self.worry_about_lists(state, now);
         let nodes = self.node.config().nodes;
         for id in nodes.iter().filter(|_| nodes.len() > 1) {
             self.worry_about_witness(state, now, id);
@@ -44,6 +48,22 @@ impl Agent {
         };
         let waits_s = waits.as_ms() as f64 / 1e3;
         self.warn(format!("has waited {waits_s:.1} s for a view in which all agree{whom}"));
+    }
+
+    fn worry_about_lists(&mut self, state: &mut State, now: Micros) {
+        if self.node.standing() != Standing::Listening || !self.node.overhears(now) {
+            state.worries.overhears = None;
+            return;
+        }
+        let (since, told_at) = state.worries.overhears.get_or_insert((now, None));
+        if now.since(*since) >= LASTS && told_at.is_none_or(|at| now.since(at) >= AGAIN) {
+            *told_at = Some(now);
+            self.warn(
+                "listens, because there is a cluster whose nodes do not answer this one: is it in [[cluster.nodes]] there, and \
+                 under the same addresses?"
+                    .to_owned(),
+            );
+        }
     }
 
     fn worry_about_witness(&mut self, state: &mut State, now: Micros, id: NodeId) {
