@@ -272,12 +272,12 @@ impl Slot {
     }
 
     /// Where packets of the flow go next: the link address of the peer or of its gateway. Zeros when our kernel has not said
-    /// anything in it yet.
+    /// anything in it yet. While it changes, half of both may be read.
     pub fn next_hop(&self) -> [u8; 6] {
         if self.flags().load(Ordering::Acquire) & FLAG_LEARN != 0 {
             return UNKNOWN;
         }
-        // SAFETY: the entry lies inside the table; the bytes are written before the flag was taken away.
+        // SAFETY: the entry lies inside the table; the bytes are written before the flag is taken away, and plain.
         let eth = unsafe { (&raw const (*self.pointer()).eth).read_volatile() };
         [eth[0], eth[1], eth[2], eth[3], eth[4], eth[5]]
     }

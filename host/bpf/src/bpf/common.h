@@ -60,7 +60,7 @@ struct slot {
 	__u32 established;	/* the peer has answered our SYN or SYN-ACK */
 	__u32 strange_ack;	/* on hold: what was acknowledged that this connection's peer would not; 0: nothing */
 	__u32 ingress_pad[10];
-	/* 3: written at registration only, and where packets go next once more when it is learnt */
+	/* 3: written at registration; egress writes where packets go next when it learns that, or it changes */
 	struct flow_key key;
 	__u8 eth[14];		/* link header of our packets */
 	__u8 wscale, has_ts;	/* our receive window's scale; timestamps in use */
@@ -68,6 +68,7 @@ struct slot {
 	__u16 bucket, generation;
 };
 _Static_assert(sizeof(struct slot) == 256, "a slot is four cache lines");
+_Static_assert(__builtin_offsetof(struct slot, eth) % 4 == 0, "link headers are compared by words");
 _Static_assert(sizeof(struct flow_key) == 40, "the key has no hidden padding");
 
 /* One of our addresses that can move between nodes. */

@@ -163,16 +163,28 @@ static __always_inline void note_reset(struct slot *s)
 		__sync_fetch_and_or(&s->flags, FLAG_GONE);
 }
 
+/* Our own ACKs go where our kernel sends packets of the flow, also when that changes: another gateway has taken over, or the
+ * route leads elsewhere. Whoever reads it while it is written may see half of both: at worst one ACK goes astray, which the
+ * next one makes good. */
+static __always_inline void note_path(struct __sk_buff *skb, struct slot *s, __u32 flags)
+{
+	const __be32 *now = (void *)(long)skb->data, *known = (void *)s->eth;
+	if ((void *)(now + 3) > (void *)(long)skb->data_end || now[0] != known[0] || now[1] != known[1]
+	    || now[2] != known[2] || skb->ifindex != s->ifindex) {
+		bpf_skb_load_bytes(skb, 0, s->eth, 14);
+		s->ifindex = skb->ifindex;		/* that header is right there only */
+	}
+	if (flags & FLAG_LEARN)
+		__sync_fetch_and_and(&s->flags, ~FLAG_LEARN);
+}
+
 static __always_inline int egress_flow(struct __sk_buff *skb, struct packet *p, struct slot *s)
 {
 	__u32 flags = READ(s->flags), committed = READ(s->committed), ws = s->wscale & 15;
 	struct tcphdr th = p->tcp;
 	bool template = skb->mark == template_mark, open = flags & FLAG_OPEN;
-	if (flags & FLAG_LEARN && !template) {
-		bpf_skb_load_bytes(skb, 0, s->eth, 14);
-		s->ifindex = skb->ifindex;		/* that header is right there only */
-		__sync_fetch_and_and(&s->flags, ~FLAG_LEARN);
-	}
+	if (!template)
+		note_path(skb, s, flags);
 	if (th.rst && !th.ack && READ(s->syn_sent)) {
 		/* RFC 9293 section 3.5.1: a server still has a connection from this port, of a node that is dead. Nothing of
 		 * ours depends on it; without this answer our SYN would be repeated until the connect times out. */

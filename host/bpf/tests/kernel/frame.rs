@@ -170,3 +170,48 @@ impl Wire {
         assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
     }
 }
+
+/// Hears what arrives at a card of the calling thread's network namespace from now on.
+pub(crate) struct Tap(OwnedFd);
+
+impl Tap {
+    pub(crate) fn of(card: &str) -> Tap {
+        let all = (libc::ETH_P_ALL as u16).to_be();
+        // SAFETY: no pointers are passed; without a protocol nothing is heard before it is bound to the card.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
+        let tap = Tap(unsafe { OwnedFd::from_raw_fd(fd) });
+        // SAFETY: all zeros is a valid link address.
+        let mut at: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        at.sll_family = libc::AF_PACKET as u16;
+        at.sll_protocol = all;
+        at.sll_ifindex = evergate_bpf::interface_index(card).unwrap() as i32;
+        let wait = libc::timeval { tv_sec: 20, tv_usec: 0 }; // only ends a hang
+        // SAFETY: pointers and lengths describe the address and the time.
+        let results = unsafe {
+            [
+                libc::bind(fd, (&raw const at).cast(), size_of_val(&at) as u32),
+                libc::setsockopt(
+                    fd,
+                    libc::SOL_SOCKET,
+                    libc::SO_RCVTIMEO,
+                    (&raw const wait).cast(),
+                    size_of_val(&wait) as u32,
+                ),
+            ]
+        };
+        assert_eq!(results, [0; 2], "{}", std::io::Error::last_os_error());
+        tap
+    }
+
+    /// The next frame.
+    pub(crate) fn next(&self) -> Vec<u8> {
+        let mut frame = vec![0; 2048];
+        // SAFETY: pointer and length describe the buffer.
+        let read = unsafe { libc::recv(self.0.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
+        assert!(read > 0, "{}", std::io::Error::last_os_error());
+        frame.truncate(read as usize);
+        frame
+    }
+}

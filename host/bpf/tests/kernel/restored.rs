@@ -1,7 +1,7 @@
 //! One packet in, one packet out: flows that lived on another node.
 
-use crate::frame::{ACK, FIN, RST, Segment};
-use crate::packets::{DROP, client, enter, inward, leave, listener, out, stamps};
+use crate::frame::{ACK, FIN, RST, Segment, Tap};
+use crate::packets::{DROP, PASS, STOLEN, accepted, client, enter, inward, leave, listener, out, stamps};
 use crate::world::{bench, node, privileged};
 use evergate_bpf::{Flow, GateError, Hook, LaneId, Mode, Owner, Restored, Slot, interface_index};
 use std::net::SocketAddr;
@@ -115,6 +115,18 @@ fn sent_by(card: &str) -> u64 {
     line.split_whitespace().nth(9).unwrap().parse().unwrap()
 }
 
+/// Two cards that say nothing of their own.
+fn cards() -> [u32; 2] {
+    let ip = |words: &str| {
+        assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+    };
+    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+    ip("link add eth0 type veth peer name eth1");
+    ip("link set eth0 up");
+    ip("link set eth1 up");
+    ["eth0", "eth1"].map(|card| interface_index(card).unwrap())
+}
+
 #[test]
 fn acks_leave_where_our_kernel_sends_packets_of_the_flow() {
     if !privileged() {
@@ -122,15 +134,7 @@ fn acks_leave_where_our_kernel_sends_packets_of_the_flow() {
     }
     for v6 in [false, true] {
         bench(Mode::Steer, move |gate| {
-            let ip = |words: &str| {
-                assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
-            };
-            // So that the cards say nothing of their own.
-            std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
-            ip("link add eth0 type veth peer name eth1");
-            ip("link set eth0 up");
-            ip("link set eth1 up");
-            let [first, second] = ["eth0", "eth1"].map(|card| interface_index(card).unwrap());
+            let [first, second] = cards();
             // It came in on the first card; our kernel's route leads to the second.
             let from = Restored { interface: first, next_hop: [0; 6], ..restored(v6, None) };
             let slot = gate.restore(&from).unwrap();
@@ -143,6 +147,35 @@ fn acks_leave_where_our_kernel_sends_packets_of_the_flow() {
             lane.emit_acks([&slot]).unwrap();
             let sent = ["eth0", "eth1"].map(sent_by);
             assert_eq!([sent[0] - before[0], sent[1] - before[1]], [0, 1]);
+        });
+    }
+}
+
+#[test]
+fn acks_follow_when_the_gateway_or_the_route_changes() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let [first, second] = cards();
+            let (mut lane, slot) = accepted(gate, v6, 500, 1000);
+            let ours = Segment { seq: 500, ack: 1000, ..out(v6) };
+            let data = Segment { data: vec![7; 9], ..ours.clone() };
+            // An ACK that the peer is not to get yet: a client that only sends is told nothing else.
+            let withheld = Segment { seq: 509, ack: 3000, ..ours };
+            let said = [(first, &data, PASS), (second, &data, PASS), (first, &withheld, STOLEN)];
+            for (number, (card, said, action)) in said.into_iter().enumerate() {
+                let hop = [2, 0, 0, 0, 0, 20 + number as u8];
+                let frame = Segment { to_mac: hop, ..said.clone() }.bytes();
+                assert_eq!(gate.run_on(card, Hook::Egress, &frame, 0).unwrap().action, action);
+                assert_eq!(slot.next_hop(), hop);
+                let heard = Tap::of(if card == first { "eth1" } else { "eth0" });
+                lane.emit_acks([&slot]).unwrap();
+                let ack = Segment::read(&heard.next());
+                assert_eq!((ack.to_mac, ack.from_mac, ack.from), (hop, data.from_mac, data.from));
+            }
+            lane.finish(slot, None, 0);
         });
     }
 }
