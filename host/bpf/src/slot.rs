@@ -135,6 +135,7 @@ impl Slot {
             snd_nxt: from.send,
             snd_una: from.send,
             peer_ack: from.peer_has,
+            peer_wscale: u32::from(from.peer_window_scale.min(14)),
             ahead_max: from.send.wrapping_add(ahead_max(from.peer_window_scale)),
             tsval: tsval.to_be(),
             tsecr: tsecr.to_be(),

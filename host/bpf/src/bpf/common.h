@@ -41,13 +41,14 @@ struct slot {
 	__u32 flags;
 	__u32 wake_at;		/* event when snd_una reaches this and `armed` is set */
 	__u32 armed;
-	__u32 user_pad[12];
+	__u32 peer_wscale;	/* of a restored flow: the scale of its peer's window */
+	__u32 user_pad[11];
 	/* 1: egress */
 	__u32 k_ack, k_edge;	/* what the kernel acknowledged, and the right window edge that it offers */
 	__u32 snd_nxt;
 	__u32 sent_ack, sent_edge, sent_win;	/* what really left; sent_win unscaled, as on the wire */
 	__be32 tsval;
-	__u32 ahead_max;	/* of a restored flow: the most that its peer may have; never below snd_nxt */
+	__u32 ahead_max;	/* of a restored flow: the most that its peer may have, whatever it says; never below snd_nxt */
 	__u64 answered_ns;	/* last repeated ACK that was let through */
 	__u64 born_ns;
 	__u32 greeted;		/* counted in `greetings`, until a program takes the slot */
@@ -59,7 +60,10 @@ struct slot {
 	__u32 syn_sent;		/* active open that waits for its SYN-ACK */
 	__u32 established;	/* the peer has answered our SYN or SYN-ACK */
 	__u32 strange_ack;	/* on hold: what was acknowledged that this connection's peer would not; 0: nothing */
-	__u32 ingress_pad[10];
+	__u32 room;		/* of a restored flow, once its peer was heard: the right edge of its window */
+	__u32 room_known;	/* that is all that the peer had ever offered to the node before us */
+	__u64 heard_ns;		/* of a restored flow: when its peer was heard first; 0: not yet */
+	__u32 ingress_pad[6];
 	/* 3: written at registration; egress writes where packets go next when it learns that, or it changes */
 	struct flow_key key;
 	__u8 eth[14];		/* link header of our packets */
@@ -129,6 +133,7 @@ const volatile __u64 bucket_key[2] = {};
 const volatile __u32 template_mark = 0x50110001;
 const volatile __u32 cookie_mark = 0x50110002;
 const volatile __u64 repeat_ns = 50000000;
+const volatile __u64 room_ns = 5000000000;
 const volatile __u32 test_clock = 0;
 __u64 test_now_ns = 0;				/* the clock when test_clock is set */
 

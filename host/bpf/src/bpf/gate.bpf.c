@@ -417,6 +417,27 @@ static __always_inline bool knock(struct __sk_buff *skb, const struct packet *p,
 	return true;
 }
 
+/* How far the peer of a restored flow may have been sent to. For some seconds the highest edge counts: what was said first may
+ * come last. Then our kernel's own words catch up with it, and from there on only what it sent can be acknowledged. */
+static __always_inline void note_room(const struct packet *p, struct slot *s, __u32 ack, __u32 next)
+{
+	if (s->room_known) {
+		if (before(s->room, next))
+			s->room = next;		/* numbers wrap around: it stays near */
+		return;
+	}
+	/* rounded down on the wire; and an end takes no room */
+	__u32 edge = ack + ((bpf_ntohs(p->tcp.window) + 1) << (READ(s->peer_wscale) & 15));
+	__u64 now = now_ns(), first = s->heard_ns;
+	if (before(edge, first ? s->room : s->peer_ack))
+		edge = first ? s->room : s->peer_ack;
+	WRITE(s->room, edge);
+	if (!first)
+		WRITE(s->heard_ns, now);
+	else if (now - first > room_ns)
+		s->room_known = 1;
+}
+
 static __always_inline int ingress_flow(struct __sk_buff *skb, struct packet *p, struct slot *s, __u32 index)
 {
 	if (p->tcp.syn && p->tcp.ack)
@@ -434,10 +455,11 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct packet *p,
 	if (!p->tcp.ack || p->tcp.syn || p->tcp.rst || !plausible(skb, p, s, &tsecr))
 		return TC_ACT_OK;
 	__u32 ack = bpf_ntohl(p->tcp.ack_seq), next = READ(s->snd_nxt);
+	if (after(ack, next) && after(ack, peer_max(s)))
+		return TC_ACT_OK;	/* our kernel refuses it */
+	if (READ(s->flags) & FLAG_RESTORED)
+		note_room(p, s, ack, next);
 	if (after(ack, next)) {
-		/* Beyond what the node before us can have sent, our kernel refuses it, as it does for any other flow. */
-		if (!(READ(s->flags) & FLAG_RESTORED) || after(ack, READ(s->ahead_max)))
-			return TC_ACT_OK;
 		if (after(ack, s->peer_ack))
 			WRITE(s->peer_ack, ack);
 		__be32 lower = bpf_htonl(next);

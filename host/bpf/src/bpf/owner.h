@@ -95,15 +95,28 @@ static __always_inline bool lists_us(__u64 word)
 	return false;
 }
 
+/* The most that the flow's peer can have: what was sent. What the node before us sent of a restored flow is not known, but it
+ * went by the peer's window, whose right edge never moves to the left: nobody sent beyond the edge that the peer offers now,
+ * whatever waits there for bytes that were lost on their way. */
+static __always_inline __u32 peer_max(struct slot *s)
+{
+	__u32 next = READ(s->snd_nxt);
+	if (!(READ(s->flags) & FLAG_RESTORED))
+		return next;
+	__u32 most = READ(s->ahead_max);
+	if (READ(s->heard_ns) && before(READ(s->room), most))
+		most = READ(s->room);
+	return before(most, next) ? next : most;
+}
+
 /* Whether the flow's peer could say this. A restored flow has its slot before its peer is asked: the node before us told the
- * peer no more than is mirrored, and at most a window less, as its last words may be lost; it sent no more than `ahead_max`. A
- * number far off would stay the highest. */
+ * peer no more than is mirrored, and at most a window less, as its last words may be lost. A number far off would stay the
+ * highest. */
 static __always_inline bool believable(const struct packet *p, struct slot *s)
 {
 	__u32 window = 65535u << (s->wscale & 15), seq = bpf_ntohl(p->tcp.seq), ack = bpf_ntohl(p->tcp.ack_seq);
-	__u32 most = READ(s->flags) & FLAG_RESTORED ? READ(s->ahead_max) : READ(s->snd_nxt);
 	return seq - (s->k_ack - window - HELD_BACK_MAX) <= 2 * window + HELD_BACK_MAX
-		&& !after(ack, most) && !before(ack, s->snd_una - PEER_WINDOW_MAX);
+		&& !after(ack, peer_max(s)) && !before(ack, s->snd_una - PEER_WINDOW_MAX);
 }
 
 /* Remembers what the peer said: a new owner learns from it how much the peer has. */

@@ -108,6 +108,59 @@ fn after_a_take_over_nobody_has_more_than_the_dead_node_can_have_sent() {
     }
 }
 
+/// What the window of [`inward`] holds, in the scale of the peer of [`restored`]: it is rounded down, and may have an end behind it.
+const ROOM: u32 = 1001 << 4;
+
+#[test]
+fn what_a_peer_has_room_for_is_the_most_that_the_dead_node_can_have_sent() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let from = restored(v6, None);
+            let slot = gate.restore(&from).unwrap();
+            let more = |by: u32| from.send.wrapping_add(by);
+            let ours = Segment { seq: from.send, ack: 1000, window: 4000, ..out(v6) };
+            let heard = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) }).unwrap().ack;
+            let said = || leave(gate, &ours).unwrap().seq;
+            // It was silent for minutes.
+            gate.set_test_clock_ns(300_000_000_000);
+            assert_eq!(heard(from.send), from.send);
+            for by in [ROOM + 1, 1 << 24, AHEAD_MAX] {
+                assert_eq!(heard(more(by)), more(by), "our kernel refuses it");
+                assert_eq!((slot.peer_acked(), said()), (from.send, from.send));
+            }
+            // What was lost has come, and behind it all that waited for it.
+            assert_eq!((heard(more(ROOM)), said()), (from.send, more(ROOM)));
+            // What was said first comes last.
+            assert_eq!((heard(from.send), heard(more(2 * ROOM))), (from.send, from.send));
+            // The first word after a silence counts, then no other.
+            gate.set_test_clock_ns(310_000_000_000);
+            assert_eq!((heard(more(2 * ROOM)), heard(more(3 * ROOM))), (from.send, from.send));
+            assert_eq!(heard(more(3 * ROOM + 1)), more(3 * ROOM + 1));
+            assert_eq!(said(), more(3 * ROOM), "what it has said stays so, however long our kernel takes");
+            gate.owners().set_all(Owner::new(node(1), &[]).unwrap().held());
+            let held = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) });
+            assert_eq!(held(more(3 * ROOM + 1)), Err(DROP));
+            assert_eq!((gate.heard(&slot.flow()), slot.strange_ack()), (None, Some(more(3 * ROOM + 1))));
+            gate.owners().set_all(Owner::new(node(1), &[]).unwrap());
+            // Our kernel has caught up: it knows best.
+            let data = Segment { seq: more(3 * ROOM), data: vec![7; 10], ..ours.clone() };
+            leave(gate, &data).unwrap();
+            let sent = more(3 * ROOM + 10);
+            assert_eq!((heard(sent), heard(sent.wrapping_add(1))), (sent, sent.wrapping_add(1)));
+            assert_eq!(
+                (slot.peer_acked(), leave(gate, &Segment { seq: sent, ..ours.clone() }).unwrap().seq),
+                (sent, sent)
+            );
+            // Another node had it meanwhile.
+            let slot = gate.restore_again(slot, &from);
+            assert_eq!((heard(more(AHEAD_MAX)), slot.peer_acked()), (from.send, from.send));
+        });
+    }
+}
+
 /// Packets that a card of the calling thread's network namespace has sent.
 fn sent_by(card: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
