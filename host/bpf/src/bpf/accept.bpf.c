@@ -238,11 +238,22 @@ static __always_inline void read_cookie(struct __sk_buff *skb, const struct pack
 		attrs->snd_wscale = wscale;
 		attrs->rcv_wscale = OUR_WSCALE;
 	}
+	/* Agreed to wherever they stood in the SYN, so they may stand anywhere here (RFC 7323, section 3.2). */
+	struct offer said = {};
 	__be32 ts[3];
-	if (use_timestamps && p->tcp.doff >= 8 && !bpf_skb_load_bytes(skb, p->l4 + 20, ts, 12) && ts[0] == bpf_htonl(0x0101080a)) {
+	if (!use_timestamps || p->tcp.doff < 8)
+		return;
+	if (!bpf_skb_load_bytes(skb, p->l4 + 20, ts, 12) && ts[0] == bpf_htonl(0x0101080a)) {
+		said.has_ts = true;
+		said.tsval = ts[1];
+		said.tsecr = ts[2];
+	} else {
+		read_offer(skb, p, &said);
+	}
+	if (said.has_ts) {
 		attrs->tstamp_ok = 1;
-		attrs->rcv_tsval = bpf_ntohl(ts[1]);
-		attrs->rcv_tsecr = bpf_ntohl(ts[2]);
+		attrs->rcv_tsval = bpf_ntohl(said.tsval);
+		attrs->rcv_tsecr = bpf_ntohl(said.tsecr);
 	}
 }
 

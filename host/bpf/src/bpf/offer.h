@@ -1,4 +1,4 @@
-/* What a SYN offers. */
+/* What a SYN offers, and which of its options a later segment has. */
 #pragma once
 #include "common.h"
 
@@ -43,7 +43,7 @@ static long read_option(__u32 i, struct option_walk *w)
 	return 0;
 }
 
-/* Segment size, window scale, timestamps and SACK of a SYN. */
+/* Segment size, window scale, timestamps and SACK of a SYN; timestamps of any segment. */
 static __always_inline void read_offer(struct __sk_buff *skb, const struct packet *p, struct offer *offer)
 {
 	struct option_walk w = { .skb = skb, .at = p->l4 + 20, .end = p->l4 + p->tcp.doff * 4 };

@@ -1,6 +1,6 @@
 //! Connections that are accepted from cookies.
 
-use crate::frame::{SYN, Segment, Wire};
+use crate::frame::{ACK, SYN, Segment, Tap, Wire};
 use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
 use crate::world::{PORT, World, at, eventually, mac, node, privileged, vip};
@@ -84,6 +84,92 @@ fn agrees_to(v6: bool, of_node: bool, (timestamps, scaling, sack): (&str, &str, 
     assert!(count(&world, 0, Counter::CookieAccepted) > 0);
     assert!(count(&world, 0, Counter::CookieSent) > 0);
     assert!(count(&world, 0, Counter::Clamped) > 0, "not gated");
+}
+
+/// A client without a kernel: its address is nobody's, so that nothing else answers for it.
+struct Bare {
+    wire: Wire,
+    tap: Tap,
+    template: Segment,
+}
+
+impl Bare {
+    /// In the calling thread's network namespace, at host 11.
+    fn new(from: SocketAddr, to: SocketAddr) -> Bare {
+        let template = Segment { to_mac: mac(1), from_mac: mac(11), ..Segment::new(from, to) };
+        Bare { wire: Wire::of("eth0"), tap: Tap::of("eth0"), template }
+    }
+
+    fn say(&self, segment: Segment) {
+        self.wire.send(&segment);
+    }
+
+    /// The next segment for it that `wanted` wants.
+    fn hear(&self, wanted: impl Fn(&Segment) -> bool) -> Segment {
+        loop {
+            let frame = self.tap.next();
+            let is_tcp = match frame[12..14] {
+                [8, 0] => frame[23] == 6,
+                [0x86, 0xdd] => frame[20] == 6,
+                _ => false,
+            };
+            // Checksums of what leaves a socket are left to the card.
+            if is_tcp && frame[..6] == mac(11) && wanted(&Segment::read_unchecked(&frame)) {
+                return Segment::read_unchecked(&frame);
+            }
+        }
+    }
+}
+
+/// What was agreed to in the SYN is agreed to, wherever it stands in later segments (RFC 7323, section 3.2).
+#[test]
+fn timestamps_are_found_wherever_they_stand() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        let world = with_cookies([CookieKey([5, 6]); 2]);
+        let at_node = &world.nodes[0].namespace;
+        let text = mac(11).map(|byte| format!("{byte:02x}")).join(":");
+        at_node.ip(&format!("neigh add {} lladdr {text} dev eth0", at(v6, 11, 0).ip())).unwrap();
+        let to = SocketAddr::new(vip(v6), PORT);
+        let listener = at_node.run(move || TcpListener::bind(to).unwrap());
+        listener.set_nonblocking(true).unwrap();
+        let layouts: [(&[u8], &[u8]); 4] =
+            [(&[1, 1], &[]), (&[], &[0, 0]), (&[1], &[1]), (&[254, 4, 7, 7], &[1, 1])];
+        for (number, (before, after)) in layouts.into_iter().enumerate() {
+            let stamps = move |echo: u32| {
+                let stamp = [&[8, 10], &7000u32.to_be_bytes()[..], &echo.to_be_bytes()].concat();
+                [before, &stamp, after].concat()
+            };
+            let from = at(v6, 11, 40_000 + number as u16);
+            let (client, answer) = world.client.run(move || {
+                let client = Bare::new(from, to);
+                let syn =
+                    Segment { seq: 999, ack: 0, flags: SYN, options: stamps(0), ..client.template.clone() };
+                client.say(syn);
+                let answer = client.hear(|segment| segment.from == to && segment.to == from);
+                let echo = u32::from_be_bytes(answer.options[8..12].try_into().unwrap());
+                let options = stamps(echo);
+                let hello = Segment {
+                    seq: 1000,
+                    ack: answer.seq.wrapping_add(1),
+                    options,
+                    data: b"hello".to_vec(),
+                    ..client.template.clone()
+                };
+                client.say(hello);
+                (client, answer)
+            });
+            assert_eq!(answer.flags, SYN | ACK);
+            let (mut socket, _) = accept(&listener);
+            socket.write_all(b"welcome").unwrap();
+            let said = client.hear(|segment| segment.to == from && !segment.data.is_empty());
+            assert_eq!(said.data, b"welcome");
+            assert_eq!(said.options.get(..4), Some(&[1, 1, 8, 10][..]), "IPv6 {v6}, {before:?}");
+            assert_eq!(said.options[8..], 7000u32.to_be_bytes());
+        }
+    }
 }
 
 /// Tunnels make them small. The kernel takes no IPv6 segment size that its smallest link would not need.
