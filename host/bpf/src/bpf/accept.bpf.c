@@ -1,6 +1,6 @@
 /* Stateless accept: a SYN is answered with a cookie that any node of the cluster can check, so a connection survives its
- * node from the first packet on, and a flood of SYNs costs no memory. A tc filter behind the gate, in an object of its
- * own: bpf_sk_assign_tcp_reqsk() needs Linux 6.8.
+ * node from the first packet on, and a flood of SYNs costs no memory. Only clients of very small segments are left to our
+ * kernel, few at a time. A tc filter behind the gate, in an object of its own: bpf_sk_assign_tcp_reqsk() needs Linux 6.8.
  *
  * The sequence number of our SYN-ACK: 10 bits of a keyed hash over the addresses, the epoch and the options; 12 bits of one
  * that covers the peer's sequence number too; 2 bits of the epoch (68.7 s, from the TAI clock); 3 bits of segment size, 4 of window scale (15: none),
@@ -24,6 +24,7 @@ const volatile __u32 use_timestamps = 1, use_sack = 1, use_scaling = 1;
 
 #define NO_WSCALE 15
 #define OUR_WSCALE 7
+#define SENSIBLE_MSS 88		/* our kernel takes no less from programs (TCP_MAXSEG): nobody means that */
 
 /* A word takes two rounds here, against one in the bucket hash. */
 #define COOKIE_WORD(m) do { __u64 m_ = (m); v3 ^= m_; SIP_ROUND; SIP_ROUND; v0 ^= m_; } while (0)
@@ -91,6 +92,9 @@ static __always_inline __u32 mss_index(__u32 mss)
 		: mss >= 1300 ? 2 : mss >= 1220 ? 1 : 0;
 }
 
+/* Our kernel makes no socket for smaller segments from a cookie. */
+static __always_inline __u32 least_mss(bool v6) { return v6 ? 1220 : 536; }
+
 /* ---- SYN ---- */
 
 struct syn_ack { struct tcphdr tcp; __be32 option[5]; };
@@ -126,6 +130,19 @@ static __always_inline void turn_around(struct __sk_buff *skb, const struct pack
 	bpf_skb_store_bytes(skb, 14, &ip, sizeof ip, 0);
 }
 
+/* Our kernel answers the SYN, unless the bucket is about to move. */
+static __always_inline int leave_to_kernel(__u32 bucket)
+{
+	return owner_word(bucket) & OWNER_CLOSED ? TC_ACT_SHOT : TC_ACT_OK;
+}
+
+/* Whether our kernel has answered somebody of the bucket whom no program has accepted yet. */
+static __always_inline bool greets(__u32 bucket)
+{
+	struct greeting *g = bpf_map_lookup_elem(&greetings, &bucket);
+	return !g || READ(g->count);
+}
+
 /* The checksum is mended, not computed: whether it covers the packet yet or only the pseudo-header (a sender on this
  * machine left the rest to its card) cannot be seen here. */
 static __always_inline int answer_syn(struct __sk_buff *skb, struct packet *p)
@@ -139,6 +156,13 @@ static __always_inline int answer_syn(struct __sk_buff *skb, struct packet *p)
 	if (old_len < 20 || old_len > 60 || bpf_skb_load_bytes(skb, p->l4, &old, old_len))
 		return TC_ACT_OK;
 	read_offer(skb, p, &offer);
+	if (offer.mss >= SENSIBLE_MSS && offer.mss < least_mss(v6)) {
+		/* By a cookie it would get segments that are larger than it takes. What our kernel answers takes a slot: of a
+		 * bucket one at a time, or a flood of such SYNs would take all. */
+		__u32 bucket = hash_bucket(&p->key);
+		if (!greets(bucket))
+			return leave_to_kernel(bucket);
+	}
 	offer.has_ts &= !!use_timestamps;
 	offer.sack &= !!use_sack;
 	offer.wscale_present &= !!use_scaling;
@@ -230,8 +254,8 @@ static __always_inline void read_cookie(struct __sk_buff *skb, const struct pack
 					struct bpf_tcp_req_attrs *attrs)
 {
 	__u32 wscale = options >> 1 & 15, mss = mss_of(options >> 5);
-	/* Every IPv6 link carries 1,280 bytes, and our kernel takes no less. */
-	attrs->mss = skb->protocol == bpf_htons(ETH_P_IPV6) && mss < 1220 ? 1220 : mss;
+	__u32 least = least_mss(skb->protocol == bpf_htons(ETH_P_IPV6));
+	attrs->mss = mss < least ? least : mss;
 	attrs->sack_ok = options & 1 && use_sack;	/* another node may have agreed to it */
 	if (wscale != NO_WSCALE) {
 		attrs->wscale_ok = 1;
@@ -310,8 +334,8 @@ static __always_inline bool has_socket(struct __sk_buff *skb, const struct packe
  * a flood of such SYNs would take all. Its sender says it again without (RFC 7413, section 4.1.3). */
 static __always_inline int accept_syn(struct __sk_buff *skb, struct packet *p)
 {
-	if (has_socket(skb, p))		/* left to the kernel */
-		return owner_word(hash_bucket(&p->key)) & OWNER_CLOSED ? TC_ACT_SHOT : TC_ACT_OK;
+	if (has_socket(skb, p))
+		return leave_to_kernel(hash_bucket(&p->key));
 	if (!p->data_len)
 		return answer_syn(skb, p);
 	count(SYN_DATA);

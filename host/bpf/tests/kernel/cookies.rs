@@ -121,6 +121,17 @@ impl Bare {
     }
 }
 
+/// Node 1 listens, and knows the neighbour that [`Bare`] is.
+fn meets_bare(world: &World, v6: bool) -> (SocketAddr, TcpListener) {
+    let node = &world.nodes[0].namespace;
+    let text = mac(11).map(|byte| format!("{byte:02x}")).join(":");
+    node.ip(&format!("neigh add {} lladdr {text} dev eth0", at(v6, 11, 0).ip())).unwrap();
+    let to = SocketAddr::new(vip(v6), PORT);
+    let listener = node.run(move || TcpListener::bind(to).unwrap());
+    listener.set_nonblocking(true).unwrap();
+    (to, listener)
+}
+
 /// What was agreed to in the SYN is agreed to, wherever it stands in later segments (RFC 7323, section 3.2).
 #[test]
 fn timestamps_are_found_wherever_they_stand() {
@@ -129,12 +140,7 @@ fn timestamps_are_found_wherever_they_stand() {
     }
     for v6 in [false, true] {
         let world = with_cookies([CookieKey([5, 6]); 2]);
-        let at_node = &world.nodes[0].namespace;
-        let text = mac(11).map(|byte| format!("{byte:02x}")).join(":");
-        at_node.ip(&format!("neigh add {} lladdr {text} dev eth0", at(v6, 11, 0).ip())).unwrap();
-        let to = SocketAddr::new(vip(v6), PORT);
-        let listener = at_node.run(move || TcpListener::bind(to).unwrap());
-        listener.set_nonblocking(true).unwrap();
+        let (to, listener) = meets_bare(&world, v6);
         let layouts: [(&[u8], &[u8]); 4] =
             [(&[1, 1], &[]), (&[], &[0, 0]), (&[1], &[1]), (&[254, 4, 7, 7], &[1, 1])];
         for (number, (before, after)) in layouts.into_iter().enumerate() {
@@ -172,7 +178,7 @@ fn timestamps_are_found_wherever_they_stand() {
     }
 }
 
-/// Tunnels make them small. The kernel takes no IPv6 segment size that its smallest link would not need.
+/// Tunnels make them small. Our kernel makes no IPv6 socket for less than the smallest link needs from a cookie.
 #[test]
 fn clients_of_small_segments_are_accepted() {
     if !privileged() {
@@ -192,7 +198,115 @@ fn clients_of_small_segments_are_accepted() {
         let mut got = [0; 5];
         socket.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"hello", "IPv6 {v6}");
-        assert!(count(&world, 0, Counter::CookieAccepted) > 0);
+        assert_eq!(count(&world, 0, Counter::CookieAccepted) > 0, !v6);
+    }
+}
+
+fn segment_size(bytes: u16) -> Vec<u8> {
+    [&[2, 4], &bytes.to_be_bytes()[..]].concat()
+}
+
+#[test]
+fn nobody_gets_segments_that_are_larger_than_it_takes() {
+    if !privileged() {
+        return;
+    }
+    for (v6, takes) in [
+        (false, 88),
+        (false, 256),
+        (false, 535),
+        (false, 536),
+        (false, 1219),
+        (true, 536),
+        (true, 1219),
+        (true, 1300),
+    ] {
+        let world = with_cookies([CookieKey([5, 6]); 2]);
+        // Segments are on the wire as they leave the socket.
+        world.nodes[0].namespace.ip("link set eth0 gso_max_segs 1").unwrap();
+        let (to, listener) = meets_bare(&world, v6);
+        let from = at(v6, 11, 40_000);
+        let client = world.client.run(move || {
+            let client = Bare::new(from, to);
+            let syn =
+                Segment { seq: 999, flags: SYN, options: segment_size(takes), ..client.template.clone() };
+            client.say(syn);
+            let answer = client.hear(|segment| segment.from == to && segment.to == from);
+            let ack = answer.seq.wrapping_add(1);
+            client.say(Segment {
+                seq: 1000,
+                ack,
+                window: 20_000,
+                data: b"hello".to_vec(),
+                ..client.template.clone()
+            });
+            client
+        });
+        let (mut socket, _) = accept(&listener);
+        let bytes = 5 * usize::from(takes);
+        socket.write_all(&vec![7; bytes]).unwrap();
+        let mut got = 0;
+        while got < bytes {
+            let said = client.hear(|segment| segment.to == from && !segment.data.is_empty()).data.len();
+            assert!(said <= usize::from(takes), "IPv6 {v6}: {said} bytes, of {takes}");
+            got += said;
+        }
+    }
+}
+
+#[test]
+fn a_flood_of_clients_with_small_segments_takes_one_slot_of_a_bucket() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        let world = with_cookies([CookieKey([5, 6]); 2]);
+        let (to, listener) = meets_bare(&world, v6);
+        let gate = &world.nodes[0].gate;
+        let flow = |port: u16| Flow::new(to, at(v6, 11, port));
+        let bucket = gate.bucket(&flow(10_000));
+        let of_it: Vec<u16> =
+            (10_000..65_000).filter(|port| gate.bucket(&flow(*port)) == bucket).take(20).collect();
+        let flood = |ports: &[u16], takes| {
+            let ports = ports.to_vec();
+            world.client.run(move || {
+                let (client, mut last) = (Bare::new(at(v6, 11, 0), to), 0);
+                for port in ports {
+                    let from = at(v6, 11, port);
+                    client.say(Segment {
+                        from,
+                        flags: SYN,
+                        options: segment_size(takes),
+                        ..client.template.clone()
+                    });
+                    last = client.hear(|segment| segment.to == from && segment.flags == SYN | ACK).seq;
+                }
+                (client, last)
+            })
+        };
+        flood(&of_it[..10], 87);
+        assert_eq!(
+            (gate.slots_in_use(), count(&world, 0, Counter::CookieSent)),
+            (0, 10),
+            "nobody means that"
+        );
+        // While the bucket moves our kernel greets nobody: who is left to it asks again.
+        gate.owners().close(bucket, node(1));
+        let from = at(v6, 11, of_it[0]);
+        world.client.run(move || {
+            let client = Bare::new(from, to);
+            client.say(Segment { flags: SYN, options: segment_size(256), ..client.template.clone() });
+        });
+        assert_eq!((gate.slots_in_use(), count(&world, 0, Counter::CookieSent)), (0, 10));
+        gate.owners().set(bucket, Owner::new(node(1), &[]).unwrap());
+        let (client, last) = flood(&of_it[10..], 256);
+        assert_eq!((gate.slots_in_use(), count(&world, 0, Counter::CookieSent)), (1, 19));
+        // The others are served as well as cookies can.
+        let from = at(v6, 11, of_it[19]);
+        let hello =
+            Segment { from, seq: 1, ack: last.wrapping_add(1), data: vec![7; 5], ..client.template.clone() };
+        client.say(hello);
+        assert_eq!(accept(&listener).1, from);
     }
 }
 
