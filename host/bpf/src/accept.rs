@@ -60,6 +60,12 @@ impl Accept {
         attached.map(drop).map_err(|error| GateError::bpf(attempt(), &error))
     }
 
+    /// Whether it is there.
+    pub fn is_attached(&self, interface: u32) -> bool {
+        let mut hook = self.hook(interface);
+        says::quietly(|| hook.query()).0.is_ok()
+    }
+
     fn hook(&self, interface: u32) -> TcHook {
         hook(self.program.as_fd(), interface)
     }

@@ -10,7 +10,7 @@ use crate::{
     pins, says,
 };
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_EGRESS, TC_INGRESS, TcHookBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
 use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
@@ -228,14 +228,8 @@ impl Gate {
         let node = types::peer { ifindex: interface, node: 0 };
         self.put(&self.maps.peers, &node, &types::mac { mac, pad: 0 }, "noting the card's address")?;
         // Egress first: what comes in before it could be answered ungated.
-        for (program, point) in [(&self.programs.egress, TC_EGRESS), (&self.programs.ingress, TC_INGRESS)] {
+        for mut hook in self.hooks(interface) {
             let attempt = || format!("attaching the gate to interface {interface} (tc clsact)");
-            let mut hook = TcHookBuilder::new(program.as_fd())
-                .ifindex(interface as i32)
-                .replace(true)
-                .handle(1)
-                .priority(1)
-                .hook(point);
             // The queue discipline may be there already.
             says::quietly(|| hook.create()).0.map_err(|error| GateError::bpf(attempt(), &error))?;
             let (attached, said) = says::quietly(|| hook.attach());
@@ -244,18 +238,30 @@ impl Gate {
         Ok(())
     }
 
+    /// Whether it is attached to an interface. Whoever sets up a network anew may take it off.
+    pub fn is_attached(&self, interface: u32) -> bool {
+        self.hooks(interface).iter_mut().all(|hook| says::quietly(|| hook.query()).0.is_ok())
+    }
+
     /// Takes the gate off an interface: from now on nothing is withheld there.
     pub fn detach(&self, interface: u32) -> Result<(), GateError> {
-        for (program, point) in [(&self.programs.ingress, TC_INGRESS), (&self.programs.egress, TC_EGRESS)] {
-            TcHookBuilder::new(program.as_fd())
-                .ifindex(interface as i32)
-                .handle(1)
-                .priority(1)
-                .hook(point)
-                .detach()
+        for mut hook in self.hooks(interface).into_iter().rev() {
+            hook.detach()
                 .map_err(|error| GateError::bpf(format!("detaching from interface {interface}"), &error))?;
         }
         Ok(())
+    }
+
+    /// Where it goes on an interface: egress, then ingress.
+    fn hooks(&self, interface: u32) -> [TcHook; 2] {
+        [(&self.programs.egress, TC_EGRESS), (&self.programs.ingress, TC_INGRESS)].map(|(program, point)| {
+            TcHookBuilder::new(program.as_fd())
+                .ifindex(interface as i32)
+                .replace(true)
+                .handle(1)
+                .priority(1)
+                .hook(point)
+        })
     }
 
     /// Makes an address movable: its packets follow the owner table, leases bind it, and its listeners can be gated.

@@ -50,6 +50,16 @@ pub fn card_mtu(interface: &str) -> io::Result<u32> {
     u32::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
+/// The number of an interface in the network namespace of `socket`.
+pub fn card_index(socket: RawFd, interface: &str) -> io::Result<u32> {
+    let mut request = interface_request(interface)?;
+    // SAFETY: the kernel reads the name and writes the number inside the ifreq.
+    check(unsafe { libc::ioctl(socket, libc::SIOCGIFINDEX as _, &raw mut request) })?;
+    // SAFETY: SIOCGIFINDEX has filled in this member.
+    let index = unsafe { request.ifr_ifru.ifru_ifindex };
+    u32::try_from(index).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
 /// The interfaces that have an address, in the calling thread's network namespace.
 pub fn interfaces_with(ip: IpAddr) -> io::Result<Vec<String>> {
     let mut first = std::ptr::null_mut();

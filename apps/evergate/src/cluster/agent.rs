@@ -73,6 +73,8 @@ pub(crate) struct Link {
     pub(crate) path: Path,
     /// Name of the interface.
     pub(crate) interface: String,
+    /// Its number when the node began.
+    pub(crate) index: u32,
     pub(crate) datagrams: Datagrams,
     pub(crate) peers: BTreeMap<NodeId, SocketAddr>,
 }
@@ -145,6 +147,7 @@ struct State {
     drained: bool,
     publish_at: Micros,
     carriers_at: Micros,
+    cards_at: Micros,
     /// A box was in use.
     again: bool,
     /// Memory for reports.
@@ -193,6 +196,7 @@ impl Agent {
             drained: false,
             publish_at: Micros(0),
             carriers_at: Micros(0),
+            cards_at: Micros(0),
             again: false,
             reports: Vec::new(),
             stop_at: None,
@@ -217,6 +221,10 @@ impl Agent {
                 }
             }
             self.turn(&mut state, heard);
+            if let Err(error) = self.check_cards(&mut state) {
+                state.leases.revoke_all();
+                return Err(error);
+            }
             state.note_turn(late, self.clock.now().since(woken_at));
         }
         state.leases.revoke_all();

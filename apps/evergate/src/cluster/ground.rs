@@ -3,6 +3,7 @@
 //! sockets of heartbeats, which are bound to addresses of the node's own, come before all that.
 
 use super::agent::{Agent, Clock, Link};
+use super::filters::Filters;
 use super::instruction::Instruction;
 use super::keeper::{Keeper, Neighbourhood};
 use super::mailbox::Mailbox;
@@ -15,10 +16,10 @@ use super::{Interface, Layout, Report, Reporter, Running, host};
 use crate::config::model::{
     Cluster, ClusterMode, ClusterNode, ClusterTiming, Config, NodeNumber, Protocol, Steering,
 };
-use crate::control::message::warning;
+use crate::control::message::{error as say_error, warning};
 use anyhow::{Context, Result, anyhow, ensure};
 use evergate_base::Micros;
-use evergate_bpf::{Address, CookieKey, Gate, Options, PortBlocks};
+use evergate_bpf::{Accept, Address, CookieKey, Gate, Options, PortBlocks};
 use evergate_cluster::{
     BUCKETS, ClusterId, Incarnation, KeyId, Keyring, Mode, Node, NodeId, Pace, Path, Timing,
 };
@@ -42,6 +43,7 @@ pub struct Ground {
     cluster: Cluster,
     node: Node,
     links: [Link; 2],
+    accept: Option<Accept>,
     speaker: Speaker,
     tickets: [u8; 32],
     reports: Arc<Mailbox<(usize, Report)>>,
@@ -69,8 +71,10 @@ impl Ground {
             .context("the ports of server legs do not fit")?;
         // Nobody else can have these, so a second process of this node ends here, before it takes the gate from the first.
         let mut links = Vec::new();
-        for (path, own) in [(Path::Inside, entry.inside), (Path::Outside, entry.outside)] {
-            links.push(link(cluster, number, path, own)?);
+        for (path, own, card) in
+            [(Path::Inside, entry.inside, inside), (Path::Outside, entry.outside, outside)]
+        {
+            links.push(link(cluster, number, path, own, card)?);
         }
         let links = <[Link; 2]>::try_from(links).map_err(|_| anyhow!("there are two networks"))?;
         host::settle(ports)?;
@@ -81,7 +85,7 @@ impl Ground {
         for interface in interfaces {
             gate.attach(interface.index, interface.mac)?;
         }
-        accept_stateless(cluster, &gate, outside, secrets.cookies)?;
+        let accept = accept_stateless(cluster, &gate, outside, secrets.cookies)?;
         let moving = moving(cluster);
         host::add_addresses(&moving)?;
         host::destroy_orphans(&moving);
@@ -115,6 +119,7 @@ impl Ground {
             layout: Arc::new(layout),
             cluster: cluster.clone(),
             links,
+            accept,
             speaker,
             tickets: secrets.tickets,
             reports: Arc::new(Mailbox::new()?),
@@ -161,6 +166,7 @@ impl Ground {
         let [outside, inside] = self.layout.interfaces;
         let [first, second] = &self.links;
         let places = vec![neighbourhood(inside, first), neighbourhood(outside, second)];
+        let filters = Filters::new(self.gate.clone(), self.layout.interfaces, self.accept);
         let running = Running::new(self.gate.clone(), orders.clone(), published.clone());
         let witnesses = match self.cluster.mode {
             ClusterMode::Majority => None,
@@ -171,7 +177,7 @@ impl Ground {
         };
         let agent = Agent {
             node: self.node,
-            keeper: Keeper::start(self.gate.clone(), places, moving(&self.cluster))?,
+            keeper: Keeper::start(filters, places, moving(&self.cluster))?,
             gate: self.gate,
             links: self.links,
             witnesses,
@@ -187,7 +193,7 @@ impl Ground {
         };
         let thread = std::thread::Builder::new().name("cluster-agent".to_owned()).spawn(move || {
             be_punctual();
-            agent.run()
+            agent.run().inspect_err(|error| say_error(format_args!("cluster: {error}")))
         })?;
         Ok(running.with_thread(thread))
     }
@@ -287,9 +293,15 @@ fn moving(cluster: &Cluster) -> Vec<IpAddr> {
 }
 
 /// SYNs from outside are answered without keeping state, or by the kernel.
-fn accept_stateless(cluster: &Cluster, gate: &Gate, outside: Interface, key: CookieKey) -> Result<()> {
+fn accept_stateless(
+    cluster: &Cluster,
+    gate: &Gate,
+    outside: Interface,
+    key: CookieKey,
+) -> Result<Option<Accept>> {
     if !cluster.stateless_accept {
-        return Ok(gate.detach_accept(outside.index)?);
+        gate.detach_accept(outside.index)?;
+        return Ok(None);
     }
     let mtu = evergate_sys::card_mtu(&cluster.outside_interface)
         .with_context(|| format!("cannot ask for the MTU of \"{}\"", cluster.outside_interface))?;
@@ -297,7 +309,8 @@ fn accept_stateless(cluster: &Cluster, gate: &Gate, outside: Interface, key: Coo
     // Headers of IPv4 and IPv6, with that of TCP.
     let accept = gate.load_accept(key, [segment(40), segment(60)]);
     let accept = accept.context("connections cannot be accepted without state: use Linux 6.8, or set cluster.stateless_accept = false")?;
-    Ok(accept.attach(outside.index)?)
+    accept.attach(outside.index)?;
+    Ok(Some(accept))
 }
 
 /// One folder per node, so that several nodes can run on one machine. The BPF file system takes no dots.
@@ -357,7 +370,7 @@ fn peers<T>(
     others.map(|node| (node_id(node.number), of(node))).collect()
 }
 
-fn link(cluster: &Cluster, me: NodeNumber, path: Path, own: IpAddr) -> Result<Link> {
+fn link(cluster: &Cluster, me: NodeNumber, path: Path, own: IpAddr, card: Interface) -> Result<Link> {
     let port = cluster.port.get();
     let at = SocketAddr::new(own, port);
     let datagrams = evergate_sys::Datagrams::bind(at, evergate_cluster::CALM_AT).with_context(|| {
@@ -377,7 +390,7 @@ fn link(cluster: &Cluster, me: NodeNumber, path: Path, own: IpAddr) -> Result<Li
         Path::Inside => cluster.inside_interface.clone(),
         Path::Outside => cluster.outside_interface.clone(),
     };
-    Ok(Link { path, interface, datagrams, peers })
+    Ok(Link { path, interface, index: card.index, datagrams, peers })
 }
 
 fn listen(own: IpAddr, first: u16, worker: usize) -> Result<std::os::fd::OwnedFd> {

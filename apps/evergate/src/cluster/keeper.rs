@@ -2,6 +2,7 @@
 //!
 //! Bound: so many lines may wait; more are lost, and their number is told.
 
+use super::filters::Filters;
 use super::mailbox::Mailbox;
 use super::{Interface, host, roles};
 use crate::control::message::{info, warning};
@@ -60,7 +61,7 @@ impl Keeper {
     /// Starts the thread, which runs until [`Keeper::finish`].
     /// `addresses`: those that move, which the host must have.
     pub(crate) fn start(
-        gate: Arc<Gate>,
+        filters: Filters,
         places: Vec<Neighbourhood>,
         addresses: Vec<IpAddr>,
     ) -> io::Result<Keeper> {
@@ -69,7 +70,9 @@ impl Keeper {
         epoll.add_input(mailbox.waker().fd(), 0)?;
         let read = mailbox.clone();
         let (known, full, bare) = (BTreeMap::new(), false, false);
-        let work = move || Work { gate, places, addresses, known, full, bare }.run(&mut epoll, &read);
+        let gate = filters.gate();
+        let work =
+            move || Work { gate, filters, places, addresses, known, full, bare }.run(&mut epoll, &read);
         let thread = std::thread::Builder::new().name("cluster-keeper".to_owned()).spawn(work)?;
         Ok(Keeper { mailbox, unsaid: Vec::new(), lost: 0, thread: Some(thread) })
     }
@@ -106,6 +109,7 @@ impl Keeper {
 
 struct Work {
     gate: Arc<Gate>,
+    filters: Filters,
     places: Vec<Neighbourhood>,
     known: BTreeMap<(u32, NodeId), [u8; 6]>,
     addresses: Vec<IpAddr>,
@@ -134,6 +138,7 @@ impl Work {
             if now >= look_at {
                 look_at = now + if self.look() { LOOK } else { LOOK_SOON };
                 self.keep_addresses();
+                self.filters.keep();
             }
             if now >= reclaim_at {
                 self.gate.reclaim(Leases::now_ns(), UNFINISHED_NS);

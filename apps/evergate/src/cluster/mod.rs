@@ -10,6 +10,7 @@
 
 mod agent;
 mod chorus;
+mod filters;
 mod ground;
 mod host;
 pub mod idle;

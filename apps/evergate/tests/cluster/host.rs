@@ -1,6 +1,6 @@
 //! What the agent asks of the kernel, both families.
 
-use crate::world::{World, eventually, inside, privileged};
+use crate::world::{World, eventually, inside, privileged, settled};
 use evergate_bpf::interface_index;
 use std::net::IpAddr;
 
@@ -41,6 +41,56 @@ fn an_address_that_somebody_takes_away_comes_back() {
         world.host(1).run(move || std::net::UdpSocket::bind((ip, 0)).ok())
     });
     drop(nodes);
+}
+
+#[test]
+fn a_packet_filter_that_somebody_takes_off_comes_back() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let nodes = world.cluster(2, "");
+    let mut seen = 0;
+    for interface in ["out", "in"] {
+        let tc = move |words: &str| {
+            let output = std::process::Command::new("tc").args(words.split(' ')).output().unwrap();
+            assert!(output.status.success(), "{words}: {output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let programs = || {
+            world.host(1).run(move || {
+                ["ingress", "egress"].map(|way| {
+                    tc(&format!("filter show dev {interface} {way}")).matches("direct-action").count()
+                })
+            })
+        };
+        let before = programs();
+        assert_eq!(before, [if interface == "out" { 2 } else { 1 }, 1]);
+        world.host(1).run(move || tc(&format!("qdisc del dev {interface} clsact")));
+        seen = nodes[0].process.line_after(seen, "it is attached again").1;
+        assert_eq!(programs(), before);
+    }
+    settled(&nodes);
+    assert!(!nodes[0].process.lines().iter().any(|line| line.contains("cannot be attached")));
+}
+
+#[test]
+fn a_node_whose_card_was_replaced_ends_and_can_be_started_again() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    // A bridge has the address of one of its ports, else, and the witness would have another one.
+    world.switch.ip("link set out address 02:00:00:00:ff:01").unwrap();
+    let mut nodes = world.cluster(2, "");
+    let mut first = nodes.remove(0);
+    world.replace_card(1, "out");
+    assert_eq!(first.process.wait().code(), Some(1));
+    let lines = first.process.lines();
+    assert!(lines.iter().any(|line| line.contains("the interface out was made anew")), "{lines:#?}");
+    settled(&nodes);
+    nodes.insert(0, world.start(1, &world.config(&World::entries(2), "")));
+    settled(&nodes);
 }
 
 #[test]

@@ -197,6 +197,12 @@ impl World {
         )
     }
 
+    /// Takes a host's card out and puts another one in, with the same name and addresses.
+    pub(crate) fn replace_card(&self, number: u8, name: &str) {
+        self.host(number).ip(&format!("link del {name}")).unwrap();
+        plug(self.host(number), self.family, &self.switch, number, name);
+    }
+
     /// Starts the server of [`World::config`], which sends back what it gets.
     pub(crate) fn echo(&self) {
         let server = SocketAddr::new(self.family.inside(254), 9);
@@ -263,13 +269,21 @@ fn namespace() -> Namespace {
 /// A namespace with a card on each switch.
 fn host(family: Family, switch: &Namespace, number: u8) -> Namespace {
     let host = namespace();
-    let addresses = [("in", family.inside(number)), ("out", family.outside(number))];
-    for (net, (name, address)) in addresses.into_iter().enumerate() {
-        let (mac, port) = (format!("02:00:00:00:{net:02x}:{number:02x}"), format!("{name}{number}"));
-        let card = Card { name, mac: &mac, port: &port, address, prefix: family.prefix() };
-        host.plug(&card, switch, name).unwrap();
+    for name in ["in", "out"] {
+        plug(&host, family, switch, number, name);
     }
     host
+}
+
+/// A host's card on one of the switches.
+fn plug(host: &Namespace, family: Family, switch: &Namespace, number: u8, name: &str) {
+    let (net, address) = match name {
+        "in" => (0, family.inside(number)),
+        _ => (1, family.outside(number)),
+    };
+    let (mac, port) = (format!("02:00:00:00:{net:02x}:{number:02x}"), format!("{name}{number}"));
+    let card = Card { name, mac: &mac, port: &port, address, prefix: family.prefix() };
+    host.plug(&card, switch, name).unwrap();
 }
 
 /// A running node; killed at its end, unless it has ended before.

@@ -7,6 +7,8 @@ use evergate_cluster::{NodeId, Rejected};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
+/// Between two looks at which interfaces there are.
+const CARDS: Micros = Micros::from_ms(500);
 /// Datagrams taken from a socket in one turn: more than its queue holds, so that a turn hears all that waited.
 const DATAGRAMS_MAX: usize = 4096;
 /// How long a node that has no state yet founds nothing after somebody at another node's address spoke under another key: it
@@ -55,6 +57,29 @@ impl Agent {
                 .unwrap_or(false);
             self.node.set_carrier(now, link.path, up);
         }
+    }
+
+    /// An interface that was made anew is another one, and all that was noted of it is wrong: filters, routes of connections. An error
+    /// ends the node.
+    pub(super) fn check_cards(&self, state: &mut State) -> std::io::Result<()> {
+        let now = self.clock.now();
+        if now < state.cards_at {
+            return Ok(());
+        }
+        state.cards_at = now + CARDS;
+        for link in &self.links {
+            // One that is gone has no carrier, which is enough.
+            match evergate_sys::card_index(link.datagrams.urgent.as_raw_fd(), &link.interface) {
+                Ok(index) if index != link.index => {
+                    return Err(std::io::Error::other(format!(
+                        "the interface {} was made anew (number {index}, {} before); start this node again",
+                        link.interface, link.index
+                    )));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Takes what waits in the sockets of a link, `urgent` or not; whether there was something.
