@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Sessions that a new process gets along, in bytes: the newest.
 const OFFERED_SESSIONS_BYTES: usize = 1 << 20;
@@ -403,11 +404,20 @@ impl Daemon {
     /// Takes no new connections and lets the others finish; in a cluster the other nodes get them first.
     pub fn drain(&self) {
         match self.cluster() {
-            Some(cluster) if cluster.has_company() => {
+            Some(cluster) if cluster.has_takers() => {
                 self.leaving.store(true, Ordering::Relaxed);
                 cluster.order(cluster::Order::Drain(true));
             }
             _ => self.drain_workers(),
+        }
+    }
+
+    /// What draining does, for a log.
+    pub fn draining_means(&self, open: usize, limit: Duration) -> String {
+        let limit = limit.as_millis();
+        match self.cluster().is_some_and(|cluster| cluster.has_takers()) {
+            true => format!("the other nodes take {open} connections and all new ones, within {limit} ms"),
+            false => format!("no new connections; {open} open ones may take up to {limit} ms"),
         }
     }
 
@@ -430,7 +440,8 @@ impl Daemon {
 
     /// Whether every worker has ended.
     pub fn is_finished(&self) -> bool {
-        if self.cluster().is_some_and(|cluster| cluster.is_drained())
+        // What nobody takes, because the others end too, ends here.
+        if self.cluster().is_some_and(|cluster| cluster.is_drained() || !cluster.has_takers())
             && self.leaving.swap(false, Ordering::Relaxed)
         {
             self.drain_workers();

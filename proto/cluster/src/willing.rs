@@ -40,6 +40,14 @@ impl Node {
         }
     }
 
+    /// Whether a node gives its buckets away, as it says. `None` for a node that is not heard.
+    pub fn drains(&self, id: NodeId) -> Option<bool> {
+        if id == self.me.id {
+            return Some(self.draining);
+        }
+        self.peers.get(&id)?.last.map(|last| last.draining).filter(|_| self.hears(id))
+    }
+
     /// A clique of those who would promise it.
     pub(crate) fn willing(&self, candidates: MemberSet, now: Micros) -> MemberSet {
         let clique = self.clique(candidates);

@@ -71,7 +71,12 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
             let heard = |ms| if own { "this node".to_owned() } else { ago(ms) };
             nodes.row(vec![
                 node.number.to_string(),
-                if node.member { "yes" } else { "no" }.to_owned(),
+                match (node.member, node.draining) {
+                    (true, Some(true)) => "drains",
+                    (true, _) => "yes",
+                    (false, _) => "no",
+                }
+                .to_owned(),
                 node.witnessed.map_or("-", |witnessed| if witnessed { "yes" } else { "no" }).to_owned(),
                 node.load.map_or_else(|| "-".to_owned(), |load| format!("{:.1} %", load as f64 / 10_000.0)),
                 node.inside.clone(),

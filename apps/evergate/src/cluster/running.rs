@@ -61,10 +61,9 @@ impl Handle {
         status
     }
 
-    /// Whether there are other nodes that could take connections.
-    pub fn has_company(&self) -> bool {
-        let published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
-        published.view.as_ref().is_some_and(|view| view.members.len() > 1)
+    /// Whether there are other nodes that take connections.
+    pub fn has_takers(&self) -> bool {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).has_takers()
     }
 
     /// Whether this node has given everything away.

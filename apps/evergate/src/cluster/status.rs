@@ -66,6 +66,11 @@ pub struct ClusterStatus {
 }
 
 impl ClusterStatus {
+    /// Whether there are other nodes that take what this one gives away.
+    pub fn has_takers(&self) -> bool {
+        self.nodes.iter().any(|node| node.member && node.number != self.node && node.draining != Some(true))
+    }
+
     /// Why nobody should be sent to this node now, if so: its standing, or that it gives everything away.
     pub fn serves_nobody(&self) -> Option<String> {
         match self.standing.as_str() {
@@ -106,6 +111,9 @@ pub struct NodeStatus {
     /// Whether a witness vouches for it, as it says; null with mode `majority`, and while it is not heard.
     #[serde(default)]
     pub witnessed: Option<bool>,
+    /// Whether it gives its buckets away and takes none, as it says; null while it is not heard.
+    #[serde(default)]
+    pub draining: Option<bool>,
     /// The work that its buckets make, in microseconds of processor time a second; null while it is not heard.
     #[serde(default)]
     pub load: Option<u64>,

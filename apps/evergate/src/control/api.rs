@@ -162,9 +162,10 @@ fn order(control: &Control, order: Order, done: &str) -> Answer {
                 "end the process, and start it again to let the node join",
             );
         }
-        let alone = status.nodes.iter().filter(|node| node.member && node.number != status.node).count() == 0;
         let waits = match order {
-            Order::Drain(true) if alone => ", as soon as there are others: no other node is a member now",
+            Order::Drain(true) if !status.has_takers() => {
+                ", as soon as others take them: no other node is a member now that is not drained itself"
+            }
             _ => "",
         };
         cluster.order(order);

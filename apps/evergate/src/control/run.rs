@@ -337,8 +337,8 @@ impl Main {
         let limit = self.daemon.config.timeouts.drain;
         let open = self.open_connections();
         info(format_args!(
-            "draining ({by}): no new connections; {open} open ones may take up to {} ms, a second signal ends them",
-            limit.as_millis()
+            "draining ({by}): {}; a second signal ends what is left",
+            self.daemon.draining_means(open, limit)
         ));
         self.notify.stopping(&format!("draining {open} connections"));
         self.control.draining.store(true, Ordering::Relaxed);
@@ -371,8 +371,12 @@ impl Main {
         let open = self.open_connections();
         let passed = self.passed_to().map(|passed| format!(": {passed}")).unwrap_or_default();
         if !self.has_ended() && !self.stop_now {
+            let left = match self.daemon.cluster().is_some_and(|cluster| cluster.has_takers()) {
+                true => "are left to the copies at the other nodes",
+                false => "end",
+            };
             warning(format_args!(
-                "draining took too long: ending {open} open connections (timeouts.drain_ms)"
+                "draining took too long (timeouts.drain_ms): {open} open connections {left}"
             ));
         }
         let patience = if self.stop_now { PATIENCE_LEFT } else { PATIENCE };

@@ -80,6 +80,21 @@ fn a_node_told_to_stop_hands_over_first() {
 }
 
 #[test]
+fn nodes_that_are_all_told_to_stop_wait_for_nobody_to_take_what_they_have() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let mut nodes = world.cluster(2, "");
+    nodes.iter().for_each(|node| node.process.signal("TERM"));
+    for node in &mut nodes {
+        assert!(node.process.wait().success());
+        let lines = node.process.lines();
+        assert!(!lines.iter().any(|line| line.contains("too long")), "{lines:#?}");
+    }
+}
+
+#[test]
 fn a_node_without_a_cluster_says_so() {
     let folder = crate::world::Folder::new();
     let config = "[node]\nworkers = 1\n[logs]\naccess = \"off\"\n[admin]\nsocket = \"admin.sock\"\n\

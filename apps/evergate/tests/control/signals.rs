@@ -68,7 +68,7 @@ fn draining_ends_at_its_limit() {
     eventually("the request is under way", || (node.server("web/s0").outstanding == 1).then_some(()));
     node.signal("TERM");
     assert_eq!(node.wait().code(), Some(0));
-    node.line("draining took too long: ending 1 open");
+    node.line("draining took too long (timeouts.drain_ms): 1 open connections end");
 }
 
 #[test]

@@ -37,6 +37,7 @@ impl Agent {
             peer.heard_inside_ms = heard(Path::Inside);
             peer.heard_outside_ms = heard(Path::Outside);
             peer.witnessed = node.witnessed(id);
+            peer.draining = node.drains(id);
             peer.load = node.work_of(id);
         }
         let tally = state.roles.tally();
