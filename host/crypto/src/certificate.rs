@@ -127,11 +127,11 @@ pub fn self_signed(names: &[String]) -> Result<(String, String), KeyError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A certificate of version 1 for old.example, which holds for 100 years, and its key; made for this test.
-    const VERSION_1: &str = "-----BEGIN CERTIFICATE-----
+    pub(crate) const VERSION_1: &str = "-----BEGIN CERTIFICATE-----
 MIIBKDCBzwIUZz4KnflG7M8FnWpgyMviCVj7ZFAwCgYIKoZIzj0EAwIwFjEUMBIG
 A1UEAwwLb2xkLmV4YW1wbGUwIBcNMjYxMTI0MjE1NTU0WhgPMjEyNjEwMzEyMTU1
 NTRaMBYxFDASBgNVBAMMC29sZC5leGFtcGxlMFkwEwYHKoZIzj0CAQYIKoZIzj0D

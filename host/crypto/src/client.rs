@@ -5,14 +5,14 @@ use std::sync::Arc;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
+use crate::authority::{anchors, may_issue};
 use crate::certificate::{belong_together, subject};
 use crate::error::ConfigError;
 use crate::provider::client_provider;
 use crate::random::CaptureLog;
-use crate::server::root_store;
 use crate::trusted::Trusted;
 use crate::{KeyError, pem};
 
@@ -27,7 +27,7 @@ const SYSTEM_ROOTS: [&str; 4] = [
 /// How an upstream server's certificate is checked.
 #[derive(Clone, Debug, Default)]
 pub enum Verify {
-    /// It must lead to one of these roots, or be one of them.
+    /// It must lead to an authority among these, or be one of them.
     Roots(Vec<CertificateDer<'static>>),
     /// It must lead to a root that this system trusts.
     #[default]
@@ -82,10 +82,14 @@ pub fn client_config(settings: ClientSettings) -> Result<Arc<ClientConfig>, Conf
         ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
     let builder = match settings.verify {
         Verify::Roots(roots) => {
-            let trusted = Trusted::new(root_store(&roots)?, roots, provider)?;
+            let trusted = Trusted::new(anchors(&roots)?, roots, provider)?;
             builder.dangerous().with_custom_certificate_verifier(trusted)
         }
-        Verify::System => builder.with_root_certificates(system_roots()?),
+        Verify::System => {
+            let (anchors, others) = system_roots()?;
+            let trusted = Trusted::new(anchors, others, provider)?;
+            builder.dangerous().with_custom_certificate_verifier(trusted)
+        }
         Verify::InsecureNone => {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(NoVerifier(provider)))
         }
@@ -100,13 +104,15 @@ pub fn client_config(settings: ClientSettings) -> Result<Arc<ClientConfig>, Conf
     Ok(Arc::new(config))
 }
 
-/// The system's roots; single ones that `rustls` cannot use are left out, as everyone does.
-fn system_roots() -> Result<Arc<rustls::RootCertStore>, ConfigError> {
+/// The system's roots, and what else somebody had it trust; single ones that `rustls` cannot use are left out, as everyone does.
+fn system_roots() -> Result<(RootCertStore, Vec<CertificateDer<'static>>), ConfigError> {
     let missing = || ConfigError::NoSystemRoots(SYSTEM_ROOTS.join(", "));
     let bytes = SYSTEM_ROOTS.iter().find_map(|path| std::fs::read(path).ok()).ok_or_else(missing)?;
-    let mut store = rustls::RootCertStore::empty();
-    let (added, _) = store.add_parsable_certificates(pem::chain(&bytes).map_err(|_| missing())?);
-    if added == 0 { Err(missing()) } else { Ok(Arc::new(store)) }
+    let all = pem::chain(&bytes).map_err(|_| missing())?;
+    let (issuing, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|certificate| may_issue(certificate));
+    let mut anchors = RootCertStore::empty();
+    let (added, _) = anchors.add_parsable_certificates(issuing);
+    if added == 0 { Err(missing()) } else { Ok((anchors, others)) }
 }
 
 /// Accepts every certificate, but still checks that the server has its key.

@@ -115,6 +115,12 @@ pub enum ConfigError {
     /// Client authentication without a root to trust.
     #[error("client certificates are asked for, but no root certificate is given to check them against")]
     NoRoots,
+    /// Client authentication with certificates that vouch for no other.
+    #[error(
+        "client certificates are asked for, but none of those to check them against is an authority's (basicConstraints \
+         CA:TRUE, and keyCertSign where there is a keyUsage)"
+    )]
+    NoAuthority,
     /// A root certificate that cannot be used.
     #[error("root certificate {index}: {reason}")]
     Root {

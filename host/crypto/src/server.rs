@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest;
 use evergate_tls::Version;
+use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::CertificateDer;
 
+use crate::authority::{anchors, may_issue};
 use crate::certificate::CertifiedName;
 use crate::clients::NotingClients;
 use crate::error::ConfigError;
@@ -24,7 +25,7 @@ pub enum ClientAuth {
     /// Never asked for.
     #[default]
     None,
-    /// Asked for; when one is shown it must lead to one of these roots.
+    /// Asked for; when one is shown it must lead to one of these roots. What is no authority's among them is passed over.
     Optional(Vec<CertificateDer<'static>>),
     /// Needed, and must lead to one of these roots.
     Required(Vec<CertificateDer<'static>>),
@@ -95,7 +96,11 @@ pub fn server_config(settings: ServerSettings) -> Result<Arc<ServerConfig>, Conf
     let builder = match &settings.client_auth {
         ClientAuth::None => builder.with_no_client_auth(),
         ClientAuth::Optional(roots) | ClientAuth::Required(roots) => {
-            let verifier = WebPkiClientVerifier::builder_with_provider(root_store(roots)?, client_provider());
+            let anchors = anchors(roots)?;
+            if anchors.is_empty() {
+                return Err(ConfigError::NoAuthority);
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(anchors), client_provider());
             let verifier = match settings.client_auth {
                 ClientAuth::Optional(_) => verifier.allow_unauthenticated(),
                 _ => verifier,
@@ -122,18 +127,6 @@ pub fn server_config(settings: ServerSettings) -> Result<Arc<ServerConfig>, Conf
     Ok(Arc::new(config))
 }
 
-/// Roots as `rustls` takes them; at least one.
-pub(crate) fn root_store(roots: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>, ConfigError> {
-    if roots.is_empty() {
-        return Err(ConfigError::NoRoots);
-    }
-    let mut store = RootCertStore::empty();
-    for (index, root) in roots.iter().enumerate() {
-        store.add(root.clone()).map_err(|error| ConfigError::Root { index, reason: error.to_string() })?;
-    }
-    Ok(Arc::new(store))
-}
-
 /// Names what clients have to show under these settings; nothing where they are not asked for a certificate.
 pub fn client_policy(name: &str, auth: &ClientAuth) -> Option<[u8; 32]> {
     (!matches!(auth, ClientAuth::None)).then(|| policy_tag(name, auth))
@@ -152,8 +145,9 @@ fn policy_tag(name: &str, auth: &ClientAuth) -> [u8; 32] {
         ClientAuth::Required(roots) => (2, &roots[..]),
     };
     context.update(&[kind]);
+    let issuing = roots.iter().filter(|root| may_issue(root));
     let mut digests: Vec<_> =
-        roots.iter().map(|root| digest::digest(&digest::SHA256, root).as_ref().to_vec()).collect();
+        issuing.map(|root| digest::digest(&digest::SHA256, root).as_ref().to_vec()).collect();
     digests.sort_unstable();
     digests.iter().for_each(|digest| context.update(digest));
     let mut tag = [0; 32];

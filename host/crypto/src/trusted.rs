@@ -2,13 +2,16 @@
 //!
 //! `openssl req -x509` makes certificates that are their own authority, and says so in them (basicConstraints). As the end of a chain
 //! such a one is refused (RFC 5280 section 6.1 asks for more than a match), though whoever names it in `ca` means just it. So a server
-//! that shows a certificate which is among the trusted ones byte for byte is taken for what it says that it is.
+//! that shows a certificate which is among the trusted ones byte for byte is taken for what it says that it is. One that is no
+//! authority's is good for nothing but that.
 
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
@@ -16,22 +19,28 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use crate::certificate::validity;
 use crate::error::ConfigError;
 
-/// Takes servers whose certificates lead to one of the roots, or are one of them.
+/// Takes servers whose certificates lead to an authority, or are among those that are trusted.
 #[derive(Debug)]
 pub(crate) struct Trusted {
-    chains: Arc<WebPkiServerVerifier>,
-    roots: Vec<CertificateDer<'static>>,
+    /// Nothing leads anywhere where there is no authority.
+    chains: Option<Arc<WebPkiServerVerifier>>,
+    trusted: Vec<CertificateDer<'static>>,
+    algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl Trusted {
     pub(crate) fn new(
-        store: Arc<RootCertStore>,
-        roots: Vec<CertificateDer<'static>>,
+        anchors: RootCertStore,
+        trusted: Vec<CertificateDer<'static>>,
         provider: Arc<CryptoProvider>,
     ) -> Result<Arc<Trusted>, ConfigError> {
-        let chains = WebPkiServerVerifier::builder_with_provider(store, provider).build();
-        let chains = chains.map_err(|error| rustls::Error::General(error.to_string()))?;
-        Ok(Arc::new(Trusted { chains, roots }))
+        let algorithms = provider.signature_verification_algorithms;
+        let chains = match anchors.is_empty() {
+            true => None,
+            false => Some(WebPkiServerVerifier::builder_with_provider(Arc::new(anchors), provider).build()),
+        };
+        let chains = chains.transpose().map_err(|error| rustls::Error::General(error.to_string()))?;
+        Ok(Arc::new(Trusted { chains, trusted, algorithms }))
     }
 }
 
@@ -44,9 +53,13 @@ impl ServerCertVerifier for Trusted {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let chains =
-            self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        if chains.is_ok() || !self.roots.contains(end_entity) {
+        let chains = match &self.chains {
+            Some(chains) => {
+                chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+            }
+            None => Err(CertificateError::UnknownIssuer.into()),
+        };
+        if chains.is_ok() || !self.trusted.contains(end_entity) {
             return chains;
         }
         check_validity(end_entity, now)?;
@@ -60,7 +73,7 @@ impl ServerCertVerifier for Trusted {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.chains.verify_tls12_signature(message, certificate, signed)
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -69,11 +82,11 @@ impl ServerCertVerifier for Trusted {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.chains.verify_tls13_signature(message, certificate, signed)
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.chains.supported_verify_schemes()
+        self.algorithms.supported_schemes()
     }
 }
 

@@ -27,8 +27,16 @@ fn clients() -> Clients {
 
 /// Like [`clients`], with another certificate.
 fn clients_with(change: impl FnOnce(&mut rcgen::CertificateParams)) -> Clients {
+    clients_of(|root| root.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained), change)
+}
+
+/// The same with another root, too.
+fn clients_of(
+    root: impl FnOnce(&mut rcgen::CertificateParams),
+    change: impl FnOnce(&mut rcgen::CertificateParams),
+) -> Clients {
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    root(&mut params);
     let root = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
     let mut params = rcgen::CertificateParams::new(vec!["someone".to_owned()]).unwrap();
     params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
@@ -98,6 +106,34 @@ fn client_certificates_are_none_optional_or_required_and_flights_stay_identical(
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_certificate_that_may_not_issue_others_vouches_for_no_client_wherever_it_is_named() {
+    use rcgen::{BasicConstraints::Unconstrained, IsCa, KeyUsagePurpose as Usage};
+    for (is_ca, usages, may_issue) in [
+        (IsCa::Ca(Unconstrained), vec![], true),
+        (IsCa::Ca(Unconstrained), vec![Usage::DigitalSignature, Usage::KeyCertSign], true),
+        (IsCa::Ca(Unconstrained), vec![Usage::DigitalSignature], false),
+        (IsCa::NoCa, vec![], false),
+        (IsCa::NoCa, vec![Usage::KeyCertSign], false),
+        (IsCa::ExplicitNoCa, vec![], false),
+    ] {
+        let what = format!("{is_ca:?} {usages:?}");
+        let named = clients_of(|root| (root.is_ca, root.key_usages) = (is_ca, usages), |_| {});
+        let settings = |roots| ServerSettings {
+            certificates: vec![load(&PEMS.p256)],
+            client_auth: ClientAuth::Required(roots),
+            ..ServerSettings::default()
+        };
+        let alone = server_config(settings(vec![named.root.clone()]));
+        assert_eq!(alone.is_ok(), may_issue, "{what}");
+        assert!(alone.err().is_none_or(|error| matches!(error, ConfigError::NoAuthority)), "{what}");
+        let others = clients();
+        let server = server_config(settings(vec![named.root.clone(), others.root.clone()])).unwrap();
+        let accepts = |who: &Clients| connect(&server, &showing(Some(who), &TLS13), &params(1)).is_ok();
+        assert_eq!((accepts(&named), accepts(&others)), (may_issue, true), "{what}");
     }
 }
 

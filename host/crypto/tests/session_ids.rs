@@ -134,7 +134,10 @@ fn a_session_is_resumed_only_under_its_policy_its_client_authentication_its_keys
     let cases: [(&str, Change); 3] = [
         ("another name", |settings| settings.policy = "b".to_owned()),
         ("other client authentication", |settings| {
-            settings.client_auth = ClientAuth::Optional(load(&PEMS.p256).key.cert.clone());
+            let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            let root = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+            settings.client_auth = ClientAuth::Optional(vec![root.der().clone()]);
         }),
         ("other keys", |settings| {
             let keys = evergate_crypto::TicketKeys::random(0);

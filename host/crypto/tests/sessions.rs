@@ -251,6 +251,36 @@ fn an_authority_is_taken_for_a_server_only_where_it_is_trusted_itself_and_named_
 }
 
 #[test]
+fn a_servers_own_certificate_is_trusted_for_that_server_alone() {
+    let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "pinned");
+    let pinned = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
+    let itself = (pinned.pem(), pinned.key().serialize_pem());
+    let key = rcgen::KeyPair::generate().unwrap();
+    let forged = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+    let forged = (forged.signed_by(&key, &pinned).unwrap().pem(), key.serialize_pem());
+    let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = authority.self_signed(&key).unwrap().der().clone();
+    for roots in [vec![pinned.der().clone()], vec![pinned.der().clone(), authority]] {
+        for (shows, accepted) in [(&itself, true), (&forged, false)] {
+            let verify = Verify::Roots(roots.clone());
+            let config = client_config(ClientSettings { verify, ..ClientSettings::default() }).unwrap();
+            let name = ServerName::try_from("localhost").unwrap();
+            let mut client = ClientHandshake::new(&config, name).unwrap();
+            let mut server = Handshake::new(&node(shows), &common::params(1)).unwrap();
+            let (mut up, mut down) = (Vec::new(), Vec::new());
+            client.start(&mut up).unwrap();
+            server.handle_input(&std::mem::take(&mut up), &mut down).unwrap();
+            let outcome = client.handle_input(&down, &mut up);
+            assert_eq!(outcome.is_ok(), accepted, "{outcome:?}");
+            let said = outcome.err().map(|error| error.to_string());
+            assert!(said.is_none_or(|said| said.contains("UnknownIssuer")));
+        }
+    }
+}
+
+#[test]
 fn an_upstream_that_cannot_be_verified_is_refused_unless_told_otherwise() {
     let other = self_signed(&["localhost"], &rcgen::KeyPair::generate().unwrap());
     for (verify, accepted) in [

@@ -218,5 +218,35 @@ fn client_ca(raw: &RawTls, at: &KeyPath, checks: &mut Checks<'_>) -> Option<std:
             "add `client_certificates = \"required\"` (or \"optional\"), or remove `client_ca`",
         );
     }
+    if let Some(path) = &path {
+        authorities(path, &at.key("client_ca"), checks);
+    }
     path
+}
+
+/// Whether clients can be verified with what the file holds, and with all of it.
+fn authorities(path: &Path, at: &KeyPath, checks: &mut Checks<'_>) {
+    // It was read a moment ago; what has happened to it since, loading it will tell.
+    let Ok(pem) = checks.world.read(path) else { return };
+    let Some(found) = checks.world.authorities(&pem) else { return };
+    let shown = path.display();
+    if found.count == 0 {
+        checks.report.error_because(
+            at,
+            format!("no certificate in `{shown}` is an authority's (basicConstraints CA:TRUE, keyCertSign where there is a keyUsage)"),
+            format!("no client certificate could be verified; {REFUSED}"),
+            "name the certificate of the authority that issues the clients' certificates, not one of these",
+        );
+    } else if let Some((first, more)) = found.others.split_first() {
+        let (and, are) = match more.len() {
+            0 => (String::new(), "is no authority's certificate"),
+            more => (format!(" and {more} more"), "are no authorities' certificates"),
+        };
+        checks.report.warning(
+            at,
+            format!("\"{first}\"{and} in `{shown}` {are} (basicConstraints CA:TRUE, keyCertSign where there is a keyUsage)"),
+            "clients that show such a certificate itself, or one that its key has signed, are refused",
+            "leave only the authorities that issue clients' certificates in the file",
+        );
+    }
 }

@@ -177,7 +177,7 @@ pub(super) static POOL_TLS: Section = Section {
             Kind::Text,
             "system roots",
             "\"certs/internal-ca.pem\"",
-            "PEM file of the authorities to trust. A server's own certificate may be among them: it is taken as it is, self-signed or not.",
+            "PEM file of the authorities to trust. A server's own certificate may be among them: it is taken as it is, self-signed or not, and vouches for others only where it is an authority's (basicConstraints CA:TRUE, keyCertSign where there is a keyUsage).",
         ),
         optional(
             "client_chain",

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use evergate_crypto::{ClientCertificate, KeyError, pem_certificates};
+use evergate_crypto::{Authorities, ClientCertificate, KeyError, authorities, pem_certificates};
 use evergate_sys::{Access, Account};
 
 use super::validity::Validity;
@@ -25,6 +25,10 @@ pub trait World {
     /// When the longest-lived of a file's authorities is valid.
     fn authority_validity(&self, _pem: &[u8]) -> Validity {
         Validity::ALWAYS
+    }
+    /// Which of a file's certificates are authorities'. Without an answer of its own a world does not look into them.
+    fn authorities(&self, _pem: &[u8]) -> Option<Authorities> {
+        None
     }
     /// The time, in seconds since 1970.
     fn now_unix_s(&self) -> i64 {
@@ -89,6 +93,10 @@ impl World for Machine {
         let all = all.iter().filter_map(|authority| Validity::of_der(authority).ok());
         // Files keep old authorities beside new ones.
         all.max_by_key(|validity| validity.not_after_unix_s).unwrap_or(Validity::ALWAYS)
+    }
+
+    fn authorities(&self, pem: &[u8]) -> Option<Authorities> {
+        pem_certificates(pem).ok().map(|all| authorities(&all))
     }
 
     fn now_unix_s(&self) -> i64 {

@@ -108,6 +108,41 @@ fn check_warns_of_what_servers_are_shown_when_it_is_not_valid() {
     }
 }
 
+/// A listener that asks for client certificates.
+fn asking() -> String {
+    BASE.replace("protocol = \"https\"\n", "protocol = \"https\"\ntls = \"t\"\n")
+        + "[tls.t]\nclient_certificates = \"required\"\nclient_ca = \"ca.pem\"\n"
+}
+
+/// A certificate in PEM whose key may issue others, or may not.
+fn issuer(name: &str, is_ca: rcgen::IsCa) -> String {
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = is_ca;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem()
+}
+
+#[test]
+fn check_says_which_certificates_vouch_for_no_client() {
+    let folder = Folder::new("no-authority");
+    let path = folder.write("evergate.toml", &asking());
+    let authority = issuer("authority", rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained));
+    let (one, two) = (issuer("one", rcgen::IsCa::NoCa), issuer("two", rcgen::IsCa::ExplicitNoCa));
+    for (content, code, told) in [
+        (authority.clone(), 0, None),
+        (authority.clone() + &one, 0, Some("problem:     \"CN=one\" in ")),
+        (one.clone() + &authority + &two, 0, Some("problem:     \"CN=one\" and 1 more in ")),
+        (one + &two, 2, Some("problem:     no certificate in ")),
+    ] {
+        folder.write("ca.pem", &content);
+        let output = evergate(&["check", &path]);
+        assert_eq!(output.code, Some(code), "{}", output.out);
+        assert!(output.out.contains(told.unwrap_or("")), "{}", output.out);
+        assert_eq!(output.out.contains(": tls.t.client_ca = \"ca.pem\""), told.is_some(), "{}", output.out);
+    }
+}
+
 #[test]
 fn check_warns_of_authorities_when_none_of_a_file_is_valid() {
     let folder = Folder::new("authorities");

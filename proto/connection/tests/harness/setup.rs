@@ -75,8 +75,9 @@ pub(crate) fn differing_tls(files: Files) -> [Arc<rustls::ServerConfig>; 2] {
         let settings = settings(load_certificate(chain, key).unwrap());
         let mut settings = with_tickets([0xa5, 0xb5][differs(Files::TicketKeys)], settings);
         if files == Files::ClientRoots {
+            let roots = evergate_crypto::pem_certificates(include_bytes!("data/authority.pem")).unwrap();
             settings.client_auth =
-                [ClientAuth::Optional(vec![root()]), ClientAuth::Required(vec![root()])][node].clone();
+                [ClientAuth::Optional(roots.clone()), ClientAuth::Required(roots)][node].clone();
         }
         server_config(settings).unwrap()
     })

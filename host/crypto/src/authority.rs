@@ -1,0 +1,82 @@
+//! Which certificates of a file of authorities are authorities.
+//!
+//! Of a trust anchor `rustls` keeps a name and a key, and asks nothing else of the certificate that they come from: that of a
+//! server or a client in such a file would vouch for any other that its key has signed. So anchors are made of those only that
+//! say that they issue others.
+
+use rustls::RootCertStore;
+use rustls_pki_types::CertificateDer;
+use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
+
+use crate::error::ConfigError;
+
+/// What a file of authorities is made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Authorities {
+    /// How many certificates may issue others.
+    pub count: usize,
+    /// The subjects of all others.
+    pub others: Vec<String>,
+}
+
+/// Looks into the certificates of a file of authorities.
+pub fn authorities(certificates: &[CertificateDer<'_>]) -> Authorities {
+    let (issuing, others): (Vec<_>, Vec<_>) =
+        certificates.iter().partition(|certificate| may_issue(certificate));
+    let subject = |certificate: &CertificateDer<'_>| {
+        crate::certificate::subject(certificate).unwrap_or_else(|_| "an illegible certificate".to_owned())
+    };
+    Authorities { count: issuing.len(), others: others.into_iter().map(subject).collect() }
+}
+
+/// Whether a certificate says that its key signs others (RFC 5280 sections 4.2.1.9 and 4.2.1.3).
+///
+/// One of version 1 has no place to say so. As a root, issued by itself, it is taken for an authority's, as OpenSSL does
+/// (`check_ca`) and `webpki` makes an anchor of it: there are private authorities as old as that, and nobody can mean it as a
+/// server's or client's own, for which TLS needs version 3.
+pub(crate) fn may_issue(certificate: &[u8]) -> bool {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
+    if certificate.version() == X509Version::V1 {
+        return certificate.subject().as_raw() == certificate.issuer().as_raw();
+    }
+    let is_ca = matches!(certificate.basic_constraints(), Ok(Some(constraints)) if constraints.value.ca);
+    let signs = match certificate.key_usage() {
+        Ok(usage) => usage.is_none_or(|usage| usage.value.key_cert_sign()),
+        Err(_) => false,
+    };
+    is_ca && signs
+}
+
+/// The anchors among these certificates, perhaps none; each certificate has to be one that `rustls` can read.
+pub(crate) fn anchors(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, ConfigError> {
+    if certificates.is_empty() {
+        return Err(ConfigError::NoRoots);
+    }
+    let (mut anchors, mut others) = (RootCertStore::empty(), RootCertStore::empty());
+    for (index, certificate) in certificates.iter().enumerate() {
+        let store = if may_issue(certificate) { &mut anchors } else { &mut others };
+        let added = store.add(certificate.clone());
+        added.map_err(|error| ConfigError::Root { index, reason: error.to_string() })?;
+    }
+    Ok(anchors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::certificate::tests::VERSION_1;
+
+    #[test]
+    fn a_certificate_of_version_1_is_an_authority_s_where_it_is_its_own_issuer() {
+        let root = crate::pem_certificates(VERSION_1.as_bytes()).unwrap().remove(0);
+        assert!(may_issue(&root));
+        let mut issued = root.to_vec();
+        let issuer = issued.windows(3).position(|bytes| bytes == b"old").unwrap();
+        issued[issuer] = b'c';
+        assert!(!may_issue(&issued));
+        let all = [root, issued.into(), vec![1, 2, 3].into()];
+        let others = vec!["CN=old.example".to_owned(), "an illegible certificate".to_owned()];
+        assert_eq!(authorities(&all), Authorities { count: 1, others });
+        assert_eq!(anchors(&all[..2]).unwrap().len(), 1);
+    }
+}
