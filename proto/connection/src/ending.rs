@@ -269,21 +269,30 @@ impl Connection {
         self.mirror_close(true);
         self.begin_log_of_end(io, reason);
         self.log_request(io, reason);
-        let tunnel = self.receiving == Receiving::Tunnel || self.answering == Answering::Tunnel;
-        if let Some(leg) = self.leg.as_ref().filter(|leg| tunnel && leg.is_open()) {
-            io.effects.push(Effect::ResetServer { leg: leg.id });
-        }
+        self.break_tunnel(io);
         self.release_leg(io, false);
         self.down.clear();
         self.close(io, true);
     }
 
-    /// The client's record layer failed: a fatal alert, then the end.
+    /// A tunnel's server is not to take what it has for all there is.
+    fn break_tunnel(&self, io: &mut Io<'_>) {
+        let tunnel = self.receiving == Receiving::Tunnel || self.answering == Answering::Tunnel;
+        if let Some(leg) = self.leg.as_ref().filter(|leg| tunnel && leg.is_open()) {
+            io.effects.push(Effect::ResetServer { leg: leg.id });
+        }
+    }
+
+    /// The client's record layer failed: a fatal alert, then the end. Somebody between may have cut the stream or changed it,
+    /// so a tunnel's server gets an RST.
     pub(crate) fn fail_records(&mut self, io: &mut Io<'_>, description: impl Into<Option<u8>>) {
         self.deaf = true;
         match description.into() {
             _ if self.closing => {} // it has our end already; a reset could destroy what it has not read yet
-            Some(description) => self.end_after_replay(io, description, "tls_record"),
+            Some(description) => {
+                self.break_tunnel(io);
+                self.end_after_replay(io, description, "tls_record");
+            }
             None => self.end_abruptly(io, "tls_record"),
         }
     }

@@ -56,6 +56,20 @@ fn a_client_hears_of_it_when_nobody_takes_what_it_sends_into_a_tunnel() {
     }
 }
 
+/// Somebody between client and node puts a record of their own in the place of what the client said.
+#[test]
+fn a_server_hears_that_a_stream_whose_records_fail_is_not_whole() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let node = node(listener.local_addr().unwrap(), "", "");
+    let mut client_side = tls(node.address("secure"), &Arc::new(client(None)), "site.example").stream;
+    client_side.write_all(b"hello").unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    server.read_exact(&mut [0; 5]).unwrap();
+    client_side.sock.write_all(&[&[23, 3, 3, 0, 40][..], &[7; 40]].concat()).unwrap();
+    let ended = server.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(ended.err(), Some(ErrorKind::ConnectionReset));
+}
+
 /// While the client uploads, the first to learn of a server's RST is a write; what is read then looks like an end in order.
 #[test]
 fn a_servers_reset_during_an_upload_is_a_reset_for_the_client() {

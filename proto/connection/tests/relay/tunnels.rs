@@ -146,6 +146,39 @@ fn a_break_on_one_side_of_a_tunnel_is_a_break_on_the_other() {
     });
 }
 
+/// Only the client itself can say that its stream is whole; who changes or cuts its records cannot.
+#[test]
+fn records_that_fail_in_a_tunnel_break_it_for_its_server_while_the_client_gets_its_alert() {
+    for version in [TLS12, TLS13] {
+        for upgrade in [false, true] {
+            for bytes in [
+                vec![23, 3, 3, 0, 40].into_iter().chain(noise(40)).collect(),
+                vec![23, 3, 3, 255, 255],
+                vec![20, 3, 3, 0, 1, 1],
+            ] {
+                let listener = if upgrade { setup::HTTPS } else { setup::TLS };
+                let (peer, hello) = Peer::ours(version, 3);
+                let mut rig = Rig::new(&snapshot(|_| {}), listener, Peer::plain());
+                rig.peer = peer;
+                rig.wire(&hello);
+                rig.run();
+                if upgrade {
+                    rig.send(UPGRADE);
+                    rig.serve(1, SWITCHED);
+                }
+                rig.send(b"half of it");
+                rig.wire(&bytes);
+                rig.run();
+                let leg = &rig.legs[&1];
+                assert!(leg.to_server.ends_with(b"half of it"), "{upgrade} {bytes:?}");
+                assert_eq!((leg.fin, leg.reset, leg.released), (false, true, Some(false)), "{bytes:?}");
+                assert!(rig.peer.as_ours().alert.is_some() && rig.client_fin, "{bytes:?}");
+                assert_eq!(rig.logs.last().map(|log| log.reason), Some("tls_record"), "{bytes:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn the_last_bytes_of_a_tunnel_reach_a_slow_server() {
     on_each_raw(|mut rig| {
