@@ -10,6 +10,11 @@ use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
 
 use crate::error::ConfigError;
 
+/// Most bytes of authorities' names that clients are told of. The list's length has 2 bytes in both versions, and `rustls` would
+/// wrap a longer one. Some clients give up long before that: who has room for one record takes no longer message. What is left
+/// of a record is for what else is in the message.
+pub(crate) const NAMES_BYTES_MAX: usize = (1 << 14) - 256;
+
 /// What a file of authorities is made of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Authorities {
@@ -17,6 +22,8 @@ pub struct Authorities {
     pub count: usize,
     /// The subjects of all others.
     pub others: Vec<String>,
+    /// How many bytes their names have in a handshake, and how many they may have for clients to be told of them.
+    pub names_bytes: (usize, usize),
 }
 
 /// Looks into the certificates of a file of authorities.
@@ -26,7 +33,19 @@ pub fn authorities(certificates: &[CertificateDer<'_>]) -> Authorities {
     let subject = |certificate: &CertificateDer<'_>| {
         crate::certificate::subject(certificate).unwrap_or_else(|_| "an illegible certificate".to_owned())
     };
-    Authorities { count: issuing.len(), others: others.into_iter().map(subject).collect() }
+    let mut store = RootCertStore::empty();
+    store.add_parsable_certificates(issuing.iter().map(|certificate| (**certificate).clone()));
+    Authorities {
+        count: issuing.len(),
+        others: others.into_iter().map(subject).collect(),
+        names_bytes: (names_bytes(&store), NAMES_BYTES_MAX),
+    }
+}
+
+/// What the names of these anchors take in a CertificateRequest: each has 2 bytes before it (RFC 5246 section 7.4.4, RFC 8446
+/// section 4.2.4).
+pub(crate) fn names_bytes(anchors: &RootCertStore) -> usize {
+    anchors.subjects().iter().map(|name| 2 + name.as_ref().len()).sum()
 }
 
 /// Whether a certificate says that its key signs others (RFC 5280 sections 4.2.1.9 and 4.2.1.3).
@@ -76,7 +95,8 @@ mod tests {
         assert!(!may_issue(&issued));
         let all = [root, issued.into(), vec![1, 2, 3].into()];
         let others = vec!["CN=old.example".to_owned(), "an illegible certificate".to_owned()];
-        assert_eq!(authorities(&all), Authorities { count: 1, others });
+        let names_bytes = (2 + 24, NAMES_BYTES_MAX);
+        assert_eq!(authorities(&all), Authorities { count: 1, others, names_bytes });
         assert_eq!(anchors(&all[..2]).unwrap().len(), 1);
     }
 }

@@ -9,7 +9,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls_pki_types::CertificateDer;
 
-use crate::authority::{anchors, may_issue};
+use crate::authority::{NAMES_BYTES_MAX, anchors, may_issue, names_bytes};
 use crate::certificate::CertifiedName;
 use crate::clients::NotingClients;
 use crate::error::ConfigError;
@@ -100,7 +100,10 @@ pub fn server_config(settings: ServerSettings) -> Result<Arc<ServerConfig>, Conf
             if anchors.is_empty() {
                 return Err(ConfigError::NoAuthority);
             }
+            let is_told = names_bytes(&anchors) <= NAMES_BYTES_MAX;
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(anchors), client_provider());
+            // Without names "the client MAY send any certificate" (RFC 5246 section 7.4.4; RFC 8446 section 4.2.4 is optional).
+            let verifier = if is_told { verifier } else { verifier.clear_root_hint_subjects() };
             let verifier = match settings.client_auth {
                 ClientAuth::Optional(_) => verifier.allow_unauthenticated(),
                 _ => verifier,

@@ -138,6 +138,39 @@ fn a_certificate_that_may_not_issue_others_vouches_for_no_client_wherever_it_is_
 }
 
 #[test]
+fn clients_are_let_in_by_authorities_whose_names_do_not_fit_into_the_request_too() {
+    let ours = clients();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let other = |index: usize| {
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, format!("{index:0>64}"));
+        params.self_signed(&key).unwrap().der().clone()
+    };
+    let mut roots: Vec<_> = (0..190).map(other).collect();
+    roots.push(ours.root.clone());
+    let told = evergate_crypto::authorities(&roots);
+    let (bytes, bytes_max) = told.names_bytes;
+    assert!(told.count == 191 && bytes <= bytes_max && bytes_max < 1 << 14, "{told:?}");
+    // Neither the 16 bits of the length nor the memory of clients are filled.
+    let mut sizes = Vec::new();
+    for more in [0, 50, 900] {
+        roots.extend((0..more).map(|index| other(1000 + index)));
+        for version in [&TLS13, &TLS12] {
+            let server = asking(ClientAuth::Required(roots.clone()), "");
+            let connected = connect(&server, &showing(Some(&ours), version), &params(1));
+            let connected = connected.map_err(|(error, _)| error).unwrap();
+            assert_eq!(connected.server.facts.client_certificates.len(), 1);
+            sizes.push(connected.s2c.len());
+        }
+    }
+    assert!(
+        sizes[..2].iter().all(|&size| size > 15_000) && sizes[2..].iter().all(|&size| size < 4000),
+        "{sizes:?}"
+    );
+}
+
+#[test]
 fn client_certificates_are_judged_at_the_mirrored_accept_time() {
     let ours = clients();
     for (unix_s, accepted) in [(NOW, true), (1_500_000_000, false), (2_300_000_000, false)] {

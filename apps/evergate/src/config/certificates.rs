@@ -237,7 +237,9 @@ fn authorities(path: &Path, at: &KeyPath, checks: &mut Checks<'_>) {
             format!("no client certificate could be verified; {REFUSED}"),
             "name the certificate of the authority that issues the clients' certificates, not one of these",
         );
-    } else if let Some((first, more)) = found.others.split_first() {
+        return;
+    }
+    if let Some((first, more)) = found.others.split_first() {
         let (and, are) = match more.len() {
             0 => (String::new(), "is no authority's certificate"),
             more => (format!(" and {more} more"), "are no authorities' certificates"),
@@ -246,6 +248,15 @@ fn authorities(path: &Path, at: &KeyPath, checks: &mut Checks<'_>) {
             at,
             format!("\"{first}\"{and} in `{shown}` {are} (basicConstraints CA:TRUE, keyCertSign where there is a keyUsage)"),
             "clients that show such a certificate itself, or one that its key has signed, are refused",
+            "leave only the authorities that issue clients' certificates in the file",
+        );
+    }
+    let (bytes, bytes_max) = found.names_bytes;
+    if bytes > bytes_max {
+        checks.report.warning(
+            at,
+            format!("the names of the authorities in `{shown}` have {bytes} bytes, more than the {bytes_max} that clients are told"),
+            "clients are asked for a certificate without being told of whom; one that has several may show another one",
             "leave only the authorities that issue clients' certificates in the file",
         );
     }

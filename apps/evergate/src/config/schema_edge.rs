@@ -148,7 +148,7 @@ pub(super) static TLS: Section = Section {
             Kind::Text,
             "none",
             "\"certs/clients-ca.pem\"",
-            "PEM file of the authorities that issue client certificates. A certificate in it that is no authority's (basicConstraints CA:TRUE, keyCertSign where there is a keyUsage) is passed over: it vouches neither for others nor for itself.",
+            "PEM file of the authorities that issue client certificates. A certificate in it that is no authority's (basicConstraints CA:TRUE, keyCertSign where there is a keyUsage) is passed over: it vouches neither for others nor for itself. Clients are told the authorities' names if these have no more than 16128 bytes in all.",
         ),
         with_default(
             "tickets",

@@ -144,6 +144,22 @@ fn check_says_which_certificates_vouch_for_no_client() {
 }
 
 #[test]
+fn check_warns_of_more_authorities_than_clients_can_be_told() {
+    let folder = Folder::new("many-authorities");
+    let path = folder.write("evergate.toml", &asking());
+    let ca = || rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let names = (0..300).map(|index| issuer(&format!("{index:0>60}"), ca()));
+    let all: Vec<String> = names.collect();
+    for (count, is_told) in [(100, false), (300, true)] {
+        folder.write("ca.pem", &all[..count].concat());
+        let output = evergate(&["check", &path]);
+        assert_eq!(output.code, Some(0), "{}", output.out);
+        let told = "bytes, more than the 16128 that clients are told";
+        assert_eq!(output.out.contains(told), is_told, "{}", output.out);
+    }
+}
+
+#[test]
 fn check_warns_of_authorities_when_none_of_a_file_is_valid() {
     let folder = Folder::new("authorities");
     let path = folder.write("evergate.toml", &pool_tls("ca = \"site.pem\"\n"));
