@@ -89,6 +89,7 @@ fn read_sni(mut extension: Reader<'_>) -> Option<String> {
     while !names.0.is_empty() {
         let kind = names.take(1)?;
         let name = names.vector(2)?;
+        let name = name.strip_suffix(b".").unwrap_or(name); // the root's dot, as in `host`
         let plausible = |&byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if kind == [0] && (1..=253).contains(&name.len()) && name.iter().all(plausible) {
             return String::from_utf8(name.to_ascii_lowercase()).ok();
@@ -172,6 +173,18 @@ mod tests {
         );
         assert!(facts.has_psk && facts.prefers_chacha() && facts.session_id == [0xaa, 0xbb]);
         assert_eq!(facts.ticket_bytes, Some(6));
+    }
+
+    #[test]
+    fn a_name_with_the_roots_dot_is_the_name_without_it() {
+        let sni = |name: &[u8]| {
+            let len = name.len() as u8;
+            let list = [&[0, len + 3, 0, 0, len], name].concat();
+            read_hello(&hello(&[0x13, 1], &extension(0, &list))).unwrap().sni
+        };
+        assert_eq!(sni(b"Example.org.").as_deref(), Some("example.org"));
+        assert_eq!(sni(b"example.org..").as_deref(), Some("example.org."), "one dot is the root's");
+        assert_eq!(sni(b"."), None);
     }
 
     #[test]
