@@ -160,6 +160,29 @@ fn a_client_without_a_version_or_protocol_of_ours_gets_one_alert() {
     assert_eq!(out[out.len() - 24..out.len() - 19], [23, 3, 3, 0, 19]);
 }
 
+#[test]
+fn a_client_that_no_certificate_suits_is_told_that_nothing_is_in_common() {
+    let rsa = vec![suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256];
+    let by_suite = ClientKind { version: &TLS12, suites: rsa, ..ClientKind::default() }.config();
+    let mut provider = (*ClientKind::default().provider()).clone();
+    let schemes = &mut provider.signature_verification_algorithms.mapping;
+    *schemes = &schemes[..1]; // ECDSA
+    let provider = Arc::new(provider);
+    let by_scheme = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(trust::Everyone(provider)))
+        .with_no_client_auth();
+    for (server, client) in [(&PEMS.p256, by_suite), (&PEMS.rsa, by_scheme)] {
+        let outcome = connect(&node(server), &Arc::new(client), &params(1));
+        let (error, out) = outcome.map(|_| ()).unwrap_err();
+        assert_eq!(out, [21, 3, 3, 0, 2, 2, 40], "{error}");
+        assert!(matches!(error, HandshakeError::NothingInCommon), "{error}");
+        assert_eq!((error.blame(), error.alert()), (Blame::Peer, Some(alert::HANDSHAKE_FAILURE)));
+    }
+}
+
 /// Our client with our server, `chunk` bytes at a time.
 fn upstream(client: &Arc<ClientConfig>, secret: u8, chunk: usize) -> (Finished, Finished, Vec<u8>) {
     let name = ServerName::try_from("localhost").unwrap();

@@ -8,6 +8,10 @@ pub const UNEXPECTED_MESSAGE: u8 = 10;
 pub const BAD_RECORD_MAC: u8 = 20;
 /// A record longer than the protocol allows.
 pub const RECORD_OVERFLOW: u8 = 22;
+/// No parameters that both sides take.
+pub const HANDSHAKE_FAILURE: u8 = 40;
+/// The peer is known, and may not go on.
+pub const ACCESS_DENIED: u8 = 49;
 /// A message that cannot be parsed.
 pub const DECODE_ERROR: u8 = 50;
 /// Something went wrong on our side.

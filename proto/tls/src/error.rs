@@ -17,9 +17,6 @@ pub enum Blame {
 fn in_words(error: &rustls::Error) -> String {
     match error {
         rustls::Error::NoApplicationProtocol => "no application protocol (ALPN) in common".to_owned(),
-        rustls::Error::General(text) if text == "no server certificate chain resolved" => {
-            "no cipher suite or signature algorithm in common for any certificate".to_owned()
-        }
         other => other.to_string(),
     }
 }
@@ -52,6 +49,9 @@ pub enum HandshakeError {
     /// A record header that cannot be right.
     #[error("record during the handshake: {0}")]
     Record(RecordError),
+    /// None of our certificates can be used with what the peer offers.
+    #[error("handshake refused: no cipher suite or signature algorithm in common for any certificate")]
+    NothingInCommon,
     /// The peer closed before the handshake was done.
     #[error("peer closed during the handshake")]
     Closed,
@@ -99,6 +99,7 @@ impl HandshakeError {
                 Some(alert::DECODE_ERROR)
             }
             HandshakeError::NotTls | HandshakeError::TrailingMessages => Some(alert::UNEXPECTED_MESSAGE),
+            HandshakeError::NothingInCommon => Some(alert::HANDSHAKE_FAILURE),
             HandshakeError::Record(error) => error.alert(),
             HandshakeError::Config(_) | HandshakeError::Internal(_) => Some(alert::INTERNAL_ERROR),
             HandshakeError::PlainHttp

@@ -231,9 +231,28 @@ impl Handshake {
 
     fn feed(&mut self, mut running: Box<Running>, out: &mut Vec<u8>) -> Result<Progress, HandshakeError> {
         let Running { conn, seed } = &mut *running;
-        let done = scoped(&mut seed.0, || self.input.feed(conn, out))?;
+        let start = out.len();
+        let fed = scoped(&mut seed.0, || self.input.feed(conn, out));
+        let done = fed.map_err(|error| in_common(error, out.get_mut(start..).unwrap_or_default()))?;
         self.stage = if done { Stage::Done(running) } else { Stage::Running(running) };
         Ok(if done { Progress::Done } else { Progress::NeedInput })
+    }
+}
+
+/// `rustls` takes a client that none of our certificates suits for one that may not come in, and for a fault of ours: RFC 8446
+/// section 4.1.1 and RFC 5246 section 7.2.2 have handshake_failure for it. It answers a hello, so the alert is in clear.
+fn in_common(error: HandshakeError, said: &mut [u8]) -> HandshakeError {
+    match error {
+        HandshakeError::Tls(rustls::Error::General(text))
+            if text == "no server certificate chain resolved" =>
+        {
+            let said = said.last_chunk_mut().filter(|said| **said == clear_alert(alert::ACCESS_DENIED));
+            if let Some(said) = said {
+                *said = clear_alert(alert::HANDSHAKE_FAILURE);
+            }
+            HandshakeError::NothingInCommon
+        }
+        other => other,
     }
 }
 
