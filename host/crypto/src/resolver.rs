@@ -1,14 +1,17 @@
 //! Which certificate a client gets: by exact name, then by wildcard of one label, then the default.
 //!
-//! Where several certificates have a name, the first that the client can verify is taken, elliptic curves before RSA.
+//! Where several certificates have a name, the first that the client can verify is taken, elliptic curves before RSA. In TLS 1.2
+//! the client's groups say of which curves keys may be, too (RFC 8422 section 5.1). Where no other certificate has the name, that is
+//! overlooked: many clients that list fewer curves than they verify would get none.
 //! The answer depends on the ClientHello alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rustls::SignatureScheme;
+use evergate_base::seed::with_current;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use rustls::{NamedGroup, SignatureScheme};
 
 use crate::certificate::CertifiedName;
 
@@ -21,13 +24,15 @@ pub struct SniResolver {
     /// By what follows the `*.`.
     wildcard: BTreeMap<String, Candidates>,
     default: Candidates,
+    /// Whether clients that can speak TLS 1.3 do.
+    speaks_tls13: bool,
 }
 
 impl SniResolver {
     /// A resolver over `certificates`; the first, and those that share a name with it, are the default.
-    pub fn new(certificates: &[CertifiedName]) -> SniResolver {
-        let mut resolver =
-            SniResolver { exact: BTreeMap::new(), wildcard: BTreeMap::new(), default: Vec::new() };
+    pub fn new(certificates: &[CertifiedName], speaks_tls13: bool) -> SniResolver {
+        let (exact, wildcard) = (BTreeMap::new(), BTreeMap::new());
+        let mut resolver = SniResolver { exact, wildcard, default: Vec::new(), speaks_tls13 };
         let default_names = certificates.first().map(|first| first.names.as_slice()).unwrap_or_default();
         for (index, certificate) in certificates.iter().enumerate() {
             for name in &certificate.names {
@@ -48,18 +53,41 @@ impl SniResolver {
         resolver
     }
 
-    fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+    fn choose(
+        &self,
+        name: Option<&str>,
+        schemes: &[SignatureScheme],
+        groups: Option<&[NamedGroup]>,
+    ) -> Option<Arc<CertifiedKey>> {
         let name = name.map(|name| name.trim_end_matches('.').to_ascii_lowercase());
         let exact = name.as_deref().and_then(|name| self.exact.get(name));
         let parent = name.as_deref().and_then(|name| name.split_once('.')).map(|(_, parent)| parent);
         let wildcard = parent.and_then(|parent| self.wildcard.get(parent));
-        [exact, wildcard, Some(&self.default)]
-            .into_iter()
-            .flatten()
-            .flatten()
-            .find(|key| key.key.choose_scheme(schemes).is_some())
-            .cloned()
+        let listed = |key: &CertifiedKey| match (curve(key), groups) {
+            (Some(curve), Some(groups)) => groups.contains(&curve),
+            _ => true,
+        };
+        let best = |candidates: &Candidates| {
+            let fit = || candidates.iter().filter(|key| key.key.choose_scheme(schemes).is_some());
+            fit().find(|key| listed(key)).or_else(|| fit().next()).cloned()
+        };
+        [exact, wildcard, Some(&self.default)].into_iter().flatten().find_map(best)
     }
+
+    /// The groups that say something of certificates: those of a client with which TLS 1.2 will be spoken.
+    fn groups<'a>(&self, hello: &ClientHello<'a>) -> Option<&'a [NamedGroup]> {
+        let tls13 = self.speaks_tls13 && with_current(|seed| seed.offers_tls13) == Some(true);
+        hello.named_groups().filter(|_| !tls13)
+    }
+}
+
+/// The curve that a key is of, where the client's groups are about it.
+fn curve(key: &CertifiedKey) -> Option<NamedGroup> {
+    let curves = [
+        (SignatureScheme::ECDSA_NISTP256_SHA256, NamedGroup::secp256r1),
+        (SignatureScheme::ECDSA_NISTP384_SHA384, NamedGroup::secp384r1),
+    ];
+    curves.into_iter().find(|(scheme, _)| key.key.choose_scheme(&[*scheme]).is_some()).map(|(_, curve)| curve)
 }
 
 /// Cheap and short signatures first.
@@ -79,6 +107,6 @@ fn rank(key: &CertifiedKey) -> u8 {
 
 impl ResolvesServerCert for SniResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.choose(hello.server_name(), hello.signature_schemes())
+        self.choose(hello.server_name(), hello.signature_schemes(), self.groups(&hello))
     }
 }

@@ -112,7 +112,9 @@ pub fn server_config(settings: ServerSettings) -> Result<Arc<ServerConfig>, Conf
             builder.with_client_cert_verifier(Arc::new(NotingClients(verifier)))
         }
     };
-    let mut config = builder.with_cert_resolver(Arc::new(SniResolver::new(&settings.certificates)));
+    let speaks_tls13 = settings.version_max == Version::Tls13;
+    let mut config =
+        builder.with_cert_resolver(Arc::new(SniResolver::new(&settings.certificates, speaks_tls13)));
     config.alpn_protocols = settings.alpn;
     // The handshake driver looks at the order of a client that is not ignored, and at that of no other.
     config.ignore_client_order = !settings.prefer_chacha_when_client_does;

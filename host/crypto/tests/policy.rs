@@ -420,6 +420,42 @@ fn the_certificate_is_chosen_by_name_then_wildcard_then_default_and_by_algorithm
 }
 
 #[test]
+fn a_client_of_tls12_gets_no_key_of_a_curve_that_it_does_not_list_where_there_is_another_certificate() {
+    use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1, X25519};
+    const BOTH: [&rustls::SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+    let chosen = |pems: &[&(String, String)], max, versions, groups: &[_]| {
+        let server = server_config(ServerSettings {
+            certificates: pems.iter().map(|pems| load(pems)).collect(),
+            version_max: max,
+            ..ServerSettings::default()
+        });
+        let provider = ClientKind { groups: groups.to_vec(), ..ClientKind::default() }.provider();
+        let client = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(versions)
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(trust::Everyone(provider)))
+            .with_no_client_auth();
+        let connected = connect(&server.unwrap(), &Arc::new(client), &params(1)).map_err(|(error, _)| error);
+        let shown = connected.unwrap().client.peer_certificates().unwrap()[0].clone();
+        pems.iter().position(|pems| load(pems).key.cert[0] == shown).unwrap()
+    };
+    use evergate_tls::Version::{Tls12, Tls13};
+    let all = [&PEMS.rsa, &PEMS.p256, &PEMS.p384];
+    for (max, versions) in [(Tls13, &BOTH[1..]), (Tls12, &BOTH[..])] {
+        assert_eq!(chosen(&all, max, versions, &[X25519]), 0);
+        assert_eq!(chosen(&all, max, versions, &[X25519, SECP256R1]), 1);
+        assert_eq!(chosen(&all, max, versions, &[X25519, SECP384R1]), 2);
+        assert_eq!(chosen(&all[..2], max, versions, &[X25519, SECP384R1]), 0);
+        assert_eq!(chosen(&all[1..2], max, versions, &[X25519]), 0, "there is no other one");
+    }
+    // In TLS 1.3 groups are for the key exchange alone.
+    for versions in [&BOTH[..], &BOTH[..1]] {
+        assert_eq!(chosen(&all, Tls13, versions, &[X25519]), 1);
+    }
+}
+
+#[test]
 fn certificates_are_described_and_wrong_files_say_what_is_wrong() {
     let names = ["*.Example.org".to_owned(), "example.org".to_owned()];
     let (chain, key) = self_signed(&names).unwrap();

@@ -25,6 +25,8 @@ pub struct Seed {
     pub captured: Vec<Captured>,
     /// What is known of the session, resumed or new.
     pub session: SessionSlot,
+    /// Whether the client's hello offers TLS 1.3, which `rustls` does not tell who chooses a certificate.
+    pub offers_tls13: bool,
 }
 
 impl std::fmt::Debug for Seed {
@@ -84,7 +86,8 @@ pub enum SecretKind {
 impl Seed {
     /// A seed with nothing drawn yet.
     pub fn new(key: [u8; 32], unix_s: u64) -> Seed {
-        Seed { key, counter: 0, unix_s, captured: Vec::new(), session: SessionSlot::default() }
+        let session = SessionSlot::default();
+        Seed { key, counter: 0, unix_s, captured: Vec::new(), session, offers_tls13: false }
     }
 }
 

@@ -144,7 +144,7 @@ impl Handshake {
             config.crypto_provider().cipher_suites.iter().any(|suite| suite.tls13().is_some())
         };
         // Clients of TLS 1.3 send noise in the place of an id (RFC 8446 section 4.1.2), and a ticket comes before an id.
-        let tls13 = facts.versions.contains(&0x0304) && speaks_tls13(&self.config);
+        let tls13 = facts.offers_tls13() && speaks_tls13(&self.config);
         let ticket = facts.ticket_bytes.is_some_and(|bytes| bytes > 0);
         let id = facts.session_id.as_slice().try_into().ok().filter(|_| !tls13 && !ticket);
         self.hello = Some(facts);
@@ -221,6 +221,7 @@ impl Handshake {
         self.params.secret.zeroize();
         let facts = self.hello.take().or_else(|| read_hello(hello)).unwrap_or_default();
         let config = config_for(&self.config, &facts);
+        seed.offers_tls13 = facts.offers_tls13();
         seed.session.found = self.found.take();
         // A client that takes tickets keeps its session itself.
         seed.session.wanted = facts.ticket_bytes.is_none() || !config.ticketer.enabled();

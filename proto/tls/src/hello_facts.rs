@@ -25,6 +25,11 @@ pub struct HelloFacts {
 }
 
 impl HelloFacts {
+    /// Whether the client can speak TLS 1.3.
+    pub fn offers_tls13(&self) -> bool {
+        self.versions.contains(&0x0304)
+    }
+
     /// Whether the client prefers ChaCha20-Poly1305 over AES: what clients without AES instructions say by order.
     pub fn prefers_chacha(&self) -> bool {
         // TLS_CHACHA20_POLY1305_SHA256 and the ECDHE suites of RFC 7905.
