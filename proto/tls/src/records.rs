@@ -92,6 +92,8 @@ struct Inner {
     ccs_seen: bool,
     /// Bytes still to come of a ticket that spans records.
     ticket_rest: usize,
+    /// The beginning of a server's message whose type and length span records: so many bytes of these.
+    begun: (usize, [u8; 4]),
     tickets: Option<Box<Tickets>>,
 }
 
@@ -135,8 +137,8 @@ impl Records {
         kernel: Option<KernelConnection<ClientConnectionData>>,
     ) -> Records {
         let tickets = kernel.map(|kernel| Box::new(Tickets { kernel, left: TICKETS_MAX }));
-        let inner =
-            Inner { version, role, suite, tx, rx, fruitless: 0, ccs_seen: false, ticket_rest: 0, tickets };
+        let (fruitless, ccs_seen, ticket_rest, begun) = (0, false, 0, (0, [0; 4]));
+        let inner = Inner { version, role, suite, tx, rx, fruitless, ccs_seen, ticket_rest, begun, tickets };
         Records { inner: Box::new(inner) }
     }
 
@@ -215,7 +217,7 @@ impl Records {
 
     /// Whether no handshake message of the peer is under way: receiving can go on elsewhere from here.
     pub fn is_between_messages(&self) -> bool {
-        self.inner.ticket_rest == 0
+        self.inner.is_between_messages()
     }
 
     /// Moves sending to another position. Law 3 is the caller's: what is sealed there must be what was sealed there.
@@ -255,6 +257,10 @@ impl Records {
 }
 
 impl Inner {
+    fn is_between_messages(&self) -> bool {
+        self.ticket_rest == 0 && self.begun.0 == 0
+    }
+
     fn explicit_nonce(&self) -> bool {
         self.version == Version::Tls12 && self.suite != Suite::Chacha20Poly1305
     }
@@ -419,7 +425,7 @@ impl Inner {
 
     /// Acts on an authenticated record's content; `start` is where it lies in the record.
     fn dispatch(&mut self, content: u8, start: usize, payload: &[u8]) -> Result<Opened, RecordError> {
-        if self.ticket_rest > 0 && content != ContentType::Handshake as u8 {
+        if !self.is_between_messages() && content != ContentType::Handshake as u8 {
             // RFC 8446 section 5.1: "there MUST NOT be any other records between" a message's fragments.
             return Err(RecordError::Unexpected("record inside a handshake message"));
         }
@@ -456,7 +462,7 @@ impl Inner {
         let skipped = self.ticket_rest.min(payload.len());
         self.ticket_rest -= skipped;
         payload = &payload[skipped..];
-        while let &[kind, a, b, c, ref rest @ ..] = payload {
+        while let Some(([kind, a, b, c], rest)) = self.message_head(payload) {
             let len = u32::from_be_bytes([0, a, b, c]) as usize;
             match (kind, rest) {
                 // RFC 8446 section 5.1: a message before a key change "MUST align with a record boundary".
@@ -466,6 +472,11 @@ impl Inner {
                     }
                     self.rx.update(self.suite)?;
                     return Ok(Opened::KeyUpdate { requested: request == 1 });
+                }
+                // It may itself be in parts (section 5.1).
+                (KEY_UPDATE, []) if len == 1 && self.role == Role::Client => {
+                    self.begun = (4, [kind, a, b, c]);
+                    return Ok(Opened::Ignored);
                 }
                 (KEY_UPDATE, _) => return Err(RecordError::Unexpected("key_update form")),
                 (NEW_SESSION_TICKET, _) if self.role == Role::Client => {
@@ -480,10 +491,22 @@ impl Inner {
                 _ => return Err(RecordError::Unexpected("handshake message")),
             }
         }
-        if !payload.is_empty() {
+        if self.begun.0 > 0 && self.role == Role::Server {
             return Err(RecordError::Unexpected("fragment of a handshake message"));
         }
         Ok(Opened::Ignored)
+    }
+
+    /// Type and length of the next message, and what follows them. What there is of them is kept when they are not whole.
+    fn message_head<'a>(&mut self, payload: &'a [u8]) -> Option<([u8; 4], &'a [u8])> {
+        let (known, mut head) = std::mem::take(&mut self.begun);
+        let taken = payload.len().min(head.len() - known);
+        head[known..known + taken].copy_from_slice(&payload[..taken]);
+        if known + taken < head.len() {
+            self.begun = (known + taken, head);
+            return None;
+        }
+        Some((head, &payload[taken..]))
     }
 
     /// Gives a ticket to `rustls`'s session store; a malformed one costs the peer only its resumption.

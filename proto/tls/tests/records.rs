@@ -307,6 +307,46 @@ fn a_client_skips_tickets_whole_in_fragments_and_beside_a_key_update() {
 }
 
 #[test]
+fn a_servers_messages_may_be_cut_anywhere_even_in_their_types_and_lengths() {
+    let ticket = [&[4, 0, 0, 100][..], &[9; 100]].concat();
+    let update = [24, 0, 0, 1, 1];
+    for (messages, opened) in [
+        (vec![&ticket[..]], Opened::Ignored),
+        (vec![&ticket, &ticket], Opened::Ignored),
+        (vec![&ticket, &update], Opened::KeyUpdate { requested: true }),
+        (vec![&update], Opened::KeyUpdate { requested: true }),
+    ] {
+        let whole = messages.concat();
+        for cut in 1..whole.len() {
+            let (mut server, mut client) = pair(true, 0);
+            let mut say = |client: &mut Records, part: &[u8]| {
+                client.open(&mut sealed(&mut server, ContentType::Handshake, part).unwrap())
+            };
+            assert_eq!(say(&mut client, &whole[..cut]), Ok(Opened::Ignored), "{cut}");
+            let is_end = messages.len() == 2 && cut == messages[0].len();
+            assert_eq!(client.is_between_messages(), is_end, "{cut}");
+            assert_eq!(say(&mut client, &whole[cut..]), Ok(opened.clone()), "{cut}");
+            assert!(client.is_between_messages(), "{cut}");
+            if let Opened::KeyUpdate { requested } = opened {
+                server.seal_key_update(!requested, &mut Vec::new()); // its keys follow
+            }
+            assert!(matches!(client.open(&mut data(&mut server, b"x")), Ok(Opened::Data(_))), "{cut}");
+        }
+    }
+    for cut in 1..4 {
+        let (mut server, mut client) = pair(true, 0);
+        client.open(&mut sealed(&mut server, ContentType::Handshake, &ticket[..cut]).unwrap()).unwrap();
+        assert!(client.open(&mut data(&mut server, b"x")).is_err(), "data inside a message");
+        let (mut server, mut client) = pair(true, 0);
+        let finished = [20, 0, 0, 0];
+        client.open(&mut sealed(&mut server, ContentType::Handshake, &finished[..cut]).unwrap()).unwrap();
+        assert!(
+            client.open(&mut sealed(&mut server, ContentType::Handshake, &finished[cut..]).unwrap()).is_err()
+        );
+    }
+}
+
+#[test]
 fn no_changed_bit_is_accepted_and_none_panics() {
     for (tls13, suite) in all_pairs() {
         let (mut server, mut client) = pair(tls13, suite);
