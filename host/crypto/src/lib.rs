@@ -38,7 +38,7 @@ pub use channel::channel_configs;
 pub use client::{ClientCertificate, ClientSettings, Verify, client_config};
 pub use derive::derive;
 pub use error::{ConfigError, KeyError, PemError, TicketKeyError};
-pub use pem::pem_certificates;
+pub use pem::{pem_certificates, unmarked};
 pub use provider::{client_provider, provider, warm_up};
 pub use random::random_bytes;
 pub use resolver::SniResolver;

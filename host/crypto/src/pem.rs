@@ -8,9 +8,29 @@ use crate::error::{KeyError, PemError};
 /// Longest part of a line shown, in characters.
 const SHOWN_MAX: usize = 80;
 
+/// The byte order mark that some editors put in front of a text (UTF-8).
+const MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// A PEM file without the byte order mark in front of it, which would hide its first block.
+pub fn unmarked(pem: &[u8]) -> &[u8] {
+    pem.strip_prefix(MARK).unwrap_or(pem)
+}
+
 /// All certificates of a file, in their order; none in a file of something else.
 pub fn pem_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    let pem = whole(pem)?;
     CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| broken(&error))
+}
+
+/// A PEM file of which no block is hidden: what is put together of files with marks has them in its middle.
+fn whole(pem: &[u8]) -> Result<&[u8], PemError> {
+    let pem = unmarked(pem);
+    match contains(pem, &[MARK, b"-----BEGIN "].concat()) {
+        true => {
+            Err(PemError("a byte order mark (U+FEFF) before a line `-----BEGIN` hides that block".to_owned()))
+        }
+        false => Ok(pem),
+    }
 }
 
 /// The certificates of a chain file, in their order.
@@ -28,7 +48,8 @@ pub(crate) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, KeyError
     if contains(pem, b"BEGIN ENCRYPTED PRIVATE KEY") || contains(pem, b"Proc-Type: 4,ENCRYPTED") {
         return Err(KeyError::Encrypted);
     }
-    PrivateKeyDer::from_pem_slice(pem)
+    let whole = whole(pem).map_err(|error| KeyError::Key(error.to_string()))?;
+    PrivateKeyDer::from_pem_slice(whole)
         .map_err(|error| KeyError::Key(format!("no usable key: {}, {}", broken(&error), holds(pem))))
 }
 

@@ -476,6 +476,15 @@ fn certificates_are_described_and_wrong_files_say_what_is_wrong() {
     assert!(text.contains("no line `-----END CERTIFICATE-----`") && !text.contains('['), "{text}");
     let text = load(&(chain.clone() + "-----BEGIN CERTI\n"), &key).to_string();
     assert!(text.contains("the line `-----BEGIN CERTI` begins no block"), "{text}");
+    // As editors of other systems write them.
+    let marked = |text: &str| format!("\u{feff}{text}");
+    load_certificate(marked(&chain).as_bytes(), marked(&key).as_bytes()).unwrap();
+    for (chain, key) in
+        [(chain.clone() + &marked(&chain), key.clone()), (chain.clone(), marked(&marked(&key)))]
+    {
+        let text = load(&chain, &key).to_string();
+        assert!(text.contains("byte order mark"), "{text}");
+    }
     let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n";
     assert!(matches!(load(&chain, encrypted), KeyError::Encrypted));
     let broken = key.replacen("BEGIN PRIVATE KEY-----\nM", "BEGIN PRIVATE KEY-----\nN", 1);

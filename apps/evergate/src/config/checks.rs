@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use evergate_crypto::{TicketKeys, pem_certificates};
+use evergate_crypto::{TicketKeys, pem_certificates, unmarked};
 use evergate_sys::Access;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -220,8 +220,8 @@ impl Checks<'_> {
 }
 
 fn inspect(bytes: &[u8], content: Content) -> Result<(), (Cow<'static, str>, &'static str)> {
-    let has_certificate = || CertificateDer::pem_slice_iter(bytes).any(|c| c.is_ok());
-    let has_key = || PrivateKeyDer::from_pem_slice(bytes).is_ok();
+    let has_certificate = || CertificateDer::pem_slice_iter(unmarked(bytes)).any(|c| c.is_ok());
+    let has_key = || PrivateKeyDer::from_pem_slice(unmarked(bytes)).is_ok();
     let is_encrypted =
         || bytes.windows(9).any(|w| w == b"ENCRYPTED") && bytes.windows(11).any(|w| w == b"PRIVATE KEY");
     match content {

@@ -60,6 +60,24 @@ fn check_says_which_key_does_not_belong_to_its_certificate() {
     }
 }
 
+#[test]
+fn check_takes_files_with_a_byte_order_mark_in_front_and_refuses_one_that_hides_a_block() {
+    let folder = Folder::new("marked");
+    let path = folder.write("evergate.toml", &BASE.replace("self_signed = [\"localhost\"]", PAIR));
+    issue(&folder, 86_400, u64::from(u32::MAX));
+    for name in ["site.pem", "site.key"] {
+        let content = std::fs::read_to_string(folder.0.join(name)).unwrap();
+        folder.write(name, &format!("\u{feff}{content}"));
+    }
+    let output = evergate(&["check", &path]);
+    assert_eq!(output.code, Some(0), "{}", output.out);
+    let chain = std::fs::read_to_string(folder.0.join("site.pem")).unwrap();
+    folder.write("site.pem", &(chain.clone() + &chain));
+    let output = evergate(&["check", &path]);
+    assert_eq!(output.code, Some(2), "{}", output.out);
+    assert!(output.out.contains("is broken: a byte order mark (U+FEFF)"), "{}", output.out);
+}
+
 /// A listener whose pool speaks TLS, with these settings.
 fn pool_tls(settings: &str) -> String {
     format!(
