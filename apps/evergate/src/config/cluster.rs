@@ -434,6 +434,7 @@ pub(super) fn fits(config: &Config, checks: &mut Checks<'_>) {
             );
         }
     }
+    listener_ports(config, cluster, checks);
     for (p, pool) in config.pools.iter().enumerate() {
         for (s, server) in pool.servers.iter().enumerate() {
             let family = |ip: IpAddr| ip.to_canonical().is_ipv4();
@@ -448,6 +449,27 @@ pub(super) fn fits(config: &Config, checks: &mut Checks<'_>) {
                     "add an address of that family to `cluster.server_source`",
                 );
             }
+        }
+    }
+}
+
+/// A client of a listener on the port of a connection to a server would be taken for that server.
+fn listener_ports(config: &Config, cluster: &Cluster, checks: &mut Checks<'_>) {
+    let first = u32::from(cluster.server_ports_first);
+    let last = first + u32::from(cluster.ports_per_bucket) * BUCKETS - 1;
+    for (index, listener) in config.listeners.iter().enumerate() {
+        let at = listener.address.socket;
+        let starts_there = |ip: &IpAddr| {
+            let anywhere =
+                at.ip().is_unspecified() && (listener.address.both_families || ip.is_ipv4() == at.is_ipv4());
+            *ip == at.ip() || (anywhere && cluster.addresses.contains(ip))
+        };
+        if (first..=last).contains(&u32::from(at.port())) && cluster.server_source.iter().any(starts_there) {
+            checks.report.error(
+                &KeyPath::root().key("listeners").index(index).key("address"),
+                format!("connections to servers start from the ports {first} to {last} of the same address (`cluster.server_source`)"),
+                "choose another port, or another `server_source`",
+            );
         }
     }
 }

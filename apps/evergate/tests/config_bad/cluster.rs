@@ -109,6 +109,31 @@ fn a_cluster_that_probably_is_not_meant_so_is_told() {
 }
 
 #[test]
+fn a_listener_on_the_ports_of_connections_to_servers_is_refused() {
+    let shared = CLUSTER.replace("[\"10.0.1.100\"]", "[\"203.0.113.10\"]");
+    let errors = |text: &str| {
+        let problems = problems_of(text);
+        problems.iter().filter(|p| p.severity == Severity::Error).map(|p| p.key.clone()).collect::<Vec<_>>()
+    };
+    for port in [32_768, 40_000, 60_415] {
+        let on = |ip: &str| format!("\"{ip}:{port}\"");
+        for address in ["203.0.113.10", "0.0.0.0"] {
+            let text = shared.replace("\"203.0.113.10:80\"", &on(address));
+            assert_eq!(errors(&text), ["listeners[0].address"], "{address}:{port}");
+            let text = CLUSTER.replace("\"203.0.113.10:80\"", &on(address));
+            assert_eq!(errors(&text), [""; 0], "servers see another address");
+        }
+        assert_eq!(
+            errors(&CLUSTER.replace("\"203.0.113.10:80\"", &on("10.0.1.100"))),
+            ["listeners[0].address"]
+        );
+    }
+    for port in [32_767, 60_416] {
+        assert_eq!(errors(&shared.replace(":80\"\nprotocol", &format!(":{port}\"\nprotocol"))), [""; 0]);
+    }
+}
+
+#[test]
 fn nodes_of_a_cluster_must_show_clients_the_same_certificate() {
     let text = CLUSTER.replace("protocol = \"tcp\"", "protocol = \"tls\"\ncertificates = [\"c\"]")
         + "[[certificates]]\nname = \"c\"\nself_signed = [\"localhost\"]\n";
