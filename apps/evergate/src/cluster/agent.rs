@@ -391,9 +391,22 @@ impl Agent {
         }
     }
 
+    fn tell_handed(&mut self, state: &mut State, now: Micros) {
+        if let Some(handed) = state.rounds.take_handed(now) {
+            self.info(format!(
+                "was handed {} buckets within {:.1} s: {} connections go on, {} are lost",
+                handed.buckets,
+                handed.took().as_ms() as f64 / 1000.0,
+                handed.connections,
+                handed.lost
+            ));
+        }
+    }
+
     fn publish(&mut self, state: &mut State, now: Micros) {
         state.publish_at = now + PUBLISH;
         self.describe(state, now);
+        self.tell_handed(state, now);
         self.worry(state, now);
         if let Some(last_words) = &mut state.last_words {
             last_words.leave(&self.links, &self.node.farewell(now));

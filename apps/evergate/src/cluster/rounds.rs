@@ -2,6 +2,9 @@
 //!
 //! A report belongs to the take-over whose number it names: workers may be late with those that were voided, and one that goes on
 //! must not pass for done because of that.
+//!
+//! Buckets that are handed over come one by one, hundreds in a row. In the list those that follow each other are one, and in
+//! the log they are told together: else nobody would find the deaths between them.
 
 use super::Resumed;
 use super::instruction::Round;
@@ -11,6 +14,26 @@ use std::collections::VecDeque;
 
 /// Take-overs that are told apart while they are under way; what begins beyond them counts with the newest.
 const RUNNING_MAX: usize = 64;
+
+/// Hand-overs are told when none has come for so long, or when the first was so long ago.
+const PAUSE: Micros = Micros::from_ms(1000);
+const PATIENCE: Micros = Micros::from_ms(10_000);
+
+/// Buckets that were handed over since this was told last.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Handed {
+    first_at: Micros,
+    last_at: Micros,
+    pub(crate) buckets: u64,
+    pub(crate) connections: u64,
+    pub(crate) lost: u64,
+}
+
+impl Handed {
+    pub(crate) fn took(&self) -> Micros {
+        self.last_at.since(self.first_at)
+    }
+}
 
 /// One under way.
 struct Running {
@@ -28,6 +51,7 @@ pub(crate) struct Rounds {
     begun: u64,
     running: VecDeque<Running>,
     last: VecDeque<TakeOverStatus>,
+    handed: Option<Handed>,
 }
 
 impl Rounds {
@@ -67,7 +91,7 @@ impl Rounds {
         self.running.push_back(Running { numbers, began_at: now, missing: workers, status });
     }
 
-    /// A worker is done with its part; the take-over, if it was the last part.
+    /// A worker is done with its part; the take-over, if it was the last part and buckets had lost their owner.
     pub(crate) fn resumed(
         &mut self,
         now: Micros,
@@ -91,7 +115,31 @@ impl Rounds {
         done.status.running = false;
         done.status.took_ms = now.since(done.began_at).0 as f64 / 1000.0;
         self.keep(done.status.clone());
+        if done.status.taken_over == 0 {
+            self.note_handed(done.began_at, now, &done.status);
+            return None;
+        }
         Some(done.status)
+    }
+
+    fn note_handed(&mut self, began_at: Micros, now: Micros, status: &TakeOverStatus) {
+        let handed = self.handed.get_or_insert(Handed {
+            first_at: began_at,
+            last_at: now,
+            buckets: 0,
+            connections: 0,
+            lost: 0,
+        });
+        handed.last_at = now;
+        handed.buckets += status.handed_over;
+        handed.connections += status.connections;
+        handed.lost += status.lost;
+    }
+
+    /// The hand-overs since the last ones, when it is time to tell them.
+    pub(crate) fn take_handed(&mut self, now: Micros) -> Option<Handed> {
+        self.handed
+            .take_if(|handed| now.since(handed.last_at) >= PAUSE || now.since(handed.first_at) >= PATIENCE)
     }
 
     /// Whether connections may be left that do not go on yet.
@@ -108,17 +156,36 @@ impl Rounds {
 
     /// The last ones and those under way.
     pub(crate) fn list(&self) -> Vec<TakeOverStatus> {
-        let all = self.last.iter().chain(self.running.iter().map(|running| &running.status));
-        let count = self.last.len() + self.running.len();
-        all.skip(count.saturating_sub(TAKE_OVERS_MAX)).cloned().collect()
+        let mut all = self.last.clone();
+        for running in &self.running {
+            add(&mut all, running.status.clone());
+        }
+        all.into()
     }
 
     fn keep(&mut self, status: TakeOverStatus) {
-        if self.last.len() >= TAKE_OVERS_MAX {
-            self.last.pop_front();
-        }
-        self.last.push_back(TakeOverStatus { running: false, ..status });
+        add(&mut self.last, TakeOverStatus { running: false, ..status });
     }
+}
+
+/// Adds one, with those before it where both were only handed over.
+fn add(all: &mut VecDeque<TakeOverStatus>, one: TakeOverStatus) {
+    if let Some(before) = all.back_mut()
+        && before.taken_over == 0
+        && one.taken_over == 0
+    {
+        before.running |= one.running;
+        before.handed_over += one.handed_over;
+        before.connections += one.connections;
+        before.lost += one.lost;
+        before.took_ms = before.took_ms.max(one.took_ms);
+        before.worker_ms = before.worker_ms.max(one.worker_ms);
+        return;
+    }
+    if all.len() >= TAKE_OVERS_MAX {
+        all.pop_front();
+    }
+    all.push_back(one);
 }
 
 #[cfg(test)]
@@ -153,6 +220,35 @@ mod tests {
     }
 
     #[test]
+    fn hand_overs_in_a_row_are_one_and_are_told_when_they_are_over() {
+        let (mut rounds, mut counts) = (Rounds::default(), ClusterCounts::default());
+        let mut play = |rounds: &mut Rounds, at_ms: u64, taken: usize| {
+            let buckets = vec![(Bucket(0), evergate_mirror::Office::default())];
+            let mut round = Round { number: 0, buckets, silent: Micros(0) };
+            let at = Micros::from_ms(at_ms);
+            rounds.begin(at, at_ms, &mut round, taken, Micros(0), 1);
+            let part = Resumed { round: round.number, connections: 2, took_us: 3000, ..Resumed::default() };
+            rounds.resumed(at + Micros(5000), &part, &mut counts).is_some()
+        };
+        assert!((0..300).all(|ms| !play(&mut rounds, ms, 0)));
+        assert!(play(&mut rounds, 300, 1), "a death is told at once");
+        assert!(!play(&mut rounds, 301, 0));
+        let told: Vec<_> =
+            rounds.list().iter().map(|one| (one.taken_over, one.handed_over, one.connections)).collect();
+        assert_eq!(told, [(0, 300, 600), (1, 0, 2), (0, 1, 2)]);
+        assert_eq!(rounds.take_handed(Micros::from_ms(1305)), None, "more may come");
+        let handed = rounds.take_handed(Micros::from_ms(1306)).unwrap();
+        assert_eq!((handed.buckets, handed.connections, handed.took()), (301, 602, Micros::from_ms(306)));
+        assert_eq!(rounds.take_handed(Micros::from_ms(9000)), None);
+        let told = (0..30).filter(|n| {
+            let at_ms = 10_000 + n * 500;
+            play(&mut rounds, at_ms, 0);
+            rounds.take_handed(Micros::from_ms(at_ms)).is_some()
+        });
+        assert_eq!(told.count(), 1, "they do not end, and are told now and then");
+    }
+
+    #[test]
     fn a_late_report_of_what_was_voided_does_not_end_what_began_since() {
         let (mut rounds, mut counts) = (Rounds::default(), ClusterCounts::default());
         let begin = |rounds: &mut Rounds| {
@@ -181,7 +277,7 @@ mod tests {
         let parts: Vec<Resumed> = (0..RUNNING_MAX + 2)
             .map(|_| {
                 let mut round = Round { number: 0, buckets: Vec::new(), silent: Micros(0) };
-                rounds.begin(Micros(0), 0, &mut round, 0, Micros(0), 1);
+                rounds.begin(Micros(0), 0, &mut round, 1, Micros(0), 1);
                 Resumed { round: round.number, ..Resumed::default() }
             })
             .collect();
