@@ -40,6 +40,11 @@ impl Node {
         }
     }
 
+    /// Whether a node said that it leaves, last, or somebody in its name because its process has ended.
+    pub fn has_left(&self, id: NodeId) -> bool {
+        self.peers.get(&id).is_some_and(|peer| peer.state() == Announced::Left)
+    }
+
     /// Whether a node gives its buckets away, as it says. `None` for a node that is not heard.
     pub fn drains(&self, id: NodeId) -> Option<bool> {
         if id == self.me.id {

@@ -53,6 +53,7 @@ fn a_node_that_leaves_is_replaced_at_once_and_stays_out() {
     let rest = settled(&nodes).remove(0);
     assert_eq!(rest.view.unwrap().members, [2]);
     assert_eq!(rest.counts.take_overs, 1);
+    nodes[0].process.line_after(0, "nodes 2; node 1 has left");
     assert_eq!(leaver.status().standing, "left");
     assert_eq!(leaver.healthz(), (503, "left\n".to_owned()));
     for order in ["drain", "undrain", "leave"] {

@@ -21,6 +21,7 @@ fn buckets_are_spread_move_when_nodes_die_and_come_back_with_them() {
     nodes.remove(0).kill();
     settled(&nodes);
     for node in &nodes {
+        node.process.line_after(0, "nodes 2, 3; node 1 has left, or its process has ended");
         let status = node
             .eventually("goes on with everything", |status| status.take_overs.iter().all(|one| !one.running));
         let taken: u64 = status.take_overs.iter().map(|one| one.taken_over).sum();

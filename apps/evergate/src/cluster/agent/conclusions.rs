@@ -110,21 +110,41 @@ impl Agent {
         state.revoke_all();
         state.counts.views += 1;
         state.installed_at = self.clock.now();
-        state.silent = self.silence_of_lost(state.installed_at, members);
+        let lost = self.lost(members);
+        let silence = |id: &NodeId| self.silence(state.installed_at, *id);
+        state.silent = lost.iter().filter_map(silence).max().unwrap_or_default();
+        let lost: String = lost.iter().map(|id| self.why_lost(*id, silence(id))).collect();
         state.publish_at = Micros(0);
         let numbers: Vec<String> = members.0.keys().map(|id| (id.0 + 1).to_string()).collect();
         let proposer = view.proposer.0.saturating_add(1);
-        self.info(format!("view {} (proposed by node {proposer}): nodes {}", view.epoch, numbers.join(", ")));
+        let numbers = numbers.join(", ");
+        self.info(format!("view {} (proposed by node {proposer}): nodes {numbers}{lost}", view.epoch));
     }
 
-    /// How long nothing had been heard of the members that a view lacks, at most.
-    fn silence_of_lost(&self, now: Micros, members: &Members) -> Micros {
+    /// The members that a view lacks.
+    fn lost(&self, members: &Members) -> Vec<NodeId> {
         let before = self.status.nodes.iter().filter(|node| node.member);
-        let lost =
-            before.map(|node| NodeId(node.number.saturating_sub(1))).filter(|id| !members.0.contains_key(id));
-        let heard =
-            lost.filter_map(|id| Path::ALL.iter().filter_map(|path| self.node.heard_at(id, *path)).max());
-        heard.map(|at| now.since(at)).max().unwrap_or_default()
+        before
+            .map(|node| NodeId(node.number.saturating_sub(1)))
+            .filter(|id| !members.0.contains_key(id))
+            .collect()
+    }
+
+    /// How long nothing has been heard of a node; `None` if nothing ever was.
+    fn silence(&self, now: Micros, id: NodeId) -> Option<Micros> {
+        let heard = Path::ALL.iter().filter_map(|path| self.node.heard_at(id, *path)).max();
+        heard.map(|at| now.since(at))
+    }
+
+    fn why_lost(&self, id: NodeId, silence: Option<Micros>) -> String {
+        let number = id.0.saturating_add(1);
+        match silence {
+            _ if self.node.has_left(id) => format!("; node {number} has left, or its process has ended"),
+            Some(silence) if silence >= Micros::from_ms(1) => {
+                format!("; node {number} was last heard {} ms before", silence.as_ms())
+            }
+            _ => format!("; without node {number}"),
+        }
     }
 
     fn stands(&mut self, state: &mut State, standing: Standing) {
