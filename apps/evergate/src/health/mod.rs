@@ -14,6 +14,7 @@ mod probe;
 mod shortage;
 mod tally;
 
+pub(crate) use probe::is_of_machine;
 pub use tally::{Record, Transition};
 
 use crate::config::Config;

@@ -27,14 +27,17 @@ impl From<String> for Failure {
     }
 }
 
+/// Whether connecting failed for what this machine lacks, which says nothing of the server: a descriptor, memory for a socket, a
+/// port on our side.
+pub(crate) fn is_of_machine(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
+        || matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS))
+}
+
 /// What an attempt to connect came to that did not succeed.
 fn unconnected(error: &io::Error) -> Failure {
     let what = format!("cannot connect: {error}");
-    match error.raw_os_error() {
-        // No descriptor, no memory for a socket, no port on our side.
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::EADDRNOTAVAIL) => Failure::OfMachine(what),
-        _ => Failure::OfServer(what),
-    }
+    if is_of_machine(error) { Failure::OfMachine(what) } else { Failure::OfServer(what) }
 }
 
 /// What to do for a check.

@@ -286,7 +286,9 @@ impl Worker {
                     handed.handle_lost();
                 }
                 server.leave();
-                self.note_failure(key, &server, Some(Micros(0)));
+                if !crate::health::is_of_machine(&error) {
+                    self.note_failure(key, &server, Some(Micros(0)));
+                }
                 self.with(key, |connection, io| connection.handle_connect_failed(io, leg, &error));
                 self.perform(key);
             }
