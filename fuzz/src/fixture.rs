@@ -8,7 +8,7 @@ use evergate_connection::{
 };
 use evergate_crypto::{
     ClientAuth, ClientSettings, ServerSettings, TicketHandle, TicketKeys, Verify, client_config,
-    load_certificate, server_config,
+    load_certificate, pem_certificates, server_config,
 };
 use evergate_mirror::ConnectionId;
 use evergate_rules::{RuleSpec, Ruleset};
@@ -27,6 +27,8 @@ const GENERATION: u64 = 3;
 /// A key that protects nothing: made for these targets, so that recorded conversations can be replayed.
 const CHAIN_PEM: &[u8] = include_bytes!("../fixture/localhost.pem");
 const KEY_PEM: &[u8] = include_bytes!("../fixture/localhost.key.pem");
+/// Whom client certificates lead to.
+const AUTHORITY_PEM: &[u8] = include_bytes!("../fixture/authority.pem");
 
 /// What a handshake depends on besides configuration and client bytes.
 pub fn handshake_params() -> HandshakeParams {
@@ -56,7 +58,7 @@ pub fn accepted(listener: u32) -> Accepted {
 pub fn server_configs() -> &'static [Arc<ServerConfig>; 3] {
     static CONFIGS: LazyLock<[Arc<ServerConfig>; 3]> = LazyLock::new(|| {
         let certificate = load_certificate(CHAIN_PEM, KEY_PEM).expect("the fixture is a certificate");
-        let root = certificate.key.cert[0].clone();
+        let roots = pem_certificates(AUTHORITY_PEM).expect("the fixture is a certificate");
         let settings = || ServerSettings {
             certificates: vec![certificate.clone()],
             alpn: vec![b"http/1.1".to_vec()],
@@ -65,7 +67,7 @@ pub fn server_configs() -> &'static [Arc<ServerConfig>; 3] {
             ..ServerSettings::default()
         };
         let old = ServerSettings { version_max: Version::Tls12, ..settings() };
-        let mutual = ServerSettings { client_auth: ClientAuth::Optional(vec![root]), ..settings() };
+        let mutual = ServerSettings { client_auth: ClientAuth::Optional(roots), ..settings() };
         [settings(), old, mutual].map(|settings| server_config(settings).expect("the settings fit together"))
     });
     &CONFIGS
