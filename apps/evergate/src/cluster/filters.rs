@@ -3,7 +3,7 @@
 
 use super::Interface;
 use crate::control::message::warning;
-use evergate_bpf::{Accept, Gate};
+use evergate_bpf::{Accept, Gate, GateError};
 use std::sync::Arc;
 
 /// What is to stay attached, and where.
@@ -27,24 +27,11 @@ impl Filters {
 
     /// Attaches what is not attached any more, and says so.
     pub(crate) fn keep(&mut self) {
-        let [outside, _] = self.interfaces;
-        let mut missing: Vec<u32> = Vec::new();
-        for interface in self.interfaces {
-            if !self.gate.is_attached(interface.index) && !missing.contains(&interface.index) {
-                missing.push(interface.index);
-            }
-        }
-        let deaf = self.accept.as_ref().filter(|accept| !accept.is_attached(outside.index));
-        if missing.is_empty() && deaf.is_none() {
+        let Some(attempts) = self.attach_missing() else {
             self.failures = 0;
             return;
-        }
-        let again = self.interfaces.iter().filter(|interface| missing.contains(&interface.index));
-        let done = again
-            .map(|interface| self.gate.attach(interface.index, interface.mac))
-            .chain(deaf.map(|accept| accept.attach(outside.index)))
-            .collect::<Result<(), _>>();
-        match done {
+        };
+        match attempts {
             Ok(()) => warning(format_args!(
                 "cluster: somebody had taken the packet filter off an interface (a `tc` command, a network set up anew); \
                  it is attached again, and connections may have broken meanwhile"
@@ -59,5 +46,20 @@ impl Filters {
                 }
             }
         }
+    }
+
+    /// `None` when nothing was missing; the first failure otherwise. One interface that cannot be had does not keep another from it.
+    fn attach_missing(&self) -> Option<Result<(), GateError>> {
+        let [outside, inside] = self.interfaces;
+        let mut attempts = Vec::new();
+        for interface in [outside, inside] {
+            if !self.gate.is_attached(interface.index) {
+                attempts.push(self.gate.attach(interface.index, interface.mac));
+            }
+        }
+        if let Some(accept) = self.accept.as_ref().filter(|accept| !accept.is_attached(outside.index)) {
+            attempts.push(accept.attach(outside.index));
+        }
+        (!attempts.is_empty()).then(|| attempts.into_iter().collect())
     }
 }
