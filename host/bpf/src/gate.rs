@@ -125,8 +125,7 @@ impl Gate {
     pub fn load_with_clock(options: &Options<'_>, test_clock: bool) -> Result<Gate, GateError> {
         let folder = pins::folder(options.pins, options.flows_max)?;
         if !options.keep {
-            pins::clear(&folder)
-                .map_err(|source| GateError::Pins { path: options.pins.to_owned(), source })?;
+            pins::clear(&folder).map_err(|said| GateError::Pins { path: options.pins.to_owned(), said })?;
         }
         let loading = "loading the gate";
         let mut storage = MaybeUninit::uninit();
