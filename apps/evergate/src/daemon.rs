@@ -285,15 +285,8 @@ impl Daemon {
 
     /// Puts another configuration in force; on any error nothing changes.
     pub fn reload(&mut self, mut config: Config) -> Result<()> {
-        if config.node != self.config.node {
-            bail!(
-                "[node] cannot change while running (workers, user, group, pid_file): restart to change it"
-            );
-        }
-        if config.cluster != self.config.cluster {
-            bail!(
-                "[cluster] cannot change while running: restart the nodes one after the other to change it"
-            );
+        if let Some(why) = self.config.refuses(&config) {
+            bail!(why);
         }
         prefer_known(&mut config, &offered_servers(&self.generation));
         let assembled = assemble(&config, Some(&self.generation), &mut self.keep)?;

@@ -16,6 +16,7 @@ mod certificates;
 mod checks;
 mod cluster;
 mod cross;
+mod fixed;
 mod health;
 mod line;
 mod listeners;

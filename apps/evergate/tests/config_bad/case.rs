@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use evergate::config::{Problem, Severity, World, parse_with};
+use evergate::config::{Config, Problem, Severity, World, parse_with};
 use evergate_sys::Access;
 
 const LISTENER: &str =
@@ -96,6 +96,11 @@ pub(crate) fn problems_of(text: &str) -> Vec<Problem> {
             problems
         }
     }
+}
+
+/// The configuration of a good text.
+pub(crate) fn config_of(text: &str) -> Config {
+    parse_with(text, "test.toml", Path::new("/base"), &Small).expect("a good configuration").config
 }
 
 /// A text, the key of its only problem, and a part of what the problem says.

@@ -1,6 +1,6 @@
 //! The `[cluster]` section.
 
-use crate::case::{Case, expect, problems_of};
+use crate::case::{Case, config_of, expect, problems_of};
 use evergate::config::{Problem, Severity};
 
 const CLUSTER: &str = "[node]\nworkers = 2\n\
@@ -140,4 +140,21 @@ fn nodes_of_a_cluster_must_show_clients_the_same_certificate() {
     let problems = problems_of(&text);
     let found = problems.iter().find(|p| p.key == "listeners[0]").unwrap_or_else(|| panic!("{problems:#?}"));
     assert!(found.remedy.contains("`chain` and `key`"), "{found}");
+}
+
+#[test]
+fn a_reload_that_would_change_the_cluster_is_refused_with_the_keys_that_differ() {
+    let alone = &CLUSTER[..CLUSTER.find("[cluster]").unwrap()].replace("203.0.113.10", "127.0.0.1");
+    let (here, alone) = (config_of(CLUSTER), config_of(alone));
+    assert_eq!(here.refuses(&here), None);
+    assert!(here.refuses(&alone).unwrap().contains("drain this node"));
+    assert!(alone.refuses(&here).unwrap().contains("cannot come"));
+    let changed = |line: &str| {
+        let new = config_of(&CLUSTER.replace("witness = [\"10.0.1.254\"]\n", line));
+        here.refuses(&new).unwrap()
+    };
+    let witness = changed("witness = [\"10.0.1.253\"]\nweight = 9\n");
+    assert!(witness.contains("`witness`, `weight`") && witness.contains("one after the other"), "{witness}");
+    let flood = changed("witness = [\"10.0.1.254\"]\nsteering = \"flood\"\nport = 4000\n");
+    assert!(flood.contains("`steering`, `port`") && flood.contains("stop all nodes"), "{flood}");
 }
