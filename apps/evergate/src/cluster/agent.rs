@@ -352,7 +352,8 @@ impl Agent {
                 state.counts.channels_lost += 1;
                 let first =
                     state.channels_told_at.get(&node).is_none_or(|at| now.since(*at) >= CHANNEL_LINES);
-                if first {
+                // Whoever stops closes its channels: the line about the view says that it has left.
+                if first && !self.node.has_left(node) {
                     state.channels_told_at.insert(node, now);
                     let (number, count) = (node.0.saturating_add(1), state.roles.mirrored_to(node));
                     self.warn(format!(
