@@ -1,7 +1,7 @@
 //! Random scenarios, networks and faults, each by its seed.
 //!
-//! `EVERGATE_SIM_SEED=n cargo test -p evergate-sim-cluster replay` runs one seed again; `EVERGATE_SIM_SEEDS=a..b` runs
-//! others than the fixed ones in the test `others`.
+//! `EVERGATE_SIM_RUN=KIND:SEED cargo test -p evergate-sim-cluster replay -- --ignored --nocapture` runs one again, and `KIND:A..B` others than the
+//! fixed ones; the kinds are those of [`KINDS`].
 
 use crate::run::{PAIR, Plan, Ran, Script, Shape, TRIO, TWO_BACKUPS, run};
 use crate::scripts;
@@ -10,6 +10,19 @@ use evergate_sim_cluster::{Fault, Pace, Random, Tally, Time, Weather, Whom};
 
 /// Three nodes by majority, connections in two buckets.
 const MAJORITY: Shape = (3, 1, 2, Mode::Majority);
+
+/// Every kind of random run, by its name.
+const KINDS: [(&str, fn(u64) -> Ran); 9] = [
+    ("any", any),
+    ("plain", plain),
+    ("subset", subset),
+    ("slow_subset", slow_subset),
+    ("ailing", ailing),
+    ("thinking", thinking),
+    ("slow", slow),
+    ("draining", draining),
+    ("beyond", beyond),
+];
 
 /// Longer than any run.
 const AILING: Time = 60_000_000;
@@ -62,7 +75,7 @@ fn second_death(random: &mut Random, at: Time, faults: &mut Vec<(Time, Whom, Fau
     faults.push((again, whom, Fault::Power { lossy: random.chance(500) }));
 }
 
-fn seed(seed: u64) -> Ran {
+fn any(seed: u64) -> Ran {
     let (script, mut plan) = drawn(seed);
     let mut random = Random::new(seed.rotate_left(24));
     plan.gathers = random.chance(500);
@@ -78,20 +91,20 @@ fn seed(seed: u64) -> Ran {
         let span = if random.chance(60) { 10_000_000 } else { span };
         *fault = random.pick(&[Fault::Pause(span), Fault::Halt(span)]);
     }
-    run(&script, &plan)
+    run(&script, &plan.of_kind("any"))
 }
 
 /// Without what was added to random runs later.
-fn plainly(seed: u64) -> Ran {
+fn plain(seed: u64) -> Ran {
     let (script, plan) = drawn(seed);
-    run(&script, &plan)
+    run(&script, &plan.of_kind("plain"))
 }
 
 /// Three to five nodes of which each holds everything. One stays; each of the others may fail in several ways, come back, and fail
 /// again, whatever becomes of the others meanwhile.
 fn subset(seed: u64) -> Ran {
     let (script, plan) = failing(seed);
-    run(&script, &plan)
+    run(&script, &plan.of_kind("subset"))
 }
 
 fn failing(seed: u64) -> (Script, Plan) {
@@ -131,7 +144,7 @@ fn slow_subset(seed: u64) -> Ran {
     plan.buffer = random.pick(&[20_000, 6_000]);
     let longer = random.pick(&[1, 5, 10]);
     plan.faults.iter_mut().for_each(|(at, _, _)| *at *= longer);
-    run(&script, &plan)
+    run(&script, &plan.of_kind("slow_subset"))
 }
 
 /// The same, but one node ails from the beginning to the end, and all others die for good but one.
@@ -151,7 +164,7 @@ fn ailing(seed: u64) -> Ran {
         let lossy = random.chance(500);
         plan.faults.push((at, Whom::Node(node), random.pick(&[Fault::Power { lossy }, Fault::Process])));
     }
-    run(&script, &plan)
+    run(&script, &plan.of_kind("ailing"))
 }
 
 /// Several clients that think between their requests, so that most connections rest when their node dies.
@@ -172,7 +185,7 @@ fn thinking(seed: u64) -> Ran {
     if plan.shape == TWO_BACKUPS && random.chance(500) {
         second_death(&mut random, at, &mut plan.faults);
     }
-    run(&Script::new(scripts::requests(wire, &kinds, false)), &plan)
+    run(&Script::new(scripts::requests(wire, &kinds, false)), &plan.of_kind("thinking"))
 }
 
 /// Clients, servers or both take little at a time: at least 10 KB/s, so that everything has arrived before the run is over.
@@ -220,7 +233,7 @@ fn slow(seed: u64) -> Ran {
         plan.faults.push((at + 1_000_000, back.0, back.1));
         plan.faults.push((at + 2_000_000 + random.below(span), Whom::Owner, power));
     }
-    run(&script, &plan)
+    run(&script, &plan.of_kind("slow"))
 }
 
 /// A node gives its buckets away and may die of it, and at the same time others die, or one joins. A node that has given away
@@ -254,7 +267,7 @@ fn draining(seed: u64) -> Ran {
     if random.chance(200) {
         plan.faults.push((at + random.below(100_000), Whom::Drained, Fault::Drain(false)));
     }
-    run(&script, &plan)
+    run(&script, &plan.of_kind("draining"))
 }
 
 /// A moment about that one, most often in the few milliseconds that a hand-over takes.
@@ -285,7 +298,7 @@ fn beyond(seed: u64) -> Ran {
         ]);
         plan.faults.push((5_000 + random.below(120_000), whom, fault));
     }
-    run(&script, &plan)
+    run(&script, &plan.of_kind("beyond"))
 }
 
 #[test]
@@ -330,7 +343,7 @@ fn the_last_node_that_is_well_goes_on_whatever_ails_another() {
 }
 
 fn seeds(range: std::ops::Range<u64>) {
-    let tally = seeds_of(seed, range);
+    let tally = seeds_of(any, range);
     assert!(tally.deaths > 2_000 && tally.channels_given_up > 8, "{tally:?}");
     assert!(tally.resumptions > 300 && tally.frames_held > 10_000, "{tally:?}");
 }
@@ -352,10 +365,6 @@ fn seeds_of(run: fn(u64) -> Ran, range: std::ops::Range<u64>) -> Tally {
     tally
 }
 
-fn number(name: &str) -> Option<String> {
-    std::env::var(name).ok()
-}
-
 #[test]
 fn random_runs_in_the_first_half() {
     seeds(0..5_000);
@@ -371,7 +380,7 @@ fn random_runs_in_the_second_half() {
 #[test]
 fn seeds_that_found_something() {
     for number in [23_461, 171_701] {
-        plainly(number);
+        plain(number);
     }
     // A node that had dropped its backups gave way although nobody else had its connections.
     subset(248_191);
@@ -379,51 +388,18 @@ fn seeds_that_found_something() {
     subset(428_542);
 }
 
+/// What `EVERGATE_SIM_RUN` names.
 #[test]
+#[ignore = "runs what EVERGATE_SIM_RUN names: KIND:SEED or KIND:A..B"]
 fn replay() {
-    if let Some(number) = number("EVERGATE_SIM_SEED").and_then(|text| text.parse().ok()) {
-        println!("seed {number}: {:?}", seed(number));
-    }
-}
-
-#[test]
-fn replay_subset() {
-    if let Some(number) = number("EVERGATE_SIM_SEED").and_then(|text| text.parse().ok()) {
-        println!("seed {number}: {:?}", subset(number));
-    }
-}
-
-#[test]
-fn other_subsets() {
-    others_of(subset);
-}
-
-#[test]
-fn replay_slow() {
-    if let Some(number) = number("EVERGATE_SIM_SEED").and_then(|text| text.parse().ok()) {
-        println!("seed {number}: {:?}", slow(number));
-    }
-}
-
-#[test]
-fn other_slow() {
-    others_of(slow);
-}
-
-#[test]
-fn other_slow_subsets() {
-    others_of(slow_subset);
-}
-
-#[test]
-fn others() {
-    others_of(seed);
-}
-
-fn others_of(run: fn(u64) -> Ran) {
-    let given = number("EVERGATE_SIM_SEEDS");
-    let bounds = given.as_deref().and_then(|text| text.split_once(".."));
-    if let Some((Ok(from), Ok(to))) = bounds.map(|(from, to)| (from.parse(), to.parse())) {
-        seeds_of(run, from..to);
+    let kinds = KINDS.map(|(name, _)| name).join(", ");
+    let help = format!("EVERGATE_SIM_RUN=KIND:SEED or KIND:A..B, with one of these kinds: {kinds}");
+    let wanted = std::env::var("EVERGATE_SIM_RUN").expect(&help);
+    let (kind, seeds) = wanted.split_once(':').expect(&help);
+    let (_, run) = KINDS.into_iter().find(|(name, _)| *name == kind).expect(&help);
+    let seed = |text: &str| text.parse::<u64>().expect(&help);
+    match seeds.split_once("..") {
+        Some((from, to)) => drop(seeds_of(run, seed(from)..seed(to))),
+        None => println!("{wanted}: {:?}", run(seed(seeds))),
     }
 }

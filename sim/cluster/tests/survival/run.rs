@@ -53,6 +53,8 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<(Time, Whom, Fault)>,
     /// The faults are more than what is promised to be survived: only safety is asked for.
     pub(crate) lenient: bool,
+    /// Which kind of random run it is, if one.
+    pub(crate) kind: Option<&'static str>,
 }
 
 impl Plan {
@@ -70,6 +72,25 @@ impl Plan {
             impatient: false,
             faults: Vec::new(),
             lenient: false,
+            kind: None,
+        }
+    }
+
+    /// A random run of this kind.
+    pub(crate) fn of_kind(self, kind: &'static str) -> Plan {
+        Plan { kind: Some(kind), ..self }
+    }
+
+    /// What runs it again.
+    fn replay(&self) -> String {
+        const CRATE: &str = "cargo test -p evergate-sim-cluster";
+        match self.kind {
+            Some(kind) => {
+                let run = format!("EVERGATE_SIM_RUN={kind}:{}", self.seed);
+                format!("{run} {CRATE} replay -- --ignored --nocapture")
+            }
+            // Nothing in it is left to chance.
+            None => format!("{CRATE} {}", std::thread::current().name().unwrap_or_default()),
         }
     }
 
@@ -252,12 +273,11 @@ pub(crate) fn run(script: &Script, plan: &Plan) -> Ran {
     run_quietly(script, plan).unwrap_or_else(|what| {
         let traced = attempt(script, plan, true).err().unwrap_or_default();
         panic!(
-            "seed {}: {}\n{plan:?}\n{:?}\nthe end of its trace:\n{traced}\nreplay of random runs: \
-             EVERGATE_SIM_SEED={} cargo test -p evergate-sim-cluster replay",
+            "seed {}: {}\n{plan:?}\n{:?}\nthe end of its trace:\n{traced}\nagain: {}",
             plan.seed,
             what.trim(),
             script.scenario,
-            plan.seed,
+            plan.replay(),
         )
     })
 }
