@@ -13,13 +13,15 @@ use evergate_rules::{
     Body, Condition, Decision, Explanation, HeaderEdit, Outcome, Request, RuleExplanation, Scratch, Terminal,
     TlsFacts, Verdict,
 };
-use reach::{Handshake, handshake, listener};
+use reach::{Handshake, handshake, listener, local};
 use serde::Serialize;
 use std::fmt::Write;
 use std::net::SocketAddr;
 
 /// Rules shown as text, before it becomes tiresome; JSON has all.
 const RULES_SHOWN: usize = 100;
+/// Where a client comes from of which only the address is said.
+const CLIENT_PORT: u16 = 40_000;
 
 /// What would become of the request.
 #[derive(Debug, Serialize)]
@@ -272,13 +274,13 @@ fn decide(args: &ExplainArgs, config: &Config, asked: &Asked<'_>, answer: &mut A
         path,
         query: head.query.unwrap_or(b""),
         headers: &headers,
-        client: SocketAddr::new(args.client, 40_000),
-        local: listener.address.socket,
+        client: SocketAddr::new(args.client.0, args.client.1.unwrap_or(CLIENT_PORT)),
+        local: local(args, listener),
         tls: handshake.as_ref().map(|agreed| TlsFacts {
             sni: agreed.sni.as_deref(),
             alpn: agreed.alpn,
             version: agreed.version,
-            client_subject: None,
+            client_subject: agreed.client_subject.as_deref(),
         }),
         body: match body {
             None if matches!(head.framing, RequestFraming::None | RequestFraming::Length(0)) => {

@@ -14,6 +14,7 @@ mod run;
 mod simulate;
 
 use clap::{Args, Parser, Subcommand};
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -209,9 +210,15 @@ struct ExplainArgs {
     /// The body: text, or @FILE
     #[arg(long, value_name = "BODY")]
     body: Option<String>,
-    /// Address of the client
-    #[arg(long, value_name = "IP", default_value = "192.0.2.1")]
-    client: std::net::IpAddr,
+    /// Address of the client, and its port
+    #[arg(long, value_name = "IP[:PORT]", default_value = "192.0.2.1:40000", value_parser = end)]
+    client: (IpAddr, Option<u16>),
+    /// Address that the client connects to, and the port; otherwise those of the listener
+    #[arg(long, value_name = "IP[:PORT]", value_parser = end)]
+    local: Option<(IpAddr, Option<u16>)>,
+    /// Subject of the client's certificate, as `tls.client_subject` shows it; otherwise it has none
+    #[arg(long, value_name = "SUBJECT")]
+    client_subject: Option<String>,
     /// Server name that the client sends, empty for none; otherwise the URL's host, and none for an IP address
     #[arg(long, value_name = "NAME")]
     sni: Option<String>,
@@ -224,6 +231,14 @@ struct ExplainArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// One end of a connection: an address, with a port or without.
+fn end(text: &str) -> Result<(IpAddr, Option<u16>), String> {
+    let alone = text.parse().map(|ip| (ip, None));
+    alone
+        .or_else(|_| text.parse().map(|at: SocketAddr| (at.ip(), Some(at.port()))))
+        .map_err(|_| "write it like 192.0.2.1, 192.0.2.1:443, 2001:db8::1 or [2001:db8::1]:443".to_owned())
 }
 
 #[derive(Debug, Args)]

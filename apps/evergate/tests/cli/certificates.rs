@@ -141,6 +141,13 @@ fn issuer(name: &str, is_ca: rcgen::IsCa) -> String {
     params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem()
 }
 
+/// A configuration that asks for certificates and has a rule for one subject.
+pub(crate) fn asking_for_alice(folder: &Folder) -> String {
+    folder.write("ca.pem", &issuer("authority", rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained)));
+    let rule = "[[rules]]\nname = \"alice\"\nwhen = 'tls.client_subject == \"CN=alice\"'\ndeny = 418\n";
+    folder.write("evergate.toml", &(asking() + rule))
+}
+
 #[test]
 fn check_says_which_certificates_vouch_for_no_client() {
     let folder = Folder::new("no-authority");

@@ -100,7 +100,8 @@ fn example(name: &str) -> String {
 
 #[test]
 fn check_accepts_the_examples() {
-    for name in ["minimal.toml", "content-switch.toml", "tcp.toml", "tls-terminators.toml"] {
+    for name in ["minimal.toml", "content-switch.toml", "tcp.toml", "tls-terminators.toml", "lacs-rules.toml"]
+    {
         let output = evergate(&["check", &example(name)]);
         assert_eq!(output.code, Some(0), "{name}: {}{}", output.out, output.err);
     }
@@ -259,6 +260,51 @@ fn explain_takes_the_listener_and_the_handshake_that_the_url_leads_to() {
     }
     let output = run("https://a.example/", &["--tls-version", "1.3"]);
     assert!(output.code == Some(2) && output.err.contains("does not take TLSv1.3"), "{}", output.err);
+}
+
+#[test]
+fn explain_takes_the_ends_of_the_connection_and_the_certificate_from_the_command_line() {
+    let folder = Folder::new("ends");
+    let explain = |file: &str, request: &str, more: &[&str]| {
+        evergate(&[&["explain", file, "--json", "--request", request][..], more].concat())
+    };
+    let rule = |file: &str, request: &str, more: &[&str]| {
+        let output = explain(file, request, more);
+        assert_eq!(output.code, Some(0), "{request} {more:?}: {}", output.err);
+        let answer: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+        answer["rule"].as_str().map(str::to_owned)
+    };
+    // The thesis's rules, each by a request that is meant for it.
+    let lacs = example("lacs-rules.toml");
+    let xml = ["-H", "Content-Type: text/xml", "--body"];
+    let order = |more: &str| format!("<purchase>{more}</purchase>");
+    let large = order("<totalAmount>52001</totalAmount>");
+    let known = order("<customerName>CCL</customerName>");
+    let ends = ["--client", "128.198.60.1", "--local", "128.198.192.192"];
+    let moved = ["--client", "128.198.60.1:7", "--local", "128.198.192.192:81"];
+    let v6 = ["--client", "[2001:db8::1]:7", "--local", "2001:db8::2"];
+    for (request, more, expected) in [
+        ("POST https://shop/", &[&xml[..], &[large.as_str()]].concat()[..], Some("R1")),
+        ("POST https://shop/", &[&xml[..], &[known.as_str()]].concat(), Some("R2")),
+        ("https://shop/logo.gif", &[], Some("R3")),
+        ("http://shop/", &ends, Some("R4")),
+        ("http://shop/", &moved, None),
+        ("http://shop/", &v6, None),
+        ("http://shop/", &[], None),
+    ] {
+        assert_eq!(rule(&lacs, request, more).as_deref(), expected, "{request} {more:?}");
+    }
+    let wrong = explain(&lacs, "http://shop/", &["--local", "here"]);
+    assert!(wrong.code == Some(2) && wrong.err.contains("192.0.2.1:443"), "{}", wrong.err);
+    let unasked = explain(&lacs, "https://shop/", &["--client-subject", "CN=alice"]);
+    assert!(unasked.code == Some(2) && unasked.err.contains("asks for no certificates"), "{}", unasked.err);
+
+    let path = certificates::asking_for_alice(&folder);
+    let alice = rule(&path, "https://x.example/", &["--client-subject", "CN=alice"]);
+    assert_eq!(alice.as_deref(), Some("alice"));
+    assert_eq!(rule(&path, "https://x.example/", &["--client-subject", "CN=bob"]), None);
+    let none = explain(&path, "https://x.example/", &[]);
+    assert!(none.code == Some(2) && none.err.contains("requires a certificate"), "{}", none.err);
 }
 
 #[test]

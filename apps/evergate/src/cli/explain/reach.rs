@@ -3,8 +3,8 @@
 use super::{Url, Wrong};
 use crate::cli::ExplainArgs;
 use crate::config::Config;
-use crate::config::model::{Listener, TlsVersion};
-use std::net::IpAddr;
+use crate::config::model::{ClientCertificates, Listener, TlsVersion};
+use std::net::{IpAddr, SocketAddr};
 
 const HTTP: &str = "http/1.1";
 
@@ -45,8 +45,18 @@ pub(super) fn listener<'c>(
     Ok((taken, Some(note)))
 }
 
+/// The address and the port that the client connects to.
+pub(super) fn local(args: &ExplainArgs, listener: &Listener) -> SocketAddr {
+    let bound = listener.address.socket;
+    match args.local {
+        Some((ip, port)) => SocketAddr::new(ip, port.unwrap_or(bound.port())),
+        None => bound,
+    }
+}
+
 /// What client and listener agree on.
 pub(super) struct Handshake {
+    pub(super) client_subject: Option<String>,
     pub(super) sni: Option<String>,
     pub(super) alpn: Option<&'static str>,
     pub(super) version: &'static str,
@@ -62,9 +72,10 @@ pub(super) fn handshake(
     host: &str,
 ) -> Result<Option<Handshake>, Wrong> {
     let Some(tls) = &listener.tls else {
-        return match args.sni.is_some() || args.tls_version.is_some() {
+        let given = [args.sni.is_some(), args.tls_version.is_some(), args.client_subject.is_some()];
+        return match given.contains(&true) {
             true => Err(Wrong::Usage(format!(
-                "listener \"{}\" has no TLS: leave --sni and --tls-version out",
+                "listener \"{}\" has no TLS: leave --sni, --tls-version and --client-subject out",
                 listener.name
             ))),
             false => Ok(None),
@@ -84,6 +95,21 @@ pub(super) fn handshake(
              takes is {newest}"
         )));
     }
+    match (settings.client_certificates, &args.client_subject) {
+        (ClientCertificates::Required, None) => {
+            return Err(Wrong::Usage(format!(
+                "listener \"{}\" requires a certificate, a client that has none gets no connection: say what it has with --client-subject",
+                listener.name
+            )));
+        }
+        (ClientCertificates::None, Some(_)) => {
+            return Err(Wrong::Usage(format!(
+                "listener \"{}\" asks for no certificates: leave --client-subject out",
+                listener.name
+            )));
+        }
+        _ => {}
+    }
     let dialled = if url.scheme.is_some() { url.host() } else { host };
     let sni = match &args.sni {
         Some(name) => Some(name.as_str()).filter(|name| !name.is_empty()),
@@ -91,6 +117,7 @@ pub(super) fn handshake(
         None => Some(dialled.trim_end_matches('.')).filter(|name| !is_address(name)),
     };
     Ok(Some(Handshake {
+        client_subject: args.client_subject.clone(),
         sni: sni.map(str::to_ascii_lowercase),
         alpn: settings.alpn.iter().any(|name| name == HTTP).then_some(HTTP),
         version: shown(version),
