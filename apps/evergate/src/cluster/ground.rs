@@ -62,6 +62,7 @@ impl Ground {
         let number = cluster.node.context("it is not said which node of the cluster this is")?;
         let entry = cluster.entry(number).context("this node is not in the list of nodes")?;
         let secrets = Secrets::read(&cluster.key_file)?;
+        check_features()?;
         let workers = config.node.worker_count().get();
         let interfaces = [interface(&cluster.outside_interface)?, interface(&cluster.inside_interface)?];
         let [outside, inside] = interfaces;
@@ -287,6 +288,16 @@ fn load_gate(
     Ok(gate)
 }
 
+/// Whether the kernel and our rights suffice. Some of this is needed only when a connection goes on or a server is connected
+/// to: too late to hear of it.
+fn check_features() -> Result<()> {
+    let all =
+        evergate_sys::missing_socket_features().into_iter().chain(evergate_bpf::missing_gate_features());
+    let missing: Vec<String> = all.map(|missing| missing.to_string()).collect();
+    ensure!(missing.is_empty(), "this machine lacks what a node of a cluster needs: {}", missing.join("; "));
+    Ok(())
+}
+
 /// Addresses that move between nodes.
 fn moving(cluster: &Cluster) -> Vec<IpAddr> {
     cluster.addresses.iter().chain(&cluster.server_source).copied().collect()
@@ -308,7 +319,7 @@ fn accept_stateless(
     let segment = |headers: u32| u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX);
     // Headers of IPv4 and IPv6, with that of TCP.
     let accept = gate.load_accept(key, [segment(40), segment(60)]);
-    let accept = accept.context("connections cannot be accepted without state: use Linux 6.8, or set cluster.stateless_accept = false")?;
+    let accept = accept.context("connections cannot be accepted without state: use Linux 6.8 or newer, or set cluster.stateless_accept = false")?;
     accept.attach(outside.index)?;
     Ok(Some(accept))
 }

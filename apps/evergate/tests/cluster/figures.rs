@@ -2,6 +2,7 @@
 //! dies are counted with how long they stood still.
 
 use crate::matrix::carrier;
+use crate::metrics::{Metrics, agree, documented, exposed};
 use crate::resets::{dress, get_with, serve_all};
 use crate::support::eventually;
 use crate::traffic::{self, Carrier, PATIENCE, Server};
@@ -81,4 +82,21 @@ fn connections_are_mirrored_once_and_those_of_a_node_that_dies_have_stood_still(
         assert!(one.silent_ms > 0.0, "a node that died had said something before: {one:?}");
     }
     drop(clients);
+    metrics_are_what_the_documents_say(&nodes[0]);
+}
+
+/// Those of a cluster, and of what the packet filter and the agent do.
+fn metrics_are_what_the_documents_say(node: &Node) {
+    let of_clusters = |mut metrics: Metrics| {
+        metrics.retain(|name, _| {
+            ["evergate_cluster_", "evergate_gate_", "evergate_agent_"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+        });
+        metrics
+    };
+    let documented = of_clusters(documented());
+    assert!(documented.len() >= 30, "{documented:?}");
+    // What an agent says of the last second comes a little after it became active again.
+    agree(&documented, || of_clusters(exposed(&node.cli(&["metrics"]).out)));
 }

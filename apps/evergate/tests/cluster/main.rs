@@ -3,6 +3,8 @@
 
 #![allow(missing_docs)]
 
+#[path = "../support/figures.rs"]
+mod metrics;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -134,3 +134,16 @@ fn a_node_that_lacks_one_of_these_rights_says_which() {
         });
     }
 }
+
+#[test]
+fn a_node_names_all_that_it_lacks_before_it_begins() {
+    let Some(world) = prepared(1) else { return };
+    let config = world.config(&World::entries(1), "");
+    let mut rights = capabilities();
+    assert!(rights.remove("net_admin") && rights.remove("net_raw"));
+    let node = start(&world, 1, &config, &rights);
+    let needed = ["lacks what a node of a cluster needs", "TCP_REPAIR", "Linux 4.8", "raw probes"];
+    eventually("both are missed, in one line", || {
+        node.lines().iter().any(|line| needed.iter().all(|part| line.contains(part))).then_some(())
+    });
+}

@@ -1,5 +1,7 @@
-//! The alerts in dist/ are about metrics and labels that there are, and each metric whose description asks for an alert has one.
+//! Metrics are as docs/operating.md describes them; the alerts in dist/ are about metrics and labels that there are, and each metric whose description asks for an alert has one.
 
+use crate::metrics::{Metrics, agree, documented, exposed};
+use crate::node::{Demo, Folder, Node, Port, get, plain};
 use std::collections::BTreeSet;
 
 fn file(path: &str) -> String {
@@ -65,4 +67,28 @@ fn alerts_are_about_metrics_that_there_are_and_none_that_is_asked_for_is_missing
         unknown.is_empty() && missing.is_empty(),
         "no such metric: {unknown:?}; no alert on: {missing:?}"
     );
+}
+
+#[test]
+fn a_node_has_the_metrics_that_the_documents_describe_and_no_others() {
+    let (folder, port, secure, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(2));
+    let more = format!(
+        "[[listeners]]\nname = \"secure\"\naddress = \"{}\"\nprotocol = \"https\"\npool = \"kept\"\n\
+         [[certificates]]\nname = \"local\"\nself_signed = [\"localhost\"]\n\
+         [[pools]]\nname = \"kept\"\npolicy = \"session_only\"\nservers = [{{ address = \"{}\" }}]\n\
+         health = {{ interval_ms = 1000 }}\n\
+         [[rules]]\nname = \"closed\"\nwhen = 'path == \"/closed\"'\ndeny = 403\n",
+        secure.address(),
+        demo.addresses[0],
+    );
+    let node = Node::with_config(&folder, &(plain(&port, &demo.addresses) + &more));
+    assert_eq!((get(port.address(), "/closed").0, get(port.address(), "/").0), (403, 200));
+    let alone = |mut metrics: Metrics| {
+        let of_clusters = ["evergate_cluster_", "evergate_gate_", "evergate_agent_"];
+        metrics.retain(|name, _| !of_clusters.iter().any(|prefix| name.starts_with(prefix)));
+        metrics
+    };
+    let documented = alone(documented());
+    assert!(documented.len() >= 35, "{documented:?}");
+    agree(&documented, || exposed(&node.cli(&["metrics"]).out));
 }

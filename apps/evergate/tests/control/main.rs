@@ -2,6 +2,8 @@
 
 #![allow(missing_docs)]
 
+#[path = "../support/figures.rs"]
+mod metrics;
 #[path = "../support/mod.rs"]
 mod support;
 
