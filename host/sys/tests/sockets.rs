@@ -6,6 +6,7 @@
 use evergate_sys::{
     Epoll, Listening, Pipe, Transfer, Waker, accept, connect, connect_error, listen, listen_as, local_address,
 };
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 

@@ -27,6 +27,13 @@ impl ServerLoad {
         ours < theirs
     }
 
+    /// Whether this server has as much to do per weight as the other would have with one request more.
+    fn would_rather_pass_to(&self, other: &ServerLoad) -> bool {
+        // a / v >= (b + 1) / w without division; both products fit in 64 bits.
+        u64::from(self.outstanding) * u64::from(other.weight)
+            >= (u64::from(other.outstanding) + 1) * u64::from(self.weight)
+    }
+
     /// Whether it would answer earlier; at the same time, whether it would have less to do.
     fn is_done_before(&self, other: &ServerLoad) -> bool {
         self.completion_us < other.completion_us
@@ -39,10 +46,11 @@ impl ServerLoad {
 pub enum Policy {
     /// Smooth weighted round robin: in every period each server gets its weight, spread over the period.
     RoundRobin,
-    /// The least `(outstanding + 1) / weight`; ties go round.
+    /// The one whose turn it is by weight, or the one with the least `(outstanding + 1) / weight` if the first has as much to do
+    /// already. So shares are those of the weights also where most requests find all servers idle.
     LeastOutstanding,
-    /// The less loaded of two distinct servers drawn by weight. Nearly as even as `LeastOutstanding`, and it does
-    /// not send every worker's next request to the same idle server.
+    /// The same with one other server, drawn by weight. Nearly as even as `LeastOutstanding`, and it does not send every
+    /// worker's next request to the same idle server.
     PowerOfTwo,
     /// The least `completion_us`, which says how fast a server is, so weights only exclude (0) and settle ties; what
     /// is equal in both goes round.
@@ -53,9 +61,9 @@ pub enum Policy {
 #[derive(Clone, Debug)]
 pub struct Picker {
     policy: Policy,
-    /// Round robin's credit of each server: what it is owed, in units of weight.
+    /// The credit of each server: what it is owed, in units of weight.
     credits: Vec<i64>,
-    /// Where ties start to go round.
+    /// Where ties of `LeastExpectedCompletion` start to go round.
     next: usize,
 }
 
@@ -73,17 +81,39 @@ impl Picker {
             return None;
         }
         match self.policy {
-            Policy::RoundRobin => self.round_robin(servers, total),
-            Policy::LeastOutstanding => self.least(servers, ServerLoad::is_less_loaded_than),
-            Policy::LeastExpectedCompletion => self.least(servers, ServerLoad::is_done_before),
-            Policy::PowerOfTwo => self.power_of_two(servers, total, random),
+            Policy::RoundRobin => self.by_turn(servers, total, |_, _| None),
+            Policy::LeastOutstanding => self.by_turn(servers, total, |credits, _| least(servers, credits)),
+            Policy::PowerOfTwo => self.by_turn(servers, total, |_, turn| {
+                let rest = total - servers.get(turn)?.weight_now();
+                if rest == 0 { None } else { draw(servers, rest, random >> 32, turn) }
+            }),
+            Policy::LeastExpectedCompletion => self.least_expected(servers),
         }
     }
 
-    fn round_robin(&mut self, servers: &[ServerLoad], total: u64) -> Option<usize> {
+    /// The server whose turn it is by smooth weighted round robin, or `other`, told the credits and whose turn it is, if that
+    /// has less to do. Whoever it is pays.
+    fn by_turn(
+        &mut self,
+        servers: &[ServerLoad],
+        total: u64,
+        other: impl FnOnce(&[i64], usize) -> Option<usize>,
+    ) -> Option<usize> {
+        let period = i64::try_from(total).unwrap_or(i64::MAX);
+        let turn = self.turn(servers, period)?;
+        let other =
+            other(&self.credits, turn).filter(|other| servers[turn].would_rather_pass_to(&servers[*other]));
+        let index = other.unwrap_or(turn);
+        if let Some(credit) = self.credits.get_mut(index) {
+            *credit -= period;
+        }
+        Some(index)
+    }
+
+    /// Gives each server its weight, and says who is owed most.
+    fn turn(&mut self, servers: &[ServerLoad], period: i64) -> Option<usize> {
         // The caller may have reloaded the pool with another number of servers.
         self.credits.resize(servers.len(), 0);
-        let period = i64::try_from(total).unwrap_or(i64::MAX);
         let most_owed = period.saturating_mul(i64::try_from(servers.len()).unwrap_or(i64::MAX));
         let mut best: Option<(usize, i64)> = None;
         for (index, (server, credit)) in servers.iter().zip(&mut self.credits).enumerate() {
@@ -91,64 +121,48 @@ impl Picker {
             if weight == 0 {
                 continue;
             }
-            // While the same servers are eligible no clamp applies: only a positive credit is picked, so none falls
-            // below -period, and as they sum up to one period, none rises above one period per server. It matters
+            // While the same servers are eligible and none passes its turn on no clamp applies: only a positive credit is picked, so none
+            // falls below -period, and as they sum up to one period, none rises above one period per server. It matters
             // after a change: a server that returns is not owed a burst for a time when weights were larger.
             *credit = credit.saturating_add(weight as i64).clamp(-period, most_owed);
             if best.is_none_or(|(_, most)| *credit > most) {
                 best = Some((index, *credit));
             }
         }
-        let (index, _) = best?;
-        if let Some(credit) = self.credits.get_mut(index) {
-            *credit -= period;
-        }
-        Some(index)
+        best.map(|(index, _)| index)
     }
 
-    fn least(
-        &mut self,
-        servers: &[ServerLoad],
-        is_less: impl Fn(&ServerLoad, &ServerLoad) -> bool,
-    ) -> Option<usize> {
+    fn least_expected(&mut self, servers: &[ServerLoad]) -> Option<usize> {
         let start = if self.next < servers.len() { self.next } else { 0 };
         let (before, after) = servers.split_at(start);
         let from_start = after.iter().chain(before).enumerate();
         let (offset, _) = from_start
             .filter(|(_, server)| server.weight_now() > 0)
-            .reduce(|best, other| if is_less(other.1, best.1) { other } else { best })?;
+            .reduce(|best, other| if other.1.is_done_before(best.1) { other } else { best })?;
         let index = (start + offset) % servers.len();
         self.next = index + 1;
         Some(index)
     }
+}
 
-    fn power_of_two(&mut self, servers: &[ServerLoad], total: u64, random: u64) -> Option<usize> {
-        let a = draw(servers, total, random >> 32, None)?;
-        let rest = total - servers.get(a)?.weight_now();
-        if rest == 0 {
-            return Some(a);
-        }
-        let b = draw(servers, rest, random & 0xffff_ffff, Some(a))?;
-        let (first, second) = (servers.get(a)?, servers.get(b)?);
-        let index = if first.is_less_loaded_than(second) {
-            a
-        } else if second.is_less_loaded_than(first) {
-            b
-        } else {
-            // The one that comes first when going round from the last winner of a tie.
-            let index = if (a < self.next) == (b < self.next) { a.min(b) } else { a.max(b) };
-            self.next = index + 1;
-            index
-        };
-        Some(index)
-    }
+/// The server with the least to do per weight, with one request more; of equal ones the one that is owed most.
+fn least(servers: &[ServerLoad], credits: &[i64]) -> Option<usize> {
+    let all = servers.iter().zip(credits).enumerate().filter(|(_, (server, _))| server.weight_now() > 0);
+    let best = all.reduce(|best, other| {
+        let (server, credit) = other.1;
+        let (least, most) = best.1;
+        let is_better =
+            server.is_less_loaded_than(least) || (!least.is_less_loaded_than(server) && credit > most);
+        if is_better { other } else { best }
+    });
+    best.map(|(index, _)| index)
 }
 
 /// The server at which a 32-bit fraction of the total weight falls, leaving one out.
-fn draw(servers: &[ServerLoad], total: u64, fraction: u64, without: Option<usize>) -> Option<usize> {
+fn draw(servers: &[ServerLoad], total: u64, fraction: u64, without: usize) -> Option<usize> {
     let mut point = ((u128::from(fraction) * u128::from(total)) >> 32) as u64;
     for (index, server) in servers.iter().enumerate() {
-        if Some(index) == without {
+        if index == without {
             continue;
         }
         let weight = server.weight_now();

@@ -5,6 +5,7 @@ use crate::packets::{PASS, STOLEN};
 use crate::world::{PORT, at, configure, node, options, privileged, vip};
 use evergate_bpf::netns::Namespace;
 use evergate_bpf::{Gate, GateError, Hook, Leases, Owner};
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
