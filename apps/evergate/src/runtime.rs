@@ -1,6 +1,6 @@
 //! What outlives a reload and is shared by all workers: the servers with their load and health, and the generations.
 
-use crate::line::Line;
+use crate::line::Lines;
 use crate::rule_hits::RuleHits;
 use crate::sessions::Sessions;
 use evergate_balance::Policy;
@@ -213,7 +213,7 @@ pub struct PoolRuntime {
     /// Requests that no server could take; a reload counts on.
     pub unavailable: Arc<AtomicU64>,
     /// Requests that wait for a server, of all workers.
-    pub line: Arc<Line>,
+    pub lines: Lines,
 }
 
 /// Everything that a reload replaces.

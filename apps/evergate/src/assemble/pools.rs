@@ -2,6 +2,7 @@
 
 use super::{Change, Keepsakes, fnv, stable_hash};
 use crate::config::model::{Policy as PolicyConfig, Pool as PoolConfig, Server as ServerConfig};
+use crate::line::Lines;
 use crate::runtime::{Generation, PoolRuntime, ServerRuntime};
 use crate::sessions::{Recipe, Sessions};
 use evergate_balance::Policy;
@@ -34,7 +35,7 @@ pub(super) fn pool_runtime(
         idle: pool.keep_alive_idle,
         tls_fingerprint: tls_fingerprint(pool),
         unavailable: known.map(|known| known.unavailable.clone()).unwrap_or_default(),
-        line: Arc::default(),
+        lines: Lines::new(pool.servers.len()),
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) static POOL: Section = Section {
             "sticky",
             Kind::Choice(&["none", "cookie", "source"]),
             "\"none\"",
-            "Whether a client returns to its server: by a cookie that evergate sets, or by a hash of its address.",
+            "Whether a client returns to its server: by a cookie that evergate sets, or by a hash of its address. While that server is at its `connections_max` the request waits for it, up to `queue_timeout_ms`, unless `queue_max` is 0 or `sticky_load_percent_max` is set; while it is down or drained another one gets the client.",
         ),
         with_default("sticky_cookie", Kind::Text, "\"EVERGATE\"", "Name of that cookie."),
         optional(
@@ -44,7 +44,7 @@ pub(super) static POOL: Section = Section {
             "queue_max",
             Kind::Integer(0, 1_000_000),
             "1024",
-            "Requests that may wait in each worker while all servers are at their `connections_max`; beyond it 503. With 4 workers, four times as many may wait for the pool in all.",
+            "Requests that may wait in each worker while all servers, or the one that their client returns to, are at their `connections_max`; beyond it 503. With 4 workers, four times as many may wait for the pool in all.",
         ),
         with_default(
             "queue_timeout_ms",

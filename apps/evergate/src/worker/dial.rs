@@ -8,6 +8,7 @@ use crate::sessions::{Handed, Sessions};
 use evergate_balance::{ServerLoad, bounded_server, source_key, source_server};
 use evergate_base::Micros;
 use evergate_connection::Hint;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -33,6 +34,15 @@ fn load_of(pool: &PoolRuntime, index: usize, eligible: bool, now: Micros) -> Ser
     })
 }
 
+/// The server that a client's address leads to, among those that may be used.
+fn source_of(pool: &PoolRuntime, ip: IpAddr, may: impl Fn(u32) -> bool) -> Option<u32> {
+    let candidates: Vec<(u64, u32, bool)> = (0..)
+        .zip(&pool.servers)
+        .map(|(index, server)| (server.name_hash, server.weight.load(Ordering::Relaxed), may(index)))
+        .collect();
+    source_server(ip, &candidates).map(|index| index as u32)
+}
+
 impl Worker {
     pub(super) fn dial(&mut self, key: Key, leg: u32, pool: u32, hint: Hint, tried: &[u32], reuse: bool) {
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -41,21 +51,51 @@ impl Worker {
         let Some(pool_runtime) = self.current[index].generation.pools.get(pool as usize).cloned() else {
             return;
         };
+        let wish = self.wish(&pool_runtime, hint, tried);
         // Who comes after others waits behind them, although there may be room at the moment.
-        let choice = match pool_runtime.line.is_empty() {
-            true => self.find_server(index, key, pool, hint, tried),
+        let choice = match pool_runtime.lines.may_go(wish) {
+            true => self.find_wished(index, key, pool, wish, hint, tried),
             false => None,
         };
         match choice {
             Some((server, handed)) => self.connect(key, leg, &pool_runtime, server, handed, reuse),
             None => {
                 let rank = self.rank(key, &pool_runtime);
-                let place = pool_runtime.line.join(rank, &self.waker, &self.shared);
+                let place = pool_runtime.lines.join(wish, rank, &self.waker, &self.shared);
                 let tried = tried.to_vec();
-                let waiting = Waiting { client: key, leg, pool, hint, tried, reuse, rank, place };
+                let waiting = Waiting { client: key, leg, pool, hint, wish, tried, reuse, rank, place };
                 self.enqueue(index, &pool_runtime, waiting);
             }
         }
+    }
+
+    /// The server that a client returns to. While it is up and busy the request waits for it, if it may wait at all: another
+    /// one does not know the client.
+    fn wish(&self, pool: &PoolRuntime, hint: Hint, tried: &[u32]) -> Option<u32> {
+        let may = |index: u32| {
+            !tried.contains(&index) && pool.servers.get(index as usize).is_some_and(|server| server.is_up())
+        };
+        let wish = match hint {
+            Hint::Server(index) => Some(index).filter(|index| may(*index)),
+            Hint::Source(ip) if pool.sticky_load_percent_max.is_none() => source_of(pool, ip, may),
+            _ => None,
+        };
+        wish.filter(|_| pool.queue_max > 0 && pool.sessions.is_none())
+    }
+
+    /// The server that is wished for, or any if none is, counted in, with what the choice was by session.
+    pub(super) fn find_wished(
+        &mut self,
+        current: usize,
+        key: Key,
+        pool: u32,
+        wish: Option<u32>,
+        hint: Hint,
+        tried: &[u32],
+    ) -> Option<(u32, Option<Box<Handed>>)> {
+        let Some(wish) = wish else { return self.find_server(current, key, pool, hint, tried) };
+        let runtime = self.current[current].generation.pools.get(pool as usize)?;
+        runtime.servers.get(wish as usize)?.enter().then_some((wish, None))
     }
 
     /// A server for a request, counted in, with what the choice was by session.
@@ -72,52 +112,6 @@ impl Worker {
             Some(sessions) => self.choose_by_session(key, &runtime, sessions, tried),
             None => self.choose(current, pool as usize, &runtime, hint, tried).map(|server| (server, None)),
         }
-    }
-
-    /// Where a request belongs in the queue by its service class.
-    fn rank(&mut self, key: Key, pool: &PoolRuntime) -> usize {
-        let classes = &pool.queue_classes;
-        if classes.is_empty() {
-            return 0;
-        }
-        let class = self.clients.get(key).and_then(|client| client.connection.service_class());
-        class.and_then(|class| classes.iter().position(|known| known == class)).unwrap_or(classes.len())
-    }
-
-    /// Lets a request wait behind those of its class and of better ones. A full queue loses its last one, if that is of a
-    /// lesser class.
-    fn enqueue(&mut self, index: usize, pool: &PoolRuntime, newcomer: Waiting) {
-        let (key, leg) = (newcomer.client, newcomer.leg);
-        if !pool.servers.iter().any(|server| server.is_up()) {
-            pool.unavailable.fetch_add(1, Ordering::Relaxed);
-            return self.unavailable(key, leg, "no_server_up");
-        }
-        let last = self.current[index].waiting[newcomer.pool as usize].back().map(|last| last.client);
-        let stays = last.is_some_and(|last| self.is_frozen(last)); // it is the next owner's
-        let queue = &mut self.current[index].waiting[newcomer.pool as usize];
-        let full = queue.len() >= pool.queue_max;
-        let outranked = queue.pop_back_if(|last| full && !stays && last.rank > newcomer.rank);
-        if full && outranked.is_none() {
-            pool.unavailable.fetch_add(1, Ordering::Relaxed);
-            return self.unavailable(key, leg, "queue_full");
-        }
-        let place = queue.partition_point(|other| other.rank <= newcomer.rank);
-        queue.insert(place, newcomer);
-        let until = self.now + Micros(pool.queue_timeout.as_micros() as u64);
-        self.with(key, |connection, io| connection.handle_leg_queued(io.now, leg, until));
-        match outranked {
-            Some(last) => {
-                pool.unavailable.fetch_add(1, Ordering::Relaxed);
-                self.unavailable(last.client, last.leg, "queue_outranked");
-                self.file(last.client);
-            }
-            None => self.counters.queued.add(1),
-        }
-    }
-
-    fn unavailable(&mut self, key: Key, leg: u32, reason: &'static str) {
-        self.with(key, |connection, io| connection.handle_unavailable(io, leg, reason));
-        self.perform(key);
     }
 
     /// A server by hint or policy, counted in; servers tried before only when no other is left.
@@ -143,15 +137,7 @@ impl Worker {
                 bounded_server(source_key(ip), &names, &loads, percent)
             }
             Hint::Source(ip) => {
-                let candidates: Vec<(u64, u32, bool)> = runtime
-                    .servers
-                    .iter()
-                    .enumerate()
-                    .map(|(index, server)| {
-                        (server.name_hash, server.weight.load(Ordering::Relaxed), eligible(index))
-                    })
-                    .collect();
-                source_server(ip, &candidates)
+                source_of(runtime, ip, |index| eligible(index as usize)).map(|index| index as usize)
             }
             _ => None,
         };
@@ -211,7 +197,7 @@ impl Worker {
     }
 
     /// Uses an idle connection to the server, or makes one.
-    fn connect(
+    pub(super) fn connect(
         &mut self,
         key: Key,
         leg: u32,
@@ -292,86 +278,6 @@ impl Worker {
                 self.with(key, |connection, io| connection.handle_connect_failed(io, leg, &error));
                 self.perform(key);
             }
-        }
-    }
-
-    /// Requests that waited may go where there is room now, those of other workers too.
-    pub(super) fn serve_waiting(&mut self, generation: u64) {
-        if self.shared.waiting.load(Ordering::Relaxed) == 0 || self.is_sweeping() {
-            return;
-        }
-        let Some(index) = self.current_of(generation) else { return };
-        for pool in 0..self.current[index].waiting.len() {
-            while self.serve_first(index, pool) {}
-        }
-    }
-
-    /// The first of this worker's requests that wait for a pool gets a server, if there is room and it is its turn; whether
-    /// there may be more to do.
-    fn serve_first(&mut self, index: usize, pool: usize) -> bool {
-        let runtime = self.current[index].generation.pools[pool].clone();
-        if runtime.line.is_empty() || !runtime.servers.iter().any(|server| server.is_eligible()) {
-            return false;
-        }
-        let first = self.current[index].waiting[pool].front();
-        if !runtime.line.is_turn_of(first.map(|waiting| &waiting.place), self.now) {
-            return false;
-        }
-        if first.is_some_and(|waiting| self.is_frozen(waiting.client)) {
-            return false; // the next owner asks for a server, or this one when the move is called off: a moment
-        }
-        let Some(first) = self.current[index].waiting[pool].pop_front() else { return false };
-        let (key, leg) = (first.client, first.leg);
-        if self.clients.get_mut(key).and_then(|client| client.connection.leg_id()) != Some(leg) {
-            self.counters.queued.sub(1);
-            return true; // it has given up
-        }
-        let Some((server, handed)) = self.find_server(index, key, first.pool, first.hint, &first.tried)
-        else {
-            self.current[index].waiting[pool].push_front(first);
-            return false;
-        };
-        self.counters.queued.sub(1);
-        let reuse = first.reuse;
-        drop(first); // the next one's turn
-        self.connect(key, leg, &runtime, server, handed, reuse);
-        self.file(key); // it has another deadline now
-        self.put_again(key); // what its client has said meanwhile was left in the socket
-        true
-    }
-
-    /// A connection that gave up its leg waits no longer.
-    pub(super) fn stop_waiting(&mut self, key: Key) {
-        let mut gone = 0;
-        for current in &mut self.current {
-            for queue in &mut current.waiting {
-                let before = queue.len();
-                queue.retain(|waiting| waiting.client != key);
-                gone += before - queue.len();
-            }
-        }
-        if gone > 0 {
-            self.counters.queued.sub(gone as u64);
-        }
-    }
-
-    /// A request has waited for a server for as long as it may.
-    pub(super) fn count_unserved(&mut self, key: Key) {
-        for current in &self.current {
-            for (queue, pool) in current.waiting.iter().zip(&current.generation.pools) {
-                if queue.iter().any(|waiting| waiting.client == key) {
-                    pool.unavailable.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-        }
-    }
-
-    /// Requests of all generations that waited may go where there is room now: a server may have come up.
-    pub(super) fn serve_all_waiting(&mut self) {
-        let generations: Vec<u64> =
-            self.current.iter().map(|current| current.generation.snapshot.generation).collect();
-        for generation in generations {
-            self.serve_waiting(generation);
         }
     }
 }

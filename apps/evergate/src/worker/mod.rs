@@ -25,6 +25,7 @@ mod named_sessions;
 mod perform;
 mod pulse;
 mod pump;
+mod queue;
 mod room;
 mod shared;
 mod slab;

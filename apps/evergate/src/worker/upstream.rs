@@ -88,6 +88,8 @@ pub(super) struct Waiting {
     pub(super) leg: u32,
     pub(super) pool: u32,
     pub(super) hint: Hint,
+    /// The server that it waits for; any of the pool if there is none.
+    pub(super) wish: Option<u32>,
     pub(super) tried: Vec<u32>,
     /// Whether a connection will do that carried other requests.
     pub(super) reuse: bool,

@@ -17,6 +17,7 @@ mod pki;
 mod sessions;
 mod slow;
 mod smuggling;
+mod sticky;
 mod tls;
 mod transfers;
 mod tunnels;

@@ -1,0 +1,167 @@
+//! Requests that wait for a server: any of their pool, or the one that knows their client.
+
+use super::Worker;
+use super::slab::Key;
+use super::upstream::Waiting;
+use crate::runtime::{PoolRuntime, ServerRuntime};
+use evergate_base::Micros;
+use std::sync::atomic::Ordering;
+
+impl Worker {
+    /// Where a request belongs in the queue by its service class.
+    pub(super) fn rank(&mut self, key: Key, pool: &PoolRuntime) -> usize {
+        let classes = &pool.queue_classes;
+        if classes.is_empty() {
+            return 0;
+        }
+        let class = self.clients.get(key).and_then(|client| client.connection.service_class());
+        class.and_then(|class| classes.iter().position(|known| known == class)).unwrap_or(classes.len())
+    }
+
+    /// Lets a request wait behind those of its class and of better ones. A full queue loses its last one, if that is of a
+    /// lesser class.
+    pub(super) fn enqueue(&mut self, index: usize, pool: &PoolRuntime, newcomer: Waiting) {
+        let (key, leg) = (newcomer.client, newcomer.leg);
+        if !pool.servers.iter().any(|server| server.is_up()) {
+            pool.unavailable.fetch_add(1, Ordering::Relaxed);
+            return self.unavailable(key, leg, "no_server_up");
+        }
+        let last = self.current[index].waiting[newcomer.pool as usize].back().map(|last| last.client);
+        let stays = last.is_some_and(|last| self.is_frozen(last)); // it is the next owner's
+        let queue = &mut self.current[index].waiting[newcomer.pool as usize];
+        let full = queue.len() >= pool.queue_max;
+        let outranked = queue.pop_back_if(|last| full && !stays && last.rank > newcomer.rank);
+        if full && outranked.is_none() {
+            pool.unavailable.fetch_add(1, Ordering::Relaxed);
+            return self.unavailable(key, leg, "queue_full");
+        }
+        let place = queue.partition_point(|other| other.rank <= newcomer.rank);
+        queue.insert(place, newcomer);
+        let until = self.now + Micros(pool.queue_timeout.as_micros() as u64);
+        self.with(key, |connection, io| connection.handle_leg_queued(io.now, leg, until));
+        match outranked {
+            Some(last) => {
+                pool.unavailable.fetch_add(1, Ordering::Relaxed);
+                self.unavailable(last.client, last.leg, "queue_outranked");
+                self.file(last.client);
+            }
+            None => self.counters.queued.add(1),
+        }
+    }
+
+    fn unavailable(&mut self, key: Key, leg: u32, reason: &'static str) {
+        self.with(key, |connection, io| connection.handle_unavailable(io, leg, reason));
+        self.perform(key);
+    }
+
+    /// Requests that waited may go where there is room now, those of other workers too.
+    pub(super) fn serve_waiting(&mut self, generation: u64) {
+        if self.shared.waiting.load(Ordering::Relaxed) == 0 || self.is_sweeping() {
+            return;
+        }
+        let Some(index) = self.current_of(generation) else { return };
+        for pool in 0..self.current[index].waiting.len() {
+            while self.serve_first(index, pool) {}
+        }
+    }
+
+    /// The first of this worker's requests that wait for a pool gets a server, if there is room and it is its turn; whether
+    /// there may be more to do.
+    fn serve_first(&mut self, index: usize, pool: usize) -> bool {
+        let runtime = self.current[index].generation.pools[pool].clone();
+        if runtime.lines.is_empty() {
+            return false;
+        }
+        self.drop_wishes(index, pool, &runtime);
+        let has_room = |server: &ServerRuntime| server.is_eligible();
+        for (server, wished) in (0..).zip(&runtime.servers) {
+            if runtime.lines.goes_first(server)
+                && has_room(wished)
+                && self.serve_one(index, pool, &runtime, Some(server))
+            {
+                return true;
+            }
+        }
+        runtime.servers.iter().any(|server| has_room(server)) && self.serve_one(index, pool, &runtime, None)
+    }
+
+    /// Who waits for a server that is not up any more waits for any.
+    fn drop_wishes(&mut self, index: usize, pool: usize, runtime: &PoolRuntime) {
+        for waiting in &mut self.current[index].waiting[pool] {
+            let wished = waiting.wish.and_then(|wish| runtime.servers.get(wish as usize));
+            if wished.is_some_and(|server| !server.is_up()) {
+                waiting.wish = None;
+                waiting.place = runtime.lines.join(None, waiting.rank, &self.waker, &self.shared);
+            }
+        }
+    }
+
+    /// The first of those that wait for this server, or for any.
+    fn serve_one(&mut self, index: usize, pool: usize, runtime: &PoolRuntime, wish: Option<u32>) -> bool {
+        let queue = &self.current[index].waiting[pool];
+        let at = queue.iter().position(|waiting| waiting.wish == wish);
+        let first = at.and_then(|at| queue.get(at));
+        if !runtime.lines.is_turn_of(wish, first.map(|waiting| &waiting.place), self.now) {
+            return false;
+        }
+        if first.is_some_and(|waiting| self.is_frozen(waiting.client)) {
+            return false; // the next owner asks for a server, or this one when the move is called off: a moment
+        }
+        let Some((at, first)) = at.and_then(|at| Some((at, self.current[index].waiting[pool].remove(at)?)))
+        else {
+            return false;
+        };
+        let (key, leg) = (first.client, first.leg);
+        if self.clients.get_mut(key).and_then(|client| client.connection.leg_id()) != Some(leg) {
+            self.counters.queued.sub(1);
+            return true; // it has given up
+        }
+        let Some((server, handed)) = self.find_wished(index, key, first.pool, wish, first.hint, &first.tried)
+        else {
+            self.current[index].waiting[pool].insert(at, first);
+            return false;
+        };
+        self.counters.queued.sub(1);
+        let reuse = first.reuse;
+        drop(first); // the next one's turn
+        self.connect(key, leg, runtime, server, handed, reuse);
+        self.file(key); // it has another deadline now
+        self.put_again(key); // what its client has said meanwhile was left in the socket
+        true
+    }
+
+    /// A connection that gave up its leg waits no longer.
+    pub(super) fn stop_waiting(&mut self, key: Key) {
+        let mut gone = 0;
+        for current in &mut self.current {
+            for queue in &mut current.waiting {
+                let before = queue.len();
+                queue.retain(|waiting| waiting.client != key);
+                gone += before - queue.len();
+            }
+        }
+        if gone > 0 {
+            self.counters.queued.sub(gone as u64);
+        }
+    }
+
+    /// A request has waited for a server for as long as it may.
+    pub(super) fn count_unserved(&mut self, key: Key) {
+        for current in &self.current {
+            for (queue, pool) in current.waiting.iter().zip(&current.generation.pools) {
+                if queue.iter().any(|waiting| waiting.client == key) {
+                    pool.unavailable.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Requests of all generations that waited may go where there is room now: a server may have come up.
+    pub(super) fn serve_all_waiting(&mut self) {
+        let generations: Vec<u64> =
+            self.current.iter().map(|current| current.generation.snapshot.generation).collect();
+        for generation in generations {
+            self.serve_waiting(generation);
+        }
+    }
+}

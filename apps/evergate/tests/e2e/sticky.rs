@@ -1,0 +1,119 @@
+//! Clients return to their server: by cookie, by address, also while it is busy, and no longer than it is there.
+
+use super::backend::Backend;
+use super::client::{Wire, connect, connect_from, get};
+use super::node::{Node, eventually, plain};
+use std::net::TcpStream;
+
+const NAMES: [&str; 3] = ["one", "two", "three"];
+
+/// Servers, and a node before them. `limit`: requests at a time at each server.
+fn start(pool: &str, limit: Option<u32>) -> (Vec<Backend>, Node) {
+    let backends: Vec<Backend> = NAMES.iter().map(|name| Backend::new(name)).collect();
+    let addresses: Vec<_> = backends.iter().map(Backend::address).collect();
+    let config = plain(&addresses, "", pool) + "[node]\nworkers = 2\n";
+    let config = match limit {
+        Some(limit) => config.replace("\" }", &format!("\", connections_max = {limit} }}")),
+        None => config,
+    };
+    (backends, Node::start(&config))
+}
+
+fn ask(wire: &mut Wire<TcpStream>, path: &str, cookie: &str) {
+    wire.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nCookie: {cookie}\r\n\r\n")).unwrap();
+}
+
+/// Asks with a cookie on a connection of its own: who answered, and the cookie that was set.
+fn served(node: &Node, cookie: &str) -> (String, Option<String>) {
+    let mut wire = connect(node.address("in"));
+    ask(&mut wire, "/x", cookie);
+    let response = wire.response().unwrap();
+    let set = response.head.field("set-cookie");
+    (response.text(), set.map(|set| set.split(';').next().unwrap().to_owned()))
+}
+
+#[test]
+fn a_cookie_leads_back_to_the_server_that_set_it_and_a_forged_one_nowhere() {
+    let (_backends, node) = start("sticky = \"cookie\"", None);
+    let mut known = Vec::new();
+    eventually("each server has set its cookie", || {
+        let (name, set) = served(&node, "");
+        let cookie = set.expect("a client without a cookie gets one");
+        if !known.iter().any(|(of, _)| *of == name) {
+            known.push((name, cookie));
+        }
+        (known.len() == NAMES.len()).then_some(())
+    });
+    for (name, cookie) in &known {
+        for _ in 0..4 {
+            assert_eq!(served(&node, &format!("a=b; {cookie}")), (name.clone(), None), "{cookie}");
+        }
+    }
+    let (_, set) = served(&node, "EVERGATE=forged");
+    assert!(known.iter().any(|(_, cookie)| set.as_ref() == Some(cookie)), "{set:?}");
+}
+
+#[test]
+fn an_address_leads_to_one_server() {
+    let (_backends, node) = start("sticky = \"source\"", None);
+    let mut used = std::collections::BTreeSet::new();
+    for last in 1..=20 {
+        let served: Vec<String> = (0..3)
+            .map(|_| {
+                let mut wire = connect_from([127, 0, 1, last], node.address("in"));
+                wire.get("/x").unwrap().text()
+            })
+            .collect();
+        assert!(served.iter().all(|name| *name == served[0]), "{last}: {served:?}");
+        used.insert(served[0].clone());
+    }
+    assert_eq!(used.len(), NAMES.len(), "20 clients are spread");
+}
+
+#[test]
+fn who_has_a_server_waits_for_it_while_it_is_busy_and_goes_elsewhere_when_it_is_gone() {
+    let (backends, node) = start("sticky = \"cookie\"", Some(1));
+    let (name, cookie) = served(&node, "");
+    let cookie = cookie.unwrap();
+    let at = NAMES.iter().position(|known| *known == name).unwrap();
+    let waiting = |count| {
+        eventually("requests wait", || (node.metric("evergate_requests_queued") == count).then_some(()));
+    };
+
+    let mut first = connect(node.address("in"));
+    let before = backends[at].requests();
+    ask(&mut first, "/hold", &cookie);
+    eventually("it is busy", || (backends[at].requests() == before + 1).then_some(()));
+    let mut second = connect(node.address("in"));
+    ask(&mut second, "/second", &cookie);
+    waiting(1);
+    // Whom another server may serve does not wait behind it.
+    assert_ne!(get(node.address("in"), "/x").text(), name);
+    backends[at].open_gate();
+    assert_eq!(first.response().unwrap().text(), name);
+    let answer = second.response().unwrap();
+    assert_eq!((answer.text(), answer.head.field("set-cookie")), (name.clone(), None));
+    waiting(0);
+}
+
+#[test]
+fn who_waits_for_a_server_that_is_taken_out_goes_elsewhere() {
+    let (backends, node) = start("sticky = \"cookie\"", Some(1));
+    let (name, cookie) = served(&node, "");
+    let cookie = cookie.unwrap();
+    let at = NAMES.iter().position(|known| *known == name).unwrap();
+    let mut first = connect(node.address("in"));
+    let before = backends[at].requests();
+    ask(&mut first, "/hold", &cookie);
+    eventually("it is busy", || (backends[at].requests() == before + 1).then_some(()));
+    let mut second = connect(node.address("in"));
+    ask(&mut second, "/second", &cookie);
+    eventually("it waits", || (node.metric("evergate_requests_queued") == 1).then_some(()));
+    let (done, said) = node.cli(&["servers", "drain", &format!("web/s{at}")]);
+    assert!(done, "{said}");
+    let answer = second.response().unwrap();
+    assert_ne!(answer.text(), name);
+    assert!(answer.head.field("set-cookie").is_some());
+    backends[at].open_gate();
+    assert_eq!(first.response().unwrap().text(), name);
+}
