@@ -77,6 +77,14 @@ pub(crate) struct Link {
     pub(crate) index: u32,
     pub(crate) datagrams: Datagrams,
     pub(crate) peers: BTreeMap<NodeId, SocketAddr>,
+    /// This machine cannot send there as this node: its address or its route is gone.
+    pub(crate) mute: bool,
+}
+
+/// Whether nothing can be sent from this node's address, whoever it goes to: the kernel refuses before it looks for the peer.
+fn is_of_this_end(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{AddrNotAvailable, InvalidInput, NetworkDown, NetworkUnreachable};
+    matches!(error.kind(), AddrNotAvailable | InvalidInput | NetworkDown | NetworkUnreachable)
 }
 
 /// What the agent works with.
@@ -382,12 +390,26 @@ impl Agent {
 
     fn send(&mut self, state: &mut State) {
         while let Some(transmit) = self.node.poll_transmit() {
-            let Some(link) = self.links.iter().find(|link| link.path == transmit.path) else { continue };
+            let Some(link) = self.links.iter_mut().find(|link| link.path == transmit.path) else { continue };
             let Some(to) = link.peers.get(&transmit.to) else { continue };
+            let was_mute = link.mute;
             // What cannot be sent is as if it was lost on the way.
             match link.datagrams.urgent.send_to(&transmit.bytes, to) {
-                Ok(_) => state.counts.datagrams_sent += 1,
-                Err(_) => state.counts.datagrams_unsent += 1,
+                Ok(_) => {
+                    state.counts.datagrams_sent += 1;
+                    link.mute = false;
+                }
+                Err(error) => {
+                    state.counts.datagrams_unsent += 1;
+                    link.mute |= is_of_this_end(&error);
+                    if link.mute && !was_mute {
+                        let interface = link.interface.clone();
+                        self.warn(format!(
+                            "cannot send on {interface} as this node ({error}), which counts as a pulled cable: does the interface still \
+                             have the address of [[cluster.nodes]] and its route?"
+                        ));
+                    }
+                }
             }
         }
     }

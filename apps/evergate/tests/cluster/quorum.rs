@@ -1,7 +1,8 @@
 //! Who may go on: the larger part of three nodes by majority, one of two with a witness; and nobody where nobody can know.
 
 use crate::line::{Line, carrier, prepare};
-use crate::world::{Node, World, outside, privileged, settled};
+use crate::world::{Node, World, inside, outside, privileged, settled};
+use std::net::IpAddr;
 
 const MAJORITY: &str = "mode = \"majority\"";
 
@@ -102,6 +103,30 @@ fn one_of_two_goes_on_with_a_witness_and_stops_without() {
     world.filter("delete table inet quorum\n");
     line.hears("the witness is back");
     settled(&nodes);
+}
+
+/// What the kernel takes away when a link goes down is there again with it, but for an IPv6 address that nobody gives anew.
+#[test]
+fn one_of_two_that_has_lost_its_own_address_gives_way_until_it_has_it_again() {
+    if !privileged() {
+        return;
+    }
+    let (world, mut nodes, _config, _ends) = prepare(2, "");
+    let mut line = Line::open(&world).unwrap();
+    line.goes_on("two nodes");
+    for (net, address) in [("out", outside as fn(u8) -> IpAddr), ("in", inside)] {
+        let lonely = carrier(&mut nodes);
+        let own = address(lonely.number);
+        world.host(lonely.number).ip(&format!("addr del {own}/24 dev {net}")).unwrap();
+        stops(&lonely);
+        line.goes_on("the one that has its addresses");
+        assert!(lonely.process.lines().iter().any(|said| said.contains(&format!("cannot send on {net} "))));
+        world.host(lonely.number).ip(&format!("addr add {own}/24 dev {net}")).unwrap();
+        nodes.push(lonely);
+        nodes.sort_by_key(|node| node.number);
+        settled(&nodes);
+        line.goes_on("two nodes again");
+    }
 }
 
 /// Nothing shows while all agree, and then it could not promise anything to the other one.

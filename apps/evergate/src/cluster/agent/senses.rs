@@ -52,10 +52,10 @@ impl Agent {
     /// A pulled cable is known at once, where silence would have to last.
     pub(super) fn look_at_carriers(&mut self, now: Micros) {
         for link in &self.links {
-            // An interface that is gone has no carrier either.
+            // An interface that is gone has no carrier either, and one without this node's address is of no more use.
             let up = evergate_sys::has_carrier(link.datagrams.urgent.as_raw_fd(), &link.interface)
                 .unwrap_or(false);
-            self.node.set_carrier(now, link.path, up);
+            self.node.set_carrier(now, link.path, up && !link.mute);
         }
     }
 
