@@ -82,6 +82,8 @@ struct Line<'a> {
     audit: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     class: Option<&'a str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    continued: bool,
 }
 
 #[derive(Serialize)]
@@ -166,6 +168,7 @@ impl LineSender {
             total_ms: log.total.0 as f64 / 1000.0,
             audit: log.audit,
             class: log.class.as_deref(),
+            continued: log.continued,
         };
         if serde_json::to_writer(&mut self.batch.text, &line).is_ok() {
             self.batch.text.push(b'\n');

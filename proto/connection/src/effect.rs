@@ -157,6 +157,8 @@ pub struct RequestLog {
     pub audit: bool,
     /// Its service class.
     pub class: Option<String>,
+    /// It began at another node: what came before is counted and timed there.
+    pub continued: bool,
 }
 
 /// Effects of one call, in order.

@@ -37,6 +37,7 @@ mod leg;
 mod outlet;
 mod parcel;
 mod plan;
+mod record;
 mod remote;
 mod request;
 mod response;

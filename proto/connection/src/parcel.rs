@@ -485,6 +485,7 @@ fn import_log(snapshot: &Arc<Snapshot>, log: Log) -> RequestLog {
         bytes_out: log.bytes_out,
         audit: log.audit,
         class: log.class,
+        continued: false, // connections of clusters travel otherwise
     }
 }
 

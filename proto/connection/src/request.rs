@@ -3,8 +3,9 @@
 use crate::connection::{Answering, ClientTls, Connection, PrefixScan, Receiving, Timer};
 use crate::facts::Facts;
 use crate::leg::ServerLeg;
+use crate::record::{class_of, printable_target};
 use crate::routing::{self, Plan};
-use crate::{Effect, Io, RequestLog, Snapshot};
+use crate::{Effect, Io, Snapshot};
 use evergate_base::Micros;
 use evergate_http::{
     After, Body, FOR_RULES_MAX, Parsed, RequestEdits, RequestFraming, RequestHead, Version, parse_request,
@@ -509,25 +510,6 @@ impl Connection {
         if self.listener().protocol.is_tls() { "https" } else { "http" }
     }
 
-    pub(crate) fn begin_log(&mut self, io: &mut Io<'_>, head: Option<&RequestHead<'_>>) {
-        if !io.node.wants_logs() {
-            return;
-        }
-        let mut id = [0u8; 24];
-        let text = printable_target;
-        self.log = Some(Box::new(RequestLog {
-            id: routing::request_id(self.id.0, self.request, &mut id).to_owned(),
-            method: head.map_or("-".to_owned(), |head| head.method.to_owned()),
-            host: head.map_or(String::new(), |head| text(head.host)),
-            target: head.map_or("-".to_owned(), |head| text(head.target)),
-            started: if self.timer == Timer::RequestHead { self.began } else { io.now },
-            bytes_in: head.map_or(0, |head| head.head_len as u64),
-            snapshot: Some(self.snapshot.clone()),
-            ..RequestLog::default()
-        }));
-    }
-
-    /// Answers a request ourselves; the connection goes on when the request has no body.
     /// An answer of ours that rules have asked for: what they set in responses is set in it too.
     fn answer_by_rule(
         &mut self,
@@ -544,6 +526,7 @@ impl Connection {
         self.answer(io, head, status, reason, &fields)
     }
 
+    /// Answers a request ourselves; the connection goes on when the request has no body.
     fn answer(
         &mut self,
         io: &mut Io<'_>,
@@ -585,14 +568,6 @@ impl Connection {
     }
 }
 
-/// The service class that rules give: that of the first of them that names one.
-fn class_of<'s>(snapshot: &'s Snapshot, rules: &[RuleId]) -> Option<&'s str> {
-    rules.iter().flat_map(|rule| snapshot.rules.effects_of(*rule)).find_map(|effect| match effect {
-        evergate_rules::Effect::Class(class) => Some(class),
-        _ => None,
-    })
-}
-
 fn plan_of(decision: &Decision<'_>) -> Plan {
     let action = match &decision.terminal {
         Terminal::None => routing::Action::Default,
@@ -609,14 +584,4 @@ fn plan_of(decision: &Decision<'_>) -> Plan {
         limits: decision.rate_limits().map(|(rule, _)| rule).collect(),
         audit: decision.audit(),
     }
-}
-
-/// As much of a target or a host as the log takes. What terminals act on, or do not show, is replaced: JSON escapes only ASCII's own.
-fn printable_target(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(2048)]);
-    let acts = |c: char| matches!(c, '\u{7f}'..='\u{9f}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-    if text.is_ascii() && !text.contains('\u{7f}') {
-        return text.into_owned();
-    }
-    text.replace(acts, "\u{fffd}")
 }

@@ -4,7 +4,7 @@ use crate::connection::{Answering, Connection, ReadPlan, Receiving, Timer};
 use crate::leg::Failure;
 use crate::routing;
 use crate::slots::GROWTH_MAX;
-use crate::{Effect, Io, SLOTS, Slots};
+use crate::{Io, SLOTS, Slots};
 use evergate_base::Micros;
 use evergate_http::{Body, Parsed, ResponseEdits, ResponseHead, parse_response, write_response_head};
 use evergate_rules::RuleId;
@@ -575,21 +575,6 @@ impl Connection {
             // In a tunnel the client would take what it sent for delivered.
             Answering::Ended if self.receiving != Receiving::Tunnel => self.end_orderly(io, "upstream_lost"),
             _ => self.end_abruptly(io, "upstream_lost"),
-        }
-    }
-
-    pub(crate) fn log_request(&mut self, io: &mut Io<'_>, reason: &'static str) {
-        let (status, own) = std::mem::take(&mut self.status);
-        let reason = if own.is_empty() { reason } else { own };
-        if status != 0 || !reason.is_empty() {
-            io.effects.answered.push((status, reason));
-        }
-        if let Some(mut log) = self.log.take() {
-            log.total = io.now.since(log.started);
-            if log.reason.is_empty() {
-                log.reason = reason;
-            }
-            io.effects.push(Effect::Logged(log));
         }
     }
 }

@@ -292,6 +292,7 @@ impl Connection {
         let input = leg.in_pos + leg.stashed.len() as u64;
         let output = leg.out_pos;
         self.leg = Some(Box::new(leg));
+        self.continue_log(io, &route);
         self.resume_plan();
         if route.flags.continued && !begun {
             self.frame(io, CONTINUE);

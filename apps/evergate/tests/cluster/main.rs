@@ -27,6 +27,7 @@ mod orders;
 mod phases;
 mod ports;
 mod quorum;
+mod records;
 mod redial;
 mod relay;
 mod resets;

@@ -402,7 +402,14 @@ impl Worker {
     /// Drops a connection that this node may not speak for any more: nothing of it leaves, and its kernel keeps nothing of what
     /// is unsaid.
     pub(in crate::worker) fn abandon(&mut self, key: Key) {
+        let now = self.now;
         let Some(client) = self.clients.get_mut(key) else { return };
+        if let Some(log) = client.connection.part(now) {
+            self.counters.reason(log.reason);
+            if let Some(lines) = &mut self.lines {
+                lines.push(&log, &client.connection);
+            }
+        }
         let mirroring = client.mirroring.take();
         leave_unsaid(&client.socket);
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream));
