@@ -109,6 +109,8 @@ fn what_began_under_a_configuration_that_the_next_node_never_had_is_reset() {
         assert_eq!(end.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     }
     settled(&nodes);
+    let said = nodes[0].process.lines();
+    assert!(said.iter().any(|line| line.contains("(`resume_generation`)")), "{said:#?}");
 }
 
 #[test]

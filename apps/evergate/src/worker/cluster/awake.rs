@@ -9,6 +9,7 @@ use super::resume::give_back;
 use super::take::{Leg, Take};
 use super::{Cluster, Gated, Mirroring};
 use crate::cluster::Resumed;
+use crate::control::message;
 #[cfg(test)]
 use crate::worker::faults;
 use crate::worker::guard::survives;
@@ -22,6 +23,8 @@ use evergate_connection::{Accepted, Connection, Failure, Io, ResumedLeg};
 use evergate_mirror::{ConnectionId, Held, LegFacts, Mirrored};
 use std::os::fd::AsRawFd;
 
+/// Between two lines about connections under a configuration that is not here.
+const GENERATION_LINES: Micros = Micros::from_ms(10_000);
 /// A peer that had less room than this is asked once more: it may have made more while nobody listened, and says so only
 /// once.
 const LITTLE_ROOM: u32 = 65_536;
@@ -122,6 +125,7 @@ impl Worker {
         faults::strike_take("resume", Some(client.slot.flow()));
         let Some(index) = self.generation_for(state) else {
             self.counters.reason("resume_generation");
+            self.tell_of_generation();
             return false;
         };
         let fresh = Accepted {
@@ -200,6 +204,18 @@ impl Worker {
             state.move_route(snapshot.generation, pool, server);
             Some(newest)
         })
+    }
+
+    fn tell_of_generation(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        if cluster.generation_told_at.is_some_and(|at| self.now.since(at) < GENERATION_LINES) {
+            return;
+        }
+        cluster.generation_told_at = Some(self.now);
+        message::warning(format_args!(
+            "cluster: resets connections that came from another node in the middle of a handshake or request, under a configuration that this node has not \
+             (`resume_generation`): give all nodes the same file, and reload them, before one gives its connections away"
+        ));
     }
 
     fn register_resumed(&mut self, key: Key) {

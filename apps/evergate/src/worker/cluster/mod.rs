@@ -99,6 +99,8 @@ pub(crate) struct Cluster {
     pub(crate) lane: Lane,
     pub(crate) layout: Arc<Layout>,
     worker: usize,
+    /// When the log was last told of connections under a configuration that is not here.
+    generation_told_at: Option<Micros>,
     roles: Vec<Role>,
     outgoing: BTreeMap<(NodeId, usize), Outgoing>,
     /// Channels that broke: when to try again.
@@ -195,6 +197,7 @@ impl Cluster {
             lane,
             layout,
             worker,
+            generation_told_at: None,
             roles: vec![Role::NOTHING; usize::from(evergate_cluster::BUCKETS)],
             outgoing: BTreeMap::new(),
             broken: BTreeMap::new(),
