@@ -37,7 +37,7 @@ unit:
 	python3 -B -m unittest discover -q bench
 
 matrix: setup ## all fates of nodes before all servers in all network modes, also with loss (root; about a quarter of an hour)
-	EVERGATE_MATRIX=full $(CARGO) test --workspace --locked --test cluster matrix -- --nocapture
+	CI=1 EVERGATE_MATRIX=full $(CARGO) test --workspace --locked --test cluster matrix -- --nocapture
 
 fuzz: ## new inputs for the fuzz targets: whatever a peer, an operator or another node can say (FUZZ_SECONDS each)
 	@scripts/fuzz

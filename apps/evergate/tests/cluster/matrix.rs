@@ -1,10 +1,12 @@
 //! Everything that may happen to nodes, with all kinds of transfers under way: nothing breaks, every byte is the right one.
 //!
-//! `make test` runs every fate once, most of them before TLS servers too, and the other network modes with one fate;
-//! `EVERGATE_MATRIX=full` runs all fates with all transfers in all modes, and all fates while packets are lost.
+//! `make test` runs every fate once, most of them before TLS servers too, the other network modes with one fate, some cells by chance, and deaths of
+//! the node that carries everything; `EVERGATE_MATRIX=full` runs all fates with all transfers in all modes, and all fates while packets are lost.
 
+use crate::chance::Chance;
 use crate::traffic::{self, Carrier, Server, Traffic, Transfer};
 use crate::world::{Family, Node, PORT, World, eventually, privileged, settled};
+use evergate::cluster::status::ClusterStatus;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -191,8 +193,17 @@ fn hear_of_losses(fate: Fate, nodes: &[Node]) {
     }
 }
 
+/// Which nodes carry the transfers at the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spread {
+    /// Any, as their ports fall.
+    ByChance,
+    /// The first one all of them: whatever kind there is, it is among what is lost with that node.
+    OnOne,
+}
+
 fn run(fate: Fate, steering: Steering, family: Family, weather: Weather) {
-    run_with(&traffic::PLAIN, fate, steering, family, weather);
+    run_with(&traffic::PLAIN, fate, steering, family, weather, Spread::ByChance);
 }
 
 fn run_with(
@@ -201,23 +212,30 @@ fn run_with(
     steering: Steering,
     family: Family,
     weather: Weather,
+    spread: Spread,
 ) {
     if !privileged() {
         return;
     }
     let servers = if transfers == traffic::PLAIN { "plain" } else { "TLS" };
-    let name = format!("{fate:?} {steering:?} {family:?} {weather:?}, {servers} servers");
+    let name = format!("{fate:?} {steering:?} {family:?} {weather:?}, {servers} servers, {spread:?}");
     let world = World::of(family, 3);
     let mode = if steering == Steering::Flood { "steering = \"flood\"" } else { "" };
     let backups = if fate == Fate::DiesDuringTakeOver { "backups = 2" } else { "" };
     let config = traffic::config(&world, 3, &format!("{mode}\n{backups}\n"));
     let first = if fate == Fate::Joins { 2 } else { 3 };
-    let mut nodes: Vec<Node> = (1..=first).map(|number| world.start(number, &config)).collect();
+    let copies_only = config.replace("[cluster]\n", "[cluster]\nweight = 0\n");
+    let config_of = |number| if spread == Spread::OnOne && number > 1 { &copies_only } else { &config };
+    let mut nodes: Vec<Node> = (1..=first).map(|number| world.start(number, config_of(number))).collect();
     settled(&nodes);
     if weather == Weather::Lossy {
         world.lose_packets();
     }
     let traffic = Traffic::start(&world, transfers);
+    if spread == Spread::OnOne {
+        let carried = |status: &ClusterStatus| status.mirroring.mirrored == transfers.len() as u64;
+        nodes[0].eventually("carries all, and another node has copies", carried);
+    }
     traffic.silences();
     let began = Instant::now();
     match fate {
@@ -279,7 +297,30 @@ fates! {
 
 /// The same before servers that speak TLS.
 fn secure(fate: Fate, steering: Steering, family: Family, weather: Weather) {
-    run_with(&traffic::SECURE, fate, steering, family, weather);
+    run_with(&traffic::SECURE, fate, steering, family, weather, Spread::ByChance);
+}
+
+#[test]
+fn the_node_that_carries_everything_dies() {
+    for transfers in [&traffic::PLAIN, &traffic::SECURE] {
+        for fate in [Fate::Killed, Fate::HostDead] {
+            run_with(transfers, fate, Steering::Steer, Family::V4, Weather::Fair, Spread::OnOne);
+        }
+    }
+}
+
+/// Cells of the whole that no test above has, another few in each run.
+#[test]
+fn some_cells_by_chance() {
+    let chance = Chance::new();
+    for _ in 0..3 {
+        let fate = FATES[chance.below(FATES.len() as u64) as usize];
+        let (steering, family) = OTHER_MODES[chance.below(OTHER_MODES.len() as u64) as usize];
+        match chance.below(2) {
+            0 => run(fate, steering, family, Weather::Fair),
+            _ => secure(fate, steering, family, Weather::Fair),
+        }
+    }
 }
 
 macro_rules! fates_before_tls_servers {
