@@ -161,6 +161,10 @@ impl Worker {
             .filter(|(bucket, closing)| now.since(closing.since) >= CLOSED_FOR && !cluster.greets(**bucket))
             .map(|(bucket, closing)| (*bucket, *closing))
             .collect();
+        if !ready.is_empty() {
+            // Those that were given back while clients were waited for: from now on nothing of theirs leaves.
+            self.close_idle_of(&ready.iter().map(|(bucket, _)| bucket.0).collect());
+        }
         for (bucket, Closing { freeze, office, .. }) in ready {
             for key in self.keys_of(bucket) {
                 self.mirror_all(key); // what waits for others
