@@ -3,7 +3,7 @@
 use super::{Agent, NETWORK, State};
 use crate::cluster::witness::Witnesses;
 use evergate_base::Micros;
-use evergate_cluster::{NodeId, Rejected};
+use evergate_cluster::{NodeId, Path, Rejected};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
@@ -155,9 +155,16 @@ impl Agent {
         if state.estranged_told_at.is_none_or(|at| now.since(at) >= ESTRANGED_LINES) {
             state.estranged_told_at = Some(now);
             let number = peer.0.saturating_add(1);
-            self.warn(format!(
-                "does not understand node {number}: are cluster.name, cluster.key_file and the version the same there?"
-            ));
+            let heard = Path::ALL.iter().filter_map(|path| self.node.heard_at(peer, *path)).max();
+            let why = match heard.is_some_and(|at| now.since(at) < ESTRANGED) {
+                true => format!(
+                    "does not understand some of what comes from node {number}'s address, and the rest it does: somebody else sends that, or did"
+                ),
+                false => format!(
+                    "does not understand node {number}: are cluster.name, cluster.key_file and the version the same there?"
+                ),
+            };
+            self.warn(why);
         }
     }
 }
