@@ -1,6 +1,6 @@
 //! `evergate check`: the configuration, its files, and what its rules do to one another. Starts and changes nothing.
 
-use super::{WRONG, output};
+use super::{WRONG, output, refused};
 use crate::assemble::{Keepsakes, assemble};
 use crate::config::{self, Config, Loaded, Problem, Severity};
 use crate::control::status::Finding;
@@ -37,9 +37,11 @@ struct Placed {
 pub(super) fn check(file: &Path, json: bool) -> u8 {
     let (mut text, mut report) =
         (String::new(), Report { ok: true, problems: Vec::new(), rules: Vec::new() });
+    let mut code = WRONG;
     let problems = match config::load(file) {
         Err(problems) => {
             report.ok = false;
+            code = refused(&problems);
             problems
         }
         Ok(loaded) => {
@@ -63,7 +65,7 @@ pub(super) fn check(file: &Path, json: bool) -> u8 {
         true => output::json(&report),
         false => output::text(&format!("{listed}{text}")),
     };
-    if report.ok { printed } else { WRONG }
+    if report.ok { printed } else { code }
 }
 
 const CONSEQUENCE: &str = "the configuration is refused; a running node keeps its previous one";
@@ -123,6 +125,7 @@ impl fmt::Display for Placed {
             what: self.what.clone(),
             consequence: self.consequence.to_owned(),
             remedy: self.remedy.clone(),
+            may_pass: false,
         };
         problem.fmt(f)?;
         match &self.finding.witness {

@@ -3,7 +3,7 @@
 
 mod reach;
 
-use super::{ExplainArgs, FAILED, WRONG, output};
+use super::{ExplainArgs, FAILED, WRONG, output, refused};
 use crate::config::model::{Listener, Pool, Sticky};
 use crate::config::{self, Config};
 use evergate_http::{
@@ -70,10 +70,9 @@ pub(super) fn explain(args: &ExplainArgs) -> u8 {
     let config = match config::load(&args.file) {
         Ok(loaded) => loaded.config,
         Err(problems) => {
-            for problem in problems {
-                output::tell(problem);
-            }
-            return WRONG;
+            let code = refused(&problems);
+            problems.into_iter().for_each(output::tell);
+            return code;
         }
     };
     match answer(args, &config) {

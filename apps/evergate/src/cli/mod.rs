@@ -1,6 +1,7 @@
 //! The command line: `evergate NOUN VERB`.
 //!
-//! Exit codes are part of the interface: 0 it worked; 1 it failed; 2 the command line or the configuration is wrong.
+//! Exit codes are part of the interface: 0 it worked; 1 it failed; 2 the command line or the configuration is wrong. What service
+//! managers go by: after 1 another try may succeed, after 2 it cannot.
 //! Data goes to standard output, everything else to standard error.
 
 mod bench;
@@ -13,6 +14,7 @@ mod remote;
 mod run;
 mod simulate;
 
+use crate::config::{Problem, Severity};
 use clap::{Args, Parser, Subcommand};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -347,6 +349,13 @@ struct DemoClusterArgs {
     /// Length of each download and upload, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     transfer_mib: u32,
+}
+
+/// The exit code for a configuration with these problems. That names do not resolve may be the resolver's fault, above all where
+/// this machine has just begun.
+fn refused(problems: &[Problem]) -> u8 {
+    let mut errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
+    if errors.all(|error| error.may_pass) { FAILED } else { WRONG }
 }
 
 /// Runs the command of this process's command line.

@@ -1,6 +1,6 @@
 //! `evergate run`
 
-use super::{FAILED, RUN_USAGE, RunArgs, WRONG, output};
+use super::{FAILED, RUN_USAGE, RunArgs, WRONG, output, refused};
 use crate::control::message::{self, Queued};
 use crate::control::{self, Options, Origin, Source};
 use crate::handover::Predecessor;
@@ -33,12 +33,13 @@ fn serve(args: RunArgs) -> u8 {
     let (config, warnings) = match source.read() {
         Ok(read) => read,
         Err(problems) => {
+            let code = refused(&problems);
             let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
             if let Some(before) = &mut before {
                 before.fail(&problems.join("\n"));
             }
             problems.into_iter().for_each(message::tell);
-            return WRONG;
+            return code;
         }
     };
     let inherited = match before.map(|before| before.inherit(&config)).transpose() {

@@ -1,6 +1,7 @@
 //! Checks of pools and their servers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -14,18 +15,20 @@ use super::place::KeyPath;
 use super::problem::REFUSED;
 use super::raw::{RawConfig, RawPool, RawPoolTls, RawServer};
 use super::sessions;
+use super::world::World;
 
 /// What is said of a server that is in its pool already, after the name of the other one.
 pub(super) const SAME_SERVER: &str = "is the same server";
 
 pub(super) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
     let list = KeyPath::root().key("pools");
+    let lookups = look_up(config, checks.world);
     let mut seen = BTreeMap::new();
     let mut all = Vec::new();
     for (i, raw) in config.pools.iter().enumerate() {
         let at = list.index(i);
         let name = checks.name(raw.name.as_deref(), &at, &mut seen, "web");
-        let servers = servers(raw, &at, checks);
+        let servers = servers(raw, &lookups, &at, checks);
         sticky(raw, &at, checks);
         shared_cookie(config, i, &at, checks);
         queue_classes(raw, &at, checks);
@@ -58,7 +61,26 @@ pub(super) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
     all
 }
 
-fn servers(pool: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) -> Vec<Server> {
+/// What each host name of the servers, with its port, resolves to.
+type Lookups<'c> = BTreeMap<(&'c str, u16), io::Result<Vec<SocketAddr>>>;
+
+fn look_up<'c>(config: &'c RawConfig, world: &dyn World) -> Lookups<'c> {
+    let servers = config.pools.iter().flat_map(|pool| &pool.servers);
+    let named = servers.filter_map(|server| match address::server(server.address.as_deref()?) {
+        Ok((Host::Name(name), port)) => Some((name, port)),
+        _ => None,
+    });
+    let names: Vec<_> = named.collect::<BTreeSet<_>>().into_iter().collect();
+    let found = world.resolve_all(&names);
+    names.into_iter().zip(found).collect()
+}
+
+fn servers(
+    pool: &RawPool,
+    lookups: &Lookups<'_>,
+    at: &KeyPath,
+    checks: &mut Checks<'_>,
+) -> Vec<Server> {
     let list = at.key("servers");
     if pool.servers.is_empty() && !checks.report.is_excused(&list) {
         checks.report.error_because(
@@ -77,7 +99,7 @@ fn servers(pool: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) -> Vec<Server>
             Some(name) => checks.name(Some(name), &at, &mut names, "web-1"),
             None => raw.address.clone(),
         };
-        let Some((host, resolved)) = server_address(raw, &at.key("address"), checks) else { continue };
+        let Some((host, resolved)) = server_address(raw, lookups, &at.key("address"), checks) else { continue };
         if let Some(other) = resolved.first().and_then(|a| addresses.get(a)) {
             let other = list.index(*other);
             checks.report.error_because(
@@ -102,6 +124,7 @@ fn servers(pool: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) -> Vec<Server>
 /// The host as written and what it resolves to, at least one address.
 fn server_address(
     raw: &RawServer,
+    lookups: &Lookups<'_>,
     at: &KeyPath,
     checks: &mut Checks<'_>,
 ) -> Option<(String, Vec<SocketAddr>)> {
@@ -121,12 +144,12 @@ fn server_address(
         Host::Ip(ip) => return Some((ip.to_string(), vec![SocketAddr::new(ip, port)])),
         Host::Name(name) => name,
     };
-    let failure = match checks.world.resolve(name, port) {
-        Ok(addresses) if !addresses.is_empty() => return Some((name.to_owned(), addresses)),
-        Ok(_) => "it has no addresses".to_owned(),
-        Err(error) => error.to_string(),
+    let failure = match lookups.get(&(name, port)) {
+        Some(Ok(addresses)) if !addresses.is_empty() => return Some((name.to_owned(), addresses.clone())),
+        Some(Err(error)) => error.to_string(),
+        _ => "it has no addresses".to_owned(),
     };
-    checks.report.error(
+    checks.report.error_for_now(
         at,
         format!("the host name `{name}` does not resolve: {failure}"),
         "check the spelling and the resolver of this machine (`getent hosts NAME`), or write the IP address",

@@ -42,6 +42,9 @@ pub struct Problem {
     pub consequence: String,
     /// What to do about it.
     pub remedy: String,
+    /// Whether it may pass with the file as it is: a host name that does not resolve now.
+    #[serde(skip)]
+    pub may_pass: bool,
 }
 
 /// The consequence shared by all problems that simply refuse the file.
@@ -63,6 +66,7 @@ impl Problem {
             what: what.into(),
             consequence: REFUSED.to_owned(),
             remedy: remedy.into(),
+            may_pass: false,
         }
     }
 }
@@ -120,6 +124,14 @@ impl<'a> Report<'a> {
         remedy: impl Into<String>,
     ) {
         self.add(Severity::Error, at, what.into(), consequence.into(), remedy.into());
+    }
+
+    /// Records an error that may pass with the file as it is.
+    pub(super) fn error_for_now(&mut self, at: &KeyPath, what: impl Into<String>, remedy: impl Into<String>) {
+        self.error(at, what, remedy);
+        if let Some(problem) = self.problems.last_mut() {
+            problem.may_pass = true;
+        }
     }
 
     /// Records a warning: the file is used all the same.

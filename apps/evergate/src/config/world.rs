@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use evergate_crypto::{Authorities, ClientCertificate, KeyError, authorities, pem_certificates};
 use evergate_sys::{Access, Account};
@@ -68,6 +69,10 @@ pub trait World {
     }
     /// The addresses of a host name, in order of preference.
     fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
+    /// [`resolve`](Self::resolve) of each of these, in their order.
+    fn resolve_all(&self, names: &[(&str, u16)]) -> Vec<io::Result<Vec<SocketAddr>>> {
+        names.iter().map(|(host, port)| self.resolve(host, *port)).collect()
+    }
 }
 
 /// Largest file read by the checks. A bundle of all public authorities is a quarter of a megabyte.
@@ -178,6 +183,39 @@ impl World for Machine {
         addresses.dedup();
         Ok(addresses)
     }
+
+    fn resolve_all(&self, names: &[(&str, u16)]) -> Vec<io::Result<Vec<SocketAddr>>> {
+        side_by_side(names, |(host, port)| self.resolve(host, *port))
+    }
+}
+
+/// Host names that are looked up at a time.
+const LOOKUPS_MAX: usize = 16;
+
+/// What becomes of each item, up to [`LOOKUPS_MAX`] of them at a time: a name server that does not answer is waited for once
+/// (10 s where resolv.conf says nothing else), not once for each name.
+fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let take_turns = || -> Vec<(usize, R)> {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { return done };
+            done.push((index, work(item)));
+        }
+    };
+    let mut all = std::thread::scope(|scope| {
+        let helper = |_| std::thread::Builder::new().spawn_scoped(scope, take_turns);
+        // Where there are no threads to be had this one does it alone.
+        let helpers: Vec<_> = (1..items.len().min(LOOKUPS_MAX)).map_while(|i| helper(i).ok()).collect();
+        let mut all = take_turns();
+        for helper in helpers {
+            all.extend(helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        all
+    });
+    all.sort_by_key(|(index, _)| *index);
+    all.into_iter().map(|(_, done)| done).collect()
 }
 
 /// The path with the links of its folder followed, for a file that need not be there.
@@ -186,5 +224,30 @@ fn resolved(path: &Path) -> PathBuf {
     match (std::fs::canonicalize(folder), path.file_name()) {
         (Ok(folder), Some(name)) => folder.join(name),
         _ => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    #[test]
+    fn names_are_looked_up_side_by_side_and_answered_in_their_order() {
+        let (tell, told) = channel();
+        std::thread::spawn(move || {
+            let together = Barrier::new(LOOKUPS_MAX); // one after the other they would wait for ever
+            let names: Vec<usize> = (0..2 * LOOKUPS_MAX).collect();
+            let found = side_by_side(&names, |name| {
+                together.wait();
+                name * 2
+            });
+            tell.send(found).unwrap();
+        });
+        let found = told.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(found, (0..2 * LOOKUPS_MAX).map(|name| name * 2).collect::<Vec<_>>());
+        assert!(side_by_side(&[], |name: &usize| *name).is_empty());
     }
 }

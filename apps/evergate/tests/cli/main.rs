@@ -128,6 +128,21 @@ fn check_reports_every_problem_and_exits_with_2() {
 }
 
 #[test]
+fn names_that_do_not_resolve_are_a_failure_and_nothing_that_is_wrong() {
+    let folder = Folder::new("names");
+    let base = BASE.replace("192.0.2.2:80", "nowhere.invalid:80");
+    let unknown = folder.write("unknown.toml", &base);
+    let wrong = folder.write("wrong.toml", &base.replace(":8080", "8080"));
+    for (path, code) in [(&unknown, 1), (&wrong, 2)] {
+        for command in ["check", "run"] {
+            let output = evergate(&[command, path]);
+            assert_eq!(output.code, Some(code), "{command}: {output:?}");
+            assert!(format!("{}{}", output.out, output.err).contains("`nowhere.invalid` does not resolve"));
+        }
+    }
+}
+
+#[test]
 fn check_shows_rules_that_cannot_be_meant_with_a_witness() {
     let folder = Folder::new("rules");
     let shadow = "[[rules]]\nname = \"first\"\nwhen = 'path.starts_with(\"/a\")'\ndeny = 403\n\
