@@ -1,8 +1,8 @@
 //! The access log: one JSON object a line, written by a thread of its own so that a slow disk stalls no worker.
 //!
-//! Bound: workers that are so many batches or bytes ahead of the writer lose lines. What cannot be written is lost too: a
-//! full disk must not stop the switch. All of them are counted, and of trouble with the file the operator is told when it
-//! begins and when it is over, not with every line. The end waits for the writer for a moment only.
+//! Bound: workers that are so many bytes ahead of the writer lose lines. What cannot be written is lost too: a
+//! full disk must not stop the switch. All of them are counted, and the operator is told when either begins and when it is
+//! over, not with every line. The end waits for the writer for a moment only.
 
 mod open;
 
@@ -18,13 +18,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Batches that may wait for the writer.
-const BATCHES_MAX: usize = 1024;
-/// Their memory, in bytes. Clients choose how long a line is.
+/// Memory of what may wait for the writer, in bytes. Clients choose how long a line is.
 const BYTES_MAX: usize = 16 << 20;
+/// A writer that is too slow is not said to keep up earlier than this: it may go to and fro.
+const LOSS_MIN: Duration = Duration::from_secs(10);
 /// A file that could not be opened anew is tried again with the first line after this long.
 const REOPEN_AGAIN: Duration = Duration::from_secs(1);
 
@@ -102,17 +102,25 @@ struct Batch {
     lines: u64,
 }
 
+impl Batch {
+    fn memory(&self) -> usize {
+        self.text.capacity() + size_of::<Batch>()
+    }
+}
+
 /// What waits for the writer, the batch that it writes included.
 #[derive(Debug, Default)]
 struct Backlog {
     bytes: AtomicUsize,
     lines: AtomicU64,
+    /// Lines that had no room since it was said that there are some; 0 while there are none.
+    refused: AtomicU64,
 }
 
 impl Backlog {
     /// Whether there is room for a batch, which then is counted.
     fn add(&self, batch: &Batch) -> bool {
-        let bytes = batch.text.capacity();
+        let bytes = batch.memory();
         let has_room = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= BYTES_MAX;
         self.lines.fetch_add(batch.lines, Ordering::Relaxed);
         if !has_room {
@@ -122,8 +130,26 @@ impl Backlog {
     }
 
     fn remove(&self, batch: &Batch) {
-        self.bytes.fetch_sub(batch.text.capacity(), Ordering::Relaxed);
+        self.bytes.fetch_sub(batch.memory(), Ordering::Relaxed);
         self.lines.fetch_sub(batch.lines, Ordering::Relaxed);
+    }
+
+    /// Counts lines that had no room; whether they are the first.
+    fn refuse(&self, lines: u64) -> bool {
+        self.refused.fetch_add(lines, Ordering::Relaxed) == 0
+    }
+
+    /// How many lines had no room, once the writer keeps up again. `since` is when the writer first knew.
+    fn recovered(&self, since: &mut Option<Instant>, now: Instant) -> Option<u64> {
+        if self.refused.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let is_over = now.duration_since(*since.get_or_insert(now)) >= LOSS_MIN
+            && self.bytes.load(Ordering::Relaxed) <= BYTES_MAX / 2;
+        is_over.then(|| {
+            *since = None;
+            self.refused.swap(0, Ordering::Relaxed)
+        })
     }
 }
 
@@ -132,7 +158,7 @@ impl Backlog {
 pub struct LineSender {
     batch: Batch,
     backlog: Arc<Backlog>,
-    to_writer: SyncSender<Batch>,
+    to_writer: Sender<Batch>,
 }
 
 impl LineSender {
@@ -183,11 +209,17 @@ impl LineSender {
         }
         let batch = std::mem::take(&mut self.batch);
         if !self.backlog.add(&batch) {
+            if self.backlog.refuse(batch.lines) {
+                message::warning(
+                    "access log: requests come faster than their lines are taken: 16 MiB wait, and more lines are lost \
+                     (evergate_log_lines_lost_total); make what stores or reads them faster, or set logs.access to a file",
+                );
+            }
             return batch.lines;
         }
-        match self.to_writer.try_send(batch) {
+        match self.to_writer.send(batch) {
             Ok(()) => 0,
-            Err(TrySendError::Full(batch) | TrySendError::Disconnected(batch)) => {
+            Err(SendError(batch)) => {
                 self.backlog.remove(&batch);
                 batch.lines
             }
@@ -205,7 +237,7 @@ fn now_s() -> f64 {
 #[derive(Debug)]
 pub struct Writer {
     target: Target,
-    to_writer: SyncSender<Batch>,
+    to_writer: Sender<Batch>,
     backlog: Arc<Backlog>,
     reopen: Arc<AtomicBool>,
     lost: Arc<AtomicU64>,
@@ -225,7 +257,7 @@ impl Writer {
 
     fn start_with(mut output: Output) -> io::Result<Writer> {
         let (target, lost) = (output.target.clone(), output.lost.clone());
-        let (to_writer, batches) = sync_channel(BATCHES_MAX);
+        let (to_writer, batches) = channel();
         let (backlog, reopen) = (Arc::new(Backlog::default()), Arc::new(AtomicBool::new(false)));
         let (waiting, asked) = (backlog.clone(), reopen.clone());
         let (end, ended) = channel::<()>();
@@ -277,6 +309,7 @@ impl Writer {
 }
 
 fn write_all(batches: &Receiver<Batch>, output: &mut Output, backlog: &Backlog, reopen: &AtomicBool) {
+    let mut losing_since = None;
     while let Ok(batch) = batches.recv() {
         if reopen.swap(false, Ordering::Relaxed) {
             output.reopen_at = Some(Instant::now());
@@ -286,6 +319,12 @@ fn write_all(batches: &Receiver<Batch>, output: &mut Output, backlog: &Backlog, 
         }
         output.write(&batch.text);
         backlog.remove(&batch);
+        if let Some(lines) = backlog.recovered(&mut losing_since, Instant::now()) {
+            message::info(format_args!(
+                "access log: {} keeps up again; {lines} lines are lost",
+                output.target
+            ));
+        }
     }
 }
 
@@ -415,21 +454,48 @@ mod tests {
 
     #[test]
     fn lines_beyond_the_bytes_that_may_wait_for_the_writer_are_lost() {
-        let (to_writer, batches) = sync_channel(BATCHES_MAX);
+        let (to_writer, batches) = channel();
         let mut sender = LineSender { batch: Batch::default(), backlog: Arc::default(), to_writer };
         let mut lost_of = |bytes: usize| {
             sender.batch = Batch { text: vec![b'\n'; bytes], lines: 3 };
             sender.flush()
         };
-        assert_eq!((lost_of(BYTES_MAX - 1), lost_of(2), lost_of(1)), (0, 3, 0));
+        let all = BYTES_MAX - size_of::<Batch>();
+        assert_eq!((lost_of(all / 2), lost_of(all / 2), lost_of(1), lost_of(1)), (0, 3, 0, 0));
         let backlog = sender.backlog.clone();
-        assert_eq!(backlog.lines.load(Ordering::Relaxed), 6);
+        assert_eq!((backlog.lines.load(Ordering::Relaxed), backlog.refused.load(Ordering::Relaxed)), (9, 3));
         drop(sender);
         let mut output = full();
         output.file = Patient(File::create("/dev/null").unwrap());
         write_all(&batches, &mut output, &backlog, &AtomicBool::new(false));
         let left = (backlog.bytes.load(Ordering::Relaxed), backlog.lines.load(Ordering::Relaxed));
         assert_eq!(left, (0, 0));
+    }
+
+    #[test]
+    fn short_batches_wait_in_any_number() {
+        let (to_writer, batches) = channel();
+        let mut sender = LineSender { batch: Batch::default(), backlog: Arc::default(), to_writer };
+        for _ in 0..20_000 {
+            sender.batch = Batch { text: vec![b'\n'; 500], lines: 1 };
+            assert_eq!(sender.flush(), 0);
+        }
+        drop(sender);
+        assert_eq!(batches.iter().count(), 20_000);
+    }
+
+    #[test]
+    fn a_writer_that_is_too_slow_is_told_of_once_until_it_has_kept_up_for_a_while() {
+        let (backlog, mut since, now) = (Backlog::default(), None, Instant::now());
+        assert_eq!(backlog.recovered(&mut since, now), None);
+        backlog.bytes.store(BYTES_MAX, Ordering::Relaxed);
+        assert_eq!((backlog.refuse(3), backlog.refuse(4)), (true, false));
+        assert_eq!(backlog.recovered(&mut since, now), None);
+        assert_eq!(backlog.recovered(&mut since, now + LOSS_MIN), None, "it is still behind");
+        backlog.bytes.store(0, Ordering::Relaxed);
+        assert_eq!(backlog.recovered(&mut since, now + LOSS_MIN / 2), None, "it may fall back again");
+        assert_eq!(backlog.recovered(&mut since, now + LOSS_MIN), Some(7));
+        assert_eq!((backlog.recovered(&mut since, now + 2 * LOSS_MIN), backlog.refuse(1)), (None, true));
     }
 
     fn full() -> Output {
