@@ -1,6 +1,6 @@
 //! `evergate check`: the configuration, its files, and what its rules do to one another. Starts and changes nothing.
 
-use super::{WRONG, output, refused};
+use super::{UNSTARTABLE, WRONG, output, refused};
 use crate::assemble::{Keepsakes, assemble};
 use crate::config::{self, Config, Loaded, Problem, Severity};
 use crate::control::status::Finding;
@@ -55,7 +55,11 @@ pub(super) fn check(file: &Path, json: bool) -> u8 {
             let found = loaded.config.rules.ruleset.check().into_iter();
             report.rules = found.map(|finding| Placed::new(finding, &loaded, file)).collect();
             report.ok &= report.rules.iter().all(|rule| rule.finding.severity != RuleSeverity::Error);
-            summary(&loaded.config, &report, &loaded.warnings, &mut text, file);
+            if report.ok && loaded.warnings.iter().any(|warning| warning.hinders_start) {
+                (report.ok, code) = (false, UNSTARTABLE);
+            }
+            let verdict = verdict(&report, code, loaded.warnings.len());
+            summary(&loaded.config, &report, &verdict, &mut text, file);
             loaded.warnings
         }
     };
@@ -126,6 +130,7 @@ impl fmt::Display for Placed {
             consequence: self.consequence.to_owned(),
             remedy: self.remedy.clone(),
             may_pass: false,
+            hinders_start: false,
         };
         problem.fmt(f)?;
         match &self.finding.witness {
@@ -135,18 +140,23 @@ impl fmt::Display for Placed {
     }
 }
 
-fn summary(config: &Config, report: &Report, warnings: &[config::Problem], text: &mut String, file: &Path) {
-    for rule in &report.rules {
-        let _ = writeln!(text, "{rule}");
-    }
+fn verdict(report: &Report, code: u8, warnings: usize) -> String {
     let worth = |rule: &&Placed| rule.finding.severity != RuleSeverity::Info;
-    let count = warnings.len() + report.rules.iter().filter(worth).count();
-    let verdict = match (report.ok, count) {
+    match (report.ok, warnings + report.rules.iter().filter(worth).count()) {
+        (false, _) if code == UNSTARTABLE => {
+            "can be used, but no node starts with it on this machine: see the warnings".to_owned()
+        }
         (false, _) => "cannot be used as it is".to_owned(),
         (true, 0) => "is correct".to_owned(),
         (true, 1) => "can be used, with 1 warning".to_owned(),
         (true, count) => format!("can be used, with {count} warnings"),
-    };
+    }
+}
+
+fn summary(config: &Config, report: &Report, verdict: &str, text: &mut String, file: &Path) {
+    for rule in &report.rules {
+        let _ = writeln!(text, "{rule}");
+    }
     let (listeners, pools, rules) = (config.listeners.len(), config.pools.len(), config.rules.specs.len());
     let _ = writeln!(
         text,

@@ -2,6 +2,7 @@
 //!
 //! Exit codes are part of the interface: 0 it worked; 1 it failed; 2 the command line or the configuration is wrong. What service
 //! managers go by: after 1 another try may succeed, after 2 it cannot.
+//! `check` has 3 besides: the configuration is not wrong, but no node starts with it on this machine.
 //! Data goes to standard output, everything else to standard error.
 
 mod bench;
@@ -26,6 +27,8 @@ use std::time::Duration;
 const FAILED: u8 = 1;
 /// The command line or the configuration is wrong.
 const WRONG: u8 = 2;
+/// Nothing is wrong with the configuration, but no node starts with it here.
+const UNSTARTABLE: u8 = 3;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -45,7 +48,7 @@ struct Cli {
 enum Command {
     /// Serve, as a configuration file says or as the options say
     Run(RunArgs),
-    /// Say everything that is wrong with a configuration
+    /// Say everything that is wrong with a configuration, and whether a node would start with it here
     Check(CheckArgs),
     /// Say what would become of a request, and why
     Explain(ExplainArgs),
@@ -189,6 +192,10 @@ struct RunArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Exit codes: 0 it can be used, 1 host names do not resolve, 2 it is wrong, 3 it can be used, but no node starts \
+    with it on this machine."
+)]
 struct CheckArgs {
     /// Configuration file
     #[arg(value_name = "FILE")]

@@ -34,7 +34,7 @@ impl Checks<'_> {
             None
         };
         if let Some((what, remedy)) = hindrance {
-            self.report.warning(at, what, "the node does not start", remedy);
+            self.report.hindrance(at, what, remedy);
         } else if let Some((user, group)) = self.user.as_ref().filter(|_| rotated)
             && !self.world.may(user, group.as_deref(), Access::Write, folder)
         {
@@ -83,7 +83,7 @@ pub(super) fn access_log(text: &str, checks: &mut Checks<'_>) -> PathBuf {
     if checks.world.is_pipe(&path) {
         let what = format!("`{}` is neither a regular file nor a character device", path.display());
         let remedy = "write the path of a file, or \"stdout\" and read it there";
-        checks.report.warning(&at, what, "the node does not start", remedy);
+        checks.report.hindrance(&at, what, remedy);
     }
     path
 }
@@ -134,7 +134,7 @@ pub(super) fn foreign_pid_file(checks: &mut Checks<'_>) {
     }
     let what = format!("the file `{}` {what}", path.display());
     let remedy = "write a path that nothing else has, or remove the file if nobody needs it";
-    checks.report.warning(&at, what, "the node does not start", remedy);
+    checks.report.hindrance(&at, what, remedy);
 }
 
 #[cfg(test)]

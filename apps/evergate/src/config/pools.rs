@@ -75,12 +75,7 @@ fn look_up<'c>(config: &'c RawConfig, world: &dyn World) -> Lookups<'c> {
     names.into_iter().zip(found).collect()
 }
 
-fn servers(
-    pool: &RawPool,
-    lookups: &Lookups<'_>,
-    at: &KeyPath,
-    checks: &mut Checks<'_>,
-) -> Vec<Server> {
+fn servers(pool: &RawPool, lookups: &Lookups<'_>, at: &KeyPath, checks: &mut Checks<'_>) -> Vec<Server> {
     let list = at.key("servers");
     if pool.servers.is_empty() && !checks.report.is_excused(&list) {
         checks.report.error_because(
@@ -99,7 +94,9 @@ fn servers(
             Some(name) => checks.name(Some(name), &at, &mut names, "web-1"),
             None => raw.address.clone(),
         };
-        let Some((host, resolved)) = server_address(raw, lookups, &at.key("address"), checks) else { continue };
+        let Some((host, resolved)) = server_address(raw, lookups, &at.key("address"), checks) else {
+            continue;
+        };
         if let Some(other) = resolved.first().and_then(|a| addresses.get(a)) {
             let other = list.index(*other);
             checks.report.error_because(

@@ -45,6 +45,9 @@ pub struct Problem {
     /// Whether it may pass with the file as it is: a host name that does not resolve now.
     #[serde(skip)]
     pub may_pass: bool,
+    /// Whether a node does not start on this machine because of it, although the configuration is not refused.
+    #[serde(skip)]
+    pub hinders_start: bool,
 }
 
 /// The consequence shared by all problems that simply refuse the file.
@@ -67,6 +70,7 @@ impl Problem {
             consequence: REFUSED.to_owned(),
             remedy: remedy.into(),
             may_pass: false,
+            hinders_start: false,
         }
     }
 }
@@ -143,6 +147,14 @@ impl<'a> Report<'a> {
         remedy: impl Into<String>,
     ) {
         self.add(Severity::Warning, at, what.into(), consequence.into(), remedy.into());
+    }
+
+    /// Records a warning of what keeps a node from starting on this machine; one that runs can use the file.
+    pub(super) fn hindrance(&mut self, at: &KeyPath, what: impl Into<String>, remedy: impl Into<String>) {
+        self.warning(at, what, "the node does not start here", remedy);
+        if let Some(problem) = self.problems.last_mut() {
+            problem.hinders_start = true;
+        }
     }
 
     /// Records that a required key is absent, unless an earlier problem already explains its absence.

@@ -34,10 +34,9 @@ pub(super) fn node(raw: &RawNode, checks: &mut Checks<'_>) -> Node {
         && !checks.world.has_account(user, raw.group.as_deref())
     {
         let group = raw.group.as_ref().map(|group| format!(" with the group {group:?}")).unwrap_or_default();
-        checks.report.warning(
+        checks.report.hindrance(
             &at.key("user"),
             format!("this machine has no user {user:?}{group}"),
-            "the node does not start here",
             format!("make it: `useradd --system {user}`, or write the name of one that exists"),
         );
     }

@@ -143,6 +143,30 @@ fn names_that_do_not_resolve_are_a_failure_and_nothing_that_is_wrong() {
 }
 
 #[test]
+fn what_is_not_wrong_and_does_not_start_here_has_an_exit_code_of_its_own() {
+    let folder = Folder::new("unstartable");
+    folder.write("notes", "not a process id");
+    std::fs::create_dir(folder.0.join("folder")).unwrap();
+    for more in [
+        "[logs]\naccess = \"none/access.json\"\n",
+        "[logs]\naccess = \"folder\"\n",
+        "[node]\npid_file = \"notes\"\n",
+        "[node]\nuser = \"nobody-of-that-name\"\n",
+    ] {
+        let path = folder.write("evergate.toml", &format!("{BASE}{more}"));
+        let output = evergate(&["check", &path]);
+        assert_eq!(output.code, Some(3), "{more}{}", output.out);
+        assert!(output.out.lines().last().unwrap().contains("no node starts with it on this machine"));
+        let json = evergate(&["check", "--json", &path]);
+        let report: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+        assert_eq!((json.code, &report["ok"]), (Some(3), &false.into()));
+        assert!(report["problems"].as_array().unwrap().iter().all(|p| p["severity"] == "warning"));
+    }
+    let output = evergate(&["check", "--help"]);
+    assert!(output.out.contains("3 it can be used, but no node starts"), "{}", output.out);
+}
+
+#[test]
 fn check_shows_rules_that_cannot_be_meant_with_a_witness() {
     let folder = Folder::new("rules");
     let shadow = "[[rules]]\nname = \"first\"\nwhen = 'path.starts_with(\"/a\")'\ndeny = 403\n\
