@@ -58,6 +58,18 @@ fn references(config: &RawConfig, rule: &RuleSpec, at: &KeyPath, checks: &mut Ch
         let at = at.key("listeners").index(i);
         let found = checks.listeners.find(name, "listener", "[[listeners]]", &at, &mut checks.report);
         let Some(listener) = found.and_then(|i| config.listeners.get(i)) else { continue };
+        if listener.redirect_to_https && listener.protocol == Some(Protocol::Http) {
+            checks.report.warning(
+                &at,
+                format!("the listener {name:?} redirects every request to https before rules are asked"),
+                "the rule never applies there",
+                format!(
+                    "remove the listener from the rule; or remove its `redirect_to_https` and end the rules with \
+                     `when = \"true\"`, `listeners = [{name:?}]`, \
+                     `redirect = \"https://${{host}}${{path}}?${{query}}\"`, `redirect_status = 308`"
+                ),
+            );
+        }
         let Some(protocol @ (Protocol::Tcp | Protocol::Tls)) = listener.protocol else { continue };
         checks.report.error_because(
             &at,

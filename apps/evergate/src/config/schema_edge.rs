@@ -46,7 +46,7 @@ pub(super) static LISTENER: Section = Section {
             "redirect_to_https",
             Kind::Bool,
             "false",
-            "Answer every request with a redirect to the https listener (`http` only).",
+            "Answer every request with a redirect (308) to the https listener (`http` only), before any rule is asked. Where some requests are to be answered otherwise, see [rules](rules.md#redirects).",
         ),
         optional(
             "limits",

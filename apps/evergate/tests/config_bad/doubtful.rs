@@ -109,6 +109,11 @@ fn a_doubtful_file_is_used_with_a_warning() {
             "rules[0].deny",
             "Proxy-Authenticate",
         ),
+        (
+            "{L}[[listeners]]\nname = \"b\"\naddress = \":80\"\nprotocol = \"http\"\nredirect_to_https = true\n{C}{P}[[rules]]\nname = \"r\"\nlisteners = [\"public\", @@\"b\"]\ndeny = 403\n",
+            "rules[0].listeners[1]",
+            "`redirect = \"https://${host}${path}?${query}\"`",
+        ),
         ("{L}{C}{P}[timeouts]\nkeep_alive_ms = @@1000\n", "timeouts.keep_alive_ms", "request_head_ms"),
     ];
     expect(Severity::Warning, cases);
