@@ -148,7 +148,7 @@ impl Connection {
         }
         if let Some(port) = self.listener().redirect_to_https {
             let location = routing::https_location(head, self.local.ip(), port);
-            return self.answer(io, head, 308, "redirect", &[("Location", &location)]);
+            return self.answer(io, head, 308, "redirected_to_https", &[("Location", &location)]);
         }
         if matches!(head.framing, RequestFraming::Length(length) if body_max > 0 && length > body_max) {
             return self.answer(io, head, 413, "body_too_long", &[]);
