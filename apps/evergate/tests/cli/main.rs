@@ -244,6 +244,17 @@ fn explain_says_where_a_request_goes_and_what_is_done_to_it() {
     assert_eq!((&answer["status"], &answer["location"]), (&301.into(), &"https://x.example/new".into()));
 }
 
+#[test]
+fn the_redirect_of_an_example_leads_to_one_of_its_listeners() {
+    let ask = |request: &str| -> serde_json::Value {
+        let output = evergate(&["explain", &example("content-switch.toml"), "--json", "--request", request]);
+        serde_json::from_str(&output.out).unwrap()
+    };
+    let answer = ask("https://example.com:8443/old/page");
+    let next = ask(answer["location"].as_str().unwrap());
+    assert_eq!((&next["note"], &next["pool"]), (&serde_json::Value::Null, &"static".into()), "{answer} {next}");
+}
+
 const TLS: &str = r#"
 [[listeners]]
 name = "internal"
