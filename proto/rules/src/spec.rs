@@ -16,8 +16,8 @@ pub struct RuleSpec {
     /// Higher is tried first; rules of equal priority are tried in file order.
     #[serde(default)]
     pub priority: i64,
-    /// Listeners that the rule applies to; empty means all.
-    #[serde(default)]
+    /// Listeners that the rule applies to; empty means all, which a file says by leaving it away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<String>,
     /// Terminal action: send the request to this pool.
     #[serde(default)]

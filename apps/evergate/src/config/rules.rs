@@ -54,8 +54,17 @@ pub(super) fn rules(config: &RawConfig, checks: &mut Checks<'_>) -> Rules {
 }
 
 fn references(config: &RawConfig, rule: &RuleSpec, at: &KeyPath, checks: &mut Checks<'_>) {
+    let key = at.key("listeners");
+    if rule.listeners.is_empty() && checks.report.is_given(&key) && !checks.report.is_excused(&key) {
+        checks.report.error_because(
+            &key,
+            "the list of listeners is empty",
+            format!("a rule for no listener would never apply; {REFUSED}"),
+            "name at least one, or remove the key for a rule of all listeners",
+        );
+    }
     for (i, name) in rule.listeners.iter().enumerate() {
-        let at = at.key("listeners").index(i);
+        let at = key.index(i);
         let found = checks.listeners.find(name, "listener", "[[listeners]]", &at, &mut checks.report);
         let Some(listener) = found.and_then(|i| config.listeners.get(i)) else { continue };
         if listener.redirect_to_https && listener.protocol == Some(Protocol::Http) {

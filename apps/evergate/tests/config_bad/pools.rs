@@ -94,6 +94,11 @@ fn bad_pools_rules_and_settings_are_refused_at_the_place_with_advice() {
         ("{L}{C}{P}@@[[rules]]\nroute = \"web\"\n", "rules[0].name", "`name = \"api\"`"),
         ("{L}{C}{P}[[rules]]\nname = \"r\"\nroute = @@\"webb\"\n", "rules[0].route", "did you mean `web`?"),
         (
+            "{L}{C}{P}[[rules]]\nname = \"r\"\nroute = \"web\"\nlisteners = @@[]\n",
+            "rules[0].listeners",
+            "remove the key for a rule of all listeners",
+        ),
+        (
             "{L}{C}{P}[[rules]]\nname = \"r\"\nroute = \"web\"\nlisteners = [@@\"pubic\"]\n",
             "rules[0].listeners[0]",
             "did you mean `public`?",
