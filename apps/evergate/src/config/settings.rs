@@ -189,9 +189,28 @@ pub(super) fn logs(raw: &RawLogs, checks: &mut Checks<'_>) -> Logs {
             checks.report.error(&at, "the path is empty", "write \"stdout\", \"off\" or the path of a file");
             AccessLog::Off
         }
+        word if is_keyword_elsewhere(word) => {
+            let at = KeyPath::root().key("logs").key("access");
+            checks.report.error_because(
+                &at,
+                format!("{word:?} is neither \"stdout\" nor \"off\", and would be a file of that name"),
+                format!("nobody would look for the access log there; {REFUSED}"),
+                format!("write \"stdout\", \"off\" or the path of a file; \"./{word}\" if that is the file"),
+            );
+            AccessLog::Off
+        }
         path => AccessLog::File(own_files::access_log(path, checks)),
     };
     Logs { access }
+}
+
+/// Whether other programs take the word for a place to write to, or for none.
+fn is_keyword_elsewhere(word: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    let word = word.split(':').next().unwrap_or_default();
+    const WORDS: [&str; 11] =
+        ["stdout", "stderr", "off", "on", "none", "null", "false", "true", "syslog", "journal", "journald"];
+    WORDS.contains(&word)
 }
 
 /// Longest path of a Unix socket on Linux (`sun_path` is 108 bytes with its terminator).

@@ -252,7 +252,11 @@ fn the_redirect_of_an_example_leads_to_one_of_its_listeners() {
     };
     let answer = ask("https://example.com:8443/old/page");
     let next = ask(answer["location"].as_str().unwrap());
-    assert_eq!((&next["note"], &next["pool"]), (&serde_json::Value::Null, &"static".into()), "{answer} {next}");
+    assert_eq!(
+        (&next["note"], &next["pool"]),
+        (&serde_json::Value::Null, &"static".into()),
+        "{answer} {next}"
+    );
 }
 
 const TLS: &str = r#"

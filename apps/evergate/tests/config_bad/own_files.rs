@@ -4,7 +4,7 @@ use crate::case::{Case, expect, problems_of, unmark};
 use evergate::config::Severity;
 
 #[test]
-fn a_file_that_would_destroy_another_one_is_refused() {
+fn a_file_that_would_destroy_another_one_or_that_nobody_means_is_refused() {
     let cases: &[Case] = &[
         ("{L}{C}{P}[node]\npid_file = @@\"test.toml\"\n", "node.pid_file", "is this configuration too"),
         ("{L}{C}{P}[logs]\naccess = @@\"test.toml\"\n", "logs.access", "is this configuration too"),
@@ -29,8 +29,12 @@ fn a_file_that_would_destroy_another_one_is_refused() {
             "logs.access",
             "that of `admin.socket` too",
         ),
+        ("{L}{C}{P}[logs]\naccess = @@\"stderr\"\n", "logs.access", "a file of that name"),
+        ("{L}{C}{P}[logs]\naccess = @@\"Off\"\n", "logs.access", "write \"stdout\", \"off\" or the path"),
+        ("{L}{C}{P}[logs]\naccess = @@\"syslog:server=[::1]:514\"\n", "logs.access", "a file of that name"),
     ];
     expect(Severity::Error, cases);
+    assert!(problems_of(&unmark("{L}{C}{P}[logs]\naccess = \"./stderr\"\n").0).is_empty());
 }
 
 #[test]
