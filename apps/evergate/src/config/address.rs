@@ -22,6 +22,7 @@ pub(super) fn listen(text: &str) -> Result<ListenAddress, Wrong> {
         return Ok(ListenAddress::any(port));
     }
     if let Ok(ip) = host.parse::<IpAddr>() {
+        of_one_machine(ip)?;
         return Ok(ListenAddress { socket: SocketAddr::new(ip, port), both_families: false });
     }
     match host {
@@ -73,6 +74,7 @@ pub(super) fn server(text: &str) -> Result<(Host<'_>, u16), Wrong> {
             let remedy = format!("write the address to connect to, such as `127.0.0.1:{port}`");
             return wrong(format!("`{ip}` means \"all addresses\"; it cannot be connected to"), remedy);
         }
+        of_one_machine(ip)?;
         return Ok((Host::Ip(ip), port));
     }
     if host.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
@@ -87,6 +89,25 @@ pub(super) fn server(text: &str) -> Result<(Host<'_>, u16), Wrong> {
     }
     Ok((Host::Name(host), port))
 }
+
+/// Refuses addresses that TCP cannot have at either end of a connection, so that a start does not fail, nor every request.
+fn of_one_machine(ip: IpAddr) -> Result<(), Wrong> {
+    let is_broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+    match ip {
+        _ if ip.is_multicast() || is_broadcast => wrong(
+            format!("`{ip}` is the address of many machines at once"),
+            "write the address of one machine",
+        ),
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => wrong(
+            format!("`{ip}` is a link-local address, which means nothing without an interface"),
+            NO_INTERFACE,
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// What to do about an address that goes with an interface.
+const NO_INTERFACE: &str = "use an address that needs no interface, such as one of fd00::/8 or a global one";
 
 /// Splits host and port. `host_example` completes remedies.
 fn split<'t>(text: &'t str, host_example: &str) -> Result<(&'t str, u16), Wrong> {
@@ -113,8 +134,7 @@ fn split<'t>(text: &'t str, host_example: &str) -> Result<(&'t str, u16), Wrong>
         let name = zone.split([']', ':']).next().unwrap_or_default();
         let plain = before.trim_start_matches('[');
         if plain.parse::<Ipv6Addr>().is_ok() {
-            let remedy = "use an address that needs no interface, such as one of fd00::/8 or a global one";
-            return wrong(format!("IPv6 zones (`%{name}`) are not supported"), remedy);
+            return wrong(format!("IPv6 zones (`%{name}`) are not supported"), NO_INTERFACE);
         }
     }
     if let Some((bare, _)) = text.split_once('/') {
@@ -239,6 +259,10 @@ mod tests {
             ("/run/app.sock", "TCP"),
             ("[fe80::1%eth0]:80", "no interface"),
             ("fe80::1%eth0", "no interface"),
+            ("[fe80::1]:80", "no interface"),
+            ("224.0.0.1:80", "of one machine"),
+            ("[ff02::1]:80", "of one machine"),
+            ("255.255.255.255:80", "of one machine"),
             (":80", "`127.0.0.1:80`"),
             ("0.0.0.0:80", "`127.0.0.1:80`"),
             ("1.2.3.400:80", "0 to 255"),
@@ -249,6 +273,8 @@ mod tests {
             let wrong = server(text).unwrap_err();
             assert!(wrong.remedy.contains(remedy), "{text}: {wrong:?}");
         }
+        assert!(listen("[fe80::1]:80").unwrap_err().remedy.contains("no interface"));
+        assert!(listen("224.0.0.1:80").unwrap_err().remedy.contains("of one machine"));
         assert!(listen("*:80").unwrap_err().remedy.contains("`:80`"));
         assert!(listen("8443").unwrap_err().remedy.contains("`:8443`"));
         assert!(listen("localhost:80").unwrap_err().remedy.contains("`127.0.0.1:80`"));
