@@ -3,6 +3,7 @@
 use crate::metrics::{Metrics, agree, documented, exposed};
 use crate::node::{Demo, Folder, Node, Port, get, plain};
 use std::collections::BTreeSet;
+use std::process::Command;
 
 fn file(path: &str) -> String {
     std::fs::read_to_string(format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
@@ -67,6 +68,24 @@ fn alerts_are_about_metrics_that_there_are_and_none_that_is_asked_for_is_missing
         unknown.is_empty() && missing.is_empty(),
         "no such metric: {unknown:?}; no alert on: {missing:?}"
     );
+}
+
+#[test]
+fn commands_that_alerts_name_are_commands() {
+    let rules = file("dist/evergate.rules.yml");
+    let named = rules.split("evergate ").skip(1).filter(|rest| !rest.starts_with("itself")).map(|rest| {
+        let words = rest.split([' ', '\n', ',', ')']);
+        let is_word = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
+        words.take_while(is_word).take_while(|word| !["shows", "says"].contains(word)).collect::<Vec<_>>()
+    });
+    let commands: Vec<_> = named.collect();
+    assert!(commands.contains(&vec!["servers", "list"]) && commands.len() >= 4, "{commands:?}");
+    for command in commands {
+        let mut help = Command::new(env!("CARGO_BIN_EXE_evergate"));
+        let output = help.args(&command).arg("--help").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && !text.contains("<COMMAND>"), "{command:?}: {text}");
+    }
 }
 
 #[test]
