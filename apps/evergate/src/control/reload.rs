@@ -135,7 +135,7 @@ impl Main {
         }
     }
 
-    /// Moves the admin API. The old socket stays if the new one cannot be had: an operator must not be locked out.
+    /// Moves the admin API, or makes its socket again where the file is gone. The old socket stays if the new one cannot be had: an operator must not be locked out.
     fn change_admin(&mut self, problems: &mut Vec<Finding>) {
         let Some(path) = self.daemon.config.admin.socket.clone() else {
             if self.admin.take().is_some() {
@@ -143,7 +143,7 @@ impl Main {
             }
             return;
         };
-        if self.admin.as_ref().is_some_and(|(socket, _)| socket.path == path) {
+        if self.admin.as_ref().is_some_and(|(socket, _)| socket.path == path && socket.is_there()) {
             return;
         }
         match AdminSocket::bind(&path) {
@@ -153,6 +153,7 @@ impl Main {
             }
             Err(error) => {
                 let consequence = match &self.admin {
+                    Some((socket, _)) if !socket.is_there() => "no command reaches this node".to_owned(),
                     Some((socket, _)) => format!("the admin API stays on {}", socket.path.display()),
                     None => "the node serves without it".to_owned(),
                 };

@@ -48,6 +48,11 @@ impl AdminSocket {
         }
     }
 
+    /// Whether its file is still there: somebody may have taken it away, or put another one in its place.
+    pub(super) fn is_there(&self) -> bool {
+        inode(&self.path).is_ok_and(|inode| inode == self.inode)
+    }
+
     /// The socket of the process before, which serves it still.
     pub(super) fn inherited(path: &Path, listener: UnixListener) -> io::Result<AdminSocket> {
         listener.set_nonblocking(true)?;
@@ -103,7 +108,7 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
 
 impl Drop for AdminSocket {
     fn drop(&mut self) {
-        if !self.left && inode(&self.path).is_ok_and(|inode| inode == self.inode) {
+        if !self.left && self.is_there() {
             let _ = std::fs::remove_file(&self.path);
         }
     }

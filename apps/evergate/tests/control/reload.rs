@@ -107,6 +107,22 @@ fn an_admin_socket_that_cannot_move_is_told_to_who_asked_and_one_that_moved_to_t
 }
 
 #[test]
+fn an_admin_socket_that_was_taken_away_is_there_again_after_a_reload() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let node = Node::with_config(&folder, &plain(&port, &demo.addresses));
+    std::fs::remove_file(folder.path("admin.sock")).unwrap();
+    assert_eq!(node.cli(&["status"]).code, Some(1));
+    node.signal("HUP");
+    node.line("generation 2");
+    assert_eq!(node.status().generation, 2);
+    // What is in its place stays, and is told.
+    std::fs::remove_file(folder.path("admin.sock")).unwrap();
+    folder.write("admin.sock", "");
+    node.signal("HUP");
+    assert!(node.line("another kind of file has this name").contains("no command reaches this node"));
+}
+
+#[test]
 fn the_admin_socket_and_the_metrics_move_with_a_reload() {
     let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let base = plain(&port, &demo.addresses);
