@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustls::InconsistentKeys;
 use rustls::sign::CertifiedKey;
+use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
 
 use crate::error::KeyError;
@@ -81,7 +82,7 @@ pub(crate) fn belong_together(key: &CertifiedKey, subject: &str) -> Result<(), K
     match key.keys_match() {
         Ok(()) => Ok(()),
         Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
-            Err(KeyError::Mismatch { subject })
+            Err(out_of_order(key, &subject).unwrap_or(KeyError::Mismatch { subject }))
         }
         Err(error) => Err(KeyError::Unusable { subject, reason: error.to_string() }),
     }
@@ -124,6 +125,16 @@ pub fn self_signed(names: &[String]) -> Result<(String, String), KeyError> {
     let key = rcgen::KeyPair::generate().map_err(failed)?;
     let certificate = params.self_signed(&key).map_err(failed)?;
     Ok((certificate.pem(), key.serialize_pem()))
+}
+
+/// Whether the key is that of a later certificate: chains are often put together in the wrong order.
+fn out_of_order(key: &CertifiedKey, first: &str) -> Option<KeyError> {
+    let is_own = |certificate: &CertificateDer<'static>| {
+        CertifiedKey::new(vec![certificate.clone()], key.key.clone()).keys_match().is_ok()
+    };
+    let (index, own) = key.cert.iter().enumerate().skip(1).find(|(_, certificate)| is_own(certificate))?;
+    let own = subject(own).ok()?;
+    Some(KeyError::Order { subject: first.to_owned(), own, number: index + 1 })
 }
 
 #[cfg(test)]

@@ -34,6 +34,19 @@ pub enum KeyError {
         /// Subject of the certificate.
         subject: String,
     },
+    /// The key is that of another certificate of the chain.
+    #[error(
+        "certificate chain: {subject} stands first, and the private key is that of number {number}, {own}; begin the file \
+         with {own}, then its issuer, then the issuer of that"
+    )]
+    Order {
+        /// Subject of the first certificate.
+        subject: String,
+        /// Subject of the certificate whose key it is.
+        own: String,
+        /// Its place in the chain, from 1.
+        number: usize,
+    },
     /// The certificate is of a version that has no extensions, and so cannot say what it is for.
     #[error(
         "certificate {subject} is of X.509 version {version}, and TLS needs version 3; issue it anew with extensions, \

@@ -468,6 +468,12 @@ fn certificates_are_described_and_wrong_files_say_what_is_wrong() {
     let load = |chain: &str, key: &str| load_certificate(chain.as_bytes(), key.as_bytes()).unwrap_err();
     assert!(matches!(load(&chain, &other_key), KeyError::Mismatch { .. }));
     assert!(matches!(load(&other_chain, &key), KeyError::Mismatch { .. }));
+    let reversed = load(&(other_chain.clone() + &chain), &key);
+    assert!(matches!(&reversed, KeyError::Order { number: 2, .. }), "{reversed}");
+    assert!(
+        reversed.to_string().contains("; begin the file with CN=*.Example.org, then its issuer"),
+        "{reversed}"
+    );
     assert!(matches!(load("", &key), KeyError::Chain(_)));
     assert!(load(&key, &key).to_string().contains("the file holds a private key"));
     assert!(load(&chain, &chain).to_string().contains("the file holds a certificate"));

@@ -61,6 +61,25 @@ fn check_says_which_key_does_not_belong_to_its_certificate() {
 }
 
 #[test]
+fn check_says_which_certificate_must_stand_first() {
+    let folder = Folder::new("order");
+    let path = folder.write("evergate.toml", &BASE.replace("self_signed = [\"localhost\"]", PAIR));
+    issue(&folder, 86_400, u64::from(u32::MAX));
+    let own = std::fs::read_to_string(folder.0.join("site.pem")).unwrap();
+    let above = issuer("above", rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained));
+    folder.write("site.pem", &(above + &own));
+    let output = evergate(&["check", &path]);
+    assert_eq!(output.code, Some(2));
+    for part in [
+        "evergate.toml:19:9: certificates[0].chain = \"site.pem\"",
+        "problem:     certificate chain: CN=above stands first, and the private key is that of number 2, CN=",
+        "remedy:      begin the file with CN=",
+    ] {
+        assert!(output.out.contains(part), "{part}: {}", output.out);
+    }
+}
+
+#[test]
 fn check_takes_files_with_a_byte_order_mark_in_front_and_refuses_one_that_hides_a_block() {
     let folder = Folder::new("marked");
     let path = folder.write("evergate.toml", &BASE.replace("self_signed = [\"localhost\"]", PAIR));
