@@ -69,7 +69,7 @@ static __always_inline __u16 fold(__u64 sum)
 	return ~sum;
 }
 
-enum { SOLICITATION = 135, ADVERTISEMENT = 136, ADVERTISEMENT_FRAME = 14 + 40 + 32 };
+enum { SOLICITATION = 135, ADVERTISEMENT = 136, ADVERTISEMENT_FRAME = 14 + 40 + 32, BARE_SOLICITATION = 24 };
 
 static __always_inline int advertise(struct __sk_buff *skb, struct neighbour *n, const __u8 *virtual_mac)
 {
@@ -96,18 +96,34 @@ static __always_inline int advertise(struct __sk_buff *skb, struct neighbour *n,
 	return bpf_redirect(skb->ifindex, 0);
 }
 
+/* Whether the solicitation comes from this link and as it was sent (RFC 4861, section 7.1.1). Reads its option; with more
+ * than the one that hosts put there it is not summed up. */
+static __always_inline bool is_sound(struct __sk_buff *skb, struct neighbour *n)
+{
+	struct ipv6hdr ip;
+	if (bpf_skb_load_bytes(skb, 14, &ip, sizeof ip) || ip.hop_limit != 255 || n->code)
+		return false;
+	__u32 len = bpf_ntohs(ip.payload_len);
+	if (len >= sizeof *n && bpf_skb_load_bytes(skb, 54 + BARE_SOLICITATION, &n->option, sizeof *n - BARE_SOLICITATION))
+		return false;
+	if (len != BARE_SOLICITATION && len != sizeof *n)
+		return len > sizeof *n;
+	__u64 sum = bpf_csum_diff(0, 0, ip.saddr, 32, bpf_htonl(len + IPPROTO_ICMPV6));
+	return !fold(bpf_csum_diff(0, 0, (__be32 *)n, sizeof *n, sum));
+}
+
 /* ICMPv6 on its way in; negative: not a question for one of our addresses. */
 static __always_inline int ingress_solicitation(struct __sk_buff *skb, struct packet *p)
 {
 	struct neighbour n = {};
-	if (bpf_skb_load_bytes(skb, 54, &n, 24) || n.type != SOLICITATION)
+	if (bpf_skb_load_bytes(skb, 54, &n, BARE_SOLICITATION) || n.type != SOLICITATION)
 		return -1;
 	struct address_info *info = bpf_map_lookup_elem(&addresses, n.target);
 	if (!info || !node)
 		return -1;
 	/* a host that only checks whether the address is free (source unspecified) is left without an answer */
 	if (!(p->key.remote_addr[0] | p->key.remote_addr[1] | p->key.remote_addr[2] | p->key.remote_addr[3])
-	    || !may_speak(info->bucket)) {
+	    || !is_sound(skb, &n) || !may_speak(info->bucket)) {
 		count(NEIGHBOUR_HELD);
 		return TC_ACT_SHOT;
 	}

@@ -124,6 +124,37 @@ fn only_the_designated_node_answers_neighbour_solicitations() {
 }
 
 #[test]
+fn a_solicitation_from_beyond_the_link_or_falsified_is_not_answered() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        let to = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 1, 0];
+        let with_option = [&[1, 1], &ASKER[..]].concat();
+        let with_two = [&with_option[..], &[14, 1, 0, 0, 0, 0, 0, 0]].concat();
+        for option in [&[], &with_option[..], &with_two] {
+            let question = neighbour(135, CLIENT6, to, vip6(), option);
+            let act = |change: &dyn Fn(&mut Vec<u8>)| {
+                let mut frame = question.clone();
+                change(&mut frame);
+                gate.run(Hook::Ingress, &frame, 0).unwrap().action
+            };
+            assert_eq!(act(&|_| {}), REDIRECT);
+            assert_eq!(act(&|frame| frame[21] = 254), DROP, "a router passed it on");
+            let coded = |frame: &mut Vec<u8>| {
+                frame[55] = 1;
+                let check = u16::from_be_bytes([frame[56], frame[57]]);
+                let check = !fold(u32::from(!check) + 1);
+                frame[56..58].copy_from_slice(&check.to_be_bytes());
+            };
+            assert_eq!(act(&coded), DROP);
+            let falsified = act(&|frame| frame[23] ^= 1);
+            assert_eq!(falsified == DROP, option.len() <= 8);
+        }
+    });
+}
+
+#[test]
 fn nothing_else_leaves_in_the_name_of_the_address() {
     if !privileged() {
         return;
