@@ -1,5 +1,9 @@
 /* ARP and neighbour discovery for our addresses: the designated node answers with the virtual MAC, nobody else says a
- * word. The kernel's own answers are stopped at egress, since they would carry the card's MAC. */
+ * word. The kernel's own answers are stopped at egress, since they would carry the card's MAC.
+ *
+ * Who asks says where it is, and a host that knows it already notes that (RFC 826; RFC 4861, section 7.2.3): who comes back
+ * with another card would be sent to the old one until the kernel asks, half a minute later. So every node's kernel gets
+ * the question as an answer of the asker's: it updates what it knows by that, makes no new entry and says nothing. */
 #pragma once
 #include "owner.h"
 
@@ -19,20 +23,47 @@ static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
 	return true;
 }
 
-/* Link header of an answer. Steer mode: coming from the virtual MAC, it tells the switch where that MAC lives. Flood
- * mode: the switch must never learn it. */
-static __always_inline void answer_link(struct __sk_buff *skb, const __u8 *virtual_mac)
+/* Sends the answer that was written over the question; the link header stays the question's. Steer mode: coming from the
+ * virtual MAC, the answer tells the switch where that MAC lives. Flood mode: the switch must never learn it. */
+static __always_inline void send_answer(struct __sk_buff *skb, const __u8 *virtual_mac)
 {
-	__u8 macs[12], *source = (__u8 *)virtual_mac;
-	bpf_skb_load_bytes(skb, 6, macs, 6);
+	__u8 asked[12], macs[12], *source = (__u8 *)virtual_mac;
+	bpf_skb_load_bytes(skb, 0, asked, 12);
 	if (flood) {
 		struct peer from = { skb->ifindex, 0 };
 		struct mac *ours = bpf_map_lookup_elem(&peers, &from);
 		if (ours)
 			source = ours->mac;
 	}
+	__builtin_memcpy(macs, asked + 6, 6);
 	__builtin_memcpy(macs + 6, source, 6);
 	bpf_skb_store_bytes(skb, 0, macs, 12, 0);
+	bpf_clone_redirect(skb, skb->ifindex, 0);
+	bpf_skb_store_bytes(skb, 0, asked, 12, 0);
+	count(NEIGHBOUR_ANSWERED);
+}
+
+static __always_inline void answer_arp(struct __sk_buff *skb, struct arp a, const __u8 *virtual_mac)
+{
+	__u8 ip[4];
+	__builtin_memcpy(ip, a.target_ip, 4);
+	__builtin_memcpy(a.target_mac, a.sender_mac, 10);
+	__builtin_memcpy(a.sender_mac, virtual_mac, 6);
+	__builtin_memcpy(a.sender_ip, ip, 4);
+	a.operation = bpf_htons(2);
+	bpf_skb_store_bytes(skb, 14, &a, sizeof a, BPF_F_RECOMPUTE_CSUM);
+	send_answer(skb, virtual_mac);
+}
+
+/* Whoever asks only whether the address is free (RFC 5227) has none yet. */
+static __always_inline int learn_arp(struct __sk_buff *skb, struct arp *a)
+{
+	if (!*(__u32 *)a->sender_ip)
+		return TC_ACT_SHOT;
+	a->operation = bpf_htons(2);
+	bpf_skb_store_bytes(skb, 14, a, sizeof *a, BPF_F_RECOMPUTE_CSUM);
+	bpf_skb_change_type(skb, PACKET_BROADCAST);	/* no answer to us: it does not prove that the asker hears us */
+	return TC_ACT_OK;
 }
 
 static __always_inline int ingress_arp(struct __sk_buff *skb)
@@ -44,20 +75,15 @@ static __always_inline int ingress_arp(struct __sk_buff *skb)
 	if (!info || a.operation != bpf_htons(1))
 		return TC_ACT_OK;
 	/* another node's announcement is no question */
-	if (*(__u32 *)a.sender_ip == *(__u32 *)a.target_ip || !node || !may_speak(info->bucket)) {
+	if (*(__u32 *)a.sender_ip == *(__u32 *)a.target_ip || !node) {
 		count(NEIGHBOUR_HELD);
 		return node ? TC_ACT_SHOT : TC_ACT_OK;
 	}
-	__u8 ip[4];
-	__builtin_memcpy(ip, a.target_ip, 4);
-	__builtin_memcpy(a.target_mac, a.sender_mac, 10);
-	__builtin_memcpy(a.sender_mac, info->mac, 6);
-	__builtin_memcpy(a.sender_ip, ip, 4);
-	a.operation = bpf_htons(2);
-	answer_link(skb, info->mac);
-	bpf_skb_store_bytes(skb, 14, &a, sizeof a, 0);
-	count(NEIGHBOUR_ANSWERED);
-	return bpf_redirect(skb->ifindex, 0);
+	if (may_speak(info->bucket))
+		answer_arp(skb, a, info->mac);
+	else
+		count(NEIGHBOUR_HELD);
+	return learn_arp(skb, &a);
 }
 
 static __always_inline __u16 fold(__u64 sum)
@@ -70,30 +96,54 @@ static __always_inline __u16 fold(__u64 sum)
 }
 
 enum { SOLICITATION = 135, ADVERTISEMENT = 136, ADVERTISEMENT_FRAME = 14 + 40 + 32, BARE_SOLICITATION = 24 };
+enum { SOURCE_MAC = 1, TARGET_MAC = 2 };	/* options */
+#define FLAG_ROUTER 0x80000000
+#define FLAG_SOLICITED 0x40000000
+#define FLAG_OVERRIDE 0x20000000
 
-static __always_inline int advertise(struct __sk_buff *skb, struct neighbour *n, const __u8 *virtual_mac)
+/* What a neighbour advertisement says. */
+struct advertised {
+	const __be32 *from, *to;	/* who says it of itself, and to whom */
+	const __u8 *mac;
+	__u32 flags;
+};
+
+/* Puts an advertisement in the place of the solicitation. */
+static __always_inline bool write_advertisement(struct __sk_buff *skb, const struct advertised *said)
 {
-	struct ipv6hdr ip;
-	if (bpf_skb_load_bytes(skb, 14, &ip, sizeof ip))
-		return TC_ACT_SHOT;
+	struct ipv6hdr ip = { .version = 6, .nexthdr = IPPROTO_ICMPV6, .hop_limit = 255,
+			      .payload_len = bpf_htons(sizeof(struct neighbour)) };
+	struct neighbour n = { .type = ADVERTISEMENT, .flags = bpf_htonl(said->flags), .option = TARGET_MAC, .option_len = 1 };
 	if (skb->len != ADVERTISEMENT_FRAME && bpf_skb_change_tail(skb, ADVERTISEMENT_FRAME, 0))
+		return false;
+	__builtin_memcpy(ip.saddr, said->from, 16);
+	__builtin_memcpy(ip.daddr, said->to, 16);
+	__builtin_memcpy(n.target, said->from, 16);
+	__builtin_memcpy(n.mac, said->mac, 6);
+	__u64 sum = bpf_csum_diff(0, 0, ip.saddr, 32, bpf_htonl(sizeof n + IPPROTO_ICMPV6));
+	n.check = fold(bpf_csum_diff(0, 0, (__be32 *)&n, sizeof n, sum));
+	return !bpf_skb_store_bytes(skb, 14, &ip, sizeof ip, BPF_F_RECOMPUTE_CSUM)
+		&& !bpf_skb_store_bytes(skb, 54, &n, sizeof n, BPF_F_RECOMPUTE_CSUM);
+}
+
+static __always_inline void answer_solicitation(struct __sk_buff *skb, const struct packet *p, const struct neighbour *n,
+						const __u8 *virtual_mac)
+{
+	struct advertised ours = { n->target, p->key.remote_addr, virtual_mac, FLAG_SOLICITED | FLAG_OVERRIDE };
+	if (write_advertisement(skb, &ours))
+		send_answer(skb, virtual_mac);
+}
+
+/* To all nodes, as nobody asked for it. Whether the asker is a router it does not say: our kernel would drop the routes that
+ * it has by one that says it is none any more (RFC 4861, section 7.2.5), and uses no host as a router for this. */
+static __always_inline int learn_solicitation(struct __sk_buff *skb, const struct packet *p, const struct neighbour *n)
+{
+	const __be32 all_nodes[4] = { bpf_htonl(0xff020000), 0, 0, bpf_htonl(1) };
+	struct advertised theirs = { p->key.remote_addr, all_nodes, n->mac, FLAG_ROUTER | FLAG_OVERRIDE };
+	if (n->option != SOURCE_MAC || n->option_len != 1 || !write_advertisement(skb, &theirs))
 		return TC_ACT_SHOT;
-	__builtin_memcpy(ip.daddr, ip.saddr, 16);
-	__builtin_memcpy(ip.saddr, n->target, 16);
-	ip.payload_len = bpf_htons(sizeof *n);
-	n->type = ADVERTISEMENT;
-	n->flags = bpf_htonl(0x60000000);	/* solicited, override */
-	n->option = 2;				/* target link-layer address */
-	n->option_len = 1;
-	__builtin_memcpy(n->mac, virtual_mac, 6);
-	n->check = 0;
-	__u64 sum = bpf_csum_diff(0, 0, ip.saddr, 32, bpf_htonl(sizeof *n + IPPROTO_ICMPV6));
-	n->check = fold(bpf_csum_diff(0, 0, (__be32 *)n, sizeof *n, sum));
-	answer_link(skb, virtual_mac);
-	bpf_skb_store_bytes(skb, 14, &ip, sizeof ip, 0);
-	bpf_skb_store_bytes(skb, 54, n, sizeof *n, 0);
-	count(NEIGHBOUR_ANSWERED);
-	return bpf_redirect(skb->ifindex, 0);
+	bpf_skb_change_type(skb, PACKET_BROADCAST);
+	return TC_ACT_OK;
 }
 
 /* Whether the solicitation comes from this link and as it was sent (RFC 4861, section 7.1.1). Reads its option; with more
@@ -123,11 +173,15 @@ static __always_inline int ingress_solicitation(struct __sk_buff *skb, struct pa
 		return -1;
 	/* a host that only checks whether the address is free (source unspecified) is left without an answer */
 	if (!(p->key.remote_addr[0] | p->key.remote_addr[1] | p->key.remote_addr[2] | p->key.remote_addr[3])
-	    || !is_sound(skb, &n) || !may_speak(info->bucket)) {
+	    || !is_sound(skb, &n)) {
 		count(NEIGHBOUR_HELD);
 		return TC_ACT_SHOT;
 	}
-	return advertise(skb, &n, info->mac);
+	if (may_speak(info->bucket))
+		answer_solicitation(skb, p, &n, info->mac);
+	else
+		count(NEIGHBOUR_HELD);
+	return learn_solicitation(skb, p, &n);
 }
 
 static __always_inline int egress_arp(struct __sk_buff *skb)

@@ -1,10 +1,10 @@
 //! Who answers for a virtual address, and what leaves in its name.
 
-use crate::frame::{fold, sum};
-use crate::packets::{DROP, PASS, REDIRECT, STOLEN};
-use crate::world::{VIRTUAL_MAC, bench, node, privileged, vip};
-use evergate_bpf::{Bucket, Gate, Hook, Mode, Owner};
-use std::net::IpAddr;
+use crate::frame::{Tap, fold, sum};
+use crate::packets::{DROP, PASS, STOLEN};
+use crate::world::{VIRTUAL_MAC, World, at, bench, eventually, mac, node, privileged, vip};
+use evergate_bpf::{Bucket, Counter, Gate, Hook, Mode, Outcome, Owner};
+use std::net::{IpAddr, UdpSocket};
 
 const ASKER: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const CARD: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -44,6 +44,16 @@ fn neighbour(kind: u8, from: [u8; 16], to: [u8; 16], target: [u8; 16], option: &
     frame
 }
 
+/// Of itself, from the asker's card to a group.
+fn advertisement(flags: u8, from: [u8; 16], to: [u8; 16], mac: [u8; 6]) -> Vec<u8> {
+    let mut frame = neighbour(136, from, to, from, &[&[2, 1], &mac[..]].concat());
+    frame[58] = flags;
+    let check = u16::from_be_bytes([frame[56], frame[57]]);
+    let check = !fold(u32::from(!check) + u32::from(flags) * 256);
+    frame[56..58].copy_from_slice(&check.to_be_bytes());
+    frame
+}
+
 fn vip4() -> [u8; 4] {
     octets(vip(false)).try_into().unwrap()
 }
@@ -53,6 +63,13 @@ fn vip6() -> [u8; 16] {
 }
 
 const CLIENT6: [u8; 16] = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10];
+
+/// What is answered to a question, and what our kernel gets in its place.
+fn answered(gate: &Gate, question: &[u8]) -> (Vec<u8>, Outcome) {
+    let tap = Tap::of("lo");
+    let learned = gate.run(Hook::Ingress, question, 0).unwrap();
+    (tap.next(), learned)
+}
 
 fn give_address_to(gate: &Gate, number: u8) {
     gate.owners().set(Bucket::new(0).unwrap(), Owner::new(node(number), &[]).unwrap());
@@ -67,24 +84,30 @@ fn only_the_designated_node_answers_arp_and_with_the_virtual_mac() {
         bench(mode, move |gate| {
             gate.attach(1, CARD).unwrap();
             let question = arp(1, (ASKER, [10, 77, 0, 10]), vip4());
-            let answer = gate.run(Hook::Ingress, &question, 0).unwrap();
-            assert_eq!(answer.action, REDIRECT);
-            assert_eq!((&answer.frame[..6], &answer.frame[6..12]), (&ASKER[..], &source[..]));
+            let (answer, learned) = answered(gate, &question);
+            assert_eq!((&answer[..6], &answer[6..12]), (&ASKER[..], &source[..]));
             let mut body = vec![0, 1, 8, 0, 6, 4, 0, 2];
             body.extend(VIRTUAL_MAC);
             body.extend(vip4());
             body.extend(ASKER);
             body.extend([10, 77, 0, 10]);
-            assert_eq!(&answer.frame[14..42], body);
+            assert_eq!(answer[14..], body);
+            let mut lesson = question[14..].to_vec();
+            lesson[7] = 2; // as an answer
+            assert_eq!((learned.action, &learned.frame[14..]), (PASS, &lesson[..]));
+            let (_, unknown) = answered(gate, &arp(1, (ASKER, [0; 4]), vip4()));
+            assert_eq!(unknown.action, DROP, "whose address is not known yet");
             let announcement = arp(1, (ASKER, vip4()), vip4());
             assert_eq!(gate.run(Hook::Ingress, &announcement, 0).unwrap().action, DROP);
             let other = arp(1, (ASKER, [10, 77, 0, 10]), [10, 77, 0, 1]);
             assert_eq!(gate.run(Hook::Ingress, &other, 0).unwrap().action, PASS);
+            let held = gate.counters().unwrap().get(Counter::NeighbourHeld);
             gate.leases().set_own(0);
-            assert_eq!(gate.run(Hook::Ingress, &question, 0).unwrap().action, DROP);
+            assert_eq!(gate.run(Hook::Ingress, &question, 0).unwrap(), learned);
             gate.leases().set_own(u64::MAX);
             give_address_to(gate, 2);
-            assert_eq!(gate.run(Hook::Ingress, &question, 0).unwrap().action, DROP);
+            assert_eq!(gate.run(Hook::Ingress, &question, 0).unwrap(), learned);
+            assert_eq!(gate.counters().unwrap().get(Counter::NeighbourHeld), held + 2);
         });
     }
 }
@@ -99,28 +122,64 @@ fn only_the_designated_node_answers_neighbour_solicitations() {
         let mut option = vec![1, 1];
         option.extend(ASKER);
         for option in [&option[..], &[]] {
-            let question = neighbour(135, CLIENT6, to, vip6(), option);
-            let answer = gate.run(Hook::Ingress, &question, 0).unwrap();
-            assert_eq!(answer.action, REDIRECT);
-            let mut ours = vec![2, 1];
-            ours.extend(VIRTUAL_MAC);
-            let mut expected = neighbour(136, vip6(), CLIENT6, vip6(), &ours);
+            let (answer, learned) = answered(gate, &neighbour(135, CLIENT6, to, vip6(), option));
+            let mut expected = advertisement(0x60, vip6(), CLIENT6, VIRTUAL_MAC); // solicited, override
             expected[..6].copy_from_slice(&ASKER);
             expected[6..12].copy_from_slice(&VIRTUAL_MAC);
-            expected[58] = 0x60; // solicited, override
-            let check = u16::from_be_bytes([expected[56], expected[57]]);
-            let check = !fold(u32::from(!check) + 0x6000);
-            expected[56..58].copy_from_slice(&check.to_be_bytes());
-            assert_eq!(answer.frame, expected);
+            assert_eq!(answer, expected);
+            assert_eq!(learned.action, if option.is_empty() { DROP } else { PASS });
         }
         let question = neighbour(135, CLIENT6, to, vip6(), &option);
+        let (_, learned) = answered(gate, &question);
+        let all_nodes = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+        let lesson = advertisement(0xa0, CLIENT6, all_nodes, ASKER); // of a router perhaps, override
+        assert_eq!(learned.frame[14..], lesson[14..]);
         let duplicate_check = neighbour(135, [0; 16], to, vip6(), &[]);
         assert_eq!(gate.run(Hook::Ingress, &duplicate_check, 0).unwrap().action, DROP);
         let other = neighbour(135, CLIENT6, to, CLIENT6, &option);
         assert_eq!(gate.run(Hook::Ingress, &other, 0).unwrap().action, PASS);
         give_address_to(gate, 2);
-        assert_eq!(gate.run(Hook::Ingress, &question, 0).unwrap().action, DROP);
+        let held = gate.run(Hook::Ingress, &question, 0).unwrap();
+        assert_eq!((held.action, &held.frame[14..]), (PASS, &lesson[14..]));
     });
+}
+
+/// Else it is sent to the old card until the kernel asks by itself, which it does later than this test waits.
+#[test]
+fn every_node_learns_where_who_asks_for_the_address_is_now() {
+    if !privileged() {
+        return;
+    }
+    for mode in [Mode::Steer, Mode::Flood] {
+        let world = World::new(mode);
+        let known = |node: usize, v6| {
+            let (card, ip) = (world.nodes[node].card, at(v6, 10, 0).ip());
+            world.nodes[node].namespace.run(move || evergate_sys::neighbour(card, ip).unwrap())
+        };
+        let ask = |v6| {
+            let to = (vip(v6), 9);
+            world.client.run(move || {
+                let from: IpAddr = if v6 { [0; 16].into() } else { [0; 4].into() };
+                UdpSocket::bind((from, 0)).unwrap().send_to(b"?", to).unwrap();
+            });
+        };
+        for v6 in [false, true] {
+            let was = mac(10).map(|byte| format!("{byte:02x}")).join(":");
+            for node in &world.nodes {
+                let entry = format!("{} lladdr {was} dev eth0 nud reachable", at(v6, 10, 0).ip());
+                node.namespace.ip(&format!("neigh replace {entry}")).unwrap();
+                // Of several answers the kernel takes the first of a second.
+                node.namespace.sysctl("net.ipv4.neigh.eth0.locktime", "0").unwrap();
+            }
+        }
+        world.client.ip("link set eth0 address 02:00:00:00:00:63").unwrap();
+        for v6 in [false, true] {
+            ask(v6);
+            for node in [0, 1] {
+                eventually("the node knows the new card", || known(node, v6) == Some(mac(0x63)));
+            }
+        }
+    }
 }
 
 #[test]
@@ -139,7 +198,8 @@ fn a_solicitation_from_beyond_the_link_or_falsified_is_not_answered() {
                 change(&mut frame);
                 gate.run(Hook::Ingress, &frame, 0).unwrap().action
             };
-            assert_eq!(act(&|_| {}), REDIRECT);
+            assert_eq!(answered(gate, &question).0[54], 136);
+            assert_eq!(act(&|_| {}) == PASS, !option.is_empty());
             assert_eq!(act(&|frame| frame[21] = 254), DROP, "a router passed it on");
             let coded = |frame: &mut Vec<u8>| {
                 frame[55] = 1;
