@@ -258,6 +258,9 @@ static __always_inline enum kind read_ipv6(struct __sk_buff *skb, struct packet 
 static __always_inline enum kind read_packet(struct __sk_buff *skb, struct packet *p, bool egress)
 {
 	__builtin_memset(p, 0, sizeof *p);
+	/* of another network on the same cable; the tag is in no byte of the frame any more. VLAN 0 is a priority only */
+	if (skb->vlan_present && skb->vlan_tci & 0xfff)
+		return KIND_OTHER;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		return read_ipv4(skb, p, egress);
 	if (skb->protocol == bpf_htons(ETH_P_IPV6))

@@ -170,7 +170,10 @@ impl Wire {
     }
 
     pub(crate) fn send(&self, segment: &Segment) {
-        let frame = segment.bytes();
+        self.put(&segment.bytes());
+    }
+
+    pub(crate) fn put(&self, frame: &[u8]) {
         // SAFETY: all zeros is a valid link address.
         let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         to.sll_family = libc::AF_PACKET as u16;

@@ -1,6 +1,6 @@
 //! Who answers for a virtual address, and what leaves in its name.
 
-use crate::frame::{Tap, fold, sum};
+use crate::frame::{Tap, Wire, fold, sum};
 use crate::packets::{DROP, PASS, STOLEN};
 use crate::world::{VIRTUAL_MAC, World, at, bench, eventually, mac, node, privileged, vip};
 use evergate_bpf::{Bucket, Counter, Gate, Hook, Mode, Outcome, Owner};
@@ -212,6 +212,25 @@ fn a_solicitation_from_beyond_the_link_or_falsified_is_not_answered() {
             assert_eq!(falsified == DROP, option.len() <= 8);
         }
     });
+}
+
+#[test]
+fn questions_of_other_vlans_are_not_ours() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(Mode::Steer);
+    let count = |counter| world.nodes[0].gate.counters().unwrap().get(counter);
+    world.client.run(|| {
+        let wire = Wire::of("eth0");
+        for (tag, times) in [([0x20, 5], 3), ([0x20, 0], 1)] {
+            let mut question = arp(1, (ASKER, [10, 77, 0, 9]), vip4());
+            question.splice(12..12, [0x81, 0].into_iter().chain(tag));
+            (0..times).for_each(|_| wire.put(&question));
+        }
+    });
+    eventually("the last one is answered", || count(Counter::NeighbourAnswered) > 0);
+    assert_eq!(count(Counter::NeighbourAnswered), 1, "a priority is no VLAN");
 }
 
 #[test]
