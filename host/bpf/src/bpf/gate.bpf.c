@@ -510,10 +510,16 @@ static __always_inline int ingress_other(struct __sk_buff *skb, struct packet *p
 		return TC_ACT_SHOT;
 	}
 	__u32 bucket = 0;
-	if (!accept_frame(skb, p, &stray) || !error_about(skb, p, &bucket))
+	if (!accept_frame(skb, p, &stray))
 		return TC_ACT_OK;
-	int verdict = steer(skb, p, bucket, stray, 0);
-	return verdict >= 0 ? verdict : TC_ACT_OK;
+	if (error_about(skb, p, &bucket)) {
+		int verdict = steer(skb, p, bucket, stray, 0);
+		return verdict >= 0 ? verdict : TC_ACT_OK;
+	}
+	if (!stray)
+		return TC_ACT_OK;
+	count(NOT_OURS);		/* every node has it, and one answers: who answers ARP */
+	return TC_ACT_SHOT;
 }
 
 SEC("tc") int gate_ingress(struct __sk_buff *skb)

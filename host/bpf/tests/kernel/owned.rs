@@ -3,7 +3,7 @@
 use crate::frame::{ACK, SYN, Segment};
 use crate::packets::{DROP, PASS, REDIRECT, accepted, client, enter, inward, leave, listener, out, stamps};
 use crate::world::{VIRTUAL_MAC, at, bench, node, privileged, vip};
-use evergate_bpf::{Flow, Hook, LaneId, Mode, Owner};
+use evergate_bpf::{Bucket, Flow, Hook, LaneId, Mode, Owner};
 use std::net::SocketAddr;
 
 #[test]
@@ -177,4 +177,28 @@ fn fragments_and_extension_headers_do_not_pass_the_owner_table() {
         fragment[33] = 7; // not our address
         assert_eq!(gate.run(Hook::Ingress, &fragment, 0).unwrap().action, PASS);
     });
+}
+
+#[test]
+fn of_what_a_switch_floods_one_node_takes_what_is_not_tcp() {
+    if !privileged() {
+        return;
+    }
+    for mode in [Mode::Steer, Mode::Flood] {
+        bench(mode, |gate| {
+            for v6 in [false, true] {
+                let segment = Segment { to_mac: VIRTUAL_MAC, ..inward(v6) };
+                let mut frame = segment.bytes();
+                frame[if v6 { 20 } else { 23 }] = 17; // UDP
+                let act = |frame: &[u8]| gate.run(Hook::Ingress, frame, 0).unwrap().action;
+                gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
+                assert_eq!(act(&frame), DROP);
+                gate.owners().set(Bucket::new(0).unwrap(), Owner::new(node(1), &[]).unwrap());
+                assert_eq!(act(&frame), PASS, "who answers for the address");
+                gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
+                frame[..6].fill(0);
+                assert_eq!(act(&frame), PASS, "sent to our card");
+            }
+        });
+    }
 }
