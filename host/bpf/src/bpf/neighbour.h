@@ -15,14 +15,6 @@ static __always_inline struct address_info *address_v4(const __u8 ip[4])
 	return bpf_map_lookup_elem(&addresses, &a);
 }
 
-static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
-{
-	for (int i = 0; i < 6; i++)
-		if (a[i] != b[i])
-			return false;
-	return true;
-}
-
 /* Sends the answer that was written over the question; the link header stays the question's. Steer mode: coming from the
  * virtual MAC, the answer tells the switch where that MAC lives. Flood mode: the switch must never learn it. */
 static __always_inline void send_answer(struct __sk_buff *skb, const __u8 *virtual_mac)

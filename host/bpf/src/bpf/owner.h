@@ -158,8 +158,24 @@ static __always_inline bool spend_hop(struct __sk_buff *skb)
 	return !bpf_skb_store_bytes(skb, at, &left, 1, 0);
 }
 
+static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
+{
+	for (int i = 0; i < 6; i++)
+		if (a[i] != b[i])
+			return false;
+	return true;
+}
+
+/* Whether the frame was sent to the virtual MAC, by a peer or its router. What a node passes on goes to a card's own address. */
+static __always_inline bool came_straight(struct __sk_buff *skb, const struct packet *p)
+{
+	__u8 to[6];
+	struct address_info *info = bpf_map_lookup_elem(&addresses, p->key.local_addr);
+	return info && !bpf_skb_load_bytes(skb, 0, to, 6) && same_mac(to, info->mac);
+}
+
 /* Passes the packet on to the owner, on the segment that it came from. */
-static __always_inline int pass_on(struct __sk_buff *skb, __u32 owner)
+static __always_inline int pass_on(struct __sk_buff *skb, const struct packet *p, __u32 owner)
 {
 	struct peer to = { skb->ifindex, owner }, from = { skb->ifindex, 0 };
 	struct mac *theirs = bpf_map_lookup_elem(&peers, &to), *ours = bpf_map_lookup_elem(&peers, &from);
@@ -167,7 +183,8 @@ static __always_inline int pass_on(struct __sk_buff *skb, __u32 owner)
 		count(NOT_OURS);
 		return TC_ACT_SHOT;
 	}
-	if (!spend_hop(skb)) {
+	/* It crosses no router, so that one hop is enough for the first time; it is never passed in circles. */
+	if (!spend_hop(skb) && !came_straight(skb, p)) {
 		count(TTL_SPENT);
 		return TC_ACT_SHOT;
 	}
@@ -219,5 +236,5 @@ static __always_inline int steer(struct __sk_buff *skb, const struct packet *p, 
 		count(NOT_OURS);
 		return TC_ACT_SHOT;
 	}
-	return pass_on(skb, word & 0xff);
+	return pass_on(skb, p, word & 0xff);
 }

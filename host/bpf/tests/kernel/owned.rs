@@ -180,6 +180,33 @@ fn fragments_and_extension_headers_do_not_pass_the_owner_table() {
 }
 
 #[test]
+fn a_packet_with_one_hop_left_is_passed_on_once() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, |gate| {
+        gate.attach(1, [2, 0, 0, 0, 0, 1]).unwrap();
+        gate.set_peer(1, node(2), [2, 0, 0, 0, 0, 2]).unwrap();
+        // Stray otherwise.
+        gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
+        gate.owners().set(Bucket::new(0).unwrap(), Owner::new(node(1), &[]).unwrap());
+        for v6 in [false, true] {
+            for (hops, to_mac, left) in [
+                (2, VIRTUAL_MAC, Some(1)),
+                (1, VIRTUAL_MAC, Some(1)),
+                (2, [0; 6], Some(1)),
+                (1, [0; 6], None), // by another node
+            ] {
+                let segment = Segment { to_mac, hops, ..inward(v6) };
+                let outcome = gate.run(Hook::Ingress, &segment.bytes(), 0).unwrap();
+                let passed_on = (outcome.action == REDIRECT).then(|| Segment::read(&outcome.frame).hops);
+                assert_eq!(passed_on, left, "IPv6 {v6}, {hops} hops to {to_mac:?}");
+            }
+        }
+    });
+}
+
+#[test]
 fn of_what_a_switch_floods_one_node_takes_what_is_not_tcp() {
     if !privileged() {
         return;
