@@ -1,9 +1,10 @@
 //! The stateless accept: an object of its own, because it needs a newer kernel than the gate.
 
-use crate::skeleton::accept::AcceptSkelBuilder;
+use crate::skeleton::accept::{AcceptSkelBuilder, types};
+use crate::table::bytes;
 use crate::{CookieKey, Flow, Gate, GateError, clock, pins, says};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{TC_INGRESS, TcHook, TcHookBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_INGRESS, TcHook, TcHookBuilder};
 use std::mem::MaybeUninit;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,20 +14,27 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// what `net.ipv4.tcp_timestamps`, `tcp_sack` and `tcp_window_scaling` allow when it is loaded.
 pub struct Accept {
     program: OwnedFd,
+    card: MapHandle,
+}
+
+/// What the stateless accept goes by that may change while the interface is up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CardFacts {
+    /// The segment size to offer, IPv4 and IPv6; from the interface's MTU.
+    pub segment_bytes: [u16; 2],
 }
 
 impl Gate {
-    /// Loads the stateless accept beside this gate. `segment_bytes`: the segment size to offer, IPv4 and IPv6; from the
-    /// interface's MTU.
-    pub fn load_accept(&self, key: CookieKey, segment_bytes: [u16; 2]) -> Result<Accept, GateError> {
-        self.load_accept_in(key, segment_bytes, None)
+    /// Loads the stateless accept beside this gate.
+    pub fn load_accept(&self, key: CookieKey, card: &CardFacts) -> Result<Accept, GateError> {
+        self.load_accept_in(key, card, None)
     }
 
     /// The same; for tests in an epoch that stands still.
     pub fn load_accept_in(
         &self,
         key: CookieKey,
-        segment_bytes: [u16; 2],
+        card: &CardFacts,
         epoch: Option<NonZeroU32>,
     ) -> Result<Accept, GateError> {
         let loading = "loading the stateless accept (needs Linux 6.8)";
@@ -37,7 +45,6 @@ impl Gate {
             constants.node = u32::from(self.node.number());
             constants.bucket_key = self.bucket_key.0;
             constants.cookie_key = key.0;
-            constants.segment_bytes = segment_bytes;
             constants.test_epoch = epoch.map_or(0, NonZeroU32::get);
             constants.use_timestamps = allowed("tcp_timestamps")?;
             constants.use_sack = allowed("tcp_sack")?;
@@ -48,7 +55,13 @@ impl Gate {
         let loaded = loaded.map_err(|error| GateError::bpf(format!("{loading} {said}"), &error))?;
         let _ = self.cookies.set((key, epoch)); // those of a node do not change
         let program = loaded.progs.stateless_accept.as_fd().try_clone_to_owned();
-        Ok(Accept { program: program.map_err(|error| GateError::kernel("keeping a program", error))? })
+        let accept = Accept {
+            program: program.map_err(|error| GateError::kernel("keeping a program", error))?,
+            card: MapHandle::try_from(&loaded.maps.data)
+                .map_err(|error| GateError::bpf("keeping a map", &error))?,
+        };
+        accept.set_card(card)?;
+        Ok(accept)
     }
 }
 
@@ -64,6 +77,14 @@ impl Accept {
     pub fn is_attached(&self, interface: u32) -> bool {
         let mut hook = self.hook(interface);
         says::quietly(|| hook.query()).0.is_ok()
+    }
+
+    /// The interface has changed; good from the next SYN on.
+    pub fn set_card(&self, card: &CardFacts) -> Result<(), GateError> {
+        let card = types::card { segment_bytes: card.segment_bytes.map(u32::from) };
+        self.card
+            .update(&0u32.to_ne_bytes(), bytes(&card), MapFlags::ANY)
+            .map_err(|error| GateError::bpf("telling the stateless accept of its interface", &error))
     }
 
     fn hook(&self, interface: u32) -> TcHook {

@@ -45,7 +45,7 @@ mod slot;
 mod table;
 mod testrun;
 
-pub use accept::Accept;
+pub use accept::{Accept, CardFacts};
 pub use bucket::{BUCKETS, Bucket, BucketKey, PortBlocks, bucket_of};
 pub use cookie::CookieKey;
 pub use counters::{Counter, Counters};

@@ -3,7 +3,7 @@
 //! sockets of heartbeats, which are bound to addresses of the node's own, come before all that.
 
 use super::agent::{Agent, Clock, Link};
-use super::filters::Filters;
+use super::filters::{Accepting, Filters, card_facts};
 use super::instruction::Instruction;
 use super::keeper::{Keeper, Neighbourhood};
 use super::mailbox::Mailbox;
@@ -19,7 +19,7 @@ use crate::config::model::{
 use crate::control::message::{error as say_error, warning};
 use anyhow::{Context, Result, anyhow, ensure};
 use evergate_base::Micros;
-use evergate_bpf::{Accept, Address, CookieKey, Gate, Options, PortBlocks};
+use evergate_bpf::{Address, CookieKey, Gate, Options, PortBlocks};
 use evergate_cluster::{
     BUCKETS, ClusterId, Incarnation, KeyId, Keyring, Mode, Node, NodeId, Pace, Path, Timing,
 };
@@ -43,7 +43,7 @@ pub struct Ground {
     cluster: Cluster,
     node: Node,
     links: [Link; 2],
-    accept: Option<Accept>,
+    accept: Option<Accepting>,
     speaker: Speaker,
     tickets: [u8; 32],
     reports: Arc<Mailbox<(usize, Report)>>,
@@ -309,19 +309,17 @@ fn accept_stateless(
     gate: &Gate,
     outside: Interface,
     key: CookieKey,
-) -> Result<Option<Accept>> {
+) -> Result<Option<Accepting>> {
     if !cluster.stateless_accept {
         gate.detach_accept(outside.index)?;
         return Ok(None);
     }
-    let mtu = evergate_sys::card_mtu(&cluster.outside_interface)
-        .with_context(|| format!("cannot ask for the MTU of \"{}\"", cluster.outside_interface))?;
-    let segment = |headers: u32| u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX);
-    // Headers of IPv4 and IPv6, with that of TCP.
-    let accept = gate.load_accept(key, [segment(40), segment(60)]);
-    let accept = accept.context("connections cannot be accepted without state: use Linux 6.8 or newer, or set cluster.stateless_accept = false")?;
-    accept.attach(outside.index)?;
-    Ok(Some(accept))
+    let interface = cluster.outside_interface.clone();
+    let card =
+        card_facts(&interface).with_context(|| format!("cannot ask for the MTU of \"{interface}\""))?;
+    let program = gate.load_accept(key, &card).context("connections cannot be accepted without state: use Linux 6.8 or newer, or set cluster.stateless_accept = false")?;
+    program.attach(outside.index)?;
+    Ok(Some(Accepting { program, interface, card }))
 }
 
 /// One folder per node, so that several nodes can run on one machine. The BPF file system takes no dots.

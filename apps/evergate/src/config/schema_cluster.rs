@@ -122,7 +122,7 @@ pub(super) static CLUSTER: Section = Section {
             "stateless_accept",
             Kind::Bool,
             "true",
-            "Whether SYNs are answered without keeping state, so that any node can go on from them: a connection survives its node from the first packet on, and a flood of SYNs costs no memory. Not for `protocol = \"tcp\"`, where the server may speak first.",
+            "Whether SYNs are answered without keeping state, so that any node can go on from them: a connection survives its node from the first packet on, and a flood of SYNs costs no memory. Not for `protocol = \"tcp\"`, where the server may speak first. The segment size that is offered is that of the outside interface's MTU, also when that changes; a route's `advmss` and a netfilter rule that clamps the MSS change nothing of it.",
         ),
         with_default(
             "weight",

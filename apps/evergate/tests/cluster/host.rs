@@ -2,7 +2,7 @@
 
 use crate::world::{World, eventually, inside, privileged, settled};
 use evergate_bpf::interface_index;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 
 #[test]
 fn addresses_are_given_once_and_neighbours_are_known_when_they_have_answered() {
@@ -72,6 +72,30 @@ fn a_packet_filter_that_somebody_takes_off_comes_back() {
     }
     settled(&nodes);
     assert!(!nodes[0].process.lines().iter().any(|line| line.contains("cannot be attached")));
+}
+
+#[test]
+fn clients_are_offered_segments_by_the_mtu_that_the_card_has_now() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(1);
+    let config = world.config(&World::entries(1), "").replace("\"tcp\"", "\"http\"");
+    let nodes = [world.start(1, &config)];
+    settled(&nodes);
+    let to = SocketAddr::new(world.family.address(), 8080);
+    let offered = |bytes: u32| {
+        eventually("a client is offered such segments", || {
+            let _client = world.switch.run(move || TcpStream::connect(to)).ok()?;
+            let sockets = world.sockets();
+            let of_clients = sockets.split("node 1").next()?;
+            of_clients.contains(&format!(" mss:{bytes} ")).then_some(())
+        });
+    };
+    offered(1500 - 52); // with timestamps
+    world.host(1).ip("link set out mtu 1400").unwrap();
+    offered(1400 - 52);
+    drop(nodes);
 }
 
 #[test]

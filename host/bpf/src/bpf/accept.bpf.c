@@ -18,7 +18,11 @@ extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struc
 
 const volatile __u64 cookie_key[2] = {};
 const volatile __u32 test_epoch = 0;	/* instead of the clock's; 0: none */
-const volatile __u16 segment_bytes[2] = { 1460, 1440 };	/* what we offer, IPv4 and IPv6 */
+/* Of the interface, as user space has seen it last. */
+struct card {
+	__u32 segment_bytes[2];		/* what we offer, IPv4 and IPv6 */
+};
+struct card card = { .segment_bytes = { 1460, 1440 } };
 /* What our kernel may agree to (sysctls): it makes no socket that does what is switched off. */
 const volatile __u32 use_timestamps = 1, use_sack = 1, use_scaling = 1;
 
@@ -102,7 +106,7 @@ struct syn_ack { struct tcphdr tcp; __be32 option[5]; };
 /* Timestamps go by the monotonic clock, as our kernel's own of the same connection will. */
 static __always_inline void write_options(struct syn_ack *new, const struct offer *offer, bool v6)
 {
-	new->option[0] = bpf_htonl(0x02040000 | segment_bytes[v6]);
+	new->option[0] = bpf_htonl(0x02040000 | (READ(card.segment_bytes[v6]) & 0xffff));
 	new->option[1] = bpf_htonl((offer->sack ? 0x04020000 : 0x01010000) | (offer->has_ts ? 0x080a : 0x0101));
 	new->option[2] = offer->has_ts ? bpf_htonl((__u32)(bpf_ktime_get_ns() / 1000000) & ~1u)
 		: bpf_htonl(0x01010101);

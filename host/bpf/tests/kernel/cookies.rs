@@ -4,7 +4,7 @@ use crate::frame::{ACK, SYN, Segment, Tap, Wire};
 use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
 use crate::world::{PORT, World, at, eventually, mac, node, privileged, vip};
-use evergate_bpf::{Bucket, CookieKey, Counter, Flow, LaneId, Leases, Mode, Owner};
+use evergate_bpf::{Bucket, CardFacts, CookieKey, Counter, Flow, LaneId, Leases, Mode, Owner};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU32;
@@ -28,8 +28,12 @@ fn load(world: &World, key: [CookieKey; 2], epoch: [Option<NonZeroU32>; 2]) {
     for ((node, key), epoch) in world.nodes.iter().zip(key).zip(epoch) {
         let (gate, card) = (node.gate.clone(), node.card);
         node.namespace
-            .run(move || gate.load_accept_in(key, [1460, 1440], epoch).unwrap().attach(card).unwrap());
+            .run(move || gate.load_accept_in(key, &card_facts(1500), epoch).unwrap().attach(card).unwrap());
     }
+}
+
+fn card_facts(mtu: u16) -> CardFacts {
+    CardFacts { segment_bytes: [mtu - 40, mtu - 60] }
 }
 
 /// A handshake may count twice as accepted from its cookie: its ACK and its data, on two processors at once.
@@ -199,6 +203,33 @@ fn clients_of_small_segments_are_accepted() {
         socket.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"hello", "IPv6 {v6}");
         assert_eq!(count(&world, 0, Counter::CookieAccepted) > 0, !v6);
+    }
+}
+
+#[test]
+fn the_segment_size_that_is_offered_follows_the_card() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(Mode::Steer);
+    let (gate, card) = (world.nodes[0].gate.clone(), world.nodes[0].card);
+    let accept = world.nodes[0].namespace.run(move || {
+        let accept = gate.load_accept(CookieKey([5, 6]), &card_facts(1500)).unwrap();
+        accept.attach(card).unwrap();
+        accept
+    });
+    for v6 in [false, true] {
+        let (to, _listener) = meets_bare(&world, v6);
+        for (number, mtu) in [1500, 1400, 9000].into_iter().enumerate() {
+            accept.set_card(&card_facts(mtu)).unwrap();
+            let from = at(v6, 11, 40_000 + number as u16);
+            let answer = world.client.run(move || {
+                let client = Bare::new(from, to);
+                client.say(Segment { seq: 999, flags: SYN, ..client.template.clone() });
+                client.hear(|segment| segment.from == to && segment.to == from)
+            });
+            assert_eq!(answer.options[..4], segment_size(mtu - if v6 { 60 } else { 40 }));
+        }
     }
 }
 
