@@ -1,5 +1,6 @@
-//! Types that several crates share. A type enters only when two crates need it.
+//! Types that several crates share, and what they must agree on. Either enters only when two crates need it.
 
+pub mod name;
 pub mod seed;
 pub mod session;
 mod time;

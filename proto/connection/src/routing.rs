@@ -1,6 +1,7 @@
 //! Small decisions about a request: what the rules said, how to choose a server, what to call the request.
 
 use crate::{Hint, Pool, Stickiness};
+use evergate_base::name::is_same;
 use evergate_http::{Body, Limits, Refusal, RequestFraming, RequestHead};
 use evergate_rules::{Effect, HeaderEdit, RuleId, Ruleset, Sticky};
 use std::io::Write;
@@ -141,7 +142,7 @@ fn edits<'a>(
     let (mut set, mut remove): Edits<'a> = Default::default();
     for edit in matched.flat_map(|rule| rules.effects_of(rule)).filter_map(of) {
         let (HeaderEdit::Set { name, .. } | HeaderEdit::Remove { name }) = edit;
-        set.retain(|(known, _)| *known != name);
+        set.retain(|(known, _)| !is_same(known.as_bytes(), name.as_bytes()));
         match edit {
             HeaderEdit::Set { name, value } => set.push((name, value)),
             HeaderEdit::Remove { name } => remove.push(name),

@@ -4,6 +4,7 @@ const TOKEN: u8 = 1;
 const METHOD: u8 = 2;
 const HOST: u8 = 4;
 const UNRESERVED: u8 = 8;
+const PLAIN_NAME: u8 = 16;
 
 static CLASS: [u8; 256] = classes();
 
@@ -21,6 +22,9 @@ const fn classes() -> [u8; 256] {
         }
         if alnum || in_set(b, b"-._~") {
             table[i] |= HOST | UNRESERVED;
+        }
+        if alnum || b == b'-' {
+            table[i] |= PLAIN_NAME;
         }
         i += 1;
     }
@@ -42,6 +46,12 @@ const fn in_set(b: u8, set: &[u8]) -> bool {
 #[inline]
 pub(crate) fn is_token_byte(b: u8) -> bool {
     CLASS[b as usize] & TOKEN != 0
+}
+
+/// What names of headers usually are made of; of the other token bytes some servers make `-`.
+#[inline]
+pub(crate) fn is_plain_name_byte(b: u8) -> bool {
+    CLASS[b as usize] & PLAIN_NAME != 0
 }
 
 /// Methods are case-sensitive and every registered one is upper case: a lower-case one invites a second reading.

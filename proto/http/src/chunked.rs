@@ -7,6 +7,7 @@
 use crate::body::{take_u32, take_u64};
 use crate::bytes::is_token_byte;
 use crate::limits::{Limits, Refusal};
+use evergate_base::name::folded;
 
 /// Where a chunked body stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,10 +254,9 @@ fn size_byte(size: u64, digits: u32, byte: u8) -> Result<State, Refusal> {
 
 const HASH_START: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// FNV-1a over the lower-case name. `_` counts as `-`: a CGI-style server cannot tell them apart.
+/// FNV-1a over the name as CGI-style servers read it.
 const fn hash_byte(hash: u64, byte: u8) -> u64 {
-    let byte = if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
-    (hash ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3)
+    (hash ^ folded(byte) as u64).wrapping_mul(0x0000_0100_0000_01b3)
 }
 
 const fn hash_name(name: &str) -> u64 {
@@ -340,7 +340,9 @@ mod tests {
         for name in
             FORBIDDEN_NAMES.into_iter().chain(["x-forwarded-for", "x-forwarded-client-cert-of-nobody"])
         {
-            for spelling in [name.to_string(), name.to_uppercase(), name.replace('-', "_")] {
+            let spellings =
+                [name.to_string(), name.to_uppercase(), name.replace('-', "_"), name.replace('-', ".")];
+            for spelling in spellings {
                 let stream = format!("0\r\n{spelling}: x\r\n\r\n");
                 let refusal =
                     Chunked::new().advance(stream.as_bytes(), &Limits::default(), |_| {}).unwrap_err();

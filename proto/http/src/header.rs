@@ -1,6 +1,7 @@
 //! Header lines of a head: where they are in the buffer and what the proxy knows about their names.
 
-use crate::bytes::ascii;
+use crate::bytes::{ascii, is_plain_name_byte};
+use evergate_base::name::is_same;
 
 const SLOTS: usize = 128;
 /// How many lines [`crate::RequestHead::for_rules`] gives at most: a Host that the target names may have no line of its own.
@@ -27,7 +28,7 @@ pub(crate) enum Name {
     /// `Forwarded`, `X-Real-IP`, `Client-IP` and the rest of `X-Forwarded-*`: what only a trusted hop may say.
     Forwarded,
     XRequestId,
-    /// One of the forwarding names spelt with `_`, which CGI-style servers read as `-`: never forwarded.
+    /// One of the forwarding names spelt with other bytes for `-`, which CGI-style servers take for it: never forwarded.
     Disguised,
 }
 
@@ -37,7 +38,7 @@ impl Name {
     pub(crate) fn of(name: &[u8]) -> Option<Name> {
         let known = Self::spelt(name, |name, word| name.eq_ignore_ascii_case(word.as_bytes()));
         // The names that may not be disguised have 9 bytes or more.
-        if known != Name::Other || name.len() < 9 || !name.contains(&b'_') {
+        if known != Name::Other || name.len() < 9 || name.iter().all(|&b| is_plain_name_byte(b)) {
             return Some(known);
         }
         Self::disguised(name)
@@ -46,7 +47,7 @@ impl Name {
     #[cold]
     fn disguised(name: &[u8]) -> Option<Name> {
         // `Content_Length` is another name on the wire and the same name in a CGI-style environment.
-        match Self::spelt(name, is_same) {
+        match Self::spelt(name, |name, word| is_same(name, word.as_bytes())) {
             Name::ContentLength | Name::TransferEncoding => None,
             Name::XForwardedFor | Name::XForwardedProto | Name::Forwarded | Name::XRequestId => {
                 Some(Name::Disguised)
@@ -81,12 +82,6 @@ impl Name {
             _ => Name::Other,
         }
     }
-}
-
-/// Whether servers may take these names for one: CGI-style environments know no `-`.
-pub(crate) fn is_same(name: &[u8], other: &str) -> bool {
-    let spelt = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
-    name.len() == other.len() && name.iter().zip(other.bytes()).all(|(a, b)| spelt(*a) == spelt(b))
 }
 
 /// One header line as positions in the head.

@@ -2,9 +2,10 @@
 //! copied, forwarding fields added. Names and values of other fields leave as they came.
 
 use crate::bytes::{is_token, list_members, push_decimal};
-use crate::header::{Headers, Name, is_same};
+use crate::header::{Headers, Name};
 use crate::request::{RequestFraming, RequestHead, Version};
 use crate::response::{ResponseFraming, ResponseHead};
+use evergate_base::name::is_same;
 
 /// What to change in a request on its way to the server.
 #[derive(Clone, Copy, Debug, Default)]
@@ -215,7 +216,8 @@ fn forwards(headers: Headers<'_>, name: &[u8], listed: bool, set: &[(&str, &str)
 /// True when the caller replaces or removes fields of that name.
 #[inline]
 fn overridden(name: &[u8], set: &[(&str, &str)], remove: &[&str]) -> bool {
-    set.iter().any(|(other, _)| is_same(name, other)) || remove.iter().any(|other| is_same(name, other))
+    let named = |other: &str| is_same(name, other.as_bytes());
+    set.iter().any(|(other, _)| named(other)) || remove.iter().any(|other| named(other))
 }
 
 /// True when the message's own Connection lines name that field.

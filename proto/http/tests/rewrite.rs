@@ -144,6 +144,14 @@ fn names_that_servers_believe_are_known_in_every_spelling() {
             "{name}"
         );
     }
+    for byte in "!#$%&'*+-.^_`|~".chars() {
+        let line = format!("X{byte}Forwarded{byte}For: 6.6.6.6\r\nX-Request{byte}Id: 7");
+        assert_eq!(
+            request(&format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n"), &EDITS),
+            format!("GET / HTTP/1.1\r\nHost: a\r\n{ADDED}"),
+            "{line}"
+        );
+    }
     let long = "X_Forwarded-Tls_Client_Cert_Infos: CN=root";
     assert_eq!(
         request(&format!("GET / HTTP/1.1\r\nHost: a\r\n{long}\r\n\r\n"), &EDITS),
@@ -263,8 +271,7 @@ fn a_426_says_what_to_upgrade_to() {
 #[test]
 fn what_the_caller_sets_or_removes_has_no_second_spelling() {
     let edits = RequestEdits { set: &[("x-user", "anon")], remove: &["x-admin"], ..EDITS };
-    let bytes =
-        "GET / HTTP/1.1\r\nHost: a\r\nX_User: root\r\nx-user: root\r\nX_Admin: 1\r\nXxAdmin: 2\r\n\r\n";
+    let bytes = "GET / HTTP/1.1\r\nHost: a\r\nX_User: root\r\nx-user: root\r\nx.User: root\r\nX_Admin: 1\r\nXxAdmin: 2\r\n\r\n";
     let out = request(bytes, &edits);
     assert!(!out.contains("root") && !out.contains("Admin: 1"), "{out}");
     assert!(out.contains("XxAdmin: 2\r\n") && out.contains("x-user: anon\r\n"), "{out}");

@@ -150,6 +150,7 @@ const HEADER_LINES: &[Refused] = &[
     ("length of 2^64", "Content-Length: 18446744073709551616\r\n", 400, "content_length_overflow"),
     ("length of 2^64 + 5", "Content-Length: 18446744073709551621\r\n", 400, "content_length_overflow"),
     ("length spelt with underscore", "Content_Length: 5\r\n", 400, "header_name_ambiguous"),
+    ("length spelt with dot", "Content.Length: 5\r\n", 400, "header_name_ambiguous"),
     // Transfer-Encoding
     ("length and chunked", "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", 400, "length_and_chunked"),
     ("chunked and length", "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n", 400, "length_and_chunked"),
@@ -192,6 +193,7 @@ const HEADER_LINES: &[Refused] = &[
         "transfer_encoding_unsupported",
     ),
     ("coding spelt with underscore", "Transfer_Encoding: chunked\r\n", 400, "header_name_ambiguous"),
+    ("coding spelt with tilde", "Transfer~Encoding: chunked\r\n", 400, "header_name_ambiguous"),
     // Connection and Expect
     (
         "Connection lists more than any hop would",
@@ -273,6 +275,7 @@ const CHUNK_STREAMS: &[Refused] = &[
     ("trailer Cookie", "0\r\nCookie: a=b\r\n\r\n", 400, "trailer_forbidden"),
     ("trailer Set-Cookie", "0\r\nSet-Cookie: a=b\r\n\r\n", 400, "trailer_forbidden"),
     ("trailer X_Forwarded_For", "0\r\nX_Forwarded_For: 1.1.1.1\r\n\r\n", 400, "trailer_forbidden"),
+    ("trailer X.Forwarded~For", "0\r\nX.Forwarded~For: 1.1.1.1\r\n\r\n", 400, "trailer_forbidden"),
     ("forbidden after a harmless one", "0\r\nA: b\r\nHost: c\r\n\r\n", 400, "trailer_forbidden"),
 ];
 

@@ -21,7 +21,7 @@ pub(crate) enum Field {
     ClientSubject,
     BodySize,
     Query(String),
-    /// In lower case.
+    /// As all servers could read it: see [`evergate_base::name`].
     Header(String),
     Cookie(String),
     Form(String),

@@ -3,6 +3,7 @@
 //! Not resistant to chosen collisions, and need not be: only rules are stored, and a request that collides with one
 //! merely makes it a candidate.
 
+use evergate_base::name::folded;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -137,31 +138,18 @@ impl Names {
         self.ids.get(name).copied()
     }
 
-    /// For names of headers, stored in lower case. One that a CGI-style server takes for another, by `_` for `-`, counts as that
-    /// too.
+    /// For names of headers, stored folded: one that a CGI-style server takes for another counts as that.
     #[inline]
-    pub(crate) fn get_header(&self, name: &[u8]) -> impl Iterator<Item = u32> {
-        let dashed = if name.contains(&b'_') { self.get_dashed(name) } else { None };
-        self.get_ignoring_case(name).into_iter().chain(dashed)
-    }
-
-    #[cold]
-    fn get_dashed(&self, name: &[u8]) -> Option<u32> {
-        let dashed: Vec<u8> = name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
-        self.get_ignoring_case(&dashed)
-    }
-
-    /// The low five bits of a letter do not depend on its case.
-    #[inline]
-    fn get_ignoring_case(&self, name: &[u8]) -> Option<u32> {
-        let first = *name.first()?;
+    pub(crate) fn get_header(&self, name: &[u8]) -> Option<u32> {
+        let first = folded(*name.first()?);
         if self.lengths[usize::from(first & 31)] & 1 << (name.len() & 63) == 0 || name.len() > 256 {
             return None;
         }
-        let mut lower = [0; 256];
-        let lower = &mut lower[..name.len()];
-        lower.copy_from_slice(name);
-        lower.make_ascii_lowercase();
-        self.ids.get(&*lower).copied()
+        let mut plain = [0; 256];
+        let plain = &mut plain[..name.len()];
+        for (to, from) in plain.iter_mut().zip(name) {
+            *to = folded(*from);
+        }
+        self.ids.get(&*plain).copied()
     }
 }

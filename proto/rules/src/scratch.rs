@@ -308,7 +308,7 @@ impl Gathered {
     fn gather_headers(&mut self, rules: &Ruleset, request: &Request<'_>) {
         self.headers = true;
         for (line, (name, value)) in (0..).zip(request.headers) {
-            for field in rules.names.headers.get_header(name) {
+            if let Some(field) = rules.names.headers.get_header(name) {
                 let start = value.len() - value.trim_ascii_start().len();
                 self.push(field, Place::Header(line), start, start + value.trim_ascii().len());
             }

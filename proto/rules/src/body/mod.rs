@@ -17,6 +17,7 @@ pub(crate) use trie::Trie;
 use std::collections::HashMap;
 
 use charset::Charset;
+use evergate_base::name::is_same;
 
 use crate::field::{Field, FieldId, Fields, Format};
 use crate::lang;
@@ -74,10 +75,11 @@ impl Media<'_> {
         let mut content_type: Option<&'a [u8]> = None;
         let mut opaque = false;
         for &(name, value) in headers {
-            if is_read_as(name, b"content-type") {
-                opaque |= name.contains(&b'_') || content_type.is_some_and(|other| other != value);
+            if is_same(name, b"content-type") {
+                let disguised = !name.eq_ignore_ascii_case(b"content-type");
+                opaque |= disguised || content_type.is_some_and(|other| other != value);
                 content_type = Some(value);
-            } else if is_read_as(name, b"content-encoding") {
+            } else if is_same(name, b"content-encoding") {
                 let identity =
                     value.trim_ascii().is_empty() || value.trim_ascii().eq_ignore_ascii_case(b"identity");
                 opaque |= !identity;
@@ -141,14 +143,6 @@ fn one_type(essence: &[u8], parameters: &[u8]) -> bool {
     });
     let Some(slash) = memchr::memchr(b'/', essence) else { return false };
     !listed && is_token(&essence[..slash]) && is_token(&essence[slash + 1..])
-}
-
-/// Whether some server takes the header for the one that is wanted: as it is, or with `_` for `-`, as CGI has it (RFC 3875
-/// section 4.1.18).
-fn is_read_as(name: &[u8], wanted: &[u8]) -> bool {
-    let same =
-        |(byte, wanted): (&u8, &u8)| byte.eq_ignore_ascii_case(wanted) || (*byte, *wanted) == (b'_', b'-');
-    name.len() == wanted.len() && name.iter().zip(wanted).all(same)
 }
 
 fn is_token(text: &[u8]) -> bool {
@@ -283,7 +277,8 @@ mod tests {
         let json: (&[u8], &[u8]) = (b"Content-Type", b"application/json");
         let other: (&[u8], &[u8]) = (b"Content-Type", b"text/plain");
         let underscored: (&[u8], &[u8]) = (b"Content_Type", b"application/json");
-        for headers in [vec![underscored], vec![json, underscored], vec![underscored, other]] {
+        let dotted: (&[u8], &[u8]) = (b"Content.Type", b"application/json");
+        for headers in [vec![underscored], vec![dotted], vec![json, underscored], vec![underscored, other]] {
             assert_eq!(Media::of(&headers), Media::Opaque, "{headers:?}");
         }
         assert_eq!(Media::of(&[json, (b"CONTENT_ENCODING", b"gzip")]), Media::Opaque);

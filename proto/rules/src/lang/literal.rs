@@ -1,5 +1,6 @@
 //! Literals and names: which of them a field takes.
 
+use evergate_base::name::folded;
 use std::net::IpAddr;
 
 use super::spelling;
@@ -282,7 +283,7 @@ pub(super) fn named_field(space: &str, name: Vec<u8>, at: usize) -> Result<Field
         "header" | "cookie" if !name.bytes().all(is_token) => {
             refuse("that is no token (RFC 9110 section 5.6.2)", "letters, digits and !#$%&'*+-.^_`|~ only")
         }
-        "header" => Ok(Field::Header(name.to_ascii_lowercase())),
+        "header" => Ok(Field::Header(name.bytes().map(|byte| char::from(folded(byte))).collect())),
         "cookie" => Ok(Field::Cookie(name)),
         "form" => Ok(Field::Form(name)),
         _ => Ok(Field::Query(name)),
