@@ -219,14 +219,21 @@ fn disposition(value: &[u8]) -> Option<Part<'_>> {
     if !value[..end].trim_ascii().eq_ignore_ascii_case(b"form-data") {
         return None;
     }
-    let (mut name, mut file, mut encoded) = (None, false, false);
+    let (mut name, mut file, mut nameless, mut encoded) = (None, false, false, false);
     parameters(&value[end..], |parameter, value| {
-        file |= parameter.eq_ignore_ascii_case(b"filename");
+        if parameter.eq_ignore_ascii_case(b"filename") {
+            file = true;
+            nameless |= value.is_empty();
+        }
         encoded |= parameter.eq_ignore_ascii_case(b"filename*");
         if parameter.eq_ignore_ascii_case(b"name") { once(&mut name, value) } else { Some(()) }
     })?;
-    // RFC 7578 section 4.2 forbids `filename*`: to some servers it makes a file, others see a text without it.
-    let file = if file { Some(Value::Opaque) } else { encoded.then_some(Value::Long) };
+    // RFC 7578 section 4.2 forbids `filename*`: to some servers it makes a file, others see a text without it. So it is with an
+    // empty `filename`, which browsers send where no file was chosen.
+    let file = match file && !nameless {
+        true => Some(Value::Opaque),
+        false => (nameless || encoded).then_some(Value::Long),
+    };
     let name = name.filter(|name| is_clear(name))?;
     Some(Part { name, file, charset: Charset::Utf8 })
 }
@@ -358,7 +365,10 @@ mod tests {
         let text = Value::Text(b"1");
         for (head, value) in [
             ("name=a; filename=f", Value::Opaque),
-            ("FileName=\"\"; name=\"a\"", Value::Opaque),
+            ("FileName=\"f\"; name=\"a\"", Value::Opaque),
+            ("filename=\"\"; name=\"a\"", Value::Long),
+            ("name=a; filename=; filename*=utf-8''f", Value::Long),
+            ("name=a; filename=\"\"; filename=f", Value::Long),
             ("name=a; filename*=utf-8''f; filename=f", Value::Opaque),
             ("name=a; filename*=utf-8''f", Value::Long),
             ("name=\"a\"; xfilename=1", text),
