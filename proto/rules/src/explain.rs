@@ -164,7 +164,7 @@ fn show_value(run: &mut Run<'_, '_>, atom: AtomId) -> String {
                     BodyView::Opaque => Some("unknown: the body is encoded or its type contradictory"),
                     BodyView::Pending(media) if media == format => Some("not read yet"),
                     BodyView::Read(media, Reach::Broken) if media == format => {
-                        Some("unknown: the body is malformed")
+                        Some("unknown: the body is malformed, or not of a type that all servers read alike")
                     }
                     BodyView::Read(media, Reach::Cut) if media == format && shown.is_empty() => {
                         Some("unknown: not within the prefix that was read")

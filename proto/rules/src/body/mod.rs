@@ -66,6 +66,8 @@ pub(crate) enum Media<'a> {
     Multipart(&'a [u8]),
     /// As the format says, but text that is not ASCII is read in another way than as UTF-8.
     Latin(Format),
+    /// Of a type that only some servers take for the format: its fields are undecidable, if there is anything.
+    Doubtful(Format),
     /// Encoded (compressed), or of several types or of none that can be read: the fields are undecidable.
     Opaque,
 }
@@ -110,8 +112,13 @@ impl Media<'_> {
         } else if is("multipart/form-data") {
             multipart::boundary(parameters).map_or(Media::Opaque, Media::Multipart)
         } else {
-            return Media::Other;
+            return taken_for(value);
         };
+        // Some look for these anywhere in the text.
+        let says_json = finds(parameters, b"/json") || finds(parameters, b"+json");
+        if says_json && media != Media::Json {
+            return Media::Opaque;
+        }
         match (Charset::of(parameters), media, media.format()) {
             (Charset::Utf8, ..) => media,
             (Charset::Latin, Media::Json | Media::Xml | Media::UrlEncoded, Some(format)) => {
@@ -127,10 +134,33 @@ impl Media<'_> {
             Media::Json => Some(Format::Json),
             Media::Xml => Some(Format::Xml),
             Media::UrlEncoded | Media::Multipart(_) => Some(Format::Form),
-            Media::Latin(format) => Some(format),
+            Media::Latin(format) | Media::Doubtful(format) => Some(format),
             Media::Other | Media::Opaque => None,
         }
     }
+}
+
+/// What lenient servers take a body of an unregistered type for: `application/x-json`, `application/jsonrequest`.
+fn taken_for(content_type: &[u8]) -> Media<'static> {
+    let has = |name: &str| {
+        // Not within a word: office documents are `openxmlformats`.
+        content_type.split(|byte| !byte.is_ascii_alphanumeric()).any(|word| {
+            let length = name.len().min(word.len());
+            let ends = [&word[..length], &word[word.len() - length..]];
+            ends.iter().any(|end| end.eq_ignore_ascii_case(name.as_bytes()))
+        })
+    };
+    match (has("json"), has("xml"), has("urlencoded") || has("multipart")) {
+        (false, false, false) => Media::Other,
+        (true, false, false) => Media::Doubtful(Format::Json),
+        (false, true, false) => Media::Doubtful(Format::Xml),
+        (false, false, true) => Media::Doubtful(Format::Form),
+        _ => Media::Opaque,
+    }
+}
+
+fn finds(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part))
 }
 
 /// Whether a Content-Type is one media type (RFC 9110 section 8.3.1). Of a list, as two lines joined are, servers take
@@ -198,7 +228,7 @@ impl Wanted {
                 Format::Json => self.read(Media::Json, bytes, whole, limits, sink),
                 Format::Xml => self.read(Media::Xml, bytes, whole, limits, sink),
             },
-            Media::Opaque => Reach::Broken,
+            Media::Doubtful(_) | Media::Opaque => Reach::Broken,
             Media::Other => Reach::Whole,
         }
     }
@@ -233,6 +263,34 @@ mod tests {
         assert_eq!(media("multipart/form-data"), Media::Opaque);
         assert_eq!(media("text/plain"), Media::Other);
         assert_eq!(Media::of(&[]), Media::Other);
+    }
+
+    #[test]
+    fn a_type_that_some_servers_take_for_a_format_leaves_its_fields_undecidable() {
+        let media = |text: &'static str| Media::of(&[(b"Content-Type", text.as_bytes())]);
+        for (text, format) in [
+            ("text/x-json", Format::Json),
+            ("application/jsonrequest", Format::Json),
+            ("Application/JSONx", Format::Json),
+            ("application/x-ndjson", Format::Json),
+            ("x/y; z=/json", Format::Json),
+            ("application/x-xml", Format::Xml),
+            ("multipart/mixed; boundary=x", Format::Form),
+            ("application/x-urlencoded", Format::Form),
+        ] {
+            assert_eq!(media(text), Media::Doubtful(format), "{text}");
+            let read = |body: &[u8]| {
+                wanted().read(media(text), body, true, &Limits::default(), &mut |_, _: Value<'_>| ())
+            };
+            assert_eq!((read(b"{\"a\":1}"), read(b"")), (Reach::Broken, Reach::Whole), "{text}");
+        }
+        for text in ["text/xml; z=/json", "multipart/form-data; boundary=x; z=a+JSON", "x/json-xml"] {
+            assert_eq!(media(text), Media::Opaque, "{text}");
+        }
+        for text in ["application/vnd.openxmlformats-officedocument", "text/plain; format=flowed", "a/jsn"] {
+            assert_eq!(media(text), Media::Other, "{text}");
+        }
+        assert_eq!(media("multipart/form-data; boundary=aXMLb"), Media::Multipart(b"aXMLb"));
     }
 
     #[test]
