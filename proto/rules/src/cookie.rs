@@ -5,21 +5,29 @@ use std::borrow::Cow;
 
 use crate::body::percent_decode;
 
-/// Gives `take` the other readings of a value: without the quotes around it (Go, Python, Node), with `%HH` decoded (PHP,
-/// Node), and both. Whether these are all: not so for a backslash within quotes, which Python takes for an escape, for
-/// quotes that end elsewhere, and for NUL, where some end.
+/// Gives `take` the other readings of a value: up to a blank or a comma (Python, and those that follow RFC 2109), without the
+/// quotes around it (Go, Python, Node), with `%HH` decoded (PHP, Node), and each of the former decoded. Whether these are all:
+/// not so for a backslash within quotes, which Python takes for an escape, for quotes that end elsewhere, and for NUL, where
+/// some end.
 pub(crate) fn other_readings(value: &[u8], mut take: impl FnMut(&[u8])) -> bool {
-    if memchr::memchr2(b'"', b'%', value).is_none() {
+    let Some(first) = value.iter().position(|byte| matches!(byte, b'"' | b'%' | b' ' | b'\t' | b',')) else {
         return true;
-    }
+    };
     let mut clear = true;
-    let mut inner = None;
-    if let Some(rest) = value.strip_prefix(b"\"") {
-        inner = rest.strip_suffix(b"\"").filter(|inner| memchr::memchr2(b'"', b'\\', inner).is_none());
-        clear &= inner.is_some();
-    }
-    inner.into_iter().for_each(&mut take);
-    for part in [Some(value), inner].into_iter().flatten() {
+    let shorter = match value.strip_prefix(b"\"") {
+        Some(rest) => {
+            let inner =
+                rest.strip_suffix(b"\"").filter(|inner| memchr::memchr2(b'"', b'\\', inner).is_none());
+            clear &= inner.is_some();
+            inner
+        }
+        None => value[first..]
+            .iter()
+            .position(|byte| matches!(byte, b' ' | b'\t' | b','))
+            .map(|length| &value[..first + length]),
+    };
+    shorter.into_iter().for_each(&mut take);
+    for part in [Some(value), shorter].into_iter().flatten() {
         if let Cow::Owned(decoded) = percent_decode(part) {
             clear &= !decoded.contains(&0);
             take(&decoded);
@@ -61,6 +69,10 @@ mod tests {
         assert_eq!(readings("\"%61\""), clear(&["%61", "\"a\"", "a"]));
         assert_eq!(readings("100%"), clear(&[]));
         assert_eq!(readings("{\"a\":1}"), clear(&[]), "no quotes around it");
+        for value in ["admin x=1", "admin\tx=1", "admin $Path=/", "admin,x=1", "admin, x"] {
+            assert_eq!(readings(value), clear(&["admin"]), "{value}");
+        }
+        assert_eq!(readings("%61 x"), clear(&["%61", "a x", "a"]));
     }
 
     #[test]
