@@ -39,7 +39,8 @@ pub(crate) struct Facts {
     /// How many names it lists: each is compared with each line.
     names: u16,
     pub(crate) upgrade_lines: u8,
-    /// Every protocol offered in `Upgrade` is one that may be tunnelled.
+    /// `Upgrade` has a protocol that may be tunnelled, and one that may not.
+    pub(crate) upgrade_offered: bool,
     pub(crate) upgrade_refused: bool,
     pub(crate) expect_continue: bool,
     pub(crate) te_trailers: bool,
@@ -164,12 +165,12 @@ impl Facts {
             Name::Connection => self.note_connection(value, side)?,
             Name::Upgrade => {
                 self.upgrade_lines = self.upgrade_lines.saturating_add(1);
-                let mut offered = false;
                 for protocol in list_members(value) {
-                    offered = true;
-                    self.upgrade_refused |= !may_tunnel(protocol);
+                    match may_tunnel(protocol) {
+                        true => self.upgrade_offered = true,
+                        false => self.upgrade_refused = true,
+                    }
                 }
-                self.upgrade_refused |= !offered;
             }
             Name::Expect if side == Side::Request => {
                 if !value.eq_ignore_ascii_case(b"100-continue") {
@@ -261,7 +262,7 @@ fn check_transfer_encoding(value: &[u8]) -> Result<(), Refusal> {
 }
 
 /// A tunnel must not carry another version of HTTP: its requests would bypass every rule.
-fn may_tunnel(protocol: &[u8]) -> bool {
+pub(crate) fn may_tunnel(protocol: &[u8]) -> bool {
     let name = protocol.split(|&b| b == b'/').next().unwrap_or_default();
     let hidden_http: [&[u8]; 4] = [b"h2c", b"h2", b"http", b"tls"];
     protocol.iter().all(|&b| is_token_byte(b) || b == b'/')

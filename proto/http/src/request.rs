@@ -57,7 +57,7 @@ pub struct RequestHead<'a> {
     pub keep_alive: bool,
     /// The client waits for 100 (Continue) before it sends the body.
     pub expect_continue: bool,
-    /// A GET without body that asks for another protocol, and that protocol may be tunnelled.
+    /// It has no content and asks for another protocol, one of which may be tunnelled.
     pub upgrade: bool,
     pub(crate) facts: Facts,
 }
@@ -141,12 +141,8 @@ pub fn parse_request<'a>(
     let framing = framing(&line, &facts)?;
     let h11 = line.version == Version::H11;
     let has_body = !matches!(framing, RequestFraming::None | RequestFraming::Length(0));
-    let upgrade = h11
-        && facts.upgrade_option
-        && facts.upgrade_lines == 1
-        && !facts.upgrade_refused
-        && line.method == b"GET"
-        && framing == RequestFraming::None;
+    let upgrade =
+        h11 && facts.upgrade_option && facts.upgrade_lines == 1 && facts.upgrade_offered && !has_body;
     let slots: &'a HeaderSlots = slots;
     Ok(Parsed::Complete(RequestHead {
         head_len: facts.end,

@@ -96,7 +96,7 @@ fn parse<'a>(
     if announced && status < 200 {
         return Err(Refusal::bad("interim_with_content"));
     }
-    if status == 101 && facts.upgrade_refused {
+    if status == 101 && (facts.upgrade_refused || !facts.upgrade_offered) {
         return Err(Refusal::bad("upgrade_refused"));
     }
     let persistent =

@@ -2,6 +2,7 @@
 //! copied, forwarding fields added. Names and values of other fields leave as they came.
 
 use crate::bytes::{is_token, list_members, push_decimal};
+use crate::fields::may_tunnel;
 use crate::header::{Headers, Name};
 use crate::request::{RequestFraming, RequestHead, Version};
 use crate::response::{ResponseFraming, ResponseHead};
@@ -82,7 +83,10 @@ pub fn write_request_head(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &Req
                 edits.trust_forwarded && forwards(head.headers, name, listed, edits.set, edits.remove)
             }
             Name::Expect => head.expect_continue,
-            Name::Upgrade => upgrade,
+            Name::Upgrade if upgrade => {
+                push_offer(out, value);
+                false
+            }
             // Written below, or never.
             Name::Host
             | Name::ContentLength
@@ -90,6 +94,7 @@ pub fn write_request_head(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &Req
             | Name::Connection
             | Name::HopByHop
             | Name::Te
+            | Name::Upgrade
             | Name::XForwardedFor
             | Name::XRequestId
             | Name::Disguised => false,
@@ -114,6 +119,17 @@ pub fn write_request_head(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &Req
     }
     push_forwarding(out, head, edits);
     push_set(out, edits.set);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// What a client offers, but for what must not be tunnelled.
+fn push_offer(out: &mut Vec<u8>, offered: &[u8]) {
+    let mut before: &[u8] = b"Upgrade: ";
+    for protocol in list_members(offered).filter(|protocol| may_tunnel(protocol)) {
+        out.extend_from_slice(before);
+        out.extend_from_slice(protocol);
+        before = b", ";
+    }
     out.extend_from_slice(b"\r\n");
 }
 

@@ -142,26 +142,28 @@ fn status_lines_may_lack_a_reason() {
 }
 
 #[test]
-fn only_a_bodiless_get_with_a_tunnelled_protocol_upgrades() {
+fn only_a_request_without_content_and_with_a_tunnelled_protocol_upgrades() {
     let ask =
         |line: &str, more: &str| request(&format!("{line}\r\nHost: a\r\n{more}\r\n"), |head| head.upgrade);
     let get = "GET / HTTP/1.1";
     assert!(ask(get, "Connection: Upgrade\r\nUpgrade: websocket\r\n"));
     assert!(ask(get, "Connection: keep-alive, upgrade\r\nUpgrade: WebSocket/13\r\n"));
+    assert!(ask(get, "Connection: upgrade\r\nUpgrade: h2c, websocket\r\n"));
+    assert!(ask(get, "Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n"));
+    assert!(ask("POST / HTTP/1.1", "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nContent-Length: 0\r\n"));
     for (line, more) in [
         (get, "Upgrade: websocket\r\n"),
         (get, "Connection: upgrade\r\n"),
         (get, "Connection: upgrade\r\nUpgrade:\r\n"),
         (get, "Connection: upgrade\r\nUpgrade: h2c\r\n"),
         (get, "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: H2C\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"),
-        (get, "Connection: upgrade\r\nUpgrade: websocket, h2c\r\n"),
         (get, "Connection: upgrade\r\nUpgrade: websocket\r\nUpgrade: h2c\r\n"),
         (get, "Connection: upgrade\r\nUpgrade: HTTP/2.0\r\n"),
         (get, "Connection: upgrade\r\nUpgrade: TLS/1.3\r\n"),
         (get, "Connection: upgrade\r\nUpgrade: web socket\r\n"),
         (get, "Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 1\r\n"),
         (get, "Connection: upgrade\r\nUpgrade: websocket\r\nTransfer-Encoding: chunked\r\n"),
-        ("POST / HTTP/1.1", "Connection: upgrade\r\nUpgrade: websocket\r\n"),
+        ("POST / HTTP/1.1", "Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 1\r\n"),
         ("GET / HTTP/1.0", "Connection: upgrade\r\nUpgrade: websocket\r\n"),
     ] {
         assert!(!ask(line, more), "{line} {more:?}");

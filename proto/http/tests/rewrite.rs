@@ -115,6 +115,8 @@ fn an_upgrade_is_forwarded_only_when_both_sides_want_it() {
         request(bytes, &EDITS),
         format!("GET / HTTP/1.1\r\nHost: a\r\nSec-WebSocket-Version: 13\r\n{ADDED}")
     );
+    let listed = bytes.replace("websocket", "h2c,websocket/13 , TLS/1.0,x");
+    assert!(request(&listed, &edits).contains("\r\nUpgrade: websocket/13, x\r\n"));
     let h2c = bytes.replace("websocket", "h2c");
     assert!(!request(&h2c, &edits).contains("pgrade"));
 }
