@@ -28,6 +28,9 @@ pub(crate) fn parse(authority: &[u8]) -> Result<Authority<'_>, Refusal> {
             ascii(inner).parse::<std::net::Ipv6Addr>().map_err(|_| MALFORMED)?;
         }
         _ if host.len() > 255 || !host.iter().all(|&b| is_host_byte(b)) => return Err(MALFORMED),
+        // Without a label: `a..` would be a second spelling of `a`, which rules do not match and lenient servers may.
+        [b'.', ..] => return Err(MALFORMED),
+        _ if host.windows(2).any(|pair| pair == b"..") => return Err(MALFORMED),
         _ => {}
     }
     Ok(Authority { host, port })

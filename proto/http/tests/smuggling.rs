@@ -91,6 +91,16 @@ const REQUEST_LINES: &[Refused] = &[
     ("Host with word as port", "GET / HTTP/1.1\r\nHost: a:http\r\n\r\n", 400, "host_port_malformed"),
     ("Host with signed port", "GET / HTTP/1.1\r\nHost: a:+80\r\n\r\n", 400, "host_port_malformed"),
     ("Host with port 65536", "GET / HTTP/1.1\r\nHost: a:65536\r\n\r\n", 400, "host_port_malformed"),
+    ("Host of a dot", "GET / HTTP/1.1\r\nHost: .\r\n\r\n", 400, "host_malformed"),
+    ("Host with a dot in front", "GET / HTTP/1.1\r\nHost: .a\r\n\r\n", 400, "host_malformed"),
+    ("Host with an empty label", "GET / HTTP/1.1\r\nHost: a..b\r\n\r\n", 400, "host_malformed"),
+    ("Host with two final dots", "GET / HTTP/1.1\r\nHost: a..:80\r\n\r\n", 400, "host_malformed"),
+    (
+        "absolute-form with two final dots",
+        "GET http://a../ HTTP/1.1\r\nHost: a..\r\n\r\n",
+        400,
+        "host_malformed",
+    ),
     ("Host with two ports", "GET / HTTP/1.1\r\nHost: a:80:80\r\n\r\n", 400, "host_port_malformed"),
 ];
 
