@@ -251,13 +251,16 @@ fn content_length(value: &[u8]) -> Result<u64, Refusal> {
 }
 
 fn check_transfer_encoding(value: &[u8]) -> Result<(), Refusal> {
-    if value.eq_ignore_ascii_case(b"chunked") {
-        Ok(())
-    } else if is_token(value) {
-        // RFC 9112 section 6.1: a coding the recipient does not understand is answered with 501.
-        Err(Refusal::with(501, "transfer_encoding_unsupported"))
-    } else {
-        Err(Refusal::bad("transfer_encoding_malformed"))
+    let is_chunked = |coding: &[u8]| coding.eq_ignore_ascii_case(b"chunked");
+    if is_chunked(value) {
+        return Ok(());
+    }
+    let mut codings = value.split(|&b| b == b',').map(trim_ows);
+    let last = codings.next_back().unwrap_or_default();
+    // RFC 9112 section 6.1: a coding the recipient does not understand is answered with 501.
+    match is_token(last) && codings.all(|coding| is_token(coding) && !is_chunked(coding)) {
+        true => Err(Refusal::with(501, "transfer_encoding_unsupported")),
+        false => Err(Refusal::bad("transfer_encoding_malformed")),
     }
 }
 
