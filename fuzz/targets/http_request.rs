@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(Parsed::Complete(head)) = parse_request(bytes, &limits, &mut slots) {
         second_opinion(bytes, &head);
         rewritten(&head, flags);
-        let _ = (head.host_name(), head.cookie("eg"), head.is_idempotent());
+        let _ = (head.host_name(), head.cookies("eg").count(), head.is_idempotent());
         assert!(head.head_len <= bytes.len());
     }
 });

@@ -47,12 +47,18 @@ pub(crate) fn hint(
         Stickiness::None => (Hint::Policy, false),
         Stickiness::Source => (Hint::Source(client), false),
         Stickiness::Cookie => {
-            let value = head.cookie(&pool.cookie);
-            let server =
-                value.and_then(|v| pool.servers.iter().position(|server| server.cookie.as_bytes() == v));
+            // What another site of the domain, or an older configuration, left beside it names none.
+            let server = head.cookies(&pool.cookie).find_map(|value| server_of(pool, value));
             (server.map_or(Hint::Policy, |index| Hint::Server(index as u32)), true)
         }
     }
+}
+
+/// The server that a cookie names, in quotes or without (RFC 6265 section 4.1.1).
+fn server_of(pool: &Pool, value: &[u8]) -> Option<usize> {
+    let inner = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
+    let value = inner.unwrap_or(value);
+    pool.servers.iter().position(|server| server.cookie.as_bytes() == value)
 }
 
 /// FNV-1a with a final mix: recognises a head that was sent again, is no defence by itself.

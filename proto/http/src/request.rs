@@ -94,19 +94,10 @@ impl<'a> RequestHead<'a> {
         self.headers.get(name)
     }
 
-    /// The value of the first cookie of that name (case-sensitive), as sent.
-    pub fn cookie(&self, name: &str) -> Option<&'a [u8]> {
-        for line in self.headers.of(Name::Cookie) {
-            for pair in line.split(|&b| b == b';') {
-                let pair = trim_ows(pair);
-                if let Some(rest) = pair.strip_prefix(name.as_bytes())
-                    && let Some(value) = rest.strip_prefix(b"=")
-                {
-                    return Some(value);
-                }
-            }
-        }
-        None
+    /// The values of every cookie of that name (case-sensitive), as sent, in the order received.
+    pub fn cookies<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
+        let pairs = self.headers.of(Name::Cookie).flat_map(|line| line.split(|&b| b == b';'));
+        pairs.filter_map(|pair| trim_ows(pair).strip_prefix(name.as_bytes())?.strip_prefix(b"="))
     }
 
     /// RFC 9110 section 9.2.2: repeating the request has the effect of sending it once.

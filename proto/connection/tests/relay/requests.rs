@@ -194,6 +194,12 @@ fn a_cookie_keeps_the_client_on_its_server() {
     assert_eq!(rig.legs[&2].server, 2);
     rig.serve(2, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    // The first that names a server counts, in quotes too.
+    for lines in ["Cookie: EG=zz; EG=c-c", "Cookie: EG=\"\"\r\nCookie: EG=\"c-c\"; EG=c-a"] {
+        let mut rig = make();
+        rig.send(format!("{GET}{lines}\r\n\r\n").as_bytes());
+        assert_eq!(rig.legs[&1].server, 2, "{lines}");
+    }
     // A server that cannot be reached is replaced, and the cookie with it.
     let mut rig = make();
     rig.opens = false;
