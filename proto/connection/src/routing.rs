@@ -186,48 +186,31 @@ pub(crate) fn https_location(head: &RequestHead<'_>, local: IpAddr, port: u16) -
     String::from_utf8_lossy(&location).into_owned()
 }
 
-/// The body's first bytes without their framing, and whether that is all of it; `None` until there are enough.
+/// The body's first bytes without their framing, and whether that is all of it; `None` until there are enough. Whether bytes
+/// come one by one or all at once, the answer is the same.
 pub(crate) fn body_prefix(
     head: &RequestHead<'_>,
     received: &[u8],
     bytes_max: usize,
     limits: &Limits,
 ) -> Result<Option<(Vec<u8>, bool)>, Refusal> {
+    let chunked = head.framing == RequestFraming::Chunked;
+    // Framing may double what a chunked body takes, its trailers aside; past that the prefix is what there is.
+    let framed_max = bytes_max.saturating_mul(2).saturating_add(limits.trailer_bytes_max);
+    let looked_at = if chunked { &received[..received.len().min(framed_max)] } else { received };
+    let mut content = Vec::with_capacity(looked_at.len());
     let mut body = head.body();
-    let used = body.advance(received, limits)?;
-    let received = &received[..used];
-    let content = match head.framing {
-        RequestFraming::Chunked => chunk_contents(received),
-        _ => received.to_vec(),
-    };
+    body.advance_content(looked_at, limits, &mut content)?;
     if body.is_done() && content.len() <= bytes_max {
         return Ok(Some((content, true)));
     }
-    // Framing may double what a chunked body takes; past that the prefix is what there is.
-    if content.len() >= bytes_max || received.len() >= bytes_max.saturating_mul(2) {
-        let cut = content.len().min(bytes_max);
-        return Ok(Some((content[..cut].to_vec(), false)));
+    // A chunked body may end with the last byte that there is room for.
+    let enough = bytes_max.saturating_add(usize::from(chunked));
+    if content.len() >= enough || (chunked && looked_at.len() == framed_max) {
+        content.truncate(bytes_max);
+        return Ok(Some((content, false)));
     }
     Ok(None)
-}
-
-/// Chunk data of a chunked body that [`Body::advance`] has accepted, as far as it has come.
-fn chunk_contents(mut framed: &[u8]) -> Vec<u8> {
-    let mut content = Vec::with_capacity(framed.len());
-    while let Some(end) = memchr::memchr(b'\n', framed) {
-        let digits = framed[..end].iter().take_while(|byte| byte.is_ascii_hexdigit());
-        let size = digits.fold(0usize, |size, digit| {
-            size.saturating_mul(16).saturating_add((*digit as char).to_digit(16).unwrap_or(0) as usize)
-        });
-        framed = &framed[end + 1..];
-        let taken = size.min(framed.len());
-        content.extend_from_slice(&framed[..taken]);
-        if size == 0 || taken < size {
-            break;
-        }
-        framed = framed.get(size + 2..).unwrap_or(b"");
-    }
-    content
 }
 
 /// The wire form of a body position inside a mirror entry.
@@ -240,12 +223,43 @@ pub(crate) fn encode_body(body: Body) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use evergate_http::{HeaderSlots, Parsed, parse_request};
+
+    /// What is said of a body of which so many bytes come at a time.
+    fn prefix_of(framing: &str, body: &[u8], step: usize) -> Option<(Vec<u8>, bool)> {
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n");
+        let (limits, mut slots) = (Limits { trailer_bytes_max: 50, ..Limits::default() }, HeaderSlots::new());
+        let Ok(Parsed::Complete(head)) = parse_request(head.as_bytes(), &limits, &mut slots) else {
+            panic!()
+        };
+        let ends = (0..body.len()).step_by(step).chain([body.len()]);
+        ends.into_iter().find_map(|end| body_prefix(&head, &body[..end], 100, &limits).unwrap())
+    }
 
     #[test]
-    fn chunk_contents_follow_the_chunks_that_have_come() {
-        assert_eq!(chunk_contents(b"3\r\nabc\r\n2;x=1\r\nde\r\n0\r\n\r\n"), b"abcde");
-        assert_eq!(chunk_contents(b"3\r\nabc\r\nff\r\nde"), b"abcde");
-        assert_eq!(chunk_contents(b"3\r\nabc\r"), b"abc");
+    fn what_rules_see_of_a_body_does_not_depend_on_how_it_comes() {
+        let chunks =
+            |line: &str, count: usize| format!("{}0\r\n\r\n", format!("1{line}\r\nx\r\n").repeat(count));
+        let one = |size: usize| format!("{size:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(size));
+        let length = |size: usize| (format!("Content-Length: {size}"), "x".repeat(size));
+        let chunked = |body: String| ("Transfer-Encoding: chunked".to_owned(), body);
+        for ((framing, body), expected) in [
+            (length(100), Some((100, true))),
+            (length(101), Some((100, false))),
+            (chunked(one(100)), Some((100, true))),
+            (chunked(one(101)), Some((100, false))),
+            (chunked(chunks("", 40)), Some((40, true))),
+            (chunked(chunks("", 42)), Some((42, false))),
+            (chunked(chunks(";a=\"b\"", 30)), Some((21, false))),
+            (chunked("3\r\nxxx\r\n0\r\na: b\r\n\r\n".to_owned()), Some((3, true))),
+            (chunked("3\r\nxxx\r\n".to_owned()), None),
+        ] {
+            for step in [1, 2, 7, 64, 10_000] {
+                let found = prefix_of(&framing, body.as_bytes(), step);
+                let found = found.map(|(content, whole)| (content.len(), whole));
+                assert_eq!(found, expected, "{body:?} by {step}");
+            }
+        }
     }
 
     #[test]
