@@ -36,6 +36,11 @@ pub(crate) fn parse(authority: &[u8]) -> Result<Authority<'_>, Refusal> {
     Ok(Authority { host, port })
 }
 
+/// Whether a Host header may say this.
+pub fn is_host(value: &[u8]) -> bool {
+    parse(value).is_ok()
+}
+
 /// The host of a checked authority, without the port. An IPv6 address keeps its brackets.
 pub(crate) fn name(authority: &[u8]) -> &[u8] {
     let from = match authority {

@@ -27,6 +27,7 @@ mod response;
 mod target;
 mod write;
 
+pub use authority::is_host;
 pub use body::Body;
 pub use chunked::Chunked;
 pub use error_response::{After, error_response, reason_phrase};

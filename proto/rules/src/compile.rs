@@ -1,6 +1,7 @@
 //! From specifications to a rule set: parse, type, normalise, order, index.
 
-use std::collections::HashSet;
+use evergate_base::name::is_same;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::atom::{Atom, Table, Test};
@@ -17,8 +18,9 @@ use crate::spec::{Limits, RuleSpec, Unknown};
 /// Only tells rule sets apart; no decision depends on it.
 static IDENTITY: AtomicU64 = AtomicU64::new(1);
 
-/// Framing is the connection's own business: a rule that edits these would allow request smuggling.
-const FRAMING: [&str; 9] = [
+/// Framing is the connection's own business: a rule that edits these would allow request smuggling. `Proxy` and
+/// `HTTP2-Settings` are never passed on.
+const FRAMING: [&str; 11] = [
     "connection",
     "content-length",
     "keep-alive",
@@ -28,6 +30,8 @@ const FRAMING: [&str; 9] = [
     "transfer-encoding",
     "upgrade",
     "expect",
+    "http2-settings",
+    "proxy",
 ];
 
 /// Lists of candidates longer than this cost more than the design's microsecond.
@@ -311,52 +315,75 @@ fn action(
     Action::Continue
 }
 
-fn effects(spec: &RuleSpec, name: &str, errors: &mut Vec<RuleError>) -> Vec<RuleEffect> {
-    let mut header = |key: &'static str, header: &str, value: Option<&str>| -> Option<String> {
-        let site = Site { name, key };
-        let lower = header.to_ascii_lowercase();
-        if header.is_empty() || header.len() > 256 || !header.bytes().all(lang::is_token) {
-            let why = "that is no token (RFC 9110 section 5.6.2)";
-            errors.push(site.error(format!("header name {header:?}"), why, "letters, digits and - only"));
-            return None;
-        }
-        if FRAMING.contains(&lower.as_str()) {
-            let why = "the connection sets framing headers itself";
-            errors.push(site.error(format!("header {header}"), why, "leave it out"));
-            return None;
-        }
-        if lower == "host" && key == "remove_request_headers" {
-            errors.push(site.error("header host", "a request without Host is invalid", "leave it out"));
-            return None;
-        }
-        let printable = |byte: u8| byte == b'\t' || (byte >= b' ' && byte != 0x7f);
-        if value.is_some_and(|value| !value.bytes().all(printable) || value.len() > 8192) {
+/// The name of a header that may be edited, in lower case.
+fn edited(site: &Site<'_>, header: &str) -> Result<String, RuleError> {
+    let lower = header.to_ascii_lowercase();
+    if header.is_empty() || header.len() > 256 || !header.bytes().all(lang::is_token) {
+        let why = "that is no token (RFC 9110 section 5.6.2)";
+        return Err(site.error(format!("header name {header:?}"), why, "letters, digits and - only"));
+    }
+    if FRAMING.iter().any(|name| is_same(name.as_bytes(), header.as_bytes())) {
+        let why = "the connection sets framing headers itself, and passes none like it on";
+        return Err(site.error(format!("header {header}"), why, "leave it out"));
+    }
+    if lower == "host" && site.key == "remove_request_headers" {
+        return Err(site.error("header host", "a request without Host is invalid", "leave it out"));
+    }
+    if lower == "host" && site.key == "set_response_headers" {
+        return Err(site.error("header host", "a response has none", "leave it out"));
+    }
+    Ok(lower)
+}
+
+fn removed(site: &Site<'_>, headers: &[String], errors: &mut Vec<RuleError>) -> Vec<String> {
+    let names = headers.iter().map(|header| edited(site, header));
+    names.filter_map(|name| name.map_err(|error| errors.push(error)).ok()).collect()
+}
+
+fn set(
+    site: &Site<'_>,
+    headers: &BTreeMap<String, String>,
+    errors: &mut Vec<RuleError>,
+) -> Vec<(String, String)> {
+    let mut edits: Vec<(String, String)> = Vec::new();
+    let printable = |byte: u8| byte == b'\t' || (byte >= b' ' && byte != 0x7f);
+    for (header, value) in headers {
+        if !value.bytes().all(printable) || value.len() > 8192 {
             let why = "control characters could end the header";
             errors.push(site.error(format!("value of header {header}"), why, "use printable characters"));
-            return None;
+            continue;
         }
-        Some(lower)
-    };
+        match edited(site, header) {
+            Ok(name) if edits.iter().any(|(other, _)| is_same(other.as_bytes(), name.as_bytes())) => {
+                let why = "servers may take it for one that is set here too";
+                errors.push(site.error(format!("header {header}"), why, "keep one of them"));
+            }
+            Ok(name) => edits.push((name, value.clone())),
+            Err(error) => errors.push(error),
+        }
+    }
+    edits
+}
+
+fn effects(spec: &RuleSpec, name: &str, errors: &mut Vec<RuleError>) -> Vec<RuleEffect> {
+    let site = |key| Site { name, key };
     let mut effects = Vec::new();
-    for name in &spec.remove_request_headers {
-        effects.extend(header("remove_request_headers", name, None).map(RuleEffect::RemoveRequest));
-    }
-    for (name, value) in &spec.set_request_headers {
-        let name = header("set_request_headers", name, Some(value));
-        effects.extend(name.map(|name| RuleEffect::SetRequest(name, value.clone())));
-    }
-    for name in &spec.remove_response_headers {
-        effects.extend(header("remove_response_headers", name, None).map(RuleEffect::RemoveResponse));
-    }
-    for (name, value) in &spec.set_response_headers {
-        let name = header("set_response_headers", name, Some(value));
-        effects.extend(name.map(|name| RuleEffect::SetResponse(name, value.clone())));
-    }
+    let names = removed(&site("remove_request_headers"), &spec.remove_request_headers, errors);
+    effects.extend(names.into_iter().map(RuleEffect::RemoveRequest));
+    let edits = set(&site("set_request_headers"), &spec.set_request_headers, errors);
+    effects.extend(edits.into_iter().map(|(name, value)| RuleEffect::SetRequest(name, value)));
+    let names = removed(&site("remove_response_headers"), &spec.remove_response_headers, errors);
+    effects.extend(names.into_iter().map(RuleEffect::RemoveResponse));
+    let edits = set(&site("set_response_headers"), &spec.set_response_headers, errors);
+    effects.extend(edits.into_iter().map(|(name, value)| RuleEffect::SetResponse(name, value)));
     if let Some(limit) = &spec.rate_limit {
         if limit.requests_per_s == 0 || limit.burst == 0 {
             let why = "no request would ever pass";
-            let site = Site { name, key: "rate_limit" };
-            errors.push(site.error("a rate or burst of 0", why, "use deny = 429, or a positive number"));
+            errors.push(site("rate_limit").error(
+                "a rate or burst of 0",
+                why,
+                "use deny = 429, or a positive number",
+            ));
         }
         effects.push(RuleEffect::RateLimit(limit.clone()));
     }

@@ -174,6 +174,12 @@ fn actions_that_contradict_each_other_are_refused() {
             "Content-Length",
         ),
         (RuleSpec { remove_request_headers: vec!["Host".into()], ..base() }, "host"),
+        (RuleSpec { set_response_headers: fields(&[("Host", "a")]), ..base() }, "host"),
+        (RuleSpec { set_request_headers: fields(&[("Proxy", "a")]), ..base() }, "Proxy"),
+        (RuleSpec { set_request_headers: fields(&[("http2-settings", "a")]), ..base() }, "http2-settings"),
+        (RuleSpec { set_request_headers: fields(&[("Content_Length", "1")]), ..base() }, "Content_Length"),
+        (RuleSpec { set_response_headers: fields(&[("X-A", "1"), ("x-a", "2")]), ..base() }, "header x-a"),
+        (RuleSpec { set_request_headers: fields(&[("X-A", "1"), ("X_A", "2")]), ..base() }, "header X_A"),
         (
             RuleSpec {
                 rate_limit: Some(RateLimit { requests_per_s: 0, burst: 1, key: RateKey::Source }),
@@ -186,6 +192,10 @@ fn actions_that_contradict_each_other_are_refused() {
         let found = errors(spec);
         assert!(found.len() == 1 && found[0].what.contains(what), "{what}: {found:?}");
     }
+}
+
+fn fields(fields: &[(&str, &str)]) -> std::collections::BTreeMap<String, String> {
+    fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
 #[test]

@@ -36,6 +36,7 @@ pub(super) fn rules(config: &RawConfig, checks: &mut Checks<'_>) -> Rules {
         let name = Some(rule.name.as_str()).filter(|_| checks.report.is_given(&at.key("name")));
         checks.name(name, &at, &mut seen, "api");
         references(config, rule, &at, checks);
+        host(rule, &at, checks);
     }
     denials(config, checks);
     super::sessions::rules(config, checks);
@@ -45,9 +46,8 @@ pub(super) fn rules(config: &RawConfig, checks: &mut Checks<'_>) -> Rules {
             Rules { specs: config.rules.clone(), ruleset: Arc::new(ruleset) }
         }
         Err(errors) => {
-            for error in errors {
-                compile_error(config, &error, checks);
-            }
+            let news: Vec<_> = errors.into_iter().filter(|error| !is_said(config, error, checks)).collect();
+            news.iter().for_each(|error| compile_error(config, error, checks));
             Rules::none()
         }
     }
@@ -113,6 +113,19 @@ fn references(config: &RawConfig, rule: &RuleSpec, at: &KeyPath, checks: &mut Ch
     }
 }
 
+fn host(rule: &RuleSpec, at: &KeyPath, checks: &mut Checks<'_>) {
+    for (name, value) in &rule.set_request_headers {
+        if name.eq_ignore_ascii_case("host") && !evergate_http::is_host(value.as_bytes()) {
+            checks.report.error_because(
+                &at.key("set_request_headers").key(name),
+                format!("{value:?} is no host"),
+                format!("servers would refuse every request that the rule matches; {REFUSED}"),
+                "write a name or an address, with or without a port, as in `Host = \"site.example\"`",
+            );
+        }
+    }
+}
+
 /// Fields that responses of a status must have, with an example and their section in RFC 9110.
 const REQUIRED: [(u16, &str, &str, &str); 3] = [
     (401, "WWW-Authenticate", "Bearer", "15.5.2"),
@@ -149,23 +162,31 @@ fn index_of(config: &RawConfig, name: &str) -> Option<usize> {
     by_name.or_else(|| name.strip_prefix('#')?.parse::<usize>().ok()?.checked_sub(1))
 }
 
-fn compile_error(config: &RawConfig, error: &RuleError, checks: &mut Checks<'_>) {
+/// The key that a compiler message is about.
+fn place_of(config: &RawConfig, error: &RuleError) -> KeyPath {
     let list = KeyPath::root().key("rules");
-    let at = match index_of(config, &error.rule) {
+    match index_of(config, &error.rule) {
         Some(i) if error.key.is_empty() => list.index(i),
         Some(i) => list.index(i).key(error.key),
-        None => list.clone(),
-    };
+        None => list,
+    }
+}
+
+/// Whether this module has found it too: names and references it checks with better guesses.
+fn is_said(config: &RawConfig, error: &RuleError, checks: &Checks<'_>) -> bool {
+    let at = place_of(config, error);
     if checks.report.has_error_at(&at) || checks.report.is_excused(&at) {
-        // Names and references are checked here too, with better guesses.
-        return;
+        return true;
     }
     // Of two equal names the compiler blames the first and this module the second.
+    let list = KeyPath::root().key("rules");
     let a_name_is_wrong =
         || (0..config.rules.len()).any(|i| checks.report.has_error_at(&list.index(i).key("name")));
-    if error.key == "name" && a_name_is_wrong() {
-        return;
-    }
+    error.key == "name" && a_name_is_wrong()
+}
+
+fn compile_error(config: &RawConfig, error: &RuleError, checks: &mut Checks<'_>) {
+    let at = place_of(config, error);
     let consequence =
         if error.why.is_empty() { REFUSED.to_owned() } else { format!("{}; {REFUSED}", error.why) };
     let remedy = if error.remedy.is_empty() {

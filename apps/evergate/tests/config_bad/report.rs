@@ -34,6 +34,16 @@ fn one_mistake_gives_one_message() {
 }
 
 #[test]
+fn all_headers_that_a_rule_cannot_set_are_named() {
+    let rule = "[[rules]]\nname = \"r\"\nset_request_headers = { Proxy = \"a\", Content_Length = \"1\", X-A = \"1\", x-a = \"2\" }\n";
+    let (text, _) = unmark(&format!("{{L}}{{C}}{{P}}{rule}"));
+    let named: Vec<String> = problems_of(&text).into_iter().map(|problem| problem.what).collect();
+    for header in ["Proxy", "Content_Length", "x-a"] {
+        assert!(named.contains(&format!("header {header}")), "{header}: {named:?}");
+    }
+}
+
+#[test]
 fn a_problem_reads_well_and_serialises_for_machines() {
     let (text, _) = unmark("{L}{C}{P}weight = 0\n");
     let problems = problems_of(&text);

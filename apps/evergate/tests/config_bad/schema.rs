@@ -86,6 +86,16 @@ fn a_file_that_does_not_fit_the_schema_is_refused_at_the_place_with_advice() {
         ),
         ("{L}{C}{P}[pools.health]\nkind = @@\"ping\"\n", "pools[0].health.kind", "use one of `http`, `tcp`"),
         ("{L}{C}{P}[logs]\nformat = @@\"csv\"\n", "logs.format", "`json`"),
+        (
+            "{L}{C}{P}[[rules]]\nname = \"r\"\nset_request_headers = { Host = @@\"a b\\tc\" }\n",
+            "rules[0].set_request_headers.Host",
+            "as in `Host = ",
+        ),
+        (
+            "{L}{C}{P}[[rules]]\nname = \"r\"\nset_request_headers = { host = @@\"\" }\n",
+            "rules[0].set_request_headers.host",
+            "with or without a port",
+        ),
         ("{L}{C}{P}[[rules]]\nname = \"r\"\ndeny = @@200\n", "rules[0].deny", "between 400 and 599"),
         (
             "{L}{C}{P}[[rules]]\nname = \"r\"\nroute = \"web\"\n@@[rules.rate_limit]\nburst = 1\n",
