@@ -16,7 +16,7 @@ impl Connection {
         let mut id = [0u8; 24];
         let text = printable_target;
         self.log = Some(Box::new(RequestLog {
-            id: routing::request_id(self.id.0, self.request, &mut id).to_owned(),
+            id: self.request_id(head, &mut id).to_owned(),
             method: head.map_or("-".to_owned(), |head| head.method.to_owned()),
             host: head.map_or(String::new(), |head| text(head.host)),
             target: head.map_or("-".to_owned(), |head| text(head.target)),

@@ -387,7 +387,7 @@ impl Connection {
             default_host: &local,
             client_ip: routing::ip_text(self.client.ip(), &mut address),
             scheme: self.scheme(),
-            request_id: routing::request_id(self.id.0, self.request, &mut id),
+            request_id: self.request_id(Some(head), &mut id),
             trust_forwarded: self.listener().trust_forwarded,
             set: &set,
             remove: &remove,
@@ -508,6 +508,15 @@ impl Connection {
 
     pub(crate) fn scheme(&self) -> &'static str {
         if self.listener().protocol.is_tls() { "https" } else { "http" }
+    }
+
+    /// The request's id: from a trusted hop what it said, which is in the head again when another node goes on with it.
+    pub(crate) fn request_id<'a>(&self, head: Option<&RequestHead<'a>>, own: &'a mut [u8; 24]) -> &'a str {
+        let trusted = head.filter(|_| self.listener().trust_forwarded);
+        match trusted.and_then(|head| head.given_id()) {
+            Some(given) => given,
+            None => routing::request_id(self.id.0, self.request, own),
+        }
     }
 
     /// An answer of ours that rules have asked for: what they set in responses is set in it too.

@@ -2,7 +2,7 @@
 
 use crate::authority;
 use crate::body::Body;
-use crate::bytes::{ascii, is_method_byte, trim_ows};
+use crate::bytes::{ascii, has_non_vchar, is_method_byte, trim_ows};
 use crate::fields::{Facts, Side, scan_fields};
 use crate::header::{Header, HeaderSlots, Headers, Name};
 use crate::limits::{Limits, Parsed, Refusal};
@@ -11,6 +11,7 @@ use crate::write::is_listed;
 use memchr::memchr;
 
 const METHOD_BYTES_MAX: usize = 32;
+const ID_BYTES_MAX: usize = 128;
 
 /// The two versions this crate speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,6 +99,13 @@ impl<'a> RequestHead<'a> {
     pub fn cookies<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
         let pairs = self.headers.of(Name::Cookie).flat_map(|line| line.split(|&b| b == b';'));
         pairs.filter_map(|pair| trim_ows(pair).strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+    }
+
+    /// The id that a hop in front of us gave the request: 1 to 128 visible ASCII characters, and no second one.
+    pub fn given_id(&self) -> Option<&'a str> {
+        let mut values = self.headers.of(Name::XRequestId);
+        let id = values.next().filter(|id| (1..=ID_BYTES_MAX).contains(&id.len()) && !has_non_vchar(id))?;
+        values.next().is_none().then(|| ascii(id))
     }
 
     /// RFC 9110 section 9.2.2: repeating the request has the effect of sending it once.

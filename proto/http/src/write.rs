@@ -19,7 +19,7 @@ pub struct RequestEdits<'a> {
     pub client_ip: &'a str,
     /// `http` or `https`: how the client reached us.
     pub scheme: &'a str,
-    /// Written as X-Request-Id in place of what the client sent; empty writes none.
+    /// Written as X-Request-Id in place of what the client sent, which may be [`RequestHead::given_id`]; empty writes none.
     pub request_id: &'a str,
     /// Append to the X-Forwarded-For that was received and keep its companions; else drop what the client sent.
     pub trust_forwarded: bool,

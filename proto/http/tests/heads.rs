@@ -185,6 +185,26 @@ fn an_expectation_counts_only_with_a_body_in_http11() {
 }
 
 #[test]
+fn an_id_is_given_by_one_line_of_visible_characters() {
+    let id = |lines: &str| {
+        request(&format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n"), |head| {
+            head.given_id().map(str::to_owned)
+        })
+    };
+    let line = |value: &str| format!("X-Request-Id: {value}\r\n");
+    let longest = "a".repeat(128);
+    for value in ["7", "{\"a\"}", &longest] {
+        assert_eq!(id(&line(value)).as_deref(), Some(value));
+    }
+    for value in ["", "a b", "\u{e9}", &format!("{longest}a")] {
+        assert_eq!(id(&line(value)), None, "{value}");
+    }
+    assert_eq!(id(""), None);
+    assert_eq!(id(&line("7").repeat(2)), None);
+    assert_eq!(id("X_Request_Id: 7\r\n"), None);
+}
+
+#[test]
 fn headers_and_cookies_are_found_by_name() {
     let bytes = "GET / HTTP/1.1\r\nHost: a\r\nX-A:  1 \r\nx-a: 2\r\nEmpty:\r\n\
                  Cookie: sid=a=b; id=1;id=2; SID=x\r\nCookie: late=yes; flag\r\n\r\n";

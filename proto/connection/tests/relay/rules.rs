@@ -39,6 +39,24 @@ fn rules_see_no_header_that_the_server_does_not_get() {
 }
 
 #[test]
+fn a_trusted_hop_names_the_request() {
+    for (lines, trusted, kept) in [
+        ("X-Request-Id: edge-7\r\n", true, true),
+        ("X-Request-Id: edge-7\r\n", false, false),
+        ("X-Request-Id: edge-7\r\nX-Request-Id: edge-7\r\n", true, false),
+        ("X-Request-Id: edge 7\r\n", true, false),
+    ] {
+        let mut rig = plain(|snapshot| snapshot.listeners[1].trust_forwarded = trusted);
+        rig.send(format!("GET /a HTTP/1.1\r\nHost: test.example\r\n{lines}\r\n").as_bytes());
+        let got = text(&rig.server_got(1));
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        let id = &rig.logs[0].id;
+        assert_eq!((id == "edge-7", got.contains("edge")), (kept, kept), "{lines:?} {got}");
+        assert_eq!(got.matches(&format!("X-Request-Id: {id}\r\n")).count(), 1, "{got}");
+    }
+}
+
+#[test]
 fn a_host_is_the_same_with_the_dot_of_the_root() {
     let rules = [RuleSpec { deny: Some(403), ..rule("admin", r#"host == "admin.example""#) }];
     for host in ["admin.example", "ADMIN.example.", "admin.example.:80"] {
