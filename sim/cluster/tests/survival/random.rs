@@ -1,7 +1,7 @@
 //! Random scenarios, networks and faults, each by its seed.
 //!
 //! `EVERGATE_SIM_RUN=KIND:SEED cargo test -p evergate-sim-cluster replay -- --ignored --nocapture` runs one again, and `KIND:A..B` others than the
-//! fixed ones; the kinds are those of [`KINDS`].
+//! fixed ones; the kinds are those of `KINDS`.
 
 use crate::run::{PAIR, Plan, Ran, Script, Shape, TRIO, TWO_BACKUPS, run};
 use crate::scripts;
@@ -11,8 +11,11 @@ use evergate_sim_cluster::{Fault, Pace, Random, Tally, Time, Weather, Whom};
 /// Three nodes by majority, connections in two buckets.
 const MAJORITY: Shape = (3, 1, 2, Mode::Majority);
 
-/// Every kind of random run, by its name.
-const KINDS: [(&str, fn(u64) -> Ran); 9] = [
+/// A kind of random runs: its name, and what runs a seed.
+type Kind = (&'static str, fn(u64) -> Ran);
+
+/// All of them.
+const KINDS: [Kind; 9] = [
     ("any", any),
     ("plain", plain),
     ("subset", subset),
