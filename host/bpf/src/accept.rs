@@ -1,11 +1,13 @@
 //! The stateless accept: an object of its own, because it needs a newer kernel than the gate.
 
+use crate::flow::words;
 use crate::skeleton::accept::{AcceptSkelBuilder, types};
 use crate::table::bytes;
 use crate::{CookieKey, Flow, Gate, GateError, clock, pins, says};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_INGRESS, TcHook, TcHookBuilder};
 use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -22,6 +24,23 @@ pub struct Accept {
 pub struct CardFacts {
     /// The segment size to offer, IPv4 and IPv6; from the interface's MTU.
     pub segment_bytes: [u16; 2],
+    /// The networks on its link, addresses and their prefixes in bits: who is in one is answered where the SYN came from,
+    /// everybody else by the kernel's routes. So is who is in none of the first sixteen.
+    pub networks: Vec<(IpAddr, u8)>,
+}
+
+impl CardFacts {
+    fn as_seen(&self) -> types::card {
+        let mut card =
+            types::card { segment_bytes: self.segment_bytes.map(u32::from), ..types::card::default() };
+        for (to, (ip, bits)) in card.network.iter_mut().zip(&self.networks) {
+            let bits = u32::from(*bits) + if ip.is_ipv4() { 96 } else { 0 };
+            let mask = u128::MAX.checked_shl(128u32.saturating_sub(bits)).unwrap_or(0);
+            *to = types::network { ip: words(*ip), mask: words(Ipv6Addr::from(mask).into()) };
+            card.networks += 1;
+        }
+        card
+    }
 }
 
 impl Gate {
@@ -81,9 +100,8 @@ impl Accept {
 
     /// The interface has changed; good from the next SYN on.
     pub fn set_card(&self, card: &CardFacts) -> Result<(), GateError> {
-        let card = types::card { segment_bytes: card.segment_bytes.map(u32::from) };
         self.card
-            .update(&0u32.to_ne_bytes(), bytes(&card), MapFlags::ANY)
+            .update(&0u32.to_ne_bytes(), bytes(&card.as_seen()), MapFlags::ANY)
             .map_err(|error| GateError::bpf("telling the stateless accept of its interface", &error))
     }
 

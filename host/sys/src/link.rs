@@ -3,6 +3,7 @@
 use crate::netlink;
 use crate::option::{check, set};
 use crate::socket::stream_socket;
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::net::IpAddr;
@@ -62,24 +63,50 @@ pub fn card_index(socket: RawFd, interface: &str) -> io::Result<u32> {
 
 /// The interfaces that have an address, in the calling thread's network namespace.
 pub fn interfaces_with(ip: IpAddr) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    each_address(|name, address, _| {
+        if address == ip {
+            names.push(name.to_owned());
+        }
+    })?;
+    Ok(names)
+}
+
+/// The networks that an interface's addresses are in, each with its prefix in bits, in the calling thread's network namespace.
+pub fn networks_of(interface: &str) -> io::Result<BTreeSet<(IpAddr, u8)>> {
+    let mut networks = BTreeSet::new();
+    each_address(|name, address, mask| {
+        let network = match (address, mask) {
+            (IpAddr::V4(ip), Some(IpAddr::V4(mask))) => ((ip & mask).into(), mask.to_bits().count_ones()),
+            (IpAddr::V6(ip), Some(IpAddr::V6(mask))) => ((ip & mask).into(), mask.to_bits().count_ones()),
+            _ => return,
+        };
+        if name == interface {
+            networks.insert((network.0, network.1 as u8)); // at most 128
+        }
+    })?;
+    Ok(networks)
+}
+
+/// Shows the name of the interface of every address, the address, and the mask of its network.
+fn each_address(mut show: impl FnMut(&str, IpAddr, Option<IpAddr>)) -> io::Result<()> {
     let mut first = std::ptr::null_mut();
     // SAFETY: the C library writes one pointer.
     check(unsafe { libc::getifaddrs(&raw mut first) })?;
-    let mut names = Vec::new();
     let mut next = first;
     // SAFETY: the list is the C library's and lives until it is freed below; its end is null.
     while let Some(entry) = unsafe { next.as_ref() } {
-        // SAFETY: the pointer is null, or to an address as long as its family's.
-        if unsafe { ip_of(entry.ifa_addr) } == Some(ip) {
+        // SAFETY: the pointers are null, or to addresses as long as their family's.
+        if let (Some(ip), mask) = unsafe { (ip_of(entry.ifa_addr), ip_of(entry.ifa_netmask)) } {
             // SAFETY: a string of the list. An IPv4 address may have a label, `eth0:1`.
             let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy();
-            names.push(name.split(':').next().unwrap_or_default().to_owned());
+            show(name.split(':').next().unwrap_or_default(), ip, mask);
         }
         next = entry.ifa_next;
     }
     // SAFETY: made by getifaddrs, and nothing refers to it any more.
     unsafe { libc::freeifaddrs(first) };
-    Ok(names)
+    Ok(())
 }
 
 /// The IP address behind a socket address, if it is one.

@@ -18,8 +18,9 @@ pub(crate) struct Accepting {
 pub(crate) fn card_facts(interface: &str) -> io::Result<CardFacts> {
     let mtu = evergate_sys::card_mtu(interface)?;
     let segment = |headers: u32| u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX);
+    let networks = evergate_sys::networks_of(interface)?.into_iter().collect();
     // Headers of IPv4 and IPv6, with that of TCP.
-    Ok(CardFacts { segment_bytes: [segment(40), segment(60)] })
+    Ok(CardFacts { segment_bytes: [segment(40), segment(60)], networks })
 }
 
 /// What is to stay attached, and where.

@@ -315,8 +315,8 @@ fn accept_stateless(
         return Ok(None);
     }
     let interface = cluster.outside_interface.clone();
-    let card =
-        card_facts(&interface).with_context(|| format!("cannot ask for the MTU of \"{interface}\""))?;
+    let card = card_facts(&interface)
+        .with_context(|| format!("cannot ask for the MTU and the networks of \"{interface}\""))?;
     let program = gate.load_accept(key, &card).context("connections cannot be accepted without state: use Linux 6.8 or newer, or set cluster.stateless_accept = false")?;
     program.attach(outside.index)?;
     Ok(Some(Accepting { program, interface, card }))

@@ -18,9 +18,13 @@ extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struc
 
 const volatile __u64 cookie_key[2] = {};
 const volatile __u32 test_epoch = 0;	/* instead of the clock's; 0: none */
+enum { NETWORKS = 16 };
+struct network { __be32 ip[4], mask[4]; };
 /* Of the interface, as user space has seen it last. */
 struct card {
 	__u32 segment_bytes[2];		/* what we offer, IPv4 and IPv6 */
+	__u32 networks, pad;		/* how many of these there are: who is in one is on the link */
+	struct network network[NETWORKS];
 };
 struct card card = { .segment_bytes = { 1460, 1440 } };
 /* What our kernel may agree to (sysctls): it makes no socket that does what is switched off. */
@@ -147,6 +151,36 @@ static __always_inline bool greets(__u32 bucket)
 	return !g || READ(g->count);
 }
 
+static __always_inline bool is_on_link(const struct flow_key *k)
+{
+	for (__u32 i = 0; i < NETWORKS && i < READ(card.networks); i++) {
+		const struct network *n = &card.network[i];
+		__u32 differs = 0;
+		for (int j = 0; j < 4; j++)
+			differs |= (k->remote_addr[j] ^ n->ip[j]) & n->mask[j];
+		if (!differs)
+			return true;
+	}
+	return false;
+}
+
+/* Sends the answer. On the link it goes to the card that the SYN came from: a flood from addresses that nobody has would fill
+ * our kernel's table of neighbours with questions for them, and push those out that keep the cluster together. Everybody
+ * else is behind few routers and is reached by the kernel's routes: the way back may be another one. So is whose SYN
+ * another node has passed on, for it hides who brought it. */
+static __always_inline int send_syn_ack(struct __sk_buff *skb, const struct packet *p)
+{
+	__u8 macs[12];
+	struct peer from = { skb->ifindex, 0 };
+	struct mac *ours = bpf_map_lookup_elem(&peers, &from);
+	bool is_back = ours && is_on_link(&p->key) && came_straight(skb, p) && !bpf_skb_load_bytes(skb, 6, macs, 6);
+	if (!is_back || macs[0] & 1)		/* nobody's card is a group */
+		return bpf_redirect_neigh(skb->ifindex, 0, 0, 0);
+	__builtin_memcpy(macs + 6, ours->mac, 6);
+	bpf_skb_store_bytes(skb, 0, macs, 12, 0);
+	return bpf_redirect(skb->ifindex, 0);
+}
+
 /* The checksum is mended, not computed: whether it covers the packet yet or only the pseudo-header (a sender on this
  * machine left the rest to its card) cannot be seen here. */
 static __always_inline int answer_syn(struct __sk_buff *skb, struct packet *p)
@@ -185,8 +219,7 @@ static __always_inline int answer_syn(struct __sk_buff *skb, struct packet *p)
 	bpf_l4_csum_replace(skb, p->l4 + 16, bpf_htons(old_len), bpf_htons(sizeof new), BPF_F_PSEUDO_HDR | 2);
 	skb->mark = cookie_mark;
 	count(COOKIE_SENT);
-	/* by the kernel's routes: another node may have passed the SYN on, so it need not go back to where it came from */
-	return bpf_redirect_neigh(skb->ifindex, 0, 0, 0);
+	return send_syn_ack(skb, p);
 }
 
 /* ---- the ACK that returns the cookie ---- */

@@ -3,7 +3,7 @@
 use crate::frame::{ACK, SYN, Segment, Tap, Wire};
 use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
-use crate::world::{PORT, World, at, eventually, mac, node, privileged, vip};
+use crate::world::{PORT, VIRTUAL_MAC, World, at, eventually, mac, node, privileged, vip};
 use evergate_bpf::{Bucket, CardFacts, CookieKey, Counter, Flow, LaneId, Leases, Mode, Owner};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -33,7 +33,8 @@ fn load(world: &World, key: [CookieKey; 2], epoch: [Option<NonZeroU32>; 2]) {
 }
 
 fn card_facts(mtu: u16) -> CardFacts {
-    CardFacts { segment_bytes: [mtu - 40, mtu - 60] }
+    let networks = vec![("10.77.0.0".parse().unwrap(), 24), ("fd77::".parse().unwrap(), 64)];
+    CardFacts { segment_bytes: [mtu - 40, mtu - 60], networks }
 }
 
 /// A handshake may count twice as accepted from its cookie: its ACK and its data, on two processors at once.
@@ -110,17 +111,22 @@ impl Bare {
 
     /// The next segment for it that `wanted` wants.
     fn hear(&self, wanted: impl Fn(&Segment) -> bool) -> Segment {
-        loop {
-            let frame = self.tap.next();
-            let is_tcp = match frame[12..14] {
-                [8, 0] => frame[23] == 6,
-                [0x86, 0xdd] => frame[20] == 6,
-                _ => false,
-            };
-            // Checksums of what leaves a socket are left to the card.
-            if is_tcp && frame[..6] == mac(11) && wanted(&Segment::read_unchecked(&frame)) {
-                return Segment::read_unchecked(&frame);
-            }
+        hear(&self.tap, mac(11), wanted)
+    }
+}
+
+/// The next segment for a card that `wanted` wants.
+fn hear(tap: &Tap, card: [u8; 6], wanted: impl Fn(&Segment) -> bool) -> Segment {
+    loop {
+        let frame = tap.next();
+        let is_tcp = match frame[12..14] {
+            [8, 0] => frame[23] == 6,
+            [0x86, 0xdd] => frame[20] == 6,
+            _ => false,
+        };
+        // Checksums of what leaves a socket are left to the card.
+        if is_tcp && frame[..6] == card && wanted(&Segment::read_unchecked(&frame)) {
+            return Segment::read_unchecked(&frame);
         }
     }
 }
@@ -203,6 +209,37 @@ fn clients_of_small_segments_are_accepted() {
         socket.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"hello", "IPv6 {v6}");
         assert_eq!(count(&world, 0, Counter::CookieAccepted) > 0, !v6);
+    }
+}
+
+/// The kernel would ask for whoever is on the link, and a flood from addresses that nobody has would fill its table.
+#[test]
+fn who_is_on_the_link_is_answered_where_it_came_from_and_others_by_the_routes() {
+    if !privileged() {
+        return;
+    }
+    let world = with_cookies([CookieKey([5, 6]); 2]);
+    let (node, card) = (&world.nodes[0].namespace, world.nodes[0].card);
+    node.ip("route add 10.78.0.0/24 via 10.77.0.20").unwrap();
+    node.ip("route add fd78::/64 via fd77::20").unwrap();
+    for v6 in [false, true] {
+        let to = SocketAddr::new(vip(v6), PORT);
+        let _listener = node.run(move || TcpListener::bind(to).unwrap());
+        let ask = move |from| {
+            let client = Bare::new(from, to);
+            let syn = Segment { seq: 999, flags: SYN, to_mac: VIRTUAL_MAC, ..client.template.clone() };
+            client.say(syn);
+            client
+        };
+        let near = at(v6, 99, 40_000);
+        let answer = world.client.run(move || ask(near).hear(|segment| segment.to == near));
+        assert_eq!((answer.from, answer.from_mac, answer.flags), (to, mac(1), SYN | ACK));
+        let known = node.run(move || evergate_sys::neighbour(card, near.ip()).unwrap());
+        assert_eq!(known, None);
+        let far = SocketAddr::new(if v6 { "fd78::9" } else { "10.78.0.9" }.parse().unwrap(), 40_000);
+        let router = world.server.run(|| Tap::of("eth0"));
+        world.client.run(move || drop(ask(far)));
+        hear(&router, mac(20), |segment| segment.to == far);
     }
 }
 

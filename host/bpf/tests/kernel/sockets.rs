@@ -288,6 +288,10 @@ fn who_is_behind_a_router_is_told_from_who_is_not() {
         assert_eq!(["10.79.0.9", "fd79::9", "10.80.0.9"].map(on_link), [Some(false); 3]);
         assert_eq!(["10.81.0.9", "fd81::9"].map(on_link), [None; 2], "no route");
         assert_eq!(on_link("127.0.0.9"), None, "the route leads elsewhere");
+        let networks = evergate_sys::networks_of("eth0").unwrap();
+        let listed = |ip: &str, bits| networks.contains(&(ip.parse().unwrap(), bits));
+        assert!(listed("10.77.0.0", 24) && listed("fd77::", 64) && listed("fe80::", 64), "{networks:?}");
+        assert_eq!(networks.len(), 3, "of {networks:?}");
     });
 }
 
