@@ -47,7 +47,7 @@ pub enum Counter {
     Unsteerable,
     /// ARP and neighbour questions answered.
     NeighbourAnswered,
-    /// ARP and neighbour messages stopped: somebody else speaks for the address.
+    /// ARP and neighbour questions not answered here, and messages stopped: another node speaks for the address.
     NeighbourHeld,
     /// SYNs answered without keeping state.
     CookieSent,
