@@ -224,10 +224,16 @@ impl Tap {
     /// The next frame.
     pub(crate) fn next(&self) -> Vec<u8> {
         let mut frame = vec![0; 2048];
-        // SAFETY: pointer and length describe the buffer.
-        let read = unsafe { libc::recv(self.0.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
-        assert!(read > 0, "{}", std::io::Error::last_os_error());
-        frame.truncate(read as usize);
-        frame
+        loop {
+            // SAFETY: pointer and length describe the buffer.
+            let read = unsafe { libc::recv(self.0.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
+            let error = std::io::Error::last_os_error();
+            if read < 0 && error.kind() == std::io::ErrorKind::Interrupted {
+                continue;
+            }
+            assert!(read > 0, "{error}");
+            frame.truncate(read as usize);
+            return frame;
+        }
     }
 }
