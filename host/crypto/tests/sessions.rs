@@ -160,6 +160,24 @@ fn a_client_without_a_version_or_protocol_of_ours_gets_one_alert() {
     assert_eq!(out[out.len() - 24..out.len() - 19], [23, 3, 3, 0, 19]);
 }
 
+/// A hello without extensions, as clients before TLS 1.2 said it.
+fn bare_hello(version: [u8; 2]) -> Vec<u8> {
+    let rest: &[u8] = &[0, 0, 4, 0xc0, 0x13, 0, 0x2f, 1, 0]; // no session, two cipher suites, no compression
+    let body = [&version[..], &[7; 32], rest].concat();
+    let len = body.len() as u8;
+    [&[22, 3, 1, 0, len + 4, 1, 0, 0, len], &body[..]].concat()
+}
+
+#[test]
+fn a_client_of_an_old_version_is_told_so() {
+    for (version, alert) in [([3, 0], 70), ([3, 1], 70), ([3, 2], 70), ([3, 3], 40)] {
+        let (mut server, mut out) = (Handshake::new(&node(&PEMS.p256), &params(1)).unwrap(), Vec::new());
+        let error = server.handle_input(&bare_hello(version), &mut out).unwrap_err();
+        assert_eq!(out, [21, 3, 3, 0, 2, 2, alert], "{version:?}: {error}");
+        assert_eq!((matches!(error, HandshakeError::TooOld), error.blame()), (alert == 70, Blame::Peer));
+    }
+}
+
 #[test]
 fn a_client_that_no_certificate_suits_is_told_that_nothing_is_in_common() {
     let rsa = vec![suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256];

@@ -14,6 +14,8 @@ pub const HANDSHAKE_FAILURE: u8 = 40;
 pub const ACCESS_DENIED: u8 = 49;
 /// A message that cannot be parsed.
 pub const DECODE_ERROR: u8 = 50;
+/// No version that both sides speak.
+pub const PROTOCOL_VERSION: u8 = 70;
 /// Something went wrong on our side.
 pub const INTERNAL_ERROR: u8 = 80;
 /// The peer gave up for a reason outside the protocol; followed by `CLOSE_NOTIFY`.

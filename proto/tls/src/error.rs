@@ -49,6 +49,9 @@ pub enum HandshakeError {
     /// A record header that cannot be right.
     #[error("record during the handshake: {0}")]
     Record(RecordError),
+    /// The client's newest version is older than the oldest that there is here.
+    #[error("handshake refused: the client speaks nothing newer than TLS 1.1")]
+    TooOld,
     /// None of our certificates can be used with what the peer offers.
     #[error("handshake refused: no cipher suite or signature algorithm in common for any certificate")]
     NothingInCommon,
@@ -99,6 +102,7 @@ impl HandshakeError {
                 Some(alert::DECODE_ERROR)
             }
             HandshakeError::NotTls | HandshakeError::TrailingMessages => Some(alert::UNEXPECTED_MESSAGE),
+            HandshakeError::TooOld => Some(alert::PROTOCOL_VERSION),
             HandshakeError::NothingInCommon => Some(alert::HANDSHAKE_FAILURE),
             HandshakeError::Record(error) => error.alert(),
             HandshakeError::Config(_) | HandshakeError::Internal(_) => Some(alert::INTERNAL_ERROR),

@@ -220,6 +220,13 @@ impl Handshake {
         let mut seed = Seed::new(*seed_key(&self.params, hello), self.params.accepted_unix_s);
         self.params.secret.zeroize();
         let facts = self.hello.take().or_else(|| read_hello(hello)).unwrap_or_default();
+        if facts.is_too_old() {
+            // `rustls` would miss an extension that such clients do not have, and answer with handshake_failure. RFC 8446
+            // appendix D.2 and RFC 5246 appendix E.1 have protocol_version for it.
+            self.sni = facts.sni;
+            out.extend_from_slice(&clear_alert(alert::PROTOCOL_VERSION));
+            return Err(HandshakeError::TooOld);
+        }
         let config = config_for(&self.config, &facts);
         seed.offers_tls13 = facts.offers_tls13();
         seed.session.found = self.found.take();

@@ -30,6 +30,12 @@ impl HelloFacts {
         self.versions.contains(&0x0304)
     }
 
+    /// Whether the client speaks nothing newer than TLS 1.1. Of a hello that could not be read nothing is known.
+    pub(crate) fn is_too_old(&self) -> bool {
+        const TLS12: u16 = 0x0303;
+        !self.versions.is_empty() && self.versions.iter().all(|version| *version < TLS12)
+    }
+
     /// Whether the client prefers ChaCha20-Poly1305 over AES: what clients without AES instructions say by order.
     pub fn prefers_chacha(&self) -> bool {
         // TLS_CHACHA20_POLY1305_SHA256 and the ECDHE suites of RFC 7905.
