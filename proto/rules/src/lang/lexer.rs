@@ -73,6 +73,7 @@ impl<'s> Lexer<'s> {
             '=' => "write == to compare",
             '&' => "write && for and",
             '|' => "write || for or",
+            '~' => "write path.matches(\"..\") for a regular expression",
             '“' | '”' => "write plain quotation marks",
             _ => "quote text, as in host == \"a.example\"",
         };

@@ -147,7 +147,14 @@ pub(super) fn method(
         let regex = table.regex(&pattern, field.ignores_case(), limits.regex_bytes_max).map_err(|error| {
             // The library draws the pattern over several lines; the last says what is wrong.
             let reason = error.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            ConditionError::new(argument_at, format!("the pattern {pattern:?} does not compile")).why(reason)
+            let what = format!("the pattern {pattern:?} does not compile");
+            let is_look_around = reason.contains("look-around");
+            let error = ConditionError::new(argument_at, what).why(reason);
+            match is_look_around {
+                true => error
+                    .remedy("write what must not be there as a comparison of its own: !path.matches(\"..\")"),
+                false => error,
+            }
         })?;
         return Ok(Test::Matches { pattern, regex });
     }

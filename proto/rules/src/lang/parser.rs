@@ -69,8 +69,13 @@ impl Parser<'_, '_> {
     }
 
     fn unexpected(&self, expected: &str) -> ConditionError {
-        ConditionError::new(self.at, format!("unexpected {}", self.token.show()))
-            .why(format!("expected here: {expected}"))
+        let error = ConditionError::new(self.at, format!("unexpected {}", self.token.show()))
+            .why(format!("expected here: {expected}"));
+        match &self.token {
+            Token::Ident(word) if word.eq_ignore_ascii_case("and") => error.remedy("write && for and"),
+            Token::Ident(word) if word.eq_ignore_ascii_case("or") => error.remedy("write || for or"),
+            _ => error,
+        }
     }
 
     fn or(&mut self) -> Result<Expr, ConditionError> {
@@ -238,7 +243,12 @@ impl Parser<'_, '_> {
             );
             return Err(ConditionError::new(at, format!("unknown method {name}")).remedy(hint));
         }
-        self.expect("(")?;
+        if !self.is("(") {
+            let (field, argument) = (self.table.fields.get(id), if name == "exists" { "" } else { "\"..\"" });
+            let remedy = format!("write {field}.{name}({argument})");
+            return Err(self.unexpected(&format!("the brackets of {name}")).remedy(remedy));
+        }
+        self.advance()?;
         let argument_at = self.at;
         let argument = match &self.token {
             Token::Text(bytes) => Some(bytes.clone()),
