@@ -184,6 +184,12 @@ impl<'a> Report<'a> {
         false
     }
 
+    /// Whether the value of a key of the table at `at` was unusable and has been reported.
+    pub(super) fn is_excused_below(&self, at: &KeyPath) -> bool {
+        let is_below = |key: &str| key.strip_prefix(at.as_str()).is_some_and(|rest| rest.starts_with('.'));
+        self.excused.iter().any(|key| is_below(key))
+    }
+
     /// Notes that the file gives this key; `default` is the text of its default.
     pub(super) fn note_given(&mut self, at: &KeyPath, default: &str) {
         if self.source.value(at) == Some(default) {

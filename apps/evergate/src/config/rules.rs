@@ -209,6 +209,8 @@ fn warnings(config: &RawConfig, ruleset: &Ruleset, checks: &mut Checks<'_>) {
     let list = KeyPath::root().key("rules");
     for warning in ruleset.warnings() {
         let at = match index_of(config, &warning.rule) {
+            // What is missing from it may be what could not be read.
+            Some(i) if checks.report.is_excused_below(&list.index(i)) => continue,
             Some(i) => list.index(i).key("when"),
             None => list.clone(),
         };

@@ -278,6 +278,9 @@ fn type_remedy(key: &Key, value: &DeValue<'_>) -> String {
     };
     match (key.kind, value) {
         (Kind::Integer(..), DeValue::String(text)) => match in_unit(text, key.name) {
+            Some(number) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                format!("write `{} = {number}`, without quotes", key.name)
+            }
             Some(number) => format!("the unit is in the key's name: write `{} = {number}`", key.name),
             None => format!("{example}, a number without quotes"),
         },

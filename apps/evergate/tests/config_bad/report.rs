@@ -31,6 +31,10 @@ fn one_mistake_gives_one_message() {
     let errors: Vec<Problem> =
         problems_of(text).into_iter().filter(|p| p.severity == Severity::Error).collect();
     assert_eq!(errors.len(), 3, "{errors:?}");
+    // A rule whose only action cannot be read does not lack one.
+    let problems = problems_of(&unmark("{L}{C}{P}[[rules]]\nname = \"r\"\ndeny = \"403\"\n").0);
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].remedy.contains("write `deny = 403`, without quotes"), "{problems:?}");
 }
 
 #[test]
