@@ -32,13 +32,15 @@ fn serve(args: RunArgs) -> u8 {
     };
     let (config, warnings) = match source.read() {
         Ok(read) => read,
-        Err(problems) => {
+        Err(mut problems) => {
             let code = refused(&problems);
-            let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            problems.iter().for_each(|problem| message::tell(problem.to_string()));
             if let Some(before) = &mut before {
+                // Who asked for the upgrade reads what refuses it first.
+                problems.sort_by_key(|problem| problem.severity);
+                let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
                 before.fail(&problems.join("\n"));
             }
-            problems.into_iter().for_each(message::tell);
             return code;
         }
     };

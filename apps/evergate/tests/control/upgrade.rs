@@ -96,6 +96,20 @@ fn a_new_process_that_cannot_serve_leaves_the_admin_socket_alone() {
     assert_eq!((status.pid, status.state.as_str()), (node.id(), "running"));
 }
 
+#[test]
+fn what_refuses_a_new_process_is_told_before_what_it_only_warns_of() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let base = plain(&port, &demo.addresses);
+    let node = Node::with_config(&folder, &base);
+    let wrong = "[[rules]]\nname = \"r\"\ndeny = 405\n[[rules]]\nname = \"s\"\nroute = \"nowhere\"\n";
+    folder.write("evergate.toml", &crate::node::config(&(base + wrong)));
+    let refused = node.cli(&["upgrade"]);
+    let heads: Vec<_> = refused.err.lines().filter(|line| !line.starts_with(' ')).collect();
+    assert!(heads.len() == 2 && heads[0].starts_with("error: /"), "{refused:?}");
+    assert!(heads[0].contains("rules[1].route") && heads[1].starts_with("warning: /"), "{refused:?}");
+    assert_eq!((refused.code, node.status().generation), (Some(1), 1));
+}
+
 /// The process before was started by root and has become somebody else: what root made for it is that user's.
 #[test]
 fn a_node_that_became_a_user_is_upgraded_with_a_log_that_it_made_as_root() {
