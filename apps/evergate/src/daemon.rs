@@ -307,6 +307,12 @@ impl Daemon {
         // Those that go are still there: their ports are ours too.
         let mut ours = self.listens_on();
         for listener in fresh {
+            let renamed = |old: &&Listener| old.address == listener.address && gone.contains(&old.name);
+            if let Some(old) = self.config.listeners.iter().find(renamed) {
+                bound
+                    .push((listener.name.clone(), self.keep_under(&old.name, &listener.name, &mut sockets)?));
+                continue;
+            }
             let at = bind(listener, &mut sockets, &ours)?;
             ours.push(at);
             bound.push((listener.name.clone(), at.socket));
@@ -346,6 +352,17 @@ impl Daemon {
             ListenAddress { socket: *socket, both_families }
         };
         self.bound.iter().map(as_bound).chain(self.metrics).collect()
+    }
+
+    /// The sockets of a listener for one of another name at its address, so that clients in the middle of TCP's handshake, whom
+    /// the kernel resets with the socket, do not notice; where they are bound.
+    fn keep_under(&self, old: &str, name: &str, sockets: &mut [Vec<ListenerSocket>]) -> Result<SocketAddr> {
+        for (list, all) in sockets.iter_mut().zip(copies(&self.sockets())?) {
+            let own = all.into_iter().filter(|socket| socket.name == old);
+            list.extend(own.map(|socket| ListenerSocket { name: name.to_owned(), ..socket }));
+        }
+        let bound = self.bound.iter().find(|(bound, _)| bound == old).map(|(_, at)| *at);
+        bound.with_context(|| format!("listener \"{old}\" is bound nowhere"))
     }
 
     /// Keeps these sockets and no longer those of listeners that are gone; copies for the workers.

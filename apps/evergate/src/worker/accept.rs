@@ -26,7 +26,10 @@ impl Worker {
                         break;
                     }
                 }
-                self.listeners[index] = None;
+                if let Some(listener) = self.listeners[index].take() {
+                    // It may go on under another name: then that it is closed here does not end its reports.
+                    let _ = self.epoll.remove(listener.socket.as_raw_fd());
+                }
             }
         }
         if self.draining {

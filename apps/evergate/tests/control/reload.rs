@@ -78,6 +78,31 @@ fn listeners_come_and_go_with_a_reload() {
     crate::node::eventually("the old listener is closed", || TcpStream::connect(first.address()).err());
 }
 
+/// Inode of the socket that listens on a port of 127.0.0.1.
+fn listening(port: &Port) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let local = format!("0100007F:{:04X}", port.address().port());
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let ours = rows.filter(|row| row[1] == local && row[3] == "0A");
+    ours.map(|row| row[9].to_owned()).collect()
+}
+
+/// With another socket the kernel would reset clients whose handshake is not over.
+#[test]
+fn a_listener_that_is_only_renamed_keeps_its_socket() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let base = plain(&port, &demo.addresses);
+    let node = Node::with_config(&folder, &base);
+    let before = listening(&port);
+    assert_eq!(before.len(), 1);
+    for name in ["other", "in"] {
+        folder.write("evergate.toml", &config(&base.replace("name = \"in\"", &format!("name = \"{name}\""))));
+        assert_eq!(node.cli(&["reload"]).code, Some(0));
+        assert_eq!((get(port.address(), "/").0, listening(&port)), (200, before.clone()));
+        assert_eq!(node.status().listeners[0].name, name);
+    }
+}
+
 #[test]
 fn an_admin_socket_that_cannot_move_is_told_to_who_asked_and_one_that_moved_to_the_log() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
