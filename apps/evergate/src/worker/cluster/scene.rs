@@ -372,10 +372,15 @@ fn the_kernel_keeps_nothing_of_a_connection_that_is_another_nodes() {
         scene.worker.turn().unwrap();
         scene.worker.abandon(key);
         let ours = format!(":{PORT:04X} ");
-        let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
         let is_ours = |line: &&str| line.split(": ").nth(1).is_some_and(|ends| ends[8..].starts_with(&ours));
-        let states = sockets.lines().filter(is_ours).filter_map(|line| line.split_whitespace().nth(3));
-        assert_eq!(states.collect::<Vec<_>>(), ["0A"], "it listens: {sockets}");
+        let only_listens = || {
+            let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
+            let states = sockets.lines().filter(is_ours).filter_map(|line| line.split_whitespace().nth(3));
+            states.eq(["0A"])
+        };
+        // A program that another test begins has a copy of every descriptor for a moment. An orphan would stay for minutes.
+        let turns = (0..100).find(|_| only_listens() || scene.worker.turn().is_err());
+        assert!(turns.is_some() && only_listens());
     });
 }
 
