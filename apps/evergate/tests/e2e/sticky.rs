@@ -70,36 +70,9 @@ fn an_address_leads_to_one_server() {
     assert_eq!(used.len(), NAMES.len(), "20 clients are spread");
 }
 
-#[test]
-fn who_has_a_server_waits_for_it_while_it_is_busy_and_goes_elsewhere_when_it_is_gone() {
-    let (backends, node) = start("sticky = \"cookie\"", Some(1));
-    let (name, cookie) = served(&node, "");
-    let cookie = cookie.unwrap();
-    let at = NAMES.iter().position(|known| *known == name).unwrap();
-    let waiting = |count| {
-        eventually("requests wait", || (node.metric("evergate_requests_queued") == count).then_some(()));
-    };
-
-    let mut first = connect(node.address("in"));
-    let before = backends[at].requests();
-    ask(&mut first, "/hold", &cookie);
-    eventually("it is busy", || (backends[at].requests() == before + 1).then_some(()));
-    let mut second = connect(node.address("in"));
-    ask(&mut second, "/second", &cookie);
-    waiting(1);
-    // Whom another server may serve does not wait behind it.
-    assert_ne!(get(node.address("in"), "/x").text(), name);
-    backends[at].open_gate();
-    assert_eq!(first.response().unwrap().text(), name);
-    let answer = second.response().unwrap();
-    assert_eq!((answer.text(), answer.head.field("set-cookie")), (name.clone(), None));
-    waiting(0);
-}
-
-#[test]
-fn who_waits_for_a_server_that_is_taken_out_goes_elsewhere() {
-    let (backends, node) = start("sticky = \"cookie\"", Some(1));
-    let (name, cookie) = served(&node, "");
+/// A server that is busy with a client's request until its gate opens, and another request of that client, which waits for it.
+fn one_waits(backends: &[Backend], node: &Node) -> (usize, Wire<TcpStream>, Wire<TcpStream>) {
+    let (name, cookie) = served(node, "");
     let cookie = cookie.unwrap();
     let at = NAMES.iter().position(|known| *known == name).unwrap();
     let mut first = connect(node.address("in"));
@@ -109,6 +82,28 @@ fn who_waits_for_a_server_that_is_taken_out_goes_elsewhere() {
     let mut second = connect(node.address("in"));
     ask(&mut second, "/second", &cookie);
     eventually("it waits", || (node.metric("evergate_requests_queued") == 1).then_some(()));
+    (at, first, second)
+}
+
+#[test]
+fn who_has_a_server_waits_for_it_while_it_is_busy() {
+    let (backends, node) = start("sticky = \"cookie\"", Some(1));
+    let (at, mut first, mut second) = one_waits(&backends, &node);
+    let name = NAMES[at];
+    // Whom another server may serve does not wait behind it.
+    assert_ne!(get(node.address("in"), "/x").text(), name);
+    backends[at].open_gate();
+    assert_eq!(first.response().unwrap().text(), name);
+    let answer = second.response().unwrap();
+    assert_eq!((answer.text(), answer.head.field("set-cookie")), (name.to_owned(), None));
+    eventually("nobody waits", || (node.metric("evergate_requests_queued") == 0).then_some(()));
+}
+
+#[test]
+fn who_waits_for_a_server_that_is_taken_out_goes_elsewhere() {
+    let (backends, node) = start("sticky = \"cookie\"", Some(1));
+    let (at, mut first, mut second) = one_waits(&backends, &node);
+    let name = NAMES[at];
     let (done, said) = node.cli(&["servers", "drain", &format!("web/s{at}")]);
     assert!(done, "{said}");
     let answer = second.response().unwrap();
