@@ -28,7 +28,7 @@ use evergate_base::Micros;
 use evergate_bpf::{Gate, Leases, NodeId as GateNode};
 use evergate_cluster::{Bucket, Node, NodeId, Path, Standing};
 use evergate_sys::{Datagrams, Epoll};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
@@ -51,6 +51,8 @@ const AGAIN: Micros = Micros(500);
 pub(crate) const SPEAKING: Bucket = Bucket(0);
 /// Between two lines about mirror channels with one node: each pair of workers has its own.
 const CHANNEL_LINES: Micros = Micros::from_ms(1000);
+/// Between two lines about a network on which nothing can be sent.
+const MUTE_LINES: Micros = Micros::from_ms(10_000);
 /// The length of a log, as the protocol compares them: workers say only that a mirror is complete. Those that are hold the
 /// same, because every commit waits for all of them.
 const COMPLETE: u64 = 1;
@@ -147,6 +149,7 @@ struct State {
     stranger_heard_at: Option<Micros>,
     stranger_told_at: Option<Micros>,
     channels_told_at: BTreeMap<NodeId, Micros>,
+    mute_told_at: BTreeMap<Path, Micros>,
     worries: worries::Worries,
     installed_at: Micros,
     /// How long nothing had been heard of who was lost with the view.
@@ -197,6 +200,7 @@ impl Agent {
             stranger_heard_at: None,
             stranger_told_at: None,
             channels_told_at: BTreeMap::new(),
+            mute_told_at: BTreeMap::new(),
             worries: worries::Worries::default(),
             silent: Micros(0),
             installed_at: Micros(0),
@@ -389,29 +393,47 @@ impl Agent {
     }
 
     fn send(&mut self, state: &mut State) {
+        let mut refused: BTreeMap<Path, std::io::Error> = BTreeMap::new();
+        let mut sent = BTreeSet::new();
         while let Some(transmit) = self.node.poll_transmit() {
-            let Some(link) = self.links.iter_mut().find(|link| link.path == transmit.path) else { continue };
+            let Some(link) = self.links.iter().find(|link| link.path == transmit.path) else { continue };
             let Some(to) = link.peers.get(&transmit.to) else { continue };
-            let was_mute = link.mute;
             // What cannot be sent is as if it was lost on the way.
             match link.datagrams.urgent.send_to(&transmit.bytes, to) {
                 Ok(_) => {
                     state.counts.datagrams_sent += 1;
-                    link.mute = false;
+                    sent.insert(link.path);
                 }
                 Err(error) => {
                     state.counts.datagrams_unsent += 1;
-                    link.mute |= is_of_this_end(&error);
-                    if link.mute && !was_mute {
-                        let interface = link.interface.clone();
-                        self.warn(format!(
-                            "cannot send on {interface} as this node ({error}), which counts as a pulled cable: does the interface still \
-                             have the address of [[cluster.nodes]] and its route?"
-                        ));
+                    if is_of_this_end(&error) {
+                        refused.insert(link.path, error);
                     }
                 }
             }
         }
+        // Where one node can be sent to, it is only the route to another that is wrong.
+        refused.retain(|path, _| !sent.contains(path));
+        for link in &mut self.links {
+            link.mute = (link.mute && !sent.contains(&link.path)) || refused.contains_key(&link.path);
+        }
+        for (path, error) in refused {
+            self.tell_mute(state, path, &error);
+        }
+    }
+
+    fn tell_mute(&mut self, state: &mut State, path: Path, error: &std::io::Error) {
+        let now = self.clock.now();
+        if state.mute_told_at.get(&path).is_some_and(|at| now.since(*at) < MUTE_LINES) {
+            return;
+        }
+        state.mute_told_at.insert(path, now);
+        let Some(link) = self.links.iter().find(|link| link.path == path) else { return };
+        self.warn(format!(
+            "cannot send on {} as this node ({error}), which counts as a pulled cable: does the interface still have the address of \
+             [[cluster.nodes]] and its route?",
+            link.interface
+        ));
     }
 
     fn tell_handed(&mut self, state: &mut State, now: Micros) {
