@@ -4,8 +4,11 @@ use crate::connection::{Answering, ClientTls, Connection, Receiving, Timer};
 use crate::framing::tag_of;
 use crate::leg::Failure;
 use crate::request::CONTINUE;
+use crate::routing;
 use crate::{Effect, Io};
+use evergate_http::After;
 use evergate_mirror::{Entry, RecordKind};
+use evergate_rules::RuleId;
 use evergate_tls::{HandshakeError, alert};
 use std::fmt::Display;
 
@@ -16,7 +19,9 @@ const ROUNDS_MAX: usize = 64;
 const DETAIL_BYTES_MAX: usize = 200;
 
 impl Connection {
-    /// Answers with an error and closes; when part of a response has gone out already, the connection just breaks.
+    /// Answers with an error. The connection goes on when its request was received whole and went to a server, so that what
+    /// fails behind us costs clients no new handshakes; else it closes. When part of a response has gone out already, it just
+    /// breaks.
     pub(crate) fn refuse(&mut self, io: &mut Io<'_>, status: u16, reason: &'static str) {
         let unread = self.log.is_none() && self.leg.is_none();
         let to_head = unread && self.plain.starts_with(b"HEAD ");
@@ -37,10 +42,21 @@ impl Connection {
     }
 
     fn refuse_to(&mut self, io: &mut Io<'_>, (status, reason): (u16, &'static str), to_head: bool) {
-        let head = to_head || self.leg.as_ref().is_some_and(|leg| leg.route.flags.head);
         let mut bytes = Vec::new();
-        evergate_http::error_response(&mut bytes, status, reason, evergate_http::After::Close, head, &[]);
-        self.generate(io, status, reason, &bytes, true);
+        let Some(route) = self.leg.as_ref().map(|leg| &leg.route) else {
+            evergate_http::error_response(&mut bytes, status, reason, After::Close, to_head, &[]);
+            return self.generate(io, status, reason, &bytes, true);
+        };
+        let after = match route.flags {
+            flags if flags.close || self.last_response || self.request <= self.response => After::Close,
+            _ if self.is_last(io) => After::Close,
+            flags if flags.http10 => After::StayHttp10,
+            _ => After::Stay,
+        };
+        let matched = route.rules.iter().copied().map(RuleId);
+        let (fields, _) = routing::response_edits(&self.snapshot.rules, matched);
+        evergate_http::error_response(&mut bytes, status, reason, after, route.flags.head, &fields);
+        self.generate(io, status, reason, &bytes, after == After::Close);
     }
 
     /// Sends a response of our own, if no record of this response can have left, and no other answer of ours is still on

@@ -493,7 +493,7 @@ impl Connection {
 
     /// Whether this request is answered and none after it: the node drains, or the newest configuration no longer has the
     /// listener.
-    fn is_last(&self, io: &Io<'_>) -> bool {
+    pub(crate) fn is_last(&self, io: &Io<'_>) -> bool {
         let newest = io.node.snapshot();
         let is_newest = newest.generation == self.snapshot.generation;
         io.node.is_draining() || (!is_newest && self.listener_of(newest).is_none())

@@ -218,16 +218,22 @@ impl Connection {
         if (self.answering, self.receiving) == (Answering::Ended, Receiving::Head) && !comes_again {
             return Err(RestoreError::Inconsistent("a request after the end"));
         }
+        self.pass_over_answered();
+        Ok(())
+    }
+
+    /// Of a request that is answered the rest comes again and is passed over.
+    fn pass_over_answered(&mut self) {
         if let (true, Receiving::Body(body)) = (self.request < self.response, self.receiving) {
             self.receiving = Receiving::Skip(body);
         }
-        Ok(())
     }
 
     /// Answers of our own that the client may not have, and ends that were decided.
     fn restore_ends(&mut self, state: &Mirrored, io: &mut Io<'_>) {
         while let Some((bytes, close)) = state.generated.get(&self.response).filter(|_| !self.closing) {
             self.emit_generated(io, bytes, *close);
+            self.pass_over_answered();
         }
         let end_waits = match self.tls {
             ClientTls::Plain => state.closed.is_some_and(|(end, _)| self.plain_pos < end),
@@ -324,7 +330,7 @@ fn at(position: RecordPosition) -> Position {
 
 fn body_of(code: &[u8]) -> Result<Body, RestoreError> {
     let mut rest = code;
-    Body::decode(&mut rest).ok_or(RestoreError::Inconsistent("body position"))
+    Body::decode(&mut rest).filter(|_| rest.is_empty()).ok_or(RestoreError::Inconsistent("body position"))
 }
 
 fn receiving_of(phase: &Phase, http: bool) -> Result<Receiving, RestoreError> {

@@ -6,6 +6,7 @@ mod harness;
 mod bodies;
 mod ends;
 mod errors;
+mod failures;
 mod requests;
 mod rules;
 mod tls;
