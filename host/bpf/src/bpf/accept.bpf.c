@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Stateless accept: a SYN is answered with a cookie that any node of the cluster can check, so a connection survives its
  * node from the first packet on, and a flood of SYNs costs no memory. Only clients of very small segments are left to our
  * kernel, few at a time. A tc filter behind the gate, in an object of its own: bpf_sk_assign_tcp_reqsk() needs Linux 6.8.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Layouts, maps and the packet reader. Rust sees the layouts through the skeleton's BTF, nothing is mirrored by hand.
  * Sequence numbers, windows and ids are in host order unless the type says __be. */
 #pragma once

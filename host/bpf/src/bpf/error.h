@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* ICMP errors about segments that we sent: only the node that has the flow can use them, and without "packet too big" a
  * client behind a narrower link would get nothing that is large. */
 #pragma once

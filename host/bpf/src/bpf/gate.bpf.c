@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* The gate: no ACK, FIN or RST of a gated flow leaves before the program released it; see owner.h for whose packets
  * they are. Attached as tc clsact filters by netlink, so that it stays when the process dies.
  *

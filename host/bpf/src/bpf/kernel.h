@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* The few kernel types that the programs use, instead of a 2.8 MB vmlinux.h: wire formats, contexts of the BPF ABI
  * (append-only, so a prefix is enough), and constants. Nothing here depends on the running kernel. */
 #pragma once

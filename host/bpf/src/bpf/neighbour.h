@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* ARP and neighbour discovery for our addresses: the designated node answers with the virtual MAC, nobody else says a
  * word. The kernel's own answers are stopped at egress, since they would carry the card's MAC.
  *
@@ -67,9 +68,11 @@ static __always_inline int ingress_arp(struct __sk_buff *skb)
 	if (!info || a.operation != bpf_htons(1))
 		return TC_ACT_OK;
 	/* another node's announcement is no question */
-	if (*(__u32 *)a.sender_ip == *(__u32 *)a.target_ip || !node) {
+	if (!node)
+		return TC_ACT_OK;
+	if (*(__u32 *)a.sender_ip == *(__u32 *)a.target_ip) {
 		count(NEIGHBOUR_HELD);
-		return node ? TC_ACT_SHOT : TC_ACT_OK;
+		return TC_ACT_SHOT;
 	}
 	if (may_speak(info->bucket))
 		answer_arp(skb, a, info->mac);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What a SYN offers, and which of its options a later segment has. */
 #pragma once
 #include "common.h"

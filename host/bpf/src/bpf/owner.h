@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Whose packet is it: buckets, leases, and what happens to packets of other nodes' buckets. */
 #pragma once
 #include "common.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Sockets of this machine. */
 #pragma once
 #include "common.h"
