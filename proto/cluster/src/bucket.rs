@@ -375,6 +375,9 @@ impl Node {
         if !self.established || header.view != self.view || !self.members.contains(header.from) {
             return Ok(()); // a message of another view: outdated, or early and repeated
         }
+        if !ops.iter().all(|op| self.is_possible(op)) {
+            return Err(Rejected::Unexpected);
+        }
         let mut answers = Vec::new();
         for op in ops {
             if let Some(change) = self.handle_op(header.from.id, op)? {
@@ -386,6 +389,16 @@ impl Node {
         let room = REPLIES_MAX.saturating_sub(queue.len());
         queue.extend(answers.into_iter().take(room));
         Ok(())
+    }
+
+    /// Whether a member of the view without a defect could have said that.
+    fn is_possible(&self, op: &Op) -> bool {
+        let members = self.members.set();
+        let sets = match op.change {
+            Change::Move { in_sync, listed, .. } => in_sync.union(listed),
+            _ => MemberSet::EMPTY,
+        };
+        op.bucket.0 < self.config.buckets && op.moves < u32::MAX && members.is_superset(sets)
     }
 
     fn handle_op(&mut self, from: NodeId, op: &Op) -> Result<Option<Change>, Rejected> {
@@ -551,7 +564,7 @@ impl Office {
         }
         if let Some(Handing { to, index, in_sync, listed, work }) = self.handing {
             let change = Change::Move { generation, index, in_sync, listed, work };
-            queue.push((to, Op { bucket, moves: moves + 1, change }));
+            queue.push((to, Op { bucket, moves: moves.saturating_add(1), change }));
         }
     }
 }

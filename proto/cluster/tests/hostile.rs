@@ -2,9 +2,9 @@
 
 use evergate_base::Micros;
 use evergate_cluster::{
-    Announced, Assignment, Body, Bucket, Claim, ClusterId, Commit, Config, DATAGRAM_BYTES_MAX, Generation,
-    Header, Heartbeat, Held, Holds, Incarnation, KeyId, Keyring, Member, MemberSet, Members, Message, Mode,
-    Node, NodeId, Op, Path, Prepare, Promise, Rejected, Standing, VERSION, ViewId,
+    Announced, Assignment, Body, Bucket, Change, Claim, ClusterId, Commit, Config, DATAGRAM_BYTES_MAX,
+    Generation, Header, Heartbeat, Held, Holds, Incarnation, KeyId, Keyring, Member, MemberSet, Members,
+    Message, Mode, Node, NodeId, Op, Path, Prepare, Promise, Rejected, Standing, VERSION, ViewId,
 };
 use proptest::prelude::*;
 
@@ -233,6 +233,11 @@ fn an_authentic_message_that_makes_no_sense_is_refused() {
     let odd_owner = Assignment { owner: NodeId(3), ..assignment };
     let own_backup = Assignment { listed: MemberSet::of(NodeId(0)), ..assignment };
     let strangers = Members([(NodeId(9), Incarnation(1)), (me.id, me.incarnation)].into());
+    let none = MemberSet::EMPTY;
+    let handing = |in_sync, listed| {
+        let generation = Generation(pair.nodes[0].view().unwrap());
+        Change::Move { generation, index: 0, in_sync, listed, work: None }
+    };
     let bodies = [
         Body::Commit(Commit { view, members: members.clone(), map: vec![assignment; 3] }),
         Body::Commit(Commit { view, members: members.clone(), map: vec![odd_owner; 4] }),
@@ -241,7 +246,10 @@ fn an_authentic_message_that_makes_no_sense_is_refused() {
         Body::Prepare(Prepare { view, members: strangers }),
         Body::Prepare(Prepare { view: ViewId { proposer: NodeId(0), ..view }, members: members.clone() }),
         Body::Prepare(Prepare { view, members: Members([(them.id, them.incarnation)].into()) }),
-        Body::Ops(vec![Op { bucket: Bucket(900), moves: 0, change: evergate_cluster::Change::Own }]),
+        Body::Ops(vec![Op { bucket: Bucket(900), moves: 0, change: Change::Own }]),
+        Body::Ops(vec![Op { bucket: Bucket(0), moves: u32::MAX, change: Change::Own }]),
+        Body::Ops(vec![Op { bucket: Bucket(0), moves: 1, change: handing(MemberSet::of(NodeId(9)), none) }]),
+        Body::Ops(vec![Op { bucket: Bucket(0), moves: 1, change: handing(none, MemberSet::of(NodeId(9))) }]),
     ];
     for (at, body) in bodies.into_iter().enumerate() {
         let header = Header {
@@ -330,6 +338,7 @@ fn any_heartbeat() -> impl Strategy<Value = Heartbeat> {
         work: n[0],
         weight: heard as u16,
         draining: b[3],
+        configurations: n,
     })
 }
 
