@@ -157,7 +157,10 @@ impl Daemon {
             .collect::<Result<Vec<_>>>()?;
         shared.inheriting.store(streams.len(), Ordering::Relaxed);
         shared.room.hold_back(announced);
-        let cluster = ground.map(|ground| start_agent(ground, &workers)).transpose()?;
+        let mut cluster = ground.map(|ground| start_agent(ground, &workers)).transpose()?;
+        if let Some(cluster) = &mut cluster {
+            cluster.has_configuration(generation.snapshot.generation);
+        }
         let leaving = AtomicBool::new(false);
         Ok(Daemon {
             sockets: Mutex::new(sockets),
@@ -338,6 +341,9 @@ impl Daemon {
         }
         self.bound = bound;
         self.generation = assembled.generation;
+        if let Some(cluster) = &mut self.cluster {
+            cluster.has_configuration(self.generation.snapshot.generation); // the workers have it
+        }
         self.certificates = assembled.certificates;
         self.config = config;
         Ok(())

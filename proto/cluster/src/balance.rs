@@ -44,9 +44,10 @@ impl Node {
         // What was given away shows in the others' loads only a while later.
         if self.draining || now >= self.even_at {
             self.even_at = now + interval;
-            self.even_load(steady, &mut room);
+            let takers = self.takers(steady);
+            self.even_load(takers, &mut room);
             if room.moves > 0 {
-                self.forget_plans(steady);
+                self.forget_plans(takers);
             }
         }
         self.complete_backups(steady, &mut room);
@@ -152,13 +153,13 @@ impl Node {
 
     /// Moves buckets from here to members that have less for their weight: first for the work that they make, then for their
     /// number, since what rests counts as well when it wakes up. Of those that fit, the ones go first that leave work most even.
-    fn even_load(&mut self, steady: MemberSet, room: &mut Room) {
+    fn even_load(&mut self, takers: MemberSet, room: &mut Room) {
         let me = self.me.id;
-        let mut all = self.shares();
+        let mut all = self.shares(takers);
         let Some(mut mine) = all.iter().position(|load| load.id == me).map(|at| all.swap_remove(at)) else {
             return;
         };
-        all.retain(|load| steady.contains(load.id));
+        all.retain(|load| takers.contains(load.id));
         all.sort_by_key(|load| load.id);
         for to in &mut all {
             while room.moves > 0 && mine.work > mine.work_most() && to.work < to.fair_work && !self.draining {
@@ -183,9 +184,10 @@ impl Node {
         }
     }
 
-    /// What all members have, and what each should have.
-    fn shares(&self) -> Vec<Share> {
-        let weights = self.weights(&self.members);
+    /// What all members have, and what each should have, if only `takers` and this node were to have anything.
+    fn shares(&self, takers: MemberSet) -> Vec<Share> {
+        let mut weights = self.weights(&self.members);
+        weights.retain(|id, _| *id == self.me.id || takers.contains(*id));
         let weight_of = |id: NodeId| u64::from(weights.get(&id).copied().unwrap_or(0));
         let said = |id: NodeId| match self.peers.get(&id).and_then(|peer| peer.last) {
             _ if id == self.me.id => (self.owned(), self.own_work()),

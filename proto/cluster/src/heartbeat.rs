@@ -33,6 +33,7 @@ impl Node {
             peer.expiry = peer.expiry.max(Micros(heartbeat.echo_us) + self.config.timing.fence);
         }
         if newest {
+            self.note_lack(header.from.id);
             self.note_excluded();
             self.learn_views(header, heartbeat);
         }
@@ -156,6 +157,7 @@ impl Node {
             work: self.load.1,
             weight: self.config.weight,
             draining: self.draining,
+            configurations: self.configurations,
         }
     }
 

@@ -42,6 +42,7 @@ mod node;
 mod peer;
 mod reach;
 mod rendezvous;
+mod rollout;
 mod stranger;
 mod view;
 mod willing;
@@ -59,3 +60,4 @@ pub use message::{
     Heartbeat, Held, Holds, Message, OPS_MAX, Op, Prepare, Promise, VERSION, is_calm,
 };
 pub use node::{Node, TRANSMITS_MAX};
+pub use rollout::{CONFIGURATIONS, ROLLOUT};

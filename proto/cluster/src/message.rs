@@ -13,11 +13,12 @@ use serde::{Deserialize, Serialize};
 use crate::config::ClusterId;
 use crate::key::{KeyId, Keyring, TAG_BYTES};
 use crate::{
-    BUCKETS, Bucket, Generation, Incarnation, Member, MemberSet, Members, NODES_MAX, NodeId, ViewId,
+    BUCKETS, Bucket, CONFIGURATIONS, Generation, Incarnation, Member, MemberSet, Members, NODES_MAX, NodeId,
+    ViewId,
 };
 
 /// Version of the wire form.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 
 /// Where in a datagram the byte is that is not zero when it may wait until its receiver's next turn: see [`Header::calm`].
 pub const CALM_AT: u32 = 2;
@@ -135,6 +136,8 @@ pub struct Heartbeat {
     pub weight: u16,
     /// The sender gives its buckets away and takes none.
     pub draining: bool,
+    /// Names of the configurations that the sender can go on with requests under, newest first; 0 for none.
+    pub configurations: [u64; CONFIGURATIONS],
 }
 
 impl Heartbeat {

@@ -18,7 +18,8 @@ use crate::message::{Assignment, Body, DecodeError, Header, Message, VERSION};
 use crate::peer::Peer;
 use crate::view::{Pending, Proposal};
 use crate::{
-    Event, Incarnation, Member, MemberSet, Members, NodeId, Path, Rejected, Role, Standing, Transmit, ViewId,
+    CONFIGURATIONS, Event, Incarnation, Member, MemberSet, Members, NodeId, Path, Rejected, Role, Standing,
+    Transmit, ViewId,
 };
 
 /// How many datagrams may wait to be sent; what does not fit is dropped and counted, as the network might.
@@ -89,6 +90,8 @@ pub struct Node {
     // Work.
     pub(crate) progress_at: Option<Micros>,
     pub(crate) draining: bool,
+    /// What this node has, newest first.
+    pub(crate) configurations: [u64; CONFIGURATIONS],
     pub(crate) drained_told: bool,
     /// Number and work of the own buckets, and when they were summed up.
     pub(crate) load: (u16, u64),
@@ -172,6 +175,7 @@ impl Node {
             estranged_until: Micros(0),
             progress_at: None,
             draining: config.weight == 0,
+            configurations: [0; CONFIGURATIONS],
             drained_told: false,
             load: (0, 0),
             load_at: None,

@@ -52,6 +52,8 @@ pub(crate) struct Peer {
     pub(crate) view: ViewId,
     /// What our last heartbeat to it said.
     pub(crate) said: Option<Heartbeat>,
+    /// Since when it says that it lacks this node's configuration.
+    pub(crate) lacks_since: Option<Micros>,
     /// Its newest clock, to be echoed.
     clock_us: u64,
     /// The newest of its clocks that a grant of ours carried, when, and to which life.
@@ -85,6 +87,7 @@ impl Peer {
             last: None,
             view: ViewId::NONE,
             said: None,
+            lacks_since: None,
             clock_us: 0,
             granted_clock_us: 0,
             granted_at: None,

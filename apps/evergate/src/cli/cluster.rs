@@ -2,7 +2,7 @@
 
 use super::output::{self, Table};
 use super::{RemoteArgs, remote};
-use crate::cluster::status::{ClusterStatus, StallCounts, TakeOverStatus};
+use crate::cluster::status::{ClusterStatus, NodeStatus, StallCounts, TakeOverStatus};
 
 pub(super) fn key() -> u8 {
     output::text(&format!("{}\n", crate::cluster::fresh_key()))
@@ -64,8 +64,17 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
         }
         text += &listed("rejected:", status.rejected.iter());
         text += &listed("gate:", status.gate.iter());
-        let mut nodes =
-            Table::new(&["NODE", "MEMBER", "WITNESS", "LOAD", "INSIDE", "HEARD", "OUTSIDE", "HEARD"]);
+        let mut nodes = Table::new(&[
+            "NODE",
+            "MEMBER",
+            "WITNESS",
+            "GENERATION",
+            "LOAD",
+            "INSIDE",
+            "HEARD",
+            "OUTSIDE",
+            "HEARD",
+        ]);
         for node in &status.nodes {
             let own = node.number == status.node;
             let heard = |ms| if own { "this node".to_owned() } else { ago(ms) };
@@ -78,6 +87,7 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
                 }
                 .to_owned(),
                 node.witnessed.map_or("-", |witnessed| if witnessed { "yes" } else { "no" }).to_owned(),
+                generation(node, own),
                 node.load.map_or_else(|| "-".to_owned(), |load| format!("{:.1} %", load as f64 / 10_000.0)),
                 node.inside.clone(),
                 heard(node.heard_inside_ms),
@@ -91,6 +101,15 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
         }
         text
     })
+}
+
+/// What a node has, and whether it can follow this one.
+fn generation(node: &NodeStatus, own: bool) -> String {
+    match (node.generation, node.can_follow) {
+        (None, _) => "-".to_owned(),
+        (Some(generation), Some(false)) if !own => format!("{generation} (lacks ours)"),
+        (Some(generation), _) => generation.to_string(),
+    }
 }
 
 fn take_overs(all: &[TakeOverStatus]) -> String {

@@ -26,7 +26,7 @@ use super::status::{ClusterCounts, ClusterStatus};
 use super::witness::Witnesses;
 use evergate_base::Micros;
 use evergate_bpf::{Gate, Leases, NodeId as GateNode};
-use evergate_cluster::{Bucket, Node, NodeId, Path, Standing};
+use evergate_cluster::{Bucket, CONFIGURATIONS, Node, NodeId, Path, Standing};
 use evergate_sys::{Datagrams, Epoll};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -64,6 +64,8 @@ const FAREWELLS: u64 = 3;
 pub enum Order {
     /// Give all buckets away and take no more, or take some again.
     Drain(bool),
+    /// Say that this node has these configurations, newest first.
+    Configurations([u64; CONFIGURATIONS]),
     /// Leave the cluster for good.
     Leave,
     /// Leave and end.
@@ -214,12 +216,22 @@ impl Agent {
             stop_at: None,
             buffer: vec![0; DATAGRAM_BYTES],
         };
+        let outcome = self.turns(&mut state);
+        state.leases.revoke_all();
+        if let Some(last_words) = state.last_words.take().filter(|_| outcome.is_ok()) {
+            last_words.dismiss();
+        }
+        self.keeper.finish();
+        outcome
+    }
+
+    fn turns(&mut self, state: &mut State) -> std::io::Result<()> {
         loop {
             let now = self.clock.now();
             if state.stop_at.is_some_and(|at| now >= at) {
-                break;
+                return Ok(());
             }
-            let wait = self.wait(&state, now);
+            let wait = self.wait(state, now);
             let count = state.epoll.wait_us(wait.0)?;
             let woken_at = self.clock.now();
             let late = woken_at.since(now + wait);
@@ -232,19 +244,10 @@ impl Agent {
                     _ => heard = true,
                 }
             }
-            self.turn(&mut state, heard);
-            if let Err(error) = self.check_cards(&mut state) {
-                state.leases.revoke_all();
-                return Err(error);
-            }
+            self.turn(state, heard);
+            self.check_cards(state)?;
             state.note_turn(late, self.clock.now().since(woken_at));
         }
-        state.leases.revoke_all();
-        if let Some(last_words) = state.last_words.take() {
-            last_words.dismiss();
-        }
-        self.keeper.finish();
-        Ok(())
     }
 
     fn wait(&self, state: &State, now: Micros) -> Micros {
@@ -323,6 +326,7 @@ impl Agent {
                     "takes buckets again"
                 });
             }
+            Order::Configurations(names) => self.node.set_configurations(now, names),
             Order::Leave | Order::Stop => {
                 if self.node.standing() != Standing::Left {
                     self.node.leave(now);

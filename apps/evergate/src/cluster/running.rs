@@ -6,6 +6,7 @@ use super::mailbox::Mailbox;
 use super::status::ClusterStatus;
 use crate::config::model::Config;
 use evergate_bpf::{Bucket, Counter, Gate};
+use evergate_cluster::CONFIGURATIONS;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +23,8 @@ pub struct Handle {
 /// The running agent; leaves the cluster when it is stopped.
 pub struct Running {
     handle: Handle,
+    /// Names of the configurations that this node has, newest first; 0 for none.
+    configurations: [u64; CONFIGURATIONS],
     thread: Option<JoinHandle<std::io::Result<()>>>,
 }
 
@@ -78,7 +81,8 @@ impl Running {
         orders: Arc<Mailbox<Order>>,
         published: Arc<Mutex<ClusterStatus>>,
     ) -> Running {
-        Running { handle: Handle { gate, orders, published }, thread: None }
+        let configurations = [0; CONFIGURATIONS];
+        Running { handle: Handle { gate, orders, published }, configurations, thread: None }
     }
 
     pub(super) fn with_thread(self, thread: JoinHandle<std::io::Result<()>>) -> Running {
@@ -88,6 +92,14 @@ impl Running {
     /// For whoever looks and tells.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
+    }
+
+    /// The others are told that this node has one more configuration. Those that workers keep are as many.
+    pub fn has_configuration(&mut self, name: u64) {
+        let older = self.configurations.into_iter().filter(|known| *known != name && *known != 0);
+        let mut all = std::iter::once(name).chain(older);
+        self.configurations = std::array::from_fn(|_| all.next().unwrap_or(0));
+        self.handle.order(Order::Configurations(self.configurations));
     }
 
     /// Gates the listeners that a reload brought, and no longer those that it took away.

@@ -117,6 +117,13 @@ pub struct NodeStatus {
     /// The work that its buckets make, in microseconds of processor time a second; null while it is not heard.
     #[serde(default)]
     pub load: Option<u64>,
+    /// Its newest generation, as it says; null while it is not heard.
+    #[serde(default)]
+    pub generation: Option<u64>,
+    /// Whether it has this node's newest generation too, and can go on with requests that are under way here; null while it is
+    /// not heard.
+    #[serde(default)]
+    pub can_follow: Option<bool>,
 }
 
 /// Buckets by what they are to this node.

@@ -121,6 +121,13 @@ fn members(out: &mut Exposition, status: &ClusterStatus) {
             load.sample(&[("node", &node.number.to_string())], work as f64 / 1e6);
         }
     }
+    let mut follows =
+        out.gauge("evergate_cluster_can_follow", "Whether a node has this node's newest configuration too.");
+    for node in &status.nodes {
+        if let Some(can_follow) = node.can_follow {
+            follows.sample(&[("node", &node.number.to_string())], u8::from(can_follow));
+        }
+    }
     let mut heard = out.gauge("evergate_cluster_heard_seconds", "How long ago a node was heard, by network.");
     for node in &status.nodes {
         for (network, ms) in [("inside", node.heard_inside_ms), ("outside", node.heard_outside_ms)] {

@@ -66,7 +66,7 @@ const ROUNDS: usize = 8;
 /// While requests wait for room at a server, it is looked for so often, in milliseconds.
 const QUEUE_LOOK_MS: i32 = 10;
 /// Generations that a worker of a cluster keeps although none of its connections is bound to them, the newest included.
-const GENERATIONS_KEPT: usize = 4;
+const GENERATIONS_KEPT: usize = evergate_cluster::CONFIGURATIONS;
 /// Sleeps are not longer by more than this.
 const SLACK: Duration = Duration::from_micros(5);
 /// Events taken at once.

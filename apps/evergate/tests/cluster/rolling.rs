@@ -2,6 +2,7 @@
 
 use crate::traffic::{self, Carrier, PATIENCE, Server, Traffic, Transfer};
 use crate::world::{Node, World, privileged, settled};
+use evergate::cluster::status::ClusterStatus;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
@@ -111,6 +112,34 @@ fn what_began_under_a_configuration_that_the_next_node_never_had_is_reset() {
     settled(&nodes);
     let said = nodes[0].process.lines();
     assert!(said.iter().any(|line| line.contains("(`resume_generation`)")), "{said:#?}");
+}
+
+/// It would have to go on with requests that began under a configuration that it never had.
+#[test]
+fn a_node_with_a_new_configuration_gets_buckets_when_the_others_have_it_too() {
+    const BALANCED_MS: u64 = 5000;
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let config = traffic::config(&world, 2, "");
+    let new = format!("[[rules]]\nname = \"new\"\nwhen = 'path == \"/new\"'\ndeny = 403\n{config}");
+    let mut nodes = vec![world.start(1, &config)];
+    settled(&nodes);
+    nodes.push(world.start(2, &new));
+    settled(&nodes);
+    let aged = |status: &ClusterStatus| status.view.as_ref().is_some_and(|view| view.age_ms > BALANCED_MS);
+    let first = nodes[0].eventually("would have given buckets away", aged);
+    let (one, two) = (&first.nodes[0], &first.nodes[1]);
+    assert_eq!((one.can_follow, two.can_follow), (Some(true), Some(false)));
+    assert!(one.generation.is_some() && two.generation.is_some() && one.generation != two.generation);
+    assert!(nodes[0].cli(&["cluster", "status"]).out.contains("(lacks ours)"));
+    assert_eq!(nodes[1].status().buckets.owned, 0);
+    world.write_config(1, &new);
+    assert_eq!(nodes[0].cli(&["reload"]).code, Some(0));
+    let second = nodes[1].eventually("has its share", |status| status.buckets.owned > 400);
+    assert!(second.nodes.iter().all(|node| node.can_follow == Some(true)), "{:?}", second.nodes);
+    assert_eq!(second.nodes[0].generation, second.nodes[1].generation);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod loads;
 mod model;
 mod random;
 mod replica;
+mod rollouts;
 mod scenarios;
 mod simulation;
 mod world;

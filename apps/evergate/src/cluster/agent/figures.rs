@@ -39,6 +39,8 @@ impl Agent {
             peer.witnessed = node.witnessed(id);
             peer.draining = node.drains(id);
             peer.load = node.work_of(id);
+            peer.generation = node.configuration_of(id);
+            peer.can_follow = node.can_follow(id);
         }
         let tally = state.roles.tally();
         status.buckets = BucketStatus {

@@ -5,11 +5,13 @@
 
 use super::{Agent, State};
 use evergate_base::Micros;
-use evergate_cluster::{NodeId, Standing};
+use evergate_cluster::{NodeId, ROLLOUT, Standing};
 use std::collections::BTreeMap;
 
 /// What lasts less is no reason to worry.
 const LASTS: Micros = Micros::from_ms(1000);
+/// How long nodes may lack a new configuration before that is said.
+const ROLLOUT_LASTS: Micros = Micros::from_ms(30_000);
 /// Between two lines about a view that is waited for.
 const AGAIN: Micros = Micros::from_ms(10_000);
 
@@ -19,6 +21,8 @@ pub(super) struct Worries {
     view_told_at: Option<Micros>,
     /// Since when this node has listened to others that do not know it, and when that was told.
     overhears: Option<(Micros, Option<Micros>)>,
+    /// Since when nodes have lacked this node's configuration, and whether that was told.
+    lacking: BTreeMap<NodeId, (Micros, bool)>,
     /// Since when nodes have had no witness, and whether that was told.
     unwitnessed: BTreeMap<NodeId, (Micros, bool)>,
 }
@@ -31,6 +35,7 @@ impl Agent {
         let nodes = self.node.config().nodes;
         for id in nodes.iter().filter(|_| nodes.len() > 1) {
             self.worry_about_witness(state, now, id);
+            self.worry_about_configuration(state, now, id);
         }
     }
 
@@ -63,6 +68,26 @@ impl Agent {
                  under the same addresses?"
                     .to_owned(),
             );
+        }
+    }
+
+    /// A rollout takes its time; what lasts longer was forgotten, or differs by mistake.
+    fn worry_about_configuration(&mut self, state: &mut State, now: Micros, id: NodeId) {
+        let number = id.0.saturating_add(1);
+        if self.node.can_follow(id) != Some(false) {
+            if let Some((_, true)) = state.worries.lacking.remove(&id) {
+                self.info(format!("node {number} has this node's configuration now, or is gone"));
+            }
+            return;
+        }
+        let (since, told) = state.worries.lacking.entry(id).or_insert((now, false));
+        if !*told && now.since(*since) >= ROLLOUT_LASTS {
+            *told = true;
+            self.warn(format!(
+                "node {number} lacks this node's configuration: it gets no buckets from here for {} minutes, and should this node \
+                 die, requests without a response are reset there; give all nodes the same file, and reload them",
+                ROLLOUT.as_ms() / 60_000
+            ));
         }
     }
 
