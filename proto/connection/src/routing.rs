@@ -61,7 +61,8 @@ fn server_of(pool: &Pool, value: &[u8]) -> Option<usize> {
     pool.servers.iter().position(|server| server.cookie.as_bytes() == value)
 }
 
-/// FNV-1a with a final mix: recognises a head that was sent again, is no defence by itself.
+/// Words of eight bytes multiplied and folded, FNV-1a for the rest, and a final mix: recognises a head that was sent again, is no
+/// defence by itself. The same on all nodes: mirrored routes carry it.
 pub(crate) fn hash_head(bytes: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut words = bytes.chunks_exact(8);
