@@ -7,7 +7,7 @@
 
 use evergate_rules::{RateKey, RateLimit, RuleId};
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,6 +28,8 @@ struct Limit {
     as_written: RateLimit,
     per_s: f64,
     burst: f64,
+    /// Keyed by chance: nobody can look for names that share a bucket.
+    hasher: RandomState,
     buckets: Mutex<HashMap<u64, Bucket>>,
 }
 
@@ -58,7 +60,7 @@ impl Rates {
     /// Whether one more request may pass now.
     pub fn allow(&self, rule: RuleId, client: IpAddr, host: &[u8], now_us: u64) -> bool {
         let Some(limit) = self.limits.get(&rule.0) else { return true };
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = limit.hasher.build_hasher();
         match limit.as_written.key {
             RateKey::Source => source_of(client).hash(&mut hasher),
             RateKey::Host => match address(host) {
@@ -104,6 +106,7 @@ impl Limit {
             as_written: limit.clone(),
             per_s: f64::from(limit.requests_per_s),
             burst: f64::from(limit.burst.max(1)),
+            hasher: RandomState::new(),
             buckets: Mutex::new(HashMap::new()),
         }
     }

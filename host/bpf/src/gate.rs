@@ -282,14 +282,6 @@ impl Gate {
         Ok(())
     }
 
-    /// Lets go of an address.
-    pub fn remove_address(&self, ip: IpAddr) -> Result<(), GateError> {
-        if let Ok(mut legs) = self.legs.lock() {
-            legs.remove(&ip.to_canonical());
-        }
-        self.remove(&self.maps.addresses, &types::address { ip: words(ip) }, "removing an address")
-    }
-
     /// Gates connections to this address and port from their SYN-ACK on. `stateless`: where the [stateless
     /// accept](crate::Accept) is attached it answers their SYNs; for protocols whose client speaks first.
     pub fn add_listener(&self, at: SocketAddr, stateless: bool) -> Result<(), GateError> {

@@ -283,11 +283,6 @@ impl Slot {
         [eth[0], eth[1], eth[2], eth[3], eth[4], eth[5]]
     }
 
-    /// The right edge of the window that our kernel offers: a sequence number.
-    pub fn window_edge(&self) -> u32 {
-        self.read(|slot| field!(slot, k_edge))
-    }
-
     pub(crate) fn flags(&self) -> &AtomicU32 {
         self.field(|slot| field!(slot, flags))
     }

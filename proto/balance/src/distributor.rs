@@ -215,13 +215,6 @@ impl Distributor {
         }
     }
 
-    /// New measurements of `p_{i,new}` and `p_{i,reu}`, in units of work.
-    pub fn set_cost(&mut self, node: usize, new: f64, resumed: f64) {
-        if let Some(cost) = self.costs.get_mut(node) {
-            (cost.new, cost.resumed) = (new, resumed);
-        }
-    }
-
     /// Takes over the sessions that another distributor knows, for the same kind of policy: node i there is node
     /// `renumbered[i]` here, if it is one. Loads begin anew.
     pub fn inherit(&mut self, former: &Distributor, renumbered: &[Option<usize>]) {

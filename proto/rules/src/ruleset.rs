@@ -141,11 +141,6 @@ impl Ruleset {
         &self.pools
     }
 
-    /// The names of the pools that rules route to.
-    pub fn pools_used(&self) -> impl Iterator<Item = &str> {
-        self.pools.iter().map(String::as_str)
-    }
-
     /// Whether any rule looks into bodies.
     pub fn needs_body(&self) -> bool {
         let body = |&literal: &Literal| self.table.field_of(literal.atom()).of_body();

@@ -323,7 +323,8 @@ fn interface(section: &RawCluster, side: &str, at: &KeyPath, checks: &mut Checks
 }
 
 fn mac(text: &str, at: &KeyPath, checks: &mut Checks<'_>) -> Option<[u8; 6]> {
-    let digits = |part: &str| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten();
+    let is_hex = |part: &str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let digits = |part: &str| is_hex(part).then(|| u8::from_str_radix(part, 16).ok()).flatten();
     let bytes: Vec<u8> = text.split(':').map_while(digits).collect();
     let parsed: Option<[u8; 6]> = bytes.try_into().ok().filter(|_| text.len() == 17);
     let example = "write six pairs of hexadecimal digits, such as \"02:00:5e:00:00:0a\"";

@@ -31,7 +31,8 @@ impl PidFile {
         let text = format!("{}\n", std::process::id());
         let mut partial = path.as_os_str().to_owned();
         partial.push(format!(".{}", std::process::id()));
-        let moved = File::create(&partial).and_then(|mut file| {
+        let _ = std::fs::remove_file(&partial); // a link that somebody else put there is not followed
+        let moved = File::create_new(&partial).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             let _ = file.try_lock(); // some file systems know no locks: nobody is refused there
             std::fs::rename(&partial, path)?;

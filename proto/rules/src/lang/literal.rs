@@ -251,8 +251,12 @@ fn net(field: &Field, bytes: &[u8], at: usize) -> Result<Net, ConditionError> {
             .why("that is neither an address nor a range")
             .remedy("write \"10.0.0.1\", \"10.0.0.0/8\" or \"2001:db8::/32\"")
     };
+    let number = |digits: &str| {
+        let plain = digits.bytes().all(|byte| byte.is_ascii_digit()); // Rust takes "+8" for a number
+        digits.parse::<u8>().ok().filter(|_| plain).ok_or_else(malformed)
+    };
     let (address, length) = match text.split_once('/') {
-        Some((address, length)) => (address, Some(length.parse::<u8>().map_err(|_| malformed())?)),
+        Some((address, length)) => (address, Some(number(length)?)),
         None => (text.as_str(), None),
     };
     let address: IpAddr = address.parse().map_err(|_| malformed())?;
