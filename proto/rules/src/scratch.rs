@@ -400,3 +400,39 @@ impl Gathered {
         self.body.unwrap_or(BodyView::Nothing)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limits, Outcome, RuleSpec, Witness};
+
+    const RULES: usize = 600;
+
+    fn matched(rules: &Ruleset, scratch: &mut Scratch, agent: &str) -> usize {
+        let headers = vec![("User-Agent".into(), agent.into())];
+        Witness { path: "/".into(), headers, ..Witness::default() }.with(|request| {
+            match rules.decide(request, scratch) {
+                Outcome::Decided(decision) => decision.matched.iter().count(),
+                Outcome::NeedBody => panic!("there is no body"),
+            }
+        })
+    }
+
+    /// Where patterns match would be noted for each of them in each state of all: gigabytes.
+    #[test]
+    fn some_hundred_patterns_on_one_field_are_all_found_and_take_little_memory() {
+        let rule = |number: usize| RuleSpec {
+            name: format!("r{number}"),
+            when: format!(r#"header("user-agent").matches(r"(?i)\b(tool{number}|nikto)[/ ]?\d+(\.\d+)*")"#),
+            ..RuleSpec::default()
+        };
+        let specs: Vec<RuleSpec> = (0..RULES).map(rule).collect();
+        let rules = Ruleset::compile(&specs, &Limits::default()).unwrap();
+        let mut scratch = Scratch::new();
+        assert_eq!(matched(&rules, &mut scratch, "Mozilla/5.0 (X11; Linux x86_64) Chrome/126.0.0.0"), 0);
+        assert_eq!(matched(&rules, &mut scratch, "a Nikto 3"), RULES);
+        assert_eq!(matched(&rules, &mut scratch, "\u{e9} TOOL77/1.2 tool599.9 tool599/9"), 5);
+        let memory: usize = scratch.caches.sets.iter().flatten().map(|set| set.0.memory_usage()).sum();
+        assert!(memory < 32 << 20, "{memory} bytes");
+    }
+}

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use aho_corasick::{AhoCorasick, MatchKind};
+use regex_automata::meta;
+use regex_automata::nfa::thompson::WhichCaptures;
 
 use super::key::{Choice, Key, choices};
 use super::{Index, NONE, Probe};
@@ -22,8 +24,14 @@ pub(crate) struct Built {
     pub(crate) longest: Vec<u32>,
 }
 
-/// Patterns are combined up to this compiled size; beyond it they become residual.
+/// Patterns of a field that are searched at once, up to this number and this compiled size; those of a set that is larger become
+/// residual.
+const SET_PATTERNS_MAX: usize = 128;
 const SET_BYTES_MAX: usize = 64 << 20;
+
+/// What a set may keep per worker of the states that it has met. With less than a set needs it would go through all states of
+/// all patterns for each byte, always.
+const SET_CACHE_BYTES: usize = 8 << 20;
 
 /// `acts_on_unknown` says of a conjunct whether its rule does something when it is unknown.
 pub(crate) fn build<'t>(
@@ -148,22 +156,20 @@ impl<'t> Builder<'t> {
                 _ => self.residual.extend(parts.into_values().flatten()),
             }
         }
-        for (cache, (field, patterns)) in self.regexes.into_iter().enumerate() {
+        let mut caches = 0;
+        for (field, patterns) in std::mem::take(&mut self.regexes) {
             patterns.values().for_each(&mut keep_longest);
-            let sources: Vec<&str> = patterns.keys().map(|&regex| table.pattern(regex)).collect();
-            let ignore_case = table.fields.get(field).ignores_case();
-            let mut builder = regex_builder(ignore_case, SET_BYTES_MAX);
-            builder.configure(
-                regex_automata::meta::Config::new()
-                    .match_kind(regex_automata::MatchKind::All)
-                    .hybrid_cache_capacity(4 << 20),
-            );
-            match (builder.build_many(&sources), self.probes.get_mut(&field)) {
-                (Ok(set), Some(probe)) => {
-                    let lists = patterns.into_values().map(|list| Self::list(&mut index, list)).collect();
-                    probe.regexes = Some((set, lists, cache));
+            let patterns: Vec<(u32, Vec<u32>)> = patterns.into_iter().collect();
+            for patterns in patterns.chunks(SET_PATTERNS_MAX) {
+                let built = regex_set(table, field, patterns);
+                match (built, self.probes.get_mut(&field)) {
+                    (Some(set), Some(probe)) => {
+                        let lists = patterns.iter().map(|(_, list)| Self::list(&mut index, list.clone()));
+                        probe.regexes.push((set, lists.collect(), caches));
+                        caches += 1;
+                    }
+                    _ => self.residual.extend(patterns.iter().flat_map(|(_, list)| list)),
                 }
-                _ => self.residual.extend(patterns.into_values().flatten()),
             }
         }
         let slots = (self.hashed.len() * 16).next_power_of_two().max(1024);
@@ -214,4 +220,18 @@ impl<'t> Builder<'t> {
         }
         Built { index, residual: self.residual, longest }
     }
+}
+
+/// Patterns as one automaton; `None` when it would be too large. Nobody asks where they match, only which of them: places would
+/// cost a slot per state and pattern.
+fn regex_set(table: &Table, field: FieldId, patterns: &[(u32, Vec<u32>)]) -> Option<meta::Regex> {
+    let sources: Vec<&str> = patterns.iter().map(|(regex, _)| table.pattern(*regex)).collect();
+    let mut builder = regex_builder(table.fields.get(field).ignores_case(), SET_BYTES_MAX);
+    builder.configure(
+        meta::Config::new()
+            .match_kind(regex_automata::MatchKind::All)
+            .which_captures(WhichCaptures::None)
+            .hybrid_cache_capacity(SET_CACHE_BYTES),
+    );
+    builder.build_many(&sources).ok()
 }

@@ -79,7 +79,8 @@ struct Probe {
     starts: Vec<u32>,
     ends: Vec<u32>,
     contains: Option<(AhoCorasick, Vec<u32>)>,
-    regexes: Option<(meta::Regex, Vec<u32>, usize)>,
+    /// Sets of patterns, with the list of each, and which of the caches is the set's.
+    regexes: Vec<(meta::Regex, Vec<u32>, usize)>,
     /// Prefix lengths of the registered ranges.
     v4: Vec<u8>,
     v6: Vec<u8>,
@@ -250,7 +251,7 @@ impl Collect<'_> {
                 self.list(lists[found.pattern().as_usize()]);
             }
         }
-        if let Some((set, lists, cache)) = &probe.regexes {
+        for (set, lists, cache) in &probe.regexes {
             let (index, merge) = (self.index, &mut *self.merge);
             for pattern in self.caches.which(*cache, set, value).iter() {
                 let list = lists[pattern.as_usize()];
