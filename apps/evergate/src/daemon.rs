@@ -321,10 +321,12 @@ impl Daemon {
             bound.push((listener.name.clone(), at.socket));
         }
         self.settle_fresh(&mut sockets);
+        let copies = copies(&sockets)?;
         if let Some(cluster) = &self.cluster {
             cluster.change_listeners(&self.config, &config)?;
         }
-        let copies = self.keep_sockets(sockets, &gone)?;
+        // Nothing fails from here on.
+        self.keep_sockets(sockets, &gone);
         self.keep.commit();
         self.shared.sessions.set_bytes_max(config.limits.session_cache_bytes_max);
         let settings = settings(&config, self.workers.len());
@@ -371,18 +373,12 @@ impl Daemon {
         bound.with_context(|| format!("listener \"{old}\" is bound nowhere"))
     }
 
-    /// Keeps these sockets and no longer those of listeners that are gone; copies for the workers.
-    fn keep_sockets(
-        &self,
-        fresh: Vec<Vec<ListenerSocket>>,
-        gone: &[String],
-    ) -> Result<Vec<Vec<ListenerSocket>>> {
-        let copies = copies(&fresh)?;
+    /// Keeps these sockets and no longer those of listeners that are gone.
+    fn keep_sockets(&self, fresh: Vec<Vec<ListenerSocket>>, gone: &[String]) {
         for (kept, fresh) in self.sockets().iter_mut().zip(fresh) {
             kept.retain(|socket| !gone.contains(&socket.name));
             kept.extend(fresh);
         }
-        Ok(copies)
     }
 
     /// Lines of the access log that its writer could not write, counted as it goes on.

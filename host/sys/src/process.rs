@@ -16,6 +16,12 @@ pub fn end_with_parent(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))) }
 }
 
+/// Whether this process can open nothing more: its limit of open files is reached, or the machine's.
+pub fn lacks_descriptors() -> bool {
+    let none_left = |error: io::Error| matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+    std::fs::File::open("/dev/null").is_err_and(none_left)
+}
+
 /// Raises the limit of open files to the hard limit; the limit now in force.
 pub fn raise_file_limit() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

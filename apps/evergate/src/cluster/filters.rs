@@ -44,6 +44,9 @@ impl Filters {
 
     /// Attaches what is not attached any more, and says so; tells it what has changed.
     pub(crate) fn keep(&mut self) {
+        if evergate_sys::lacks_descriptors() {
+            return; // nothing can be looked at
+        }
         self.tell_card();
         let Some(attempts) = self.attach_missing() else {
             self.failures = 0;

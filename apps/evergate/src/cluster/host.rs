@@ -67,7 +67,7 @@ fn write(name: &str, value: &str, why: &str) -> Result<()> {
 
 /// Gives the loopback interface the addresses that it lacks.
 pub(crate) fn add_addresses(addresses: &[IpAddr]) -> Result<()> {
-    let interface = evergate_bpf::interface_index(LOOPBACK).context("there is no loopback interface")?;
+    let interface = evergate_bpf::interface_index(LOOPBACK).context("cannot find the loopback interface")?;
     for ip in addresses {
         let added = evergate_sys::add_address(interface, *ip).with_context(|| {
             format!("cannot give {ip} to the interface {LOOPBACK}: this needs CAP_NET_ADMIN, and its family switched on")

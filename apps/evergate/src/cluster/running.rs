@@ -102,12 +102,25 @@ impl Running {
         self.handle.order(Order::Configurations(self.configurations));
     }
 
-    /// Gates the listeners that a reload brought, and no longer those that it took away.
+    /// Gates the listeners that a reload brought, and no longer those that it took away; on an error those of before.
     pub fn change_listeners(&self, before: &Config, now: &Config) -> anyhow::Result<()> {
         let of = |config: &Config| -> BTreeMap<SocketAddr, bool> {
             config.cluster.iter().flat_map(|cluster| clustered(config, cluster)).collect()
         };
         let (before, now) = (of(before), of(now));
+        let changed = self.gate_listeners(&before, &now);
+        if changed.is_err() {
+            // What cannot be undone either is said by the next reload.
+            let _ = self.gate_listeners(&now, &before);
+        }
+        changed
+    }
+
+    fn gate_listeners(
+        &self,
+        before: &BTreeMap<SocketAddr, bool>,
+        now: &BTreeMap<SocketAddr, bool>,
+    ) -> anyhow::Result<()> {
         for (at, stateless) in now.iter().filter(|(at, stateless)| before.get(at) != Some(stateless)) {
             self.handle.gate.add_listener(*at, *stateless)?;
         }

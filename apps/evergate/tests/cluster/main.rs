@@ -35,6 +35,7 @@ mod rights;
 mod rolling;
 mod second;
 mod sessions;
+mod shortage;
 mod skewed;
 mod skips;
 mod sockets;

@@ -1,0 +1,69 @@
+//! A node that can open nothing more.
+
+use crate::support::eventually;
+use crate::traffic::{self, Carrier, PATIENCE, Server};
+use crate::world::{Node, World, privileged, settled};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+
+/// Lets the node open so many descriptors more, or nearly any number.
+fn spare(node: &Node, more: Option<usize>) {
+    let pid = node.process.id().to_string();
+    let open = || std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let open: Vec<usize> =
+        open().map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    let limit = match more {
+        Some(more) => (0..).filter(|number| !open.contains(number)).nth(more).unwrap(),
+        None => 10_000,
+    };
+    let status = Command::new("prlimit").args(["--pid", &pid, &format!("--nofile={limit}:20000")]).status();
+    assert!(status.unwrap().success());
+}
+
+/// Whether a client at the cluster's address is answered.
+fn answers(world: &World, port: u16) -> bool {
+    let to = SocketAddr::new(world.family.address(), port);
+    world.switch.run(move || {
+        let Ok(mut client) = TcpStream::connect_timeout(&to, PATIENCE) else { return false };
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.write_all(b"GET /closed HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer).is_ok() && &answer == b"HTTP/1.1 403"
+    })
+}
+
+/// The gate was told of the new listener and no longer of the old one before all was in hand that the reload needs.
+#[test]
+fn a_reload_that_is_refused_for_want_of_descriptors_leaves_the_listener_that_it_would_move() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(1);
+    let rule = "[[rules]]\nname = \"closed\"\nwhen = 'path == \"/closed\"'\ndeny = 403\n";
+    let config = format!("{rule}{}", traffic::config(&world, 1, ""));
+    let node = world.start(1, &config);
+    settled(std::slice::from_ref(&node));
+    let old = Carrier::Http.port(Server::Plain);
+    let new = old + 100;
+    assert!(answers(&world, old));
+    world.write_config(1, &config.replace(&format!(":{old}\""), &format!(":{new}\"")));
+    let told = |what: &str| node.process.lines().iter().filter(|line| line.contains(what)).count();
+    let mut copied = false;
+    for more in 0.. {
+        let before = told("reload");
+        spare(&node, Some(more));
+        node.process.signal("HUP");
+        eventually("the reload is refused or done", || (told("reload") > before).then_some(()));
+        spare(&node, None);
+        if told("reloaded ") > 0 {
+            break;
+        }
+        assert!(answers(&world, old), "with {more} to spare: {:#?}", node.process.lines());
+        copied |= told("cannot copy the listening sockets") > 0;
+    }
+    assert!(copied, "{:#?}", node.process.lines());
+    assert!(answers(&world, new));
+    // That nothing could be opened is no reason to think that something is gone.
+    assert_eq!(told("packet filter is off"), 0, "{:#?}", node.process.lines());
+}
