@@ -20,8 +20,8 @@ const DETAIL_BYTES_MAX: usize = 200;
 
 impl Connection {
     /// Answers with an error. The connection goes on when its request was received whole and went to a server, so that what
-    /// fails behind us costs clients no new handshakes; else it closes. When part of a response has gone out already, it just
-    /// breaks.
+    /// fails behind us costs clients no new handshakes (with backups: when it has no body); else it closes. When part of a
+    /// response has gone out already, it just breaks.
     pub(crate) fn refuse(&mut self, io: &mut Io<'_>, status: u16, reason: &'static str) {
         let unread = self.log.is_none() && self.leg.is_none();
         let to_head = unread && self.plain.starts_with(b"HEAD ");
@@ -47,16 +47,20 @@ impl Connection {
             evergate_http::error_response(&mut bytes, status, reason, After::Close, to_head, &[]);
             return self.generate(io, status, reason, &bytes, true);
         };
-        let after = match route.flags {
-            flags if flags.close || self.last_response || self.request <= self.response => After::Close,
-            _ if self.is_last(io) => After::Close,
-            flags if flags.http10 => After::StayHttp10,
-            _ => After::Stay,
+        // With backups all nodes have to write the same, and who takes over does not know how much of a body was here.
+        let alone = self.remote.is_none();
+        let whole = if alone { self.request > self.response } else { route.flags.bodiless };
+        let bound_to_end = route.flags.close || !whole;
+        let ends = bound_to_end || self.last_response || self.is_last(io);
+        let after = match (if alone { ends } else { bound_to_end }, route.flags.http10) {
+            (true, _) => After::Close,
+            (false, true) => After::StayHttp10,
+            (false, false) => After::Stay,
         };
         let matched = route.rules.iter().copied().map(RuleId);
         let (fields, _) = routing::response_edits(&self.snapshot.rules, matched);
         evergate_http::error_response(&mut bytes, status, reason, after, route.flags.head, &fields);
-        self.generate(io, status, reason, &bytes, after == After::Close);
+        self.generate(io, status, reason, &bytes, ends);
     }
 
     /// Sends a response of our own, if no record of this response can have left, and no other answer of ours is still on

@@ -85,6 +85,8 @@ pub struct RouteFlags {
     pub set_cookie: bool,
     /// We have told the client to go on (100) before the server was asked: the rules had to see the body.
     pub continued: bool,
+    /// The request has no body: with its head it is whole.
+    pub bodiless: bool,
 }
 
 /// TLS of a server leg: what another node needs to go on with its records.
