@@ -27,10 +27,12 @@ impl Node {
         let now = self.now;
         let peer = self.peers.get_mut(&header.from.id).ok_or(Rejected::UnknownSender)?;
         let newest = peer.handle_heartbeat(header, heartbeat, path, now);
+        let fence = self.fence();
+        let peer = self.peers.get_mut(&header.from.id).ok_or(Rejected::UnknownSender)?;
         let granted = heartbeat.grants && self.established && header.view == self.view;
         if granted && heartbeat.echo_us <= now.0 && self.members.contains(header.from) {
             // Counted from our own sending time: how long the answer took does not matter.
-            peer.expiry = peer.expiry.max(Micros(heartbeat.echo_us) + self.config.timing.fence);
+            peer.expiry = peer.expiry.max(Micros(heartbeat.echo_us) + fence);
         }
         if newest {
             self.note_lack(header.from.id);
@@ -157,6 +159,7 @@ impl Node {
             work: self.load.1,
             weight: self.config.weight,
             draining: self.draining,
+            lease_us: self.config.timing.fence.0,
             configurations: self.configurations,
         }
     }

@@ -19,7 +19,7 @@ impl Node {
             self.witness_until = Micros(0);
             self.witness_since = None;
         } else {
-            let until = asked_at.min(now) + self.config.timing.fence;
+            let until = asked_at.min(now) + self.fence();
             if self.witness_until <= self.now || self.witness_since.is_none() {
                 self.witness_since = Some(self.now);
             }
@@ -34,6 +34,12 @@ impl Node {
     pub fn set_estranged(&mut self, now: Micros, until: Micros) {
         self.note_now(now);
         self.estranged_until = self.estranged_until.max(until);
+    }
+
+    /// How long a lease lasts, of nodes and of the witness: as long as the node with the shortest wait believes. Nodes should have the
+    /// same timing; while they do not, nobody may take for good what another one is about to replace.
+    pub(crate) fn fence(&self) -> Micros {
+        self.peers.values().filter_map(|peer| peer.lease).fold(self.config.timing.fence, Micros::min)
     }
 
     /// The leases for the gate. To be written after every call of a `handle_*`; after [`Event::Installed`] and
@@ -52,7 +58,7 @@ impl Node {
 
     /// Whether a witness has answered for long enough to make views upon its word.
     pub(crate) fn is_witnessed(&self) -> bool {
-        let fence = self.config.timing.fence;
+        let fence = self.fence();
         self.witness_until > self.now
             && self.witness_since.is_some_and(|since| self.now.since(since) >= fence)
     }
@@ -144,7 +150,7 @@ impl Node {
                 self.renewed_at = Some(self.now);
             }
         } else if self.lapsed_at.is_none()
-            && (self.opened || self.now.since(self.installed_at) >= self.config.timing.fence)
+            && (self.opened || self.now.since(self.installed_at) >= self.fence())
         {
             self.lapsed_at = Some(self.now);
             if self.config.mode == Mode::Witness {

@@ -136,6 +136,8 @@ pub struct Heartbeat {
     pub weight: u16,
     /// The sender gives its buckets away and takes none.
     pub draining: bool,
+    /// For how long the sender's grants are good, in microseconds: it waits longer than that before it helps to replace somebody.
+    pub lease_us: u64,
     /// Names of the configurations that the sender can go on with requests under, newest first; 0 for none.
     pub configurations: [u64; CONFIGURATIONS],
 }

@@ -294,7 +294,7 @@ impl Node {
     pub fn handle_timer(&mut self, now: Micros) {
         let gap = self.last_timer_at.map_or(Micros(0), |at| now.since(at));
         self.last_timer_at = Some(self.last_timer_at.map_or(now, |at| at.max(now)));
-        if gap > self.config.timing.fence {
+        if gap > self.fence() {
             // We were paused: silence is ours, not theirs.
             self.silence_floor = now;
             self.witness_since = None;

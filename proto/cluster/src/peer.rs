@@ -52,6 +52,8 @@ pub(crate) struct Peer {
     pub(crate) view: ViewId,
     /// What our last heartbeat to it said.
     pub(crate) said: Option<Heartbeat>,
+    /// For how long its grants are good, as it said last in any life.
+    pub(crate) lease: Option<Micros>,
     /// Since when it says that it lacks this node's configuration.
     pub(crate) lacks_since: Option<Micros>,
     /// Its newest clock, to be echoed.
@@ -87,6 +89,7 @@ impl Peer {
             last: None,
             view: ViewId::NONE,
             said: None,
+            lease: None,
             lacks_since: None,
             clock_us: 0,
             granted_clock_us: 0,
@@ -277,6 +280,7 @@ impl Peer {
         self.sign_at = Some(now);
         self.clock_us = heartbeat.clock_us;
         self.last = Some(*heartbeat);
+        self.lease = Some(Micros(heartbeat.lease_us));
         self.view = header.view;
         true
     }

@@ -338,6 +338,7 @@ fn any_heartbeat() -> impl Strategy<Value = Heartbeat> {
         work: n[0],
         weight: heard as u16,
         draining: b[3],
+        lease_us: n[1],
         configurations: n,
     })
 }

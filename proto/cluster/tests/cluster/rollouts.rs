@@ -1,6 +1,6 @@
 //! Nodes that do not all have the same configuration.
 
-use evergate_cluster::{Bucket, CONFIGURATIONS, Mode, NodeId, ROLLOUT};
+use evergate_cluster::{Bucket, CONFIGURATIONS, Mode, NodeId, Path, ROLLOUT, Timing};
 
 use crate::scenarios::settled;
 use crate::simulation::config;
@@ -89,5 +89,28 @@ fn a_node_that_drains_gives_to_those_that_can_go_on_and_else_to_anybody() {
         drains(&mut world, 0);
         assert_eq!(world.run_until(30_000_000, |world| gave_all(world, 0)), Ok(true), "seed {seed}");
         assert!(owned(&world, 1) > 20 && owned(&world, 2) > 20, "seed {seed}");
+    }
+}
+
+/// One that believes in long leases stands still for longer than those with short ones wait.
+#[test]
+fn nodes_of_different_timing_never_own_a_bucket_at_the_same_time() {
+    for seed in 0..20 {
+        let mut template = config(3, BUCKETS, 1, Mode::Witness);
+        template.timing = Timing::BARE_METAL;
+        let mut world = settled(seed, template);
+        world.timings.insert(1, Timing::VIRTUAL_MACHINE);
+        world.crash(1);
+        world.run_for(3_000_000).unwrap();
+        world.restart(1);
+        world.run_for(6_000_000).unwrap();
+        for span_us in [50_000, 85_000, 110_000, 130_000] {
+            for paths in [&Path::ALL[..], &Path::ALL[..1]] {
+                world.cut_between(&[1], &[0, 2], paths, true);
+                world.run_for(span_us).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+                world.cut.clear();
+                world.run_for(3_000_000).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+            }
+        }
     }
 }

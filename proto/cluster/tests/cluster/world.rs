@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use evergate_base::Micros;
 use evergate_cluster::{
     Begin, Bucket, Config, Event, Generation, Incarnation, KeyId, Keyring, MemberSet, Node, NodeId, Path,
-    Role, Standing, Transmit,
+    Role, Standing, Timing, Transmit,
 };
 
 use crate::random::Random;
@@ -91,6 +91,8 @@ pub(crate) struct World {
     /// What nodes told about themselves.
     pub(crate) events: Vec<(usize, Event)>,
     trace: bool,
+    /// Nodes that are started with another timing from now on.
+    pub(crate) timings: BTreeMap<usize, Timing>,
 }
 
 impl World {
@@ -117,6 +119,7 @@ impl World {
             largest: 0,
             events: Vec::new(),
             trace: std::env::var_os("CLUSTER_TRACE").is_some(),
+            timings: BTreeMap::new(),
         };
         for id in 0..nodes {
             let skew = world.random.below(120_000_000);
@@ -146,7 +149,8 @@ impl World {
 
     fn fresh_node(&mut self, id: usize, clock: u64) -> Node {
         self.started += 1;
-        let config = Config { id: NodeId(id as u8), ..self.template.clone() };
+        let timing = self.timings.get(&id).copied().unwrap_or(self.template.timing);
+        let config = Config { id: NodeId(id as u8), timing, ..self.template.clone() };
         let keys = Keyring::new(KeyId(1), KEY);
         let incarnation = Incarnation(self.random.next() >> 1);
         Node::new(config, keys, incarnation, Micros(clock)).expect("the test's configuration is valid")
