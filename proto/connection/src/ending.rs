@@ -349,11 +349,14 @@ impl Connection {
                 let timer = self.natural_timer();
                 self.arm(timer, io.now);
             }
-            Timer::WriteStall => {
-                if !self.peers_go_on(io.now) {
-                    self.end_abruptly(io, "write_stall");
+            Timer::WriteStall => match (self.peers_go_on(io.now), self.waits_for_server_alone()) {
+                (true, _) => {}
+                (false, true) => {
+                    self.note_server_failure(io);
+                    self.give_up(io, 504, "write_stall");
                 }
-            }
+                (false, false) => self.end_abruptly(io, "write_stall"),
+            },
             Timer::Linger if self.is_drained() => self.close(io, false),
             Timer::Linger => self.arm(Timer::WriteStall, io.now),
         }

@@ -42,6 +42,10 @@ impl Connection {
             // Its server has ended, and keeps a place for a client that may be gone.
             Timer::Tunnel if self.answering == Answering::Ended => timeouts.tunnel.min(timeouts.keep_alive),
             Timer::Tunnel => timeouts.tunnel,
+            // It is late with its answer too.
+            Timer::WriteStall if self.waits_for_server_alone() => {
+                timeouts.write_stall.max(self.span(Timer::Response, now))
+            }
             Timer::WriteStall => timeouts.write_stall,
             Timer::Linger => timeouts.linger,
         }

@@ -5,7 +5,7 @@
 //! write. It is looked at soon after a peer is waited for, and then whenever a deadline comes: nothing is asked for while bytes
 //! move.
 
-use crate::connection::{Connection, Timer};
+use crate::connection::{Answering, Connection, Timer};
 use evergate_base::Micros;
 
 /// A server may still be taking a request that is longer than this, in bytes on the wire, when all of it is written.
@@ -68,6 +68,11 @@ impl Connection {
 
     fn waits_for_server(&self) -> bool {
         !self.up.is_empty() || self.piped.1 > 0 || (self.tunnel_is_over() && !self.server_has_all())
+    }
+
+    /// Whether all that is waited for is a server that has not begun its response.
+    pub(crate) fn waits_for_server_alone(&self) -> bool {
+        self.answering == Answering::Head && self.waits_for_server() && !self.waits_for_client()
     }
 
     /// Some of what waited has left: who waits for nobody any more has the time of its state.
