@@ -332,10 +332,10 @@ static __always_inline int accept_ack(struct __sk_buff *skb, struct packet *p)
 	int judged = judge_cookie(&p->key, cookie, theirs);
 	if (judged < 2) {
 		count(COOKIE_WRONG);
-		/* The first segment was lost, and so was the ACK: the peer says it again, also when all that is left is its
-		 * end. A RST would be the end of it. Of strangers one in a thousand looks like that, and is left to its own
-		 * timers. */
-		if (judged == 1 && (p->data_len || p->tcp.fin))
+		/* The first segment was lost or overtaken, and so was the ACK: the peer says it again, also when all that is
+		 * left is its end, and what overtook it may be an ACK of a SYN-ACK that came twice. A RST would be the end of
+		 * it. Of strangers one in a thousand looks like that, and is left to its own timers. */
+		if (judged == 1)
 			verdict = TC_ACT_SHOT;
 		goto release;
 	}

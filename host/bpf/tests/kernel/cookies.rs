@@ -1,6 +1,6 @@
 //! Connections that are accepted from cookies.
 
-use crate::frame::{ACK, SYN, Segment, Tap, Wire};
+use crate::frame::{ACK, RST, SYN, Segment, Tap, Wire};
 use crate::relay::{NodeRef, Relay};
 use crate::stream::exchange;
 use crate::world::{PORT, VIRTUAL_MAC, World, at, eventually, mac, node, privileged, vip};
@@ -509,6 +509,41 @@ fn a_later_segment_that_comes_first_does_not_end_the_connection() {
     socket.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"first second");
     assert!(count(&world, 1, Counter::CookieAccepted) > 0);
+}
+
+/// A SYN-ACK that came twice is acknowledged once more, and that overtakes what the client has said meanwhile.
+#[test]
+fn an_acknowledgement_that_overtakes_the_first_segment_does_not_end_the_connection() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        let world = with_cookies([CookieKey([5, 6]); 2]);
+        let (to, listener) = meets_bare(&world, v6);
+        world.nodes[0].gate.set_reset_unknown(true).unwrap();
+        let from = at(v6, 11, 40_000);
+        let client = world.client.run(move || {
+            let client = Bare::new(from, to);
+            client.say(Segment {
+                seq: 999,
+                flags: SYN,
+                options: segment_size(1400),
+                ..client.template.clone()
+            });
+            let answer = client.hear(|segment| segment.from == to && segment.to == from);
+            let ack = answer.seq.wrapping_add(1);
+            client.say(Segment { seq: 1005, ack, window: 20_000, ..client.template.clone() });
+            let first = Segment { seq: 1000, ack, window: 20_000, ..client.template.clone() };
+            client.say(Segment { data: b"hello".to_vec(), ..first });
+            client
+        });
+        let (mut socket, _) = accept(&listener);
+        socket.read_exact(&mut [0; 5]).unwrap();
+        socket.write_all(b"bye").unwrap();
+        let said = client
+            .hear(|segment| segment.to == from && (segment.flags & RST != 0 || !segment.data.is_empty()));
+        assert_eq!(said.data, b"bye", "IPv6 {v6}: it was reset");
+    }
 }
 
 /// What a socket has to send waits for its end, and leaves with it.
