@@ -96,6 +96,7 @@ fn rewritten(head: &RequestHead<'_>, flags: u8) {
         set: &[("X-Set", "a\r\nContent-Length: 7"), ("Content-Length", "9"), ("Bad Name", "x")],
         remove: &["X-Removed", "Host", "Transfer-Encoding"],
         upgrade: true,
+        continued: false,
     };
     let mut out = b"before".to_vec();
     write_request_head(&mut out, head, &edits);

@@ -60,16 +60,7 @@ impl Rates {
     /// Whether one more request may pass now.
     pub fn allow(&self, rule: RuleId, client: IpAddr, host: &[u8], now_us: u64) -> bool {
         let Some(limit) = self.limits.get(&rule.0) else { return true };
-        let mut hasher = limit.hasher.build_hasher();
-        match limit.as_written.key {
-            RateKey::Source => source_of(client).hash(&mut hasher),
-            RateKey::Host => match address(host) {
-                Some(address) => address.hash(&mut hasher),
-                None => host.to_ascii_lowercase().hash(&mut hasher),
-            },
-            RateKey::Global => {}
-        }
-        let key = hasher.finish();
+        let key = limit.key_of(client, host);
         let mut buckets = limit.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         if buckets.len() >= KEYS_MAX && !buckets.contains_key(&key) {
             limit.forget_fullest(&mut buckets, now_us);
@@ -81,6 +72,16 @@ impl Rates {
             bucket.tokens -= 1.0;
         }
         pass
+    }
+
+    /// A request that passed does not count: another limit refused it.
+    pub fn give_back(&self, rule: RuleId, client: IpAddr, host: &[u8]) {
+        let Some(limit) = self.limits.get(&rule.0) else { return };
+        let mut buckets = limit.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that was forgotten meanwhile is full.
+        if let Some(bucket) = buckets.get_mut(&limit.key_of(client, host)) {
+            bucket.tokens = (bucket.tokens + 1.0).min(limit.burst);
+        }
     }
 }
 
@@ -109,6 +110,20 @@ impl Limit {
             hasher: RandomState::new(),
             buckets: Mutex::new(HashMap::new()),
         }
+    }
+
+    /// The bucket that a request takes from.
+    fn key_of(&self, client: IpAddr, host: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        match self.as_written.key {
+            RateKey::Source => source_of(client).hash(&mut hasher),
+            RateKey::Host => match address(host) {
+                Some(address) => address.hash(&mut hasher),
+                None => host.to_ascii_lowercase().hash(&mut hasher),
+            },
+            RateKey::Global => {}
+        }
+        hasher.finish()
     }
 
     /// Forgets the buckets that are full again, or, if these are fewer than [`FORGOTTEN_MAX`], so many of the fullest.
@@ -155,6 +170,20 @@ mod tests {
         assert!(!allowed(100_000));
         assert!(rates.allow(RuleId(0), "10.0.0.2".parse().unwrap(), b"", 100_000));
         assert!(rates.allow(RuleId(7), ip, b"", 0));
+    }
+
+    #[test]
+    fn what_is_given_back_is_there_again_and_never_more_than_the_burst() {
+        let limit = RateLimit { requests_per_s: 10, burst: 3, key: RateKey::Source };
+        let rates = Rates::new([(RuleId(0), "a", &limit)].into_iter(), None);
+        let ip: IpAddr = "10.0.0.1".parse().unwrap();
+        let allowed = || rates.allow(RuleId(0), ip, b"", 0);
+        assert!(allowed());
+        (0..5).for_each(|_| rates.give_back(RuleId(0), ip, b""));
+        assert_eq!((0..5).filter(|_| allowed()).count(), 3);
+        rates.give_back(RuleId(0), ip, b"");
+        assert!(allowed() && !allowed());
+        rates.give_back(RuleId(7), ip, b"");
     }
 
     #[test]

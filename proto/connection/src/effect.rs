@@ -282,6 +282,10 @@ pub trait Node {
         let _ = (snapshot, rule, client, host);
         true
     }
+    /// The request that passed this rate limit was refused by another one, and does not count.
+    fn give_back(&mut self, snapshot: &Snapshot, rule: RuleId, client: IpAddr, host: &[u8]) {
+        let _ = (snapshot, rule, client, host);
+    }
     /// What is kept under this session id.
     fn session(&mut self, id: &SessionId) -> Option<Sealed> {
         let _ = id;

@@ -253,8 +253,13 @@ impl Connection {
         if !plan.matched.is_empty() {
             io.effects.push(Effect::Matched(plan.matched.clone()));
         }
-        for rule in &plan.limits {
-            if !io.node.allow(&snapshot, *rule, self.client.ip(), head.host_name()) {
+        let (client, host) = (self.client.ip(), head.host_name());
+        for (at, rule) in plan.limits.iter().enumerate() {
+            if !io.node.allow(&snapshot, *rule, client, host) {
+                // What is refused uses up nothing of the other limits.
+                for passed in &plan.limits[..at] {
+                    io.node.give_back(&snapshot, *passed, client, host);
+                }
                 return self.answer_by_rule(
                     io,
                     head,
@@ -305,6 +310,7 @@ impl Connection {
             close: !head.keep_alive || self.is_spent() || self.is_last(io),
             set_cookie,
             continued: std::mem::take(&mut self.continued),
+            bodiless: head.body().is_done(),
         };
         let route = Route {
             request: self.request,
@@ -392,6 +398,7 @@ impl Connection {
             set: &set,
             remove: &remove,
             upgrade: head.upgrade,
+            continued: leg.route.flags.continued,
         };
         write_request_head(&mut leg.sent, head, &edits);
         leg.head_bytes = leg.sent.len();

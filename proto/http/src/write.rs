@@ -29,6 +29,8 @@ pub struct RequestEdits<'a> {
     pub remove: &'a [&'a str],
     /// Forward the request for another protocol, if the head asks for one.
     pub upgrade: bool,
+    /// The client has been told to go on (100): its expectation is met, and the server is not to say so once more.
+    pub continued: bool,
 }
 
 /// What to change in a response on its way to the client.
@@ -82,7 +84,7 @@ pub fn write_request_head(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &Req
             Name::Forwarded | Name::XForwardedProto => {
                 edits.trust_forwarded && forwards(head.headers, name, listed, edits.set, edits.remove)
             }
-            Name::Expect => head.expect_continue,
+            Name::Expect => head.expect_continue && !edits.continued,
             Name::Upgrade if upgrade => {
                 push_offer(out, value);
                 false

@@ -15,6 +15,7 @@ const EDITS: RequestEdits<'static> = RequestEdits {
     set: &[],
     remove: &[],
     upgrade: false,
+    continued: false,
 };
 
 const EDITS_BACK: ResponseEdits<'static> =

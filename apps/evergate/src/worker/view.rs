@@ -35,6 +35,12 @@ impl Node for View<'_> {
             || self.current.rates.allow(rule, client, host, self.now.0)
     }
 
+    fn give_back(&mut self, snapshot: &Snapshot, rule: RuleId, client: IpAddr, host: &[u8]) {
+        if snapshot.generation == self.current.snapshot.generation {
+            self.current.rates.give_back(rule, client, host);
+        }
+    }
+
     fn session(&mut self, id: &SessionId) -> Option<Sealed> {
         let found = self.sessions.find(id);
         let counters = self.counters;

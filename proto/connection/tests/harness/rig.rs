@@ -17,13 +17,24 @@ pub(crate) struct TestNode {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) draining: bool,
     pub(crate) refuses: bool,
+    /// The one rate limit that is used up.
+    pub(crate) refused_by: Option<RuleId>,
+    /// What was taken of rate limits, and not given back.
+    pub(crate) taken: i32,
     /// Sessions that it keeps.
     pub(crate) sessions: BTreeMap<SessionId, Sealed>,
 }
 
 impl TestNode {
     pub(crate) fn new(snapshot: &Arc<Snapshot>) -> TestNode {
-        TestNode { snapshot: snapshot.clone(), draining: false, refuses: false, sessions: BTreeMap::new() }
+        TestNode {
+            snapshot: snapshot.clone(),
+            draining: false,
+            refuses: false,
+            refused_by: None,
+            taken: 0,
+            sessions: BTreeMap::new(),
+        }
     }
 }
 
@@ -34,8 +45,13 @@ impl Node for TestNode {
     fn is_draining(&self) -> bool {
         self.draining
     }
-    fn allow(&mut self, _: &Snapshot, _: RuleId, _: IpAddr, _: &[u8]) -> bool {
-        !self.refuses
+    fn allow(&mut self, _: &Snapshot, rule: RuleId, _: IpAddr, _: &[u8]) -> bool {
+        let passes = !self.refuses && self.refused_by != Some(rule);
+        self.taken += i32::from(passes);
+        passes
+    }
+    fn give_back(&mut self, _: &Snapshot, _: RuleId, _: IpAddr, _: &[u8]) {
+        self.taken -= 1;
     }
     fn session(&mut self, id: &SessionId) -> Option<Sealed> {
         self.sessions.get(id).cloned()

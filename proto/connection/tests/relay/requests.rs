@@ -287,7 +287,9 @@ fn rules_see_the_start_of_a_body() {
         assert_eq!(rig.legs.len(), 1);
         rig.send(b"5\r\n{\"kin\r\n7\r\nd\":\"x\"}\r\n0\r\n\r\n");
         assert_eq!(rig.legs[&2].pool, 1, "segment {segment}");
-        assert!(rig.server_got(2).ends_with(b"\r\n\r\n5\r\n{\"kin\r\n7\r\nd\":\"x\"}\r\n0\r\n\r\n"));
+        let got = rig.server_got(2);
+        assert!(got.ends_with(b"\r\n\r\n5\r\n{\"kin\r\n7\r\nd\":\"x\"}\r\n0\r\n\r\n"));
+        assert!(!text(&got).contains("Expect"), "the server would say 100 once more");
         rig.serve(2, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
         same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     }
@@ -349,4 +351,19 @@ fn a_request_that_waits_for_its_body_is_decided_by_the_configuration_that_it_beg
     assert_eq!(names, Some("other"));
     rig.send(format!("{head}{{\"kind\":\"x\"}}").as_bytes());
     assert!(text(&rig.received()).starts_with("HTTP/1.1 403 Forbidden\r\n"), "the next one");
+}
+
+#[test]
+fn a_request_that_one_limit_refuses_uses_up_nothing_of_the_others() {
+    let limit = RateLimit { requests_per_s: 1, burst: 1, key: Default::default() };
+    let rules = ["a", "b", "c"]
+        .map(|name| RuleSpec { rate_limit: Some(limit.clone()), ..rule(name, r#"path.path_prefix("/")"#) });
+    let mut rig = plain(|snapshot| set_rules(snapshot, &rules));
+    rig.node.refused_by = Some(evergate_rules::RuleId(2));
+    rig.send(b"GET / HTTP/1.1\r\nHost: test.example\r\n\r\n");
+    assert!(text(&rig.received()).starts_with("HTTP/1.1 429 "));
+    assert_eq!(rig.node.taken, 0);
+    rig.node.refused_by = None;
+    rig.send(b"GET / HTTP/1.1\r\nHost: test.example\r\n\r\n");
+    assert_eq!((rig.legs.len(), rig.node.taken), (1, 3));
 }
