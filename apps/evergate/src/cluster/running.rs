@@ -69,6 +69,16 @@ impl Handle {
         self.published.lock().unwrap_or_else(PoisonError::into_inner).has_takers()
     }
 
+    /// Whether this node has a place in its cluster.
+    pub fn is_active(&self) -> bool {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).standing == "active"
+    }
+
+    /// Why the others could not go on without this node now, if so.
+    pub fn must_stay(&self) -> Option<String> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).must_stay()
+    }
+
     /// Whether this node has given everything away.
     pub fn is_drained(&self) -> bool {
         self.published.lock().unwrap_or_else(PoisonError::into_inner).drained

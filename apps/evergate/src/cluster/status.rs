@@ -71,6 +71,19 @@ impl ClusterStatus {
         self.nodes.iter().any(|node| node.member && node.number != self.node && node.draining != Some(true))
     }
 
+    /// Why the others could not go on without this node now, if so: who is no longer one of all nodes needs a witness.
+    pub fn must_stay(&self) -> Option<String> {
+        let others = self.nodes.iter().filter(|node| node.member && node.number != self.node);
+        let lacking: Vec<String> = others
+            .filter(|node| node.witnessed == Some(false))
+            .map(|node| format!("node {}", node.number))
+            .collect();
+        (!lacking.is_empty()).then(|| {
+            let who = lacking.join(" and ");
+            format!("no witness answers {who}, without which nobody goes on there once this node has ended")
+        })
+    }
+
     /// Why nobody should be sent to this node now, if so: its standing, or that it gives everything away.
     pub fn serves_nobody(&self) -> Option<String> {
         match self.standing.as_str() {

@@ -165,8 +165,12 @@ fn order(control: &Control, order: Order, done: &str) -> Answer {
         let waits = match order {
             Order::Drain(true) if !status.has_takers() => {
                 ", as soon as others take them: no other node is a member now that is not drained itself"
+                    .to_owned()
             }
-            _ => "",
+            Order::Drain(true) | Order::Leave => {
+                status.must_stay().map_or_else(String::new, |why| format!("; but {why}"))
+            }
+            _ => String::new(),
         };
         cluster.order(order);
         json(StatusCode::ACCEPTED, &Done { done: format!("{done}{waits}") })

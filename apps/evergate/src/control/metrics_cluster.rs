@@ -32,14 +32,15 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
     )
     .sample(&[("result", "continued")], counts.connections_continued)
     .sample(&[("result", "lost")], counts.connections_lost);
-    let newest = status.take_overs.iter().rev().find(|one| !one.running);
+    let ended = || status.take_overs.iter().rev().filter(|one| !one.running);
+    let newest = ended().next();
     out.gauge("evergate_cluster_take_over_seconds", "How long the last take-over or hand-over took.")
         .sample(&[], newest.map_or(0.0, |one| one.took_ms / 1000.0));
     out.gauge(
         "evergate_cluster_take_over_silent_seconds",
         "How long nothing had been heard of the node that died when the last take-over began.",
     )
-    .sample(&[], newest.map_or(0.0, |one| one.silent_ms / 1000.0));
+    .sample(&[], ended().find(|one| one.taken_over > 0).map_or(0.0, |one| one.silent_ms / 1000.0));
     out.counter(
         "evergate_cluster_losses_told_total",
         "Peers that were told what they had sent to a node that was silent.",
@@ -129,17 +130,19 @@ fn members(out: &mut Exposition, status: &ClusterStatus) {
         }
     }
     let mut heard = out.gauge("evergate_cluster_heard_seconds", "How long ago a node was heard, by network.");
-    for node in &status.nodes {
+    for node in status.nodes.iter().filter(|node| node.number != status.node) {
         for (network, ms) in [("inside", node.heard_inside_ms), ("outside", node.heard_outside_ms)] {
-            if let Some(ms) = ms {
-                heard.sample(&[("node", &node.number.to_string()), ("network", network)], ms as f64 / 1000.0);
-            }
+            let labels = [("node", &node.number.to_string()[..]), ("network", network)];
+            heard.sample(&labels, ago_s(ms));
         }
     }
     let mut witness = out.gauge("evergate_cluster_witness_seconds", "How long ago a witness answered.");
     for one in &status.witnesses {
-        if let Some(ms) = one.answered_ms {
-            witness.sample(&[("witness", &one.address)], ms as f64 / 1000.0);
-        }
+        witness.sample(&[("witness", &one.address)], ago_s(one.answered_ms));
     }
+}
+
+/// In seconds; what has never been would be missed by no alert if it were left out.
+fn ago_s(ms: Option<u64>) -> String {
+    ms.map_or_else(|| "+Inf".to_owned(), |ms| (ms as f64 / 1000.0).to_string())
 }

@@ -146,6 +146,8 @@ pub(super) struct Main {
     /// By a signal.
     pub(super) told: bool,
     looking: bool,
+    /// In its cluster, a second ago; a node alone always.
+    was_active: bool,
     pub(super) rotated: HashMap<String, u64>,
     pid_file: Option<PidFile>,
 }
@@ -222,6 +224,7 @@ impl Main {
             stop_now: false,
             told: false,
             looking: false,
+            was_active: true,
             rotated,
             pid_file,
         };
@@ -340,6 +343,9 @@ impl Main {
             "draining ({by}): {}; a second signal ends what is left",
             self.daemon.draining_means(open, limit)
         ));
+        if let Some(why) = self.daemon.cluster().and_then(|cluster| cluster.must_stay()) {
+            warning(format_args!("{why}"));
+        }
         self.notify.stopping(&format!("draining {open} connections"));
         self.control.draining.store(true, Ordering::Relaxed);
         self.drain_until = Some(Instant::now() + limit);
@@ -413,6 +419,10 @@ impl Main {
         }
         if self.drain_until.is_none() {
             let _ = self.daemon.pass_on_listeners(); // without a descriptor it is tried again in a second
+        }
+        let active = self.control.cluster.as_ref().is_none_or(|cluster| cluster.is_active());
+        if !(active && std::mem::replace(&mut self.was_active, active)) {
+            self.checks.ask_again(&self.daemon.config, &self.daemon.generation);
         }
     }
 

@@ -7,6 +7,8 @@
 //! A check that this machine cannot make, because no descriptor or port is left, counts for nothing: else a crowd of clients
 //! would take every healthy server down.
 //!
+//! A node that was cut off from its cluster asks all servers that it takes for down once more before it gets clients again.
+//!
 //! A reload starts the tasks anew; a server that is carried over keeps its state and its record. After an upgrade a server
 //! keeps its state, and its first check is one like the others.
 
@@ -89,6 +91,19 @@ impl Checks {
                 self.tasks.spawn(check.run());
             }
         }
+    }
+
+    /// Asks the servers that are down at once, and believes the first answer: this node was cut off, and what it has seen of
+    /// them may be its own fault. Needs a runtime.
+    pub fn ask_again(&mut self, config: &Config, generation: &Generation) {
+        let servers = generation.pools.iter().flat_map(|pool| &pool.servers);
+        let down = servers.filter(|server| !server.healthy.load(Ordering::Relaxed));
+        let records: Vec<_> = down.filter_map(|server| self.records.get(&server.id)).collect();
+        if records.is_empty() {
+            return;
+        }
+        records.iter().for_each(|record| record.begin_anew());
+        self.follow(config, generation);
     }
 
     /// The records by server id.

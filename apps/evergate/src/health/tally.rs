@@ -13,6 +13,8 @@ pub struct Record(Mutex<Tally>);
 struct Tally {
     /// Checks of the process before have led to the state.
     inherited: bool,
+    /// What was seen is worth nothing any more: the next result decides alone.
+    anew: bool,
     /// Results in a row that contradict the state.
     against: u32,
     last: Option<HealthStatus>,
@@ -35,9 +37,14 @@ impl Record {
         Record(Mutex::new(Tally { inherited: true, ..Tally::default() }))
     }
 
-    /// Whether no check has ended yet, here or in the process before.
+    /// Whether no check has ended yet, here or in the process before, or what they saw is worth nothing any more.
     pub fn is_fresh(&self) -> bool {
         self.lock().is_fresh()
+    }
+
+    /// The next result decides alone, as the first did.
+    pub fn begin_anew(&self) {
+        self.lock().anew = true;
     }
 
     /// The last check.
@@ -60,6 +67,7 @@ impl Record {
         };
         let (passed, failed) = tally.last.as_ref().map_or((0, 0), |last| (last.passed, last.failed));
         let is_first = tally.is_fresh();
+        tally.anew = false;
         tally.last = Some(HealthStatus {
             ok,
             detail: detail.clone(),
@@ -88,7 +96,7 @@ impl Record {
 
 impl Tally {
     fn is_fresh(&self) -> bool {
-        self.last.is_none() && !self.inherited
+        self.anew || (self.last.is_none() && !self.inherited)
     }
 }
 
@@ -128,6 +136,17 @@ mod tests {
     fn the_first_result_of_an_inherited_server_counts_like_any_other() {
         assert!(!Record::inherited().is_fresh());
         assert_eq!(states_of(&Record::inherited(), "-+---"), "UUUUd");
+    }
+
+    #[test]
+    fn the_next_result_decides_alone_where_checks_begin_anew() {
+        let record = Record::default();
+        assert_eq!(states_of(&record, "+---"), "UUUd");
+        record.begin_anew();
+        assert!(record.is_fresh());
+        assert_eq!(states_of(&record, "-+-"), "ddd");
+        record.begin_anew();
+        assert_eq!(states_of(&record, "+--"), "UUU");
     }
 
     #[test]

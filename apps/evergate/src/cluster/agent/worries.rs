@@ -56,7 +56,8 @@ impl Agent {
     }
 
     fn worry_about_lists(&mut self, state: &mut State, now: Micros) {
-        if self.node.standing() != Standing::Listening || !self.node.overhears(now) {
+        let waits_by_itself = self.node.held_down(now).is_some();
+        if self.node.standing() != Standing::Listening || waits_by_itself || !self.node.overhears(now) {
             state.worries.overhears = None;
             return;
         }
