@@ -98,7 +98,7 @@ pub(super) static CLUSTER: Section = Section {
             "ports_per_bucket",
             Kind::Integer(1, 62),
             "27",
-            "Ports of each of the 1024 buckets; so many connections at a time from one bucket to one server, with those that the node closed within the last minute.",
+            "Ports of each of the 1024 buckets; so many connections at a time from one bucket to one server, with those that the node closed within the last minute (idle ones leave their port at once). A request for which none is left gets 502 (`connect_failed`).",
         ),
         with_default(
             "pins",

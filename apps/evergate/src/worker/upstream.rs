@@ -327,12 +327,15 @@ impl Worker {
             return;
         }
         let Some(upstream) = self.upstreams.remove(key) else { return };
+        let mut is_idle = false;
         match upstream.owner {
             Some(_) => upstream.server.leave(),
             None => {
                 for (_, idle) in self.idle.iter_mut().filter(|((server, _), _)| *server == upstream.server.id)
                 {
+                    let before = idle.len();
                     idle.retain(|other| *other != key);
+                    is_idle |= idle.len() < before;
                 }
             }
         }
@@ -349,6 +352,11 @@ impl Worker {
         }
         if let Some(gated) = &upstream.gated {
             gated.slot.open(); // before the socket closes: a RST is said once, and a FIN is repeated late
+            if is_idle {
+                // Nothing is under way. A FIN would keep one of the bucket's few ports for a minute (TIME_WAIT), and wait for an
+                // ACK that comes to another node when the bucket goes.
+                evergate_sys::reset_on_close(upstream.socket.as_raw_fd());
+            }
         }
         drop(upstream.socket);
         if let Some(gated) = upstream.gated {

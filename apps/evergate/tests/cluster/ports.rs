@@ -3,7 +3,7 @@
 use crate::matrix::carrier;
 use crate::resets::{connect, get};
 use crate::traffic::{self, Carrier, PATIENCE, Server, head};
-use crate::world::{World, privileged};
+use crate::world::{Node, World, privileged, settled};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
@@ -62,4 +62,40 @@ fn the_next_node_begins_server_connections_from_other_ports() {
     drop(open);
     let (second, _) = ask_some();
     assert!(first.1 < second.0 || second.1 < first.0, "ports {first:?}, then {second:?}");
+}
+
+/// Of the two ports that a bucket has here each would be kept for a minute by the connection that it had.
+#[test]
+fn an_idle_server_connection_that_the_node_closes_leaves_its_port_at_once() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let config = traffic::config(&world, 2, "ports_per_bucket = 2\n")
+        .replace("[[pools]]\nname = \"plain\"\n", "[[pools]]\nname = \"plain\"\nkeep_alive_idle_ms = 50\n");
+    let nodes: Vec<Node> = (1..=2).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    let at = Server::Plain.address(&world);
+    let (ended, ends) = channel();
+    world.switch.run(move || {
+        let listener = TcpListener::bind(at).unwrap();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                while head(&mut stream).is_ok() {
+                    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+                }
+                ended.send(()).unwrap();
+            }
+        });
+    });
+    let to = SocketAddr::new(world.family.address(), Carrier::Http.port(Server::Plain));
+    let from = world.family.outside(254);
+    world.switch.run(move || {
+        let mut client = connect(from, to);
+        for _ in 0..5 {
+            get(&mut client, "/brief");
+            client.read_exact(&mut [0; 2]).unwrap();
+            ends.recv_timeout(PATIENCE).unwrap(); // the node has closed the connection
+        }
+    });
 }

@@ -279,7 +279,17 @@ impl Cluster {
                 done => return done,
             }
         }
-        evergate_sys::connect_from(from, ports, to)
+        let count = ports.clone().count();
+        evergate_sys::connect_from(from, ports, to).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrNotAvailable => io::Error::new(
+                error.kind(),
+                format!(
+                    "all {count} ports that its bucket has for connections to this server are in use, some of them for a \
+                     minute after their end: raise cluster.ports_per_bucket"
+                ),
+            ),
+            _ => error,
+        })
     }
 
     /// The worker that continues connections of the bucket, on every node.
