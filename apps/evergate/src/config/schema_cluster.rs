@@ -128,7 +128,7 @@ pub(super) static CLUSTER: Section = Section {
             "weight",
             Kind::Integer(0, 1000),
             "100",
-            "Share of the connections that this node takes, relative to the others' weights; 0 = none, a node that only holds copies.",
+            "Share of the connections that this node takes, relative to the others' weights; 0 = none, and no copies either, as if it were drained for good.",
         ),
     ],
 };
