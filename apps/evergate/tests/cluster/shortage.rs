@@ -67,3 +67,39 @@ fn a_reload_that_is_refused_for_want_of_descriptors_leaves_the_listener_that_it_
     // That nothing could be opened is no reason to think that something is gone.
     assert_eq!(told("packet filter is off"), 0, "{:#?}", node.process.lines());
 }
+
+#[test]
+fn who_takes_over_and_has_no_descriptors_says_what_is_lost_and_serves_on() {
+    const CLIENTS: usize = 40;
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let rule = "[[rules]]\nname = \"closed\"\nwhen = 'path == \"/closed\"'\ndeny = 403\n";
+    let config = format!("{rule}{}", traffic::config(&world, 2, ""));
+    let mut nodes: Vec<Node> = (1..=2).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    let port = Carrier::Http.port(Server::Plain);
+    let to = SocketAddr::new(world.family.address(), port);
+    let _clients = world.switch.run(move || {
+        let clients = (0..CLIENTS).map(|_| {
+            let mut client = TcpStream::connect(to).unwrap();
+            client.write_all(b"GET /closed HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
+            client.read_exact(&mut [0; 12]).unwrap();
+            client
+        });
+        clients.collect::<Vec<_>>()
+    });
+    nodes[0].eventually("its connections are mirrored", |status| {
+        status.mirroring.connections > 4 && status.mirroring.mirrored == status.mirroring.connections
+    });
+    spare(&nodes[1], Some(3));
+    nodes.remove(0).kill();
+    let node = &nodes[0];
+    let told = |what: &str| node.process.lines().iter().any(|line| line.contains(what));
+    eventually("it says what it lacks", || told("(`resume_socket`)").then_some(()));
+    assert!(!told("packet filter is off"), "{:#?}", node.process.lines());
+    spare(node, None);
+    eventually("it serves", || answers(&world, port).then_some(()));
+    assert!(node.status().counts.connections_lost > 0);
+}

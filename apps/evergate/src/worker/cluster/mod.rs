@@ -101,6 +101,8 @@ pub(crate) struct Cluster {
     worker: usize,
     /// When the log was last told of connections under a configuration that is not here.
     generation_told_at: Option<Micros>,
+    /// The same of connections that could not be continued, by the steady clock in milliseconds.
+    lost_told_ms: Option<u64>,
     roles: Vec<Role>,
     outgoing: BTreeMap<(NodeId, usize), Outgoing>,
     /// Channels that broke: when to try again.
@@ -198,6 +200,7 @@ impl Cluster {
             layout,
             worker,
             generation_told_at: None,
+            lost_told_ms: None,
             roles: vec![Role::NOTHING; usize::from(evergate_cluster::BUCKETS)],
             outgoing: BTreeMap::new(),
             broken: BTreeMap::new(),

@@ -11,6 +11,7 @@ use super::awake::{Awake, AwakeLegs, wake};
 use super::take::Take;
 use super::told::Waiting;
 use crate::cluster::{Resumed, Round};
+use crate::control::message;
 #[cfg(test)]
 use crate::worker::faults;
 use crate::worker::guard::survives;
@@ -20,6 +21,9 @@ use evergate_cluster::Bucket;
 use evergate_mirror::Office;
 use std::collections::HashSet;
 use std::time::Instant;
+
+/// Between two lines about connections that are lost, in milliseconds.
+const LOST_LINES_MS: u64 = 10_000;
 
 /// What a take-over has found.
 #[derive(Default)]
@@ -101,13 +105,13 @@ impl Worker {
         give_way(&mut taken.busy, &taken.resting);
         let now_ms = evergate_sys::steady_clock_ms();
         taken.keep_busy(pulse, |take| {
-            attempt((cluster, counters), take, |cluster, take| gate(cluster, take, now_ms))
+            attempt((cluster, counters), take, |cluster, take| gate(cluster, counters, take, now_ms))
         });
         survives(counters, || ask_all(&**cluster, pulse, &mut taken.busy));
         survives(counters, || leave_to_the_new(cluster, &mut taken.busy));
         let now_ms = evergate_sys::steady_clock_ms();
         taken.keep_busy(pulse, |take| {
-            attempt((cluster, counters), take, |cluster, take| build(cluster, take, now_ms))
+            attempt((cluster, counters), take, |cluster, take| build(cluster, counters, take, now_ms))
         });
     }
 
@@ -146,7 +150,7 @@ impl Worker {
             }
             Err(_) => return Resting::Lost,
         }
-        if !gate(cluster, take, now_ms) {
+        if !gate(cluster, &self.counters, take, now_ms) {
             return Resting::Lost;
         }
         // From here on all that comes knocks.
@@ -157,7 +161,7 @@ impl Worker {
         {
             client.hear(heard);
         }
-        if !build(cluster, take, now_ms) {
+        if !build(cluster, &self.counters, take, now_ms) {
             return Resting::Lost;
         }
         if let Some(client) = take.legs.first() {
@@ -215,22 +219,39 @@ fn attempt(
 }
 
 /// Slots, so that nothing of the sockets to come escapes.
-fn gate(cluster: &mut Cluster, take: &mut Take, now_ms: u64) -> bool {
+fn gate(cluster: &mut Cluster, counters: &Counters, take: &mut Take, now_ms: u64) -> bool {
     #[cfg(test)]
     faults::strike_take("gate", take.client_flow());
-    let gated = take.legs.iter_mut().filter(|leg| leg.slot.is_none()).all(|leg| {
-        leg.slot = cluster.gate.restore(&leg.restored(cluster, now_ms)).ok();
-        leg.slot.is_some()
+    let gated = take.legs.iter_mut().filter(|leg| leg.slot.is_none()).try_for_each(|leg| {
+        leg.slot = Some(cluster.gate.restore(&leg.restored(cluster, now_ms))?);
+        anyhow::Ok(())
     });
-    gated || give_back(cluster, take)
+    gated.inspect_err(|error| cluster.tell_lost(counters, "flow_not_gated", error, now_ms)).is_ok()
+        || give_back(cluster, take)
 }
 
 /// Sockets, still asleep.
-fn build(cluster: &mut Cluster, take: &mut Take, now_ms: u64) -> bool {
+fn build(cluster: &mut Cluster, counters: &Counters, take: &mut Take, now_ms: u64) -> bool {
     #[cfg(test)]
     faults::strike_take("build", take.client_flow());
     let built: anyhow::Result<()> = take.legs.iter_mut().try_for_each(|leg| leg.build(cluster, now_ms));
-    built.is_ok() || give_back(cluster, take)
+    built.inspect_err(|error| cluster.tell_lost(counters, "resume_socket", error, now_ms)).is_ok()
+        || give_back(cluster, take)
+}
+
+impl Cluster {
+    /// A connection is lost that was held: that is counted, and said now and then.
+    fn tell_lost(&mut self, counters: &Counters, reason: &'static str, error: &anyhow::Error, now_ms: u64) {
+        counters.reason(reason);
+        if self.lost_told_ms.is_some_and(|at| now_ms.saturating_sub(at) < LOST_LINES_MS) {
+            return;
+        }
+        self.lost_told_ms = Some(now_ms);
+        message::warning(format_args!(
+            "cluster: cannot go on with connections of another node (`{reason}`): {error:#}; each node needs descriptors and \
+             places in the packet filter for the clients of all"
+        ));
+    }
 }
 
 /// It does not go on: false.
