@@ -49,8 +49,6 @@ const LATE: Micros = Micros(1000);
 const AGAIN: Micros = Micros(500);
 /// The bucket whose owner speaks for the movable addresses.
 pub(crate) const SPEAKING: Bucket = Bucket(0);
-/// Between two lines about mirror channels with one node: each pair of workers has its own.
-const CHANNEL_LINES: Micros = Micros::from_ms(1000);
 /// Between two lines about a network on which nothing can be sent.
 const MUTE_LINES: Micros = Micros::from_ms(10_000);
 /// The length of a log, as the protocol compares them: workers say only that a mirror is complete. Those that are hold the
@@ -150,7 +148,6 @@ struct State {
     estranged_told_at: Option<Micros>,
     stranger_heard_at: Option<Micros>,
     stranger_told_at: Option<Micros>,
-    channels_told_at: BTreeMap<NodeId, Micros>,
     mute_told_at: BTreeMap<Path, Micros>,
     worries: worries::Worries,
     installed_at: Micros,
@@ -201,7 +198,6 @@ impl Agent {
             estranged_told_at: None,
             stranger_heard_at: None,
             stranger_told_at: None,
-            channels_told_at: BTreeMap::new(),
             mute_told_at: BTreeMap::new(),
             worries: worries::Worries::default(),
             silent: Micros(0),
@@ -366,16 +362,7 @@ impl Agent {
             }
             Report::ChannelLost { node, why } => {
                 state.counts.channels_lost += 1;
-                let first =
-                    state.channels_told_at.get(&node).is_none_or(|at| now.since(*at) >= CHANNEL_LINES);
-                // Whoever stops closes its channels: the line about the view says that it has left.
-                if first && !self.node.has_left(node) {
-                    state.channels_told_at.insert(node, now);
-                    let (number, count) = (node.0.saturating_add(1), state.roles.mirrored_to(node));
-                    self.warn(format!(
-                        "lost a mirror channel with node {number} ({count} buckets are copied there): {why}"
-                    ));
-                }
+                state.worries.note_channel_lost(now, node, why);
             }
             Report::Worked(work) => {
                 work.into_iter().for_each(|(bucket, work)| self.node.handle_work(bucket, work));

@@ -15,10 +15,28 @@ const ROLLOUT_LASTS: Micros = Micros::from_ms(30_000);
 /// Between two lines about a view that is waited for.
 const AGAIN: Micros = Micros::from_ms(10_000);
 
+/// How long a lost mirror channel may have been the first sign of its node's end.
+const CHANNEL_WAITS: Micros = Micros::from_ms(500);
+/// Between two lines about channels with a node that are lost again and again: at first, and at most.
+const CHANNEL_LINES: [Micros; 2] = [Micros::from_ms(1000), Micros::from_ms(300_000)];
+
+/// Mirror channels with a node that were lost.
+#[derive(Debug)]
+struct Channels {
+    /// Of those that are untold the first, and why the last one was lost.
+    since: Micros,
+    why: String,
+    untold: u64,
+    told_at: Option<Micros>,
+    /// Until the next line.
+    pause: Micros,
+}
+
 /// What there is to worry about, and what was told of it.
 #[derive(Debug, Default)]
 pub(super) struct Worries {
     view_told_at: Option<Micros>,
+    channels: BTreeMap<NodeId, Channels>,
     /// Since when this node has listened to others that do not know it, and when that was told.
     overhears: Option<(Micros, Option<Micros>)>,
     /// Since when nodes have lacked this node's configuration, and whether that was told.
@@ -27,10 +45,50 @@ pub(super) struct Worries {
     unwitnessed: BTreeMap<NodeId, (Micros, bool)>,
 }
 
+impl Worries {
+    pub(super) fn note_channel_lost(&mut self, now: Micros, node: NodeId, why: String) {
+        let fresh =
+            Channels { since: now, why: String::new(), untold: 0, told_at: None, pause: CHANNEL_LINES[0] };
+        let channels = self.channels.entry(node).or_insert(fresh);
+        if channels.untold == 0 {
+            channels.since = now;
+        }
+        channels.untold += 1;
+        channels.why = why;
+    }
+
+    /// The lines about channels that are due, with the nodes they are of. `ended`: of these the line about the view says more.
+    fn channel_lines(&mut self, now: Micros, ended: impl Fn(NodeId) -> bool) -> Vec<(NodeId, String)> {
+        let mut lines = Vec::new();
+        for (node, channels) in &mut self.channels {
+            if channels.untold == 0 || now.since(channels.since) < CHANNEL_WAITS {
+                continue;
+            }
+            if ended(*node) {
+                channels.untold = 0;
+                continue;
+            }
+            let quiet = channels.told_at.map(|at| now.since(at));
+            if quiet.is_some_and(|quiet| quiet < channels.pause) {
+                continue;
+            }
+            let goes_on = quiet.is_some_and(|quiet| quiet.0 < channels.pause.0 * 4);
+            let times =
+                if channels.untold > 1 { format!(" ({} times)", channels.untold) } else { String::new() };
+            lines.push((*node, format!("{}{times}", channels.why)));
+            channels.pause =
+                if goes_on { CHANNEL_LINES[1].min(Micros(channels.pause.0 * 2)) } else { CHANNEL_LINES[0] };
+            (channels.told_at, channels.untold) = (Some(now), 0);
+        }
+        lines
+    }
+}
+
 impl Agent {
     /// Tells what lasts; looked at each time that figures are published.
     pub(super) fn worry(&mut self, state: &mut State, now: Micros) {
         self.worry_about_view(state, now);
+        self.worry_about_channels(state, now);
         self.worry_about_lists(state, now);
         let nodes = self.node.config().nodes;
         for id in nodes.iter().filter(|_| nodes.len() > 1) {
@@ -53,6 +111,19 @@ impl Agent {
         };
         let waits_s = waits.as_ms() as f64 / 1e3;
         self.warn(format!("has waited {waits_s:.1} s for a view in which all agree{whom}"));
+    }
+
+    /// Whoever stops closes its channels before it says so, and one that died is missed first by them: that is said with the view.
+    fn worry_about_channels(&mut self, state: &mut State, now: Micros) {
+        let node = &self.node;
+        let ended = |id: NodeId| node.has_left(id) || !node.members().set().contains(id);
+        let lines = state.worries.channel_lines(now, ended);
+        for (id, why) in lines {
+            let (number, count) = (id.0.saturating_add(1), state.roles.mirrored_to(id));
+            self.warn(format!(
+                "lost a mirror channel with node {number} ({count} buckets are copied there): {why}; see also what that node says"
+            ));
+        }
     }
 
     fn worry_about_lists(&mut self, state: &mut State, now: Micros) {
@@ -110,5 +181,42 @@ impl Agent {
                 "finds no witness for {whom}: without one a node cannot go on when another one is missing"
             ));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: NodeId = NodeId(1);
+    const SECOND: u64 = 1_000_000;
+
+    fn lines(worries: &mut Worries, at_s: u64) -> Vec<String> {
+        let lines = worries.channel_lines(Micros(at_s * SECOND), |_| false);
+        lines.into_iter().map(|(_, line)| line).collect()
+    }
+
+    #[test]
+    fn a_lost_channel_is_told_once_it_is_known_that_its_node_goes_on() {
+        let mut worries = Worries::default();
+        worries.note_channel_lost(Micros(SECOND), PEER, "eof".to_owned());
+        assert!(worries.channel_lines(Micros(SECOND + 100_000), |_| false).is_empty());
+        assert_eq!(lines(&mut worries, 2), ["eof"]);
+        assert!(lines(&mut worries, 3).is_empty());
+        worries.note_channel_lost(Micros(20 * SECOND), PEER, "eof".to_owned());
+        assert!(worries.channel_lines(Micros(21 * SECOND), |_| true).is_empty());
+        assert!(lines(&mut worries, 22).is_empty(), "it has ended");
+    }
+
+    #[test]
+    fn channels_that_are_lost_again_and_again_are_told_more_and_more_rarely() {
+        let mut worries = Worries::default();
+        let mut told = Vec::new();
+        for at in 1..7200 {
+            worries.note_channel_lost(Micros(at * SECOND), PEER, "eof".to_owned());
+            told.extend(lines(&mut worries, at + 1));
+        }
+        assert!((20..40).contains(&told.len()), "{}", told.len());
+        assert!(told.last().unwrap().ends_with(" times)"), "{told:?}");
     }
 }
