@@ -91,6 +91,11 @@ impl Layout {
         self.peers.get(&node).map(|ip| SocketAddr::new(*ip, port))
     }
 
+    /// The other node that has this address on the inside.
+    pub fn node_at(&self, ip: IpAddr) -> Option<NodeId> {
+        self.peers.iter().find(|(_, of)| **of == ip).map(|(node, _)| *node)
+    }
+
     /// The address that a server leg to `server` starts from.
     pub fn source_for(&self, server: SocketAddr) -> Option<IpAddr> {
         self.sources.iter().copied().find(|source| source.is_ipv4() == server.ip().to_canonical().is_ipv4())

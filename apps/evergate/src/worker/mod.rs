@@ -304,6 +304,7 @@ impl Worker {
     fn every_second(&mut self) {
         self.expire_idle();
         self.listen_again();
+        self.resume_channels();
         self.serve_all_waiting();
         self.counters.cpu_ns.set(evergate_sys::thread_cpu_ns());
         self.report_work();
@@ -335,7 +336,7 @@ impl Worker {
                 self.pump(key);
             }
             Some(Source::Upstream(key)) => self.upstream_event(key, event),
-            Some(Source::Channels) => self.accept_channel(),
+            Some(Source::Channels) => self.accept_channels(),
             Some(Source::Incoming(index)) => self.incoming_event(index as usize, event.ended),
             Some(Source::Outgoing(node, worker)) => self.outgoing_event((node, worker.into()), event.ended),
             Some(Source::Lane) => self.lane_event(),

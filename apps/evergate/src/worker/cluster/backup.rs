@@ -10,10 +10,8 @@ use evergate_base::Micros;
 use evergate_cluster::{Bucket, NodeId, Role};
 use evergate_mirror::{Announced, Answer, FRAME_VERSION, Frame, HolderError, LegFacts, Office, SessionNews};
 use std::collections::BTreeSet;
-use std::os::fd::AsRawFd;
+use std::os::fd::RawFd;
 
-/// Channels from other nodes at a time.
-const INCOMING_MAX: usize = 1024;
 /// Between two words about channels of nodes that this one cannot work with.
 const REFUSALS_EVERY: Micros = Micros::from_ms(10_000);
 
@@ -24,9 +22,12 @@ const FORGET_AFTER: Micros = Micros::from_ms(10_000);
 pub(crate) struct Incoming {
     channel: Channel,
     announced: Announced,
-    from: Option<NodeId>,
+    /// Whose it is, once that was said.
+    pub(super) from: Option<NodeId>,
+    /// The node whose address it comes from.
+    pub(super) host: Option<NodeId>,
     /// When it was accepted.
-    since: Micros,
+    pub(super) since: Micros,
     /// Which worker of that node.
     worker: u16,
     /// How far this node's clock is ahead of its, in milliseconds.
@@ -36,51 +37,7 @@ pub(crate) struct Incoming {
     unsent: Vec<u8>,
 }
 
-/// Where another channel has its place: a free one, or that of whoever has waited longest without saying who it is.
-fn room(all: &[Option<Incoming>]) -> Option<usize> {
-    let free = all.iter().position(Option::is_none).unwrap_or(all.len());
-    if free < INCOMING_MAX {
-        return Some(free);
-    }
-    let taken = all.iter().enumerate().filter_map(|(index, of)| Some((index, of.as_ref()?)));
-    let nameless = taken.filter(|(_, incoming)| incoming.from.is_none());
-    nameless.min_by_key(|(_, incoming)| incoming.since).map(|(index, _)| index)
-}
-
 impl Worker {
-    /// Another node's worker wants to mirror its connections here.
-    pub(in crate::worker) fn accept_channel(&mut self) {
-        loop {
-            let Some(cluster) = &mut self.cluster else { return };
-            let Some(listener) = &cluster.layout.mirror_listeners.get(cluster.worker) else { return };
-            let Ok(Some((socket, _))) = evergate_sys::accept(listener.as_raw_fd()) else { return };
-            let Ok(tls) = rustls::ServerConnection::new(cluster.layout.server_tls.clone()) else { return };
-            let Some(index) = room(&cluster.incoming) else {
-                self.counters.reason("mirror_channels_max");
-                continue;
-            };
-            let channel = Channel::new(socket, tls);
-            if self.epoll.add(channel.fd(), Source::Incoming(index as u32).token()).is_err() {
-                continue;
-            }
-            let incoming = Incoming {
-                channel,
-                announced: Announced::default(),
-                from: None,
-                since: self.now,
-                worker: 0,
-                ahead_ms: 0,
-                frames: 0,
-                answered: 0,
-                unsent: Vec::new(),
-            };
-            match cluster.incoming.get_mut(index) {
-                Some(place) => *place = Some(incoming), // whoever had it and did not say who it is gives way
-                None => cluster.incoming.push(Some(incoming)),
-            }
-        }
-    }
-
     /// Something came on a channel from an owner, or it can take more answers.
     pub(in crate::worker) fn incoming_event(&mut self, index: usize, ends: bool) {
         // What the agent has said comes before what others say because of it.
@@ -196,6 +153,25 @@ impl Worker {
 }
 
 impl Incoming {
+    pub(super) fn new(channel: Channel, host: Option<NodeId>, since: Micros) -> Incoming {
+        Incoming {
+            channel,
+            announced: Announced::default(),
+            from: None,
+            host,
+            since,
+            worker: 0,
+            ahead_ms: 0,
+            frames: 0,
+            answered: 0,
+            unsent: Vec::new(),
+        }
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.channel.fd()
+    }
+
     fn take_in(
         &mut self,
         holder: &mut evergate_mirror::Holder,

@@ -174,6 +174,8 @@ impl Worker {
         cluster.forget_late(now);
         cluster.lose_mute(now);
         cluster.publish_figures(&self.counters, now);
+        self.end_nameless();
+        let Some(cluster) = &mut self.cluster else { return };
         let worker = cluster.worker;
         for node in cluster.unreached(&self.shared.sessions) {
             self.reach((node, worker));

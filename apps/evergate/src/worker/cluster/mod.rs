@@ -4,6 +4,7 @@
 //! - [`owner`]: entries of our connections go out, what they make safe comes back;
 //! - [`channel`]: the encrypted connection to one worker of another node;
 //! - [`copies`]: which nodes hold what of our buckets, and what they have yet to be told;
+//! - [`incoming`]: who may make a channel to this worker;
 //! - [`backup`]: entries of others come in;
 //! - [`ending`]: connections that are over, but whose clients may not know it yet;
 //! - [`figures`]: how much is mirrored and held, and how far backups are behind;
@@ -27,6 +28,7 @@ mod copies;
 mod ending;
 mod figures;
 mod freeze;
+mod incoming;
 mod knocks;
 mod leg;
 mod mirroring;
@@ -55,7 +57,7 @@ use evergate_mirror::{Company, Entry, Holder, Office};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// How often a connection is looked at of which something is due.
@@ -111,6 +113,8 @@ pub(crate) struct Cluster {
     broken_at: BTreeMap<(NodeId, usize), Micros>,
     channels_at: Micros,
     incoming: Vec<Option<Incoming>>,
+    /// No channels are taken for a moment.
+    channels_paused: bool,
     holder: Holder,
     /// Take-overs that are not done, and nodes that must get the state of their buckets first.
     waiting: Vec<told::Waiting>,
@@ -183,8 +187,8 @@ impl Worker {
         let Some(joining) = self.joining.take() else { return Ok(()) };
         let cluster = Cluster::new(joining)?;
         self.epoll.add_input(cluster.lane.events_fd(), Source::Lane.token())?;
-        if let Some(listener) = cluster.layout.mirror_listeners.get(cluster.worker) {
-            self.epoll.add_input(listener.as_raw_fd(), Source::Channels.token())?;
+        if let Some(listener) = cluster.mirror_listener() {
+            self.epoll.add_input(listener, Source::Channels.token())?;
         }
         self.cluster = Some(Box::new(cluster));
         Ok(())
@@ -207,6 +211,7 @@ impl Cluster {
             broken_at: BTreeMap::new(),
             channels_at: Micros(0),
             incoming: Vec::new(),
+            channels_paused: false,
             holder: Holder::default(),
             waiting: Vec::new(),
             untold: BTreeMap::new(),

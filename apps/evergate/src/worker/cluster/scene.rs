@@ -1,6 +1,7 @@
 //! Tests of a worker that is turned by hand, in a network namespace of its own: what it is told comes in the order that a test
 //! wants, and nothing comes by itself. They need root and Linux 6.8; without they say so and pass.
 
+mod channels;
 mod moves;
 
 use super::{Cluster, Joining, Worker};
@@ -36,6 +37,8 @@ const WEB: u16 = 4431;
 static CLIENT_PORTS: AtomicU16 = AtomicU16::new(10_000);
 const LOOPBACK: Interface = Interface { index: 1, mac: [0; 6] };
 const MIRROR_PORT: u16 = 7401;
+/// The worker takes channels at this address; the backups take theirs at 127.0.0.1.
+const MIRROR: [u8; 4] = [127, 0, 0, 2];
 const ME: NodeId = NodeId(0);
 const BACKUP: NodeId = NodeId(1);
 
@@ -234,7 +237,7 @@ fn layout(workers: usize) -> Arc<Layout> {
         interfaces: [LOOPBACK; 2],
         peers: BTreeMap::from([(BACKUP, IpAddr::from([127, 0, 0, 1]))]),
         mirror_port: MIRROR_PORT,
-        mirror_listeners: Vec::new(),
+        mirror_listeners: vec![evergate_sys::listen((MIRROR, MIRROR_PORT).into(), 128).unwrap()],
         server_tls,
         client_tls,
         neighbours: Mutex::default(),
