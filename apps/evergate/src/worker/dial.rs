@@ -3,7 +3,7 @@
 use super::slab::Key;
 use super::upstream::{Upstream, Waiting};
 use super::{Current, Worker};
-use crate::runtime::PoolRuntime;
+use crate::runtime::{PoolRuntime, ServerRuntime};
 use crate::sessions::{Handed, Sessions};
 use evergate_balance::{ServerLoad, bounded_server, source_key, source_server};
 use evergate_base::Micros;
@@ -41,6 +41,21 @@ fn source_of(pool: &PoolRuntime, ip: IpAddr, may: impl Fn(u32) -> bool) -> Optio
         .map(|(index, server)| (server.name_hash, server.weight.load(Ordering::Relaxed), may(index)))
         .collect();
     source_server(ip, &candidates).map(|index| index as u32)
+}
+
+/// A request that is counted in at a server; counted out again unless a connection carries it.
+struct CountedIn<'a>(&'a ServerRuntime);
+
+impl CountedIn<'_> {
+    fn stays(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for CountedIn<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
 }
 
 impl Worker {
@@ -206,7 +221,13 @@ impl Worker {
         handed: Option<Box<Handed>>,
         reuse: bool,
     ) {
+        let counted = CountedIn(&pool.servers[index as usize]);
         let server = pool.servers[index as usize].clone();
+        #[cfg(test)]
+        super::faults::strike_at(
+            "connect",
+            self.clients.get(key).map(|client| client.connection.client_address()),
+        );
         server.handle_request(self.now);
         let bucket = self.clients.get(key).and_then(|client| Some(client.mirroring.as_ref()?.bucket));
         let idle = if reuse {
@@ -222,6 +243,7 @@ impl Worker {
             let mut records = None;
             if let Some(upstream) = self.upstreams.get_mut(idle) {
                 upstream.owner = Some((key, leg));
+                counted.stays();
                 upstream.index = index;
                 upstream.used_since = self.now;
                 upstream.answered_at = None;
@@ -265,13 +287,14 @@ impl Worker {
                     gated: None,
                     unsettled: None,
                 };
+                counted.stays();
                 self.add_upstream(key, upstream);
             }
             Err(error) => {
                 if let Some(handed) = handed {
                     handed.handle_lost();
                 }
-                server.leave();
+                drop(counted);
                 if !crate::health::is_of_machine(&error) {
                     self.note_failure(key, &server, Some(Micros(0)));
                 }

@@ -1,19 +1,23 @@
 //! Tests of the guard around each step of a worker: one connection panics, and the others must not notice.
 //!
-//! [`strike`] stands where every call into a connection passes, [`fell`] where every turn begins, outside the guard; they exist
-//! in test builds only.
+//! [`strike`] stands where every call into a connection passes, [`fell`] where every turn begins, outside the guard, and where
+//! each second does; they exist in test builds only.
 
 use super::Counters;
+use super::cargo::{CONFIRMED, END};
 use crate::config::{Config, parse};
 use crate::daemon::Daemon;
-use crate::handover::Offered;
+use crate::handover::{Link, Offered, Progress};
+use crate::runtime::ServerRuntime;
 use evergate_bpf::Flow;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Clients whose connection panics in its next call; with `true` in the next one at a deadline, with `false` in the next
 /// one before it.
@@ -23,19 +27,23 @@ fn victims() -> MutexGuard<'static, Vec<(SocketAddr, bool)>> {
     VICTIMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Workers that end in their next turn, by what they count with.
-static DOOMED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// Workers that panic in their next turn, or second, by what they count with.
+static DOOMED: Mutex<Vec<(usize, &str)>> = Mutex::new(Vec::new());
 
-fn doomed() -> MutexGuard<'static, Vec<usize>> {
+fn doomed() -> MutexGuard<'static, Vec<(usize, &'static str)>> {
     DOOMED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn fell(worker: &Arc<Counters>) {
+fn address_of(worker: &Arc<Counters>) -> usize {
+    Arc::as_ptr(worker).addr()
+}
+
+pub(super) fn fell(worker: &Arc<Counters>, step: &str) {
     let mut doomed = doomed();
-    if let Some(index) = doomed.iter().position(|known| *known == Arc::as_ptr(worker).addr()) {
+    if let Some(index) = doomed.iter().position(|known| *known == (address_of(worker), step)) {
         doomed.swap_remove(index);
         drop(doomed);
-        panic!("a worker ends on purpose");
+        panic!("a worker panics on purpose");
     }
 }
 
@@ -53,22 +61,24 @@ pub(super) fn doom(client: SocketAddr) {
     victims().push((client, false));
 }
 
-/// Clients whose connection panics in a step of its take-over.
-static TAKEN: Mutex<Vec<(SocketAddr, &str)>> = Mutex::new(Vec::new());
+/// Clients whose connection panics in a step that is named.
+static STEPS: Mutex<Vec<(SocketAddr, &str)>> = Mutex::new(Vec::new());
 
-pub(super) fn doom_take(client: SocketAddr, step: &'static str) {
-    TAKEN.lock().unwrap_or_else(PoisonError::into_inner).push((client, step));
+pub(super) fn doom_at(client: SocketAddr, step: &'static str) {
+    STEPS.lock().unwrap_or_else(PoisonError::into_inner).push((client, step));
+}
+
+pub(super) fn strike_at(step: &str, client: Option<SocketAddr>) {
+    let mut steps = STEPS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(index) = steps.iter().position(|(of, known)| client == Some(*of) && *known == step) {
+        steps.swap_remove(index);
+        drop(steps);
+        panic!("struck on purpose: {step}");
+    }
 }
 
 pub(super) fn strike_take(step: &str, flow: Option<Flow>) {
-    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(index) =
-        taken.iter().position(|(client, of)| flow.is_some_and(|flow| flow.remote == *client) && *of == step)
-    {
-        taken.swap_remove(index);
-        drop(taken);
-        panic!("struck on purpose: {step}");
-    }
+    strike_at(step, flow.map(|flow| flow.remote));
 }
 
 /// A switch with one worker, its server, and a client that must not notice anything.
@@ -85,7 +95,8 @@ impl Scene {
         let config = format!(
             "[node]\nworkers = 1\n[logs]\naccess = \"off\"\n[timeouts]\nrequest_head_ms = 100\n\
              [[listeners]]\nname = \"in\"\naddress = \"127.0.0.1:1\"\nprotocol = \"http\"\npool = \"web\"\n\
-             [[pools]]\nname = \"web\"\nservers = [{{ address = \"{}\" }}]\n",
+             [[pools]]\nname = \"web\"\nqueue_max = 10\nqueue_timeout_ms = 30000\n\
+             servers = [{{ address = \"{}\", connections_max = 1 }}]\n",
             backend.local_addr().unwrap()
         );
         let mut config = parse(&config, "test.toml", Path::new(".")).unwrap().config;
@@ -100,6 +111,30 @@ impl Scene {
         Scene { daemon, backend, bystander, to_server }
     }
 
+    fn counters(&self) -> Arc<Counters> {
+        self.daemon.workers[0].counters.clone()
+    }
+
+    fn server(&self) -> Arc<ServerRuntime> {
+        self.daemon.generation.pools[0].servers[0].clone()
+    }
+
+    /// A client whose request waits for the server, which has no room.
+    fn queued(&self) -> TcpStream {
+        let mut client = connect(&self.daemon);
+        ask(&mut client);
+        eventually("it waits", || self.counters().queued.get() > 0);
+        client
+    }
+
+    /// The bystander is served on a new connection to the server.
+    fn serve_anew(&mut self) {
+        ask(&mut self.bystander);
+        self.to_server = self.backend.accept().unwrap().0;
+        answer(&mut self.to_server);
+        expect_answer(&mut self.bystander);
+    }
+
     /// One client was reset; the worker goes on with everybody else, and nothing of the lost one is left.
     fn expect_unharmed(mut self) {
         let mut newcomer = connect(&self.daemon);
@@ -108,7 +143,7 @@ impl Scene {
             answer(&mut self.to_server);
             expect_answer(client);
         }
-        let counters = self.daemon.workers[0].counters.clone();
+        let counters = self.counters();
         let reasons = counters.reasons.lock().unwrap().clone();
         assert_eq!(reasons.get("internal_panic"), Some(&1), "{reasons:?}");
         assert_eq!(counters.open.get(), 2, "the bystander and the newcomer are connected");
@@ -124,6 +159,15 @@ fn connect(daemon: &Daemon) -> TcpStream {
     let stream = TcpStream::connect(daemon.bound[0].1).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     stream
+}
+
+/// Waits for it, and not without end.
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(30), "not within 30 s: {what}");
+        std::thread::yield_now();
+    }
 }
 
 fn ask(client: &mut TcpStream) {
@@ -202,6 +246,79 @@ fn a_panic_at_a_deadline_ends_that_client_alone() {
 }
 
 #[test]
+fn a_panic_over_a_request_that_is_served_from_the_queue_ends_that_client_alone() {
+    let mut scene = Scene::new();
+    ask(&mut scene.bystander);
+    expect(&mut scene.to_server, b"\r\n\r\n");
+    let mut victim = scene.queued();
+    doom_at(victim.local_addr().unwrap(), "connect");
+    scene.to_server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+    expect_answer(&mut scene.bystander);
+    expect_reset(&mut victim);
+    scene.expect_unharmed();
+}
+
+#[test]
+fn a_panic_over_a_request_for_which_another_worker_made_room_ends_that_client_alone() {
+    let mut scene = Scene::new();
+    ask(&mut scene.bystander);
+    expect(&mut scene.to_server, b"\r\n\r\n");
+    let last = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
+    scene.to_server.write_all(last).unwrap();
+    expect_answer(&mut scene.bystander);
+    let server = scene.server();
+    eventually("the bystander's request is counted out", || server.enter());
+    let mut victim = scene.queued();
+    doom_at(victim.local_addr().unwrap(), "connect");
+    server.leave();
+    expect_reset(&mut victim);
+    scene.serve_anew();
+    scene.expect_unharmed();
+}
+
+#[test]
+fn a_panic_in_what_is_done_each_second_ends_nobody() {
+    let scene = Scene::new();
+    let counters = scene.counters();
+    doomed().push((address_of(&counters), "second"));
+    eventually("it is counted", || counters.reasons.lock().unwrap().contains_key("internal_panic"));
+    scene.expect_unharmed();
+}
+
+/// The streams on which a new process would get each worker's connections, and how far the old one is with that.
+fn hand_over(daemon: &Daemon) -> (Vec<Link>, Arc<Progress>) {
+    let (offer, descriptors, ours) = daemon.offer(&Default::default()).unwrap();
+    let progress = Arc::new(Progress::default());
+    daemon.hand_over(ours, &progress);
+    let stream = |socket: OwnedFd| {
+        let stream = UnixStream::from(socket);
+        stream.set_nonblocking(false).unwrap();
+        Link::new(stream)
+    };
+    let all = offer.sockets.iter().zip(descriptors);
+    let streams = all.filter(|(what, _)| matches!(what, Offered::Worker(_)));
+    (streams.map(|(_, socket)| stream(socket)).collect(), progress)
+}
+
+#[test]
+fn a_panic_over_a_connection_that_goes_to_a_new_process_ends_that_client_alone() {
+    let mut scene = Scene::new();
+    let mut victim = connect(&scene.daemon);
+    ask(&mut victim);
+    answer(&mut scene.to_server);
+    expect_answer(&mut victim);
+    doom_at(victim.local_addr().unwrap(), "pack");
+    let (mut streams, progress) = hand_over(&scene.daemon);
+    expect_reset(&mut victim);
+    let bystander = streams[0].receive().unwrap();
+    assert_eq!(bystander.descriptors.len(), 1);
+    assert_eq!(*streams[0].receive().unwrap().bytes, [END]);
+    streams[0].send(&[CONFIRMED], Vec::new()).unwrap();
+    eventually("it has heard that", || progress.done.load(Ordering::Relaxed) == 1);
+    scene.daemon.stop();
+}
+
+#[test]
 fn a_panic_in_a_drain_ends_that_client_alone() {
     let mut scene = Scene::new();
     let [mut victim, mut next] = [(), ()].map(|()| {
@@ -255,7 +372,7 @@ fn when_a_worker_has_ended_the_others_take_all_new_connections() {
     while daemon.workers[0].counters.open.get() == 0 {
         clients.extend(crowd(&daemon, 0, 1));
     }
-    doomed().push(Arc::as_ptr(&daemon.workers[0].counters).addr());
+    doomed().push((address_of(&daemon.workers[0].counters), "turn"));
     clients.iter_mut().for_each(ask); // one of them wakes it
     while !daemon.workers[0].is_finished() {
         std::thread::yield_now();

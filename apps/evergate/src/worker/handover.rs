@@ -184,7 +184,9 @@ impl Worker {
                 return Ok(());
             }
             let Some(key) = successor.turn.pop() else { return self.end_sweep(successor) };
-            match self.pack(key) {
+            let mut packed = None; // also of one that reaches a defect, and ends here
+            self.guarded(Some(Source::Client(key)), |worker| packed = worker.pack(key));
+            match packed {
                 Some(Ok((bytes, descriptors))) => {
                     successor.link.push(&bytes, descriptors)?;
                     successor.progress.passed.fetch_add(1, Ordering::Relaxed);
@@ -220,6 +222,8 @@ impl Worker {
     #[expect(clippy::type_complexity, reason = "one frame: its bytes and its descriptors")]
     fn pack(&mut self, key: Key) -> Option<Result<(Vec<u8>, Vec<OwnedFd>), &'static str>> {
         let client = self.clients.get(key)?;
+        #[cfg(test)]
+        super::faults::strike_at("pack", Some(client.connection.client_address()));
         let newest = &self.current.last()?.generation.snapshot;
         let parcel = match client.connection.export(newest) {
             Ok(parcel) => parcel,

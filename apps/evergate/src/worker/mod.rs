@@ -284,12 +284,12 @@ impl Worker {
 
     fn tick(&mut self) {
         #[cfg(test)]
-        faults::fell(&self.counters);
+        faults::fell(&self.counters, "turn");
         self.now = Micros(evergate_sys::monotonic_us());
         self.handshakes = 0;
         if self.now >= self.next_second {
             self.next_second = self.now + Micros::from_ms(1000);
-            self.every_second();
+            self.guarded(None, Worker::every_second);
         }
     }
 
@@ -302,6 +302,8 @@ impl Worker {
     }
 
     fn every_second(&mut self) {
+        #[cfg(test)]
+        faults::fell(&self.counters, "second");
         self.expire_idle();
         self.listen_again();
         self.resume_channels();

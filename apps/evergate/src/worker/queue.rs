@@ -1,7 +1,7 @@
 //! Requests that wait for a server: any of their pool, or the one that knows their client.
 
 use super::Worker;
-use super::slab::Key;
+use super::slab::{Key, Source};
 use super::upstream::Waiting;
 use crate::runtime::{PoolRuntime, ServerRuntime};
 use evergate_base::Micros;
@@ -107,26 +107,35 @@ impl Worker {
         if first.is_some_and(|waiting| self.is_frozen(waiting.client)) {
             return false; // the next owner asks for a server, or this one when the move is called off: a moment
         }
-        let Some((at, first)) = at.and_then(|at| Some((at, self.current[index].waiting[pool].remove(at)?)))
-        else {
-            return false;
+        let (Some(at), Some(first)) = (at, first) else { return false };
+        let key = first.client;
+        let mut goes_on = true; // also behind one that reaches a defect
+        self.guarded(Some(Source::Client(key)), |worker| {
+            goes_on = worker.serve_at(index, pool, runtime, at);
+        });
+        goes_on
+    }
+
+    /// The request at this place of the queue gets a server; false when there is none for it. It is in the queue until then.
+    fn serve_at(&mut self, index: usize, pool: usize, runtime: &PoolRuntime, at: usize) -> bool {
+        let Some(waiting) = self.current[index].waiting[pool].get(at) else { return false };
+        let (key, leg, reuse) = (waiting.client, waiting.leg, waiting.reuse);
+        let (of, wish, hint, tried) = (waiting.pool, waiting.wish, waiting.hint, waiting.tried.clone());
+        let has_given_up = self.clients.get(key).and_then(|client| client.connection.leg_id()) != Some(leg);
+        let found = match has_given_up {
+            true => None,
+            false => match self.find_wished(index, key, of, wish, hint, &tried) {
+                None => return false,
+                found => found,
+            },
         };
-        let (key, leg) = (first.client, first.leg);
-        if self.clients.get_mut(key).and_then(|client| client.connection.leg_id()) != Some(leg) {
-            self.counters.queued.sub(1);
-            return true; // it has given up
-        }
-        let Some((server, handed)) = self.find_wished(index, key, first.pool, wish, first.hint, &first.tried)
-        else {
-            self.current[index].waiting[pool].insert(at, first);
-            return false;
-        };
+        self.current[index].waiting[pool].remove(at); // the next one's turn
         self.counters.queued.sub(1);
-        let reuse = first.reuse;
-        drop(first); // the next one's turn
-        self.connect(key, leg, runtime, server, handed, reuse);
-        self.file(key); // it has another deadline now
-        self.put_again(key); // what its client has said meanwhile was left in the socket
+        if let Some((server, handed)) = found {
+            self.connect(key, leg, runtime, server, handed, reuse);
+            self.file(key); // it has another deadline now
+            self.put_again(key); // what its client has said meanwhile was left in the socket
+        }
         true
     }
 

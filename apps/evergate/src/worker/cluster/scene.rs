@@ -286,7 +286,7 @@ fn a_panic_in_a_take_over_ends_one_connection_and_the_others_go_on() {
             let role = owner(2, Begin::TakeOver, MemberSet::of(BACKUP), MemberSet::EMPTY);
             let roles = buckets.map(|bucket| (bucket, role));
             scene.tell(roles);
-            faults::doom_take(SocketAddr::from((CLIENT, victim)), step);
+            faults::doom_at(SocketAddr::from((CLIENT, victim)), step);
             scene.take_over(7, &roles);
             scene.answer();
             scene.continue_resting();
