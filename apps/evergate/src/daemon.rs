@@ -15,7 +15,7 @@ use crate::log::{Target, Writer};
 use crate::runtime::Generation;
 use crate::worker::cluster::Joining;
 use crate::worker::{
-    Bounds, Command, Counters, ListenerSocket, Pulse, Settings, Shared, Worker, files_for_clients,
+    Bounds, Command, Counters, ListenerSocket, Pulse, Settings, Shared, Worker, end_stream, files_for_clients,
 };
 use anyhow::{Context, Result, bail};
 use evergate_crypto::CertifiedName;
@@ -262,7 +262,10 @@ impl Daemon {
     pub fn hand_over(&self, streams: Vec<UnixStream>, progress: &Arc<Progress>) {
         for (worker, stream) in self.workers.iter().zip(streams) {
             match worker.is_finished() {
-                true => progress.skip(), // it has nothing any more
+                true => {
+                    end_stream(stream); // it has nothing any more
+                    progress.skip();
+                }
                 false => worker.tell(Command::HandOver(stream, progress.clone())),
             }
         }

@@ -165,7 +165,8 @@ pub struct Progress {
     pub passed: AtomicU64,
     /// Workers that have looked at every connection once.
     pub swept: AtomicUsize,
-    /// Workers that have nothing left: the new process has confirmed all, or the way to it broke and the rest has ended here.
+    /// Workers that have nothing left: the new process has confirmed all, or the way to it broke and the rest has ended here, or
+    /// they have ended themselves.
     pub done: AtomicUsize,
     /// The way to the new process broke: it has ended, or is about to, or lost the stream alone.
     pub broken: AtomicBool,
@@ -174,8 +175,9 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A worker has no connections to look at.
+    /// A worker has ended, and has no connections.
     pub fn skip(&self) {
         self.swept.fetch_add(1, Ordering::Relaxed);
+        self.done.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -364,9 +364,9 @@ fn crowd(daemon: &Daemon, listener: usize, count: usize) -> Vec<TcpStream> {
     (0..count).map(client).collect()
 }
 
-#[test]
-fn when_a_worker_has_ended_the_others_take_all_new_connections() {
-    let mut daemon = Daemon::start(bare(&["a"]), None).unwrap();
+/// One whose first worker has ended, and clients, some of which were its.
+fn crippled() -> (Daemon, Vec<TcpStream>) {
+    let daemon = Daemon::start(bare(&["a"]), None).unwrap();
     daemon.listen().unwrap();
     let mut clients = Vec::new();
     while daemon.workers[0].counters.open.get() == 0 {
@@ -378,6 +378,41 @@ fn when_a_worker_has_ended_the_others_take_all_new_connections() {
         std::thread::yield_now();
     }
     daemon.pass_on_listeners().unwrap();
+    (daemon, clients)
+}
+
+#[test]
+fn an_upgrade_is_over_when_the_living_workers_have_passed_everything() {
+    let (daemon, mut clients) = crippled();
+    clients.extend(crowd(&daemon, 0, 10));
+    let (mut streams, progress) = hand_over(&daemon);
+    assert_eq!(*streams[0].receive().unwrap().bytes, [END], "nothing comes of the one that has ended");
+    while *streams[1].receive().unwrap().bytes != [END] {}
+    streams[1].send(&[CONFIRMED], Vec::new()).unwrap();
+    expect_over(daemon, &progress);
+}
+
+#[test]
+fn an_upgrade_is_over_when_a_worker_ends_before_it_has_passed_everything() {
+    let daemon = Daemon::start(bare(&["a"]), None).unwrap();
+    daemon.listen().unwrap();
+    let (mut streams, progress) = hand_over(&daemon);
+    assert_eq!(*streams[1].receive().unwrap().bytes, [END]);
+    streams[1].send(&[CONFIRMED], Vec::new()).unwrap();
+    doomed().push((address_of(&daemon.workers[0].counters), "turn"));
+    expect_over(daemon, &progress);
+}
+
+/// All of both workers is counted as done.
+fn expect_over(daemon: Daemon, progress: &Progress) {
+    eventually("both are done", || progress.done.load(Ordering::Relaxed) == 2);
+    assert_eq!(progress.swept.load(Ordering::Relaxed), 2);
+    daemon.stop();
+}
+
+#[test]
+fn when_a_worker_has_ended_the_others_take_all_new_connections() {
+    let (mut daemon, mut clients) = crippled();
     clients.extend(crowd(&daemon, 0, 50));
     daemon.reload(bare(&["a", "b"])).unwrap();
     clients.extend(crowd(&daemon, 1, 50));

@@ -15,7 +15,7 @@ use super::cargo::{
 };
 use super::slab::{Key, Source};
 use super::upstream::Upstream;
-use super::{Client, ListenerSocket, Pipes, Worker};
+use super::{Client, Command, ListenerSocket, Pipes, Worker};
 use crate::control::message;
 use crate::handover::{Link, Progress};
 use evergate_base::Micros;
@@ -124,11 +124,22 @@ impl Worker {
 
     /// The worker ends: nobody waits for it.
     pub(super) fn end_transfers(&mut self) {
-        if let Some(successor) = self.successor.take().filter(|successor| !successor.swept) {
-            successor.progress.skip();
+        if let Some(Successor { progress, swept, told, .. }) = self.successor.take().as_deref() {
+            progress.swept.fetch_add(usize::from(!swept), Ordering::Relaxed);
+            progress.done.fetch_add(usize::from(!told), Ordering::Relaxed);
         }
         if let Some(predecessor) = self.predecessor.take() {
             self.end_inheriting(&predecessor.link);
+        }
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::HandOver(stream, progress) => {
+                    end_stream(stream);
+                    progress.skip();
+                }
+                Command::Inherit(stream) => self.end_inheriting(&Link::new(stream)),
+                _ => {}
+            }
         }
     }
 
@@ -280,6 +291,11 @@ fn descriptors(client: &Client, upstream: Option<&Upstream>) -> io::Result<(Carg
     Ok((cargo, descriptors))
 }
 
+/// Says for a worker that has ended that nothing comes on its stream. Nobody hears the answer.
+pub fn end_stream(stream: UnixStream) {
+    let _ = Link::new(stream).send(&[END], Vec::new()); // if it is not heard, the new process tells of it
+}
+
 /// The worker of the old process.
 pub(super) struct Predecessor {
     link: Link,
@@ -322,8 +338,8 @@ impl Worker {
         link.fill()?;
         while let Some(frame) = link.take()? {
             if *frame.bytes == [END] {
-                link.push(&[CONFIRMED], Vec::new())?;
-                link.flush()?; // the first and only frame on this way: the socket takes it
+                // The first and only frame on this way: the socket takes it, unless that worker has ended and waits for none.
+                let _ = link.push(&[CONFIRMED], Vec::new()).and_then(|()| link.flush());
                 return Ok(false);
             }
             self.shared.room.hold_back_less(frame.descriptors.len() + frame.lost);

@@ -35,6 +35,7 @@ mod wheel;
 
 pub use command::{Bounds, Command, ListenerSocket, Settings};
 pub use counters::{Count, Counters, Lag, Mirrored, STALL_BOUNDS_MS, Stalls};
+pub use handover::end_stream;
 pub use named_sessions::NamedSessions;
 pub use pulse::Pulse;
 pub use room::{Room, files_for_clients};
