@@ -45,7 +45,7 @@ pub struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    fn tell(&self, command: Command) {
+    pub(crate) fn tell(&self, command: Command) {
         // A worker that is gone hears nothing more.
         let _ = self.commands.send(command);
         self.waker.wake();

@@ -196,8 +196,7 @@ impl Worker {
         self.begin_mirroring(key);
         let fd = self.clients.get_mut(key).map_or(-1, |client| client.fd());
         self.counters.open.set(self.clients.len() as u64);
-        if self.epoll.add(fd, Source::Client(key).token()).is_err() {
-            self.counters.reason("epoll_failed");
+        if self.register(fd, Source::Client(key)).is_err() {
             return self.forget(key);
         }
         self.with(key, |connection, io| connection.handle_accepted(io));

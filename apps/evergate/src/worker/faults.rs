@@ -3,8 +3,9 @@
 //! [`strike`] stands where every call into a connection passes, [`fell`] where every turn begins, outside the guard, and where
 //! each second does; they exist in test builds only.
 
-use super::Counters;
 use super::cargo::{CONFIRMED, END};
+use super::slab::Source;
+use super::{Command, Counters};
 use crate::config::{Config, parse};
 use crate::daemon::Daemon;
 use crate::handover::{Link, Offered, Progress};
@@ -81,6 +82,26 @@ pub(super) fn strike_take(step: &str, flow: Option<Flow>) {
     strike_at(step, flow.map(|flow| flow.remote));
 }
 
+/// Sockets whose readiness a worker is not to hear of, by what it counts with and what they are.
+static REFUSED: Mutex<Vec<(usize, &str)>> = Mutex::new(Vec::new());
+
+pub(super) fn refuse_next(worker: &Arc<Counters>, kind: &'static str) {
+    REFUSED.lock().unwrap_or_else(PoisonError::into_inner).push((address_of(worker), kind));
+}
+
+pub(super) fn refuse(worker: &Arc<Counters>, source: Source) -> std::io::Result<()> {
+    let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let source = format!("{source:?}");
+    let is_it = |(of, kind): &(usize, &str)| *of == address_of(worker) && source.starts_with(kind);
+    match refused.iter().position(is_it) {
+        Some(index) => {
+            refused.swap_remove(index);
+            Err(ErrorKind::OutOfMemory.into())
+        }
+        None => Ok(()),
+    }
+}
+
 /// A switch with one worker, its server, and a client that must not notice anything.
 struct Scene {
     daemon: Daemon,
@@ -127,6 +148,17 @@ impl Scene {
         client
     }
 
+    /// No connection to the server is left.
+    fn close_server(&mut self) {
+        ask(&mut self.bystander);
+        expect(&mut self.to_server, b"\r\n\r\n");
+        let last = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
+        self.to_server.write_all(last).unwrap();
+        expect_answer(&mut self.bystander);
+        let outstanding = || self.server().outstanding.load(Ordering::Relaxed);
+        eventually("the request is counted out", || outstanding() == 0);
+    }
+
     /// The bystander is served on a new connection to the server.
     fn serve_anew(&mut self) {
         ask(&mut self.bystander);
@@ -136,7 +168,13 @@ impl Scene {
     }
 
     /// One client was reset; the worker goes on with everybody else, and nothing of the lost one is left.
-    fn expect_unharmed(mut self) {
+    fn expect_unharmed(self) {
+        let reasons = self.counters().reasons.lock().unwrap().clone();
+        assert_eq!(reasons.get("internal_panic"), Some(&1), "{reasons:?}");
+        self.expect_going_on();
+    }
+
+    fn expect_going_on(mut self) {
         let mut newcomer = connect(&self.daemon);
         for client in [&mut self.bystander, &mut newcomer] {
             ask(client);
@@ -144,8 +182,6 @@ impl Scene {
             expect_answer(client);
         }
         let counters = self.counters();
-        let reasons = counters.reasons.lock().unwrap().clone();
-        assert_eq!(reasons.get("internal_panic"), Some(&1), "{reasons:?}");
         assert_eq!(counters.open.get(), 2, "the bystander and the newcomer are connected");
         let (shared, generation) = (self.daemon.shared.clone(), self.daemon.generation.clone());
         self.daemon.stop();
@@ -261,13 +297,9 @@ fn a_panic_over_a_request_that_is_served_from_the_queue_ends_that_client_alone()
 #[test]
 fn a_panic_over_a_request_for_which_another_worker_made_room_ends_that_client_alone() {
     let mut scene = Scene::new();
-    ask(&mut scene.bystander);
-    expect(&mut scene.to_server, b"\r\n\r\n");
-    let last = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
-    scene.to_server.write_all(last).unwrap();
-    expect_answer(&mut scene.bystander);
+    scene.close_server();
     let server = scene.server();
-    eventually("the bystander's request is counted out", || server.enter());
+    assert!(server.enter());
     let mut victim = scene.queued();
     doom_at(victim.local_addr().unwrap(), "connect");
     server.leave();
@@ -283,6 +315,37 @@ fn a_panic_in_what_is_done_each_second_ends_nobody() {
     doomed().push((address_of(&counters), "second"));
     eventually("it is counted", || counters.reasons.lock().unwrap().contains_key("internal_panic"));
     scene.expect_unharmed();
+}
+
+#[test]
+fn a_server_connection_that_would_not_be_heard_fails_at_once() {
+    let mut scene = Scene::new();
+    scene.close_server();
+    for _ in 0..10 {
+        refuse_next(&scene.counters(), "Upstream"); // as often as the request is tried
+    }
+    let mut client = connect(&scene.daemon);
+    ask(&mut client);
+    expect(&mut client, b"HTTP/1.1 502 ");
+    drop(client);
+    REFUSED.lock().unwrap().retain(|(of, _)| *of != address_of(&scene.counters()));
+    let tried = scene.counters().reasons.lock().unwrap()["epoll_failed"];
+    for _ in 0..tried {
+        let (mut server, _) = scene.backend.accept().unwrap();
+        assert_eq!(server.read(&mut [0]).unwrap_or(0), 0, "it is closed");
+    }
+    scene.serve_anew();
+    scene.expect_going_on();
+}
+
+#[test]
+fn a_process_before_that_would_not_be_heard_is_not_waited_for() {
+    let scene = Scene::new();
+    let never_ready = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+    scene.daemon.shared.inheriting.store(1, Ordering::Relaxed);
+    scene.daemon.workers[0].tell(Command::Inherit(UnixStream::from(never_ready)));
+    eventually("nothing is waited for", || !scene.daemon.is_inheriting());
+    scene.expect_going_on();
 }
 
 /// The streams on which a new process would get each worker's connections, and how far the old one is with that.

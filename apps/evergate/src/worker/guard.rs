@@ -1,6 +1,6 @@
 //! A defect that one peer can reach must not reach the others: each step of a worker for somebody is guarded.
 
-use super::slab::Source;
+use super::slab::{Key, Source};
 use super::{Counters, Worker};
 use evergate_connection::Scratch;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,7 +32,13 @@ impl Worker {
             }
             _ => None,
         };
-        let Some(key) = client else { return };
+        if let Some(key) = client {
+            self.break_off(key);
+        }
+    }
+
+    /// Ends a client's connection at once, by a reset.
+    pub(super) fn break_off(&mut self, key: Key) {
         if let Some(client) = self.clients.get_mut(key) {
             evergate_sys::reset_on_close(client.fd());
             if let Some(mirroring) = &mut client.mirroring {

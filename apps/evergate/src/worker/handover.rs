@@ -305,8 +305,10 @@ impl Worker {
     /// Connections come on this stream.
     pub(super) fn begin_inheriting(&mut self, stream: UnixStream) {
         let link = Link::new(stream);
-        if self.epoll.add_input(link.fd(), Source::Predecessor.token()).is_err() {
+        if let Err(error) = self.epoll.add_input(link.fd(), Source::Predecessor.token()) {
             self.counters.reason("epoll_failed");
+            message::warning(format_args!("cannot take connections of the process before: {error}"));
+            return self.end_inheriting(&link); // that process notices, and ends them
         }
         self.predecessor = Some(Predecessor { link });
     }

@@ -54,6 +54,7 @@ use slab::{Key, Slab, Source};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -471,6 +472,16 @@ impl Worker {
         let mut io =
             Io { now: self.now, scratch: &mut self.scratch, effects: &mut self.effects, node: &mut view };
         Some(call(&mut client.connection, &mut io))
+    }
+
+    /// Has the kernel report a connection's socket. One of which nothing would be heard is of no use.
+    fn register(&self, fd: RawFd, source: Source) -> io::Result<()> {
+        let add = || {
+            #[cfg(test)]
+            faults::refuse(&self.counters, source)?;
+            self.epoll.add(fd, source.token())
+        };
+        add().inspect_err(|_| self.counters.reason("epoll_failed"))
     }
 
     fn next_random(&mut self) -> u64 {

@@ -7,7 +7,7 @@ use crate::line::Place;
 use crate::runtime::ServerRuntime;
 use crate::sessions::Handed;
 use evergate_base::Micros;
-use evergate_connection::Hint;
+use evergate_connection::{Failure, Hint};
 use evergate_sys::{Event, Transfer};
 use evergate_tls::Records;
 use std::collections::BTreeSet;
@@ -253,16 +253,25 @@ impl Worker {
         self.unmute_upstream(key);
     }
 
-    /// The connection's server connection from now on.
-    pub(super) fn add_upstream(&mut self, client: Key, upstream: Upstream) {
-        let fd = upstream.fd();
+    /// The connection's server connection from now on. False when nothing would be heard of it: it is closed, and its leg has
+    /// failed.
+    pub(super) fn add_upstream(&mut self, client_key: Key, upstream: Upstream) -> bool {
+        let (fd, connecting, owner) = (upstream.fd(), upstream.connecting, upstream.owner);
         let key = self.upstreams.insert(upstream);
-        if let Some(client) = self.clients.get_mut(client) {
-            client.upstream = Some(key);
-        }
-        if self.epoll.add(fd, Source::Upstream(key).token()).is_err() {
-            self.counters.reason("epoll_failed");
-        }
+        let Err(error) = self.register(fd, Source::Upstream(key)) else {
+            if let Some(client) = self.clients.get_mut(client_key) {
+                client.upstream = Some(key);
+            }
+            return true;
+        };
+        self.drop_upstream(key);
+        let Some((_, leg)) = owner else { return false };
+        self.with(client_key, |connection, io| match connecting {
+            true => connection.handle_connect_failed(io, leg, &error),
+            false => connection.handle_leg_failed(io, leg, Failure::Lost),
+        });
+        self.perform(client_key);
+        false
     }
 
     /// The backups know that the last response of a leg that was given back has arrived: what was received on it, up to

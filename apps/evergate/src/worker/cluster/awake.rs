@@ -173,7 +173,10 @@ impl Worker {
         entry.mirroring = Some(Box::new(mirroring));
         let key = self.clients.insert(entry);
         self.note_bucket(key, bucket);
-        self.register_resumed(key);
+        if !self.register_resumed(key) {
+            self.break_off(key);
+            return false;
+        }
         let mut goes_on = false;
         self.guarded(Some(Source::Client(key)), |worker| {
             worker.begin_again(key);
@@ -218,17 +221,16 @@ impl Worker {
         ));
     }
 
-    fn register_resumed(&mut self, key: Key) {
+    /// False when nothing would be heard of it.
+    fn register_resumed(&mut self, key: Key) -> bool {
         self.counters.open.set(self.clients.len() as u64);
-        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(client) = self.clients.get_mut(key) else { return false };
         client.readable = true;
         let fd = client.fd();
         if let (Some(cluster), Some(mirroring)) = (&mut self.cluster, &client.mirroring) {
             cluster.note_slot(mirroring.leg.slot.index(), key);
         }
-        if self.epoll.add(fd, Source::Client(key).token()).is_err() {
-            self.counters.reason("epoll_failed");
-        }
+        self.register(fd, Source::Client(key)).is_ok()
     }
 
     /// The server leg that the connection goes on with.
@@ -274,7 +276,9 @@ impl Worker {
             gated: Some(Box::new(gated)),
             unsettled: None,
         };
-        self.add_upstream(key, upstream);
+        if !self.add_upstream(key, upstream) {
+            return;
+        }
         if let Some(cluster) = &mut self.cluster {
             cluster.note_slot(slot, key);
         }

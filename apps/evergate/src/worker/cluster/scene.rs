@@ -304,6 +304,25 @@ fn a_panic_in_a_take_over_ends_one_connection_and_the_others_go_on() {
     }
 }
 
+#[test]
+fn a_connection_that_would_not_be_heard_is_reset_instead_of_taken_over() {
+    play(1, |mut scene| {
+        let bucket = scene.hold(20_003, false);
+        let role = owner(2, Begin::TakeOver, MemberSet::of(BACKUP), MemberSet::EMPTY);
+        scene.tell([(bucket, role)]);
+        faults::refuse_next(&scene.worker.counters, "Client");
+        scene.take_over(7, &[(bucket, role)]);
+        scene.answer();
+        scene.continue_resting();
+        let resumed = scene.resumed();
+        let [Resumed { connections, lost, .. }] = resumed[..] else { panic!("{resumed:?}") };
+        assert_eq!((connections, lost), (0, 1));
+        assert_eq!(scene.worker.clients.len(), 0);
+        let flow = Flow::new(SocketAddr::from((SHARED, PORT)), SocketAddr::from((CLIENT, 20_003)));
+        assert!(!scene.cluster().gate.is_held(&flow, 0));
+    });
+}
+
 /// A client from this port of its own, which the kernel has accepted.
 fn connect(from: u16, port: u16) -> TcpStream {
     let to = SocketAddr::from((SHARED, port));
