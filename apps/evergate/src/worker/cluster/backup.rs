@@ -8,8 +8,11 @@ use crate::worker::Worker;
 use crate::worker::slab::Source;
 use evergate_base::Micros;
 use evergate_cluster::{Bucket, NodeId, Role};
-use evergate_mirror::{Announced, Answer, FRAME_VERSION, Frame, HolderError, LegFacts, Office, SessionNews};
+use evergate_mirror::{
+    Announced, Answer, FRAME_VERSION, Frame, HolderError, LegFacts, Office, SessionNews, WireError,
+};
 use std::collections::BTreeSet;
+use std::io;
 use std::os::fd::RawFd;
 
 /// Between two words about channels of nodes that this one cannot work with.
@@ -33,8 +36,36 @@ pub(crate) struct Incoming {
     /// How far this node's clock is ahead of its, in milliseconds.
     ahead_ms: i64,
     frames: u64,
+    answers: Answers,
+}
+
+/// What an owner has yet to be told of the frames that were taken in. Each answer says how many there are in all, so that one is
+/// enough for an owner that reads none for a while: nothing grows.
+#[derive(Default)]
+struct Answers {
+    /// How many the newest one tells of.
     answered: u64,
+    /// The rest of one that is partly sent, of so many bytes, and one more.
     unsent: Vec<u8>,
+    begun: usize,
+}
+
+impl Answers {
+    fn push(&mut self, frames: u64) -> Result<(), WireError> {
+        if frames > self.answered {
+            self.answered = frames;
+            self.unsent.truncate(self.begun);
+            Answer { frames }.encode(&mut self.unsent)?;
+        }
+        Ok(())
+    }
+
+    /// So many bytes were sent.
+    fn advance(&mut self, sent: usize) {
+        let left = self.unsent.len() - sent;
+        self.begun = if sent > self.begun { left } else { self.begun - sent };
+        self.unsent.drain(..sent);
+    }
 }
 
 impl Worker {
@@ -77,7 +108,7 @@ impl Worker {
             // What a node had said before it lost its buckets to this one may be read after that.
             let late = error.downcast_ref::<HolderError>().is_some()
                 && cluster.taken_at.is_some_and(|at| self.now.since(at) <= FORGET_AFTER);
-            let ended = late || error.downcast_ref::<std::io::Error>().is_some();
+            let ended = late || error.downcast_ref::<io::Error>().is_some();
             match incoming.from.map(|node| node.0.saturating_add(1)) {
                 _ if ended => {}
                 Some(number) => message::warning(format_args!(
@@ -163,8 +194,7 @@ impl Incoming {
             worker: 0,
             ahead_ms: 0,
             frames: 0,
-            answered: 0,
-            unsent: Vec::new(),
+            answers: Answers::default(),
         }
     }
 
@@ -227,15 +257,11 @@ impl Incoming {
     }
 
     /// Sends how many frames have been taken in.
-    pub(super) fn answer(&mut self) -> std::io::Result<()> {
-        if self.frames > self.answered {
-            self.answered = self.frames;
-            let answer = Answer { frames: self.frames };
-            answer.encode(&mut self.unsent).map_err(|error| std::io::Error::other(error.to_string()))?;
-        }
-        if !self.unsent.is_empty() {
-            let sent = self.channel.send(&self.unsent)?;
-            self.unsent.drain(..sent);
+    pub(super) fn answer(&mut self) -> io::Result<()> {
+        self.answers.push(self.frames).map_err(io::Error::other)?;
+        if !self.answers.unsent.is_empty() {
+            let sent = self.channel.send(&self.answers.unsent)?;
+            self.answers.advance(sent);
         }
         Ok(())
     }
@@ -293,6 +319,36 @@ impl Cluster {
                 self.holder.take_over(bucket.0, office(term));
             }
             Role::Backup { .. } | Role::Owner { .. } => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_that_reads_no_answer_is_told_the_newest_one_however_much_was_sent_of_the_others() {
+        let mut length = Vec::new();
+        Answer { frames: 1 << 40 }.encode(&mut length).unwrap();
+        for sent_at_once in 1..3 * length.len() {
+            let (mut answers, mut sent) = (Answers::default(), Vec::new());
+            for round in 0..100 {
+                for more in 1..=100 {
+                    answers.push((1 << 40) + round * 100 + more).unwrap();
+                    assert!(answers.unsent.len() < 2 * length.len(), "{} bytes", answers.unsent.len());
+                }
+                let count = sent_at_once.min(answers.unsent.len());
+                sent.extend_from_slice(&answers.unsent[..count]);
+                answers.advance(count);
+            }
+            sent.extend_from_slice(&answers.unsent);
+            let (mut at, mut newest) = (0, 0);
+            while let Some((answer, length)) = Answer::decode(&sent[at..]).unwrap() {
+                assert!(answer.frames > newest);
+                (at, newest) = (at + length, answer.frames);
+            }
+            assert_eq!((at, newest), (sent.len(), (1 << 40) + 100 * 100), "{sent_at_once} bytes at once");
         }
     }
 }
