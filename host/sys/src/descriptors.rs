@@ -17,6 +17,17 @@ fn too_many(count: usize) -> Transfer {
     )))
 }
 
+/// A call that a signal interrupts is made again: on a socket that blocks, with a time limit, the kernel leaves that to the
+/// caller (signal(7)).
+fn uninterrupted(mut call: impl FnMut() -> isize) -> isize {
+    loop {
+        let result = call();
+        if result >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return result;
+        }
+    }
+}
+
 /// Sends from `bytes`, which must not be empty; the descriptors go with the first byte that does. They stay open here.
 pub fn send_descriptors(socket: RawFd, bytes: &[u8], descriptors: &[OwnedFd]) -> Transfer {
     if descriptors.len() > DESCRIPTORS_MAX {
@@ -45,7 +56,8 @@ pub fn send_descriptors(socket: RawFd, bytes: &[u8], descriptors: &[OwnedFd]) ->
         }
     }
     // SAFETY: the message describes `bytes` and the control buffer, both borrowed across the call, which only reads them.
-    match outcome(unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) }) {
+    let send = || unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) };
+    match outcome(uninterrupted(send)) {
         // As many are on their way as this process may have open (unix(7)): some will have arrived soon.
         Transfer::Broken(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => Transfer::Blocked,
         sent => sent,
@@ -68,7 +80,8 @@ pub fn receive_descriptors(
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control);
     // SAFETY: the message describes `buffer` and the control buffer with their lengths; the kernel writes no more.
-    let result = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    let receive = || unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    let result = uninterrupted(receive);
     let moved = outcome(result);
     if result < 0 {
         return (moved, false);
@@ -101,6 +114,9 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
+    use std::os::unix::thread::JoinHandleExt;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     #[test]
     fn descriptors_come_with_their_bytes_and_in_order() {
@@ -131,5 +147,31 @@ mod tests {
         drop(ours);
         let ended = receive_descriptors(theirs.as_raw_fd(), &mut [0; 4], &mut Vec::new());
         assert!(matches!(ended, (Transfer::End, false)), "{ended:?}");
+    }
+    #[test]
+    fn a_signal_does_not_end_the_wait_of_a_socket_that_blocks() {
+        static SIGNALS: AtomicUsize = AtomicUsize::new(0);
+        extern "C" fn noted(_: libc::c_int) {
+            SIGNALS.fetch_add(1, Ordering::Relaxed);
+        }
+        // SAFETY: sigaction is plain data for which all zero bytes are a valid value; the handler only counts.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = noted as extern "C" fn(libc::c_int) as libc::sighandler_t;
+            assert_eq!(libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()), 0);
+        }
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(60))).unwrap(); // only ends a hang
+        let reader =
+            std::thread::spawn(move || receive_descriptors(theirs.as_raw_fd(), &mut [0; 4], &mut Vec::new()));
+        while SIGNALS.load(Ordering::Relaxed) < 100 && !reader.is_finished() {
+            // SAFETY: the thread is not joined yet.
+            unsafe { libc::pthread_kill(reader.as_pthread_t(), libc::SIGUSR2) };
+            std::thread::yield_now();
+        }
+        let sent = send_descriptors(ours.as_raw_fd(), b"x", &[]);
+        assert!(matches!(sent, Transfer::Moved(1)), "{sent:?}");
+        let received = reader.join().unwrap();
+        assert!(matches!(received, (Transfer::Moved(1), false)), "{received:?}");
     }
 }
