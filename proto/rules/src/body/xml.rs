@@ -2,7 +2,9 @@
 //! and character references, so nothing expands.
 //!
 //! An element's value is its own character data (text and CDATA, not that of children), without blanks around it.
-//! Names are compared without their namespace prefix.
+//! Names are compared without their namespace prefix. Servers agree on such a value where it is in one piece, and no
+//! child has text: of others some take what stands before the first child, comment or CDATA section, some the text of
+//! the children too, so that these values are unknown.
 //!
 //! The reader below lets pass much that a strict parser refuses. Parsers that repair it read other documents than this one
 //! does, so that what [`markup`] does not allow breaks the body, whether it is wanted or not.
@@ -41,6 +43,12 @@ struct Element {
     field: Option<FieldId>,
     text: String,
     long: bool,
+    /// Whether it has text of its own other than blanks, and whether what stands below it has.
+    has_text: bool,
+    has_text_below: bool,
+    /// Whether text from here on is not the first piece, and whether such text came.
+    piece_ended: bool,
+    in_pieces: bool,
 }
 
 struct Walk<'w> {
@@ -64,22 +72,24 @@ impl Walk<'_> {
                     self.end();
                 }
                 Ok(Event::End(_)) => self.end(),
-                Ok(Event::Text(part)) if markup::is_text(&part) => {
-                    if self.looks_at_text() {
-                        self.text(&part.xml10_content())?;
-                    }
-                }
+                Ok(Event::Text(part)) if markup::is_text(&part) => match self.looks_at_text() {
+                    true => self.text(&part.xml10_content())?,
+                    false => self.notice(&part),
+                },
                 Ok(Event::CData(part)) if !self.open.is_empty() => {
-                    if self.looks_at_text() {
-                        self.text(&part.xml10_content())?;
+                    self.end_piece();
+                    match self.looks_at_text() {
+                        true => self.text(&part.xml10_content())?,
+                        false => self.notice(&part),
                     }
+                    self.end_piece();
                 }
                 Ok(Event::GeneralRef(reference)) if !self.open.is_empty() => {
                     let part = markup::predefined(&reference.into_inner())?;
                     self.text(part.encode_utf8(&mut [0; 4]))?;
                 }
-                Ok(Event::Comment(comment)) if markup::is_comment(&comment) => {}
-                Ok(Event::PI(instruction)) if markup::is_target(instruction.target()) => {}
+                Ok(Event::Comment(comment)) if markup::is_comment(&comment) => self.interrupt(),
+                Ok(Event::PI(instruction)) if markup::is_target(instruction.target()) => self.interrupt(),
                 Ok(Event::Decl(decl)) if first => {
                     markup::declaration(decl.strip_prefix("xml")?)?;
                 }
@@ -116,7 +126,17 @@ impl Walk<'_> {
         };
         let node = self.wanted.child(parent, start.local_name().as_ref().as_bytes());
         self.attributes(node, start.attributes_raw())?;
-        self.open.push(Element { node, field: self.wanted.field(node), text: String::new(), long: false });
+        self.interrupt();
+        self.open.push(Element {
+            node,
+            field: self.wanted.field(node),
+            text: String::new(),
+            long: false,
+            has_text: false,
+            has_text_below: false,
+            piece_ended: false,
+            in_pieces: false,
+        });
         Some(())
     }
 
@@ -145,9 +165,38 @@ impl Walk<'_> {
     }
 
     fn end(&mut self) {
-        if let Some(Element { field: Some(field), text, long, .. }) = self.open.pop() {
-            self.sink
-                .value(field, if long { Value::Long } else { Value::Text(text.trim_ascii().as_bytes()) });
+        let Some(element) = self.open.pop() else { return };
+        if let Some(parent) = self.open.last_mut() {
+            parent.has_text_below |= element.has_text || element.has_text_below;
+        }
+        if let Some(field) = element.field {
+            let unknown = element.long || element.in_pieces || element.has_text_below;
+            let text = element.text.trim_ascii().as_bytes();
+            self.sink.value(field, if unknown { Value::Long } else { Value::Text(text) });
+        }
+    }
+
+    /// A child, a comment or an instruction: some read no further.
+    fn interrupt(&mut self) {
+        if let Some(element) = self.open.last_mut() {
+            element.piece_ended = true;
+        }
+    }
+
+    /// A border of a CDATA section, which is a node of its own to some. Blanks around it are usual.
+    fn end_piece(&mut self) {
+        if let Some(element) = self.open.last_mut() {
+            element.piece_ended |= element.has_text;
+        }
+    }
+
+    /// Notes that there is text, unless it is blanks.
+    fn notice(&mut self, part: &str) {
+        if let Some(element) = self.open.last_mut()
+            && !part.trim_ascii().is_empty()
+        {
+            element.has_text = true;
+            element.in_pieces |= element.piece_ended;
         }
     }
 
@@ -157,6 +206,7 @@ impl Walk<'_> {
     }
 
     fn text(&mut self, part: &str) -> Option<()> {
+        self.notice(part);
         let Some(element) = self.open.last_mut() else {
             // Outside the root there are only blanks.
             return part.trim_ascii().is_empty().then_some(());
@@ -206,14 +256,16 @@ mod tests {
     }
 
     const PURCHASE: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!-- o --><p:purchase id='a&lt;b'>\
-        <customerName> C&amp;C<![CDATA[ <L>]]>&#x21; </customerName><totalAmount>52001</totalAmount></p:purchase>\n";
+        <customerName> C&amp;C &lt;L>&#x21; </customerName><note> <![CDATA[<n>]]>\n</note><totalAmount>52001</totalAmount></p:purchase>\n";
 
     #[test]
     fn elements_attributes_and_repetitions_are_values() {
-        let paths = ["purchase/customerName", "purchase/totalAmount", "purchase/@id", "totalAmount"];
+        let paths =
+            ["purchase/customerName", "purchase/totalAmount", "purchase/@id", "purchase/note", "note"];
         let (reach, found) = values(&paths, PURCHASE, true);
         assert_eq!(reach, Reach::Whole);
-        assert_eq!(found, [(2, "a<b".into()), (0, "C&C <L>!".into()), (1, "52001".into())]);
+        let expected = [(2, "a<b"), (0, "C&C <L>!"), (3, "<n>"), (1, "52001")];
+        assert_eq!(found, expected.map(|(field, text)| (field, text.to_owned())));
         assert_eq!(values(&["a/b"], "<a><b>1</b><b/>x</a>", true).1, [(0, "1".into()), (0, String::new())]);
     }
 
@@ -336,6 +388,42 @@ mod tests {
         assert_eq!(values(&["a"], &format!("<a{}/>", attributes("")), true).0, Reach::Whole);
         assert_eq!(values(&["a"], &format!("<a{}/>", attributes(" a7='1'")), true).0, Reach::Broken);
         assert_eq!(values(&["a"], &format!("<a{}/>", attributes(" b='' c=''")), true).0, Reach::Broken);
+    }
+
+    #[test]
+    fn text_that_servers_put_together_differently_is_unknown() {
+        for text in [
+            "admin<b/>x",
+            "<b/>admin",
+            "admin<!---->x",
+            "<!---->admin",
+            "admin<?p?>x",
+            "<b>admin</b>",
+            "<b><c>admin</c></b>",
+            "admin<b>x</b>",
+            "<b>&#97;</b>",
+            "<b><![CDATA[admin]]></b>",
+            "admin<![CDATA[x]]>",
+            "adm<![CDATA[]]>in",
+            "<![CDATA[ad]]><![CDATA[min]]>",
+            "<![CDATA[admin]]>x",
+            "<![CDATA[admin]]>&#97;",
+        ] {
+            let body = format!("<u><role>{text}</role></u>");
+            assert_eq!(values(&["u/role"], &body, true), (Reach::Whole, vec![(0, "Long".into())]), "{body}");
+        }
+    }
+
+    #[test]
+    fn blanks_comments_and_children_around_one_text_do_not_matter() {
+        for text in ["admin<!-- x -->\n", "\n <![CDATA[admin]]>\n<?p?>", "ad&#109;in<b x='y'> &#32; </b><c/>"]
+        {
+            let body = format!("<u>\n <role>{text}</role>\n <!-- --><x>1</x>\n</u>");
+            let read = values(&["u/role", "u/x"], &body, true);
+            assert_eq!(read, (Reach::Whole, vec![(0, "admin".into()), (1, "1".into())]), "{body}");
+        }
+        let empty = values(&["a"], "<a>\n <b/> <!-- --> <b> </b></a>", true);
+        assert_eq!(empty, (Reach::Whole, vec![(0, String::new())]));
     }
 
     #[test]
