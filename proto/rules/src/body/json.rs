@@ -1,7 +1,8 @@
 //! A streaming JSON reader (RFC 8259): validates, follows the wanted pointers, builds no tree.
 //!
 //! Recursion is bounded by the depth cap. Numbers, `true`, `false` and `null` are values by their text; objects and
-//! arrays exist without text.
+//! arrays exist without text. U+0000 ends a string for some servers, so that a value with it is unknown, and a name with it
+//! that could be a wanted one breaks the body.
 
 use super::trie::{Node, Trie};
 use super::{Reach, Sink, Value};
@@ -14,7 +15,7 @@ pub(super) fn read(wanted: &Trie, bytes: &[u8], whole: bool, limits: &Limits, si
         Err(error) if whole || error.error_len().is_some() => return Reach::Broken,
         _ => {}
     }
-    let mut reader = Reader { bytes, at: 0, whole, wanted, limits, sink, buffer: Vec::new() };
+    let mut reader = Reader { bytes, at: 0, whole, wanted, limits, sink, buffer: Vec::new(), nul: false };
     match reader.document() {
         Ok(()) if whole => Reach::Whole,
         Ok(()) => Reach::Cut,
@@ -37,8 +38,9 @@ struct Reader<'b> {
     wanted: &'b Trie,
     limits: &'b Limits,
     sink: &'b mut dyn Sink,
-    /// The last string decoded.
+    /// The last string decoded, and whether it has U+0000.
     buffer: Vec<u8>,
+    nul: bool,
 }
 
 impl<'b> Reader<'b> {
@@ -77,7 +79,8 @@ impl<'b> Reader<'b> {
             b'"' => {
                 let long = self.string(field.is_some(), self.limits.body_value_bytes_max)?;
                 if let Some(field) = field {
-                    self.sink.value(field, if long { Value::Long } else { Value::Text(&self.buffer) });
+                    let unknown = long || self.nul;
+                    self.sink.value(field, if unknown { Value::Long } else { Value::Text(&self.buffer) });
                 }
                 Ok(())
             }
@@ -108,7 +111,11 @@ impl<'b> Reader<'b> {
                 return Err(Stop::Malformed);
             }
             // Names wanted are at most 256 bytes, so a longer key is none of them.
-            let long = self.string(self.wanted.has_children(node), 1024)?;
+            let wanted = self.wanted.has_children(node);
+            let long = self.string(wanted, 1024)?;
+            if wanted && self.nul {
+                return Err(Stop::Malformed);
+            }
             let child = if long { None } else { self.wanted.child(node, &self.buffer) };
             if self.blank()? != b':' {
                 return Err(Stop::Malformed);
@@ -202,6 +209,7 @@ impl<'b> Reader<'b> {
     fn string(&mut self, keep: bool, max: usize) -> Result<bool, Stop> {
         self.at += 1;
         self.buffer.clear();
+        self.nul = false;
         let mut long = false;
         loop {
             let byte = self.peek()?;
@@ -220,7 +228,11 @@ impl<'b> Reader<'b> {
                         b'n' => b"\n",
                         b'r' => b"\r",
                         b't' => b"\t",
-                        b'u' => self.unicode()?.encode_utf8(&mut utf8).as_bytes(),
+                        b'u' => {
+                            let char = self.unicode()?;
+                            self.nul |= char == '\0';
+                            char.encode_utf8(&mut utf8).as_bytes()
+                        }
                         _ => return Err(Stop::Malformed),
                     }
                 }
@@ -302,6 +314,20 @@ mod tests {
         assert_eq!(values(&["/a"], br#"{"a":"0123456789abcdefg"}"#, true).1, [(0, "Long".into())]);
         assert_eq!(values(&["/a"], b"[[[[[[[[1]]]]]]]]", true).0, Reach::Whole);
         assert_eq!(values(&["/a"], b"[[[[[[[[[1]]]]]]]]]", true).0, Reach::Broken);
+    }
+
+    #[test]
+    fn a_value_with_nul_is_unknown_and_a_name_with_it_may_be_a_wanted_one() {
+        for value in [r#""admin\u0000""#, r#""admin\u0000x""#, r#""\u0000""#] {
+            let (reach, found) = values(&["/role"], format!(r#"{{"role":{value},"x":1}}"#).as_bytes(), true);
+            assert_eq!((reach, found), (Reach::Whole, vec![(0, "Long".into())]), "{value}");
+        }
+        let long = format!(r#"{{"role\u0000{}":"admin"}}"#, "x".repeat(2000));
+        for body in [r#"{"role\u0000x":"admin"}"#, r#"{"\u0000":1,"role":"guest"}"#, &long] {
+            assert_eq!(values(&["/role"], body.as_bytes(), true).0, Reach::Broken, "{body}");
+        }
+        let elsewhere = br#"{"x":{"a\u0000":"\u0000"},"role":"admin"}"#;
+        assert_eq!(values(&["/role"], elsewhere, true), (Reach::Whole, vec![(0, "admin".into())]));
     }
 
     #[test]

@@ -40,8 +40,8 @@ pub(crate) enum Value<'v> {
     Text(&'v [u8]),
     /// An object, array or file: exists, but is no text.
     Opaque,
-    /// Exists, and its text is unknown: longer than the cap, in pieces that servers put together differently, or a file
-    /// to some servers only.
+    /// Exists, and its text is unknown: longer than the cap, with NUL, in pieces that servers put together differently,
+    /// or a file to some servers only.
     Long,
 }
 
