@@ -139,7 +139,7 @@ fn a_witness_is_found_for_conditions_of_every_kind() {
         r#"cookie("a") == "1" && cookie("b") > 5 && cookie("b") < 6"#,
         r#"query("a b") == "c&d" && !query("z").exists()"#,
         r#"client.ip in ["2001:db8::/32"] && !(client.ip in ["2001:db8::/33"]) && client.port <= 1"#,
-        r#"tls.sni == "a" && tls.alpn == "h2" && tls.version == "TLSv1.2" && tls.client_subject.contains("CN=x")"#,
+        r#"tls.sni == "a" && tls.alpn == "http/1.1" && tls.version == "TLSv1.2" && tls.client_subject.contains("CN=x")"#,
         r#"!tls.version.exists() && scheme == "http""#,
         r#"json("/a/0/b") == true && json("/a/1") > 7 && json("/c~1d") == "x\"y""#,
         r#"xml("p/a") > 52000 && xml("p/@id") == "<1>" && xml("p/a/b").exists()"#,

@@ -179,7 +179,7 @@ fn candidates(field: &Field, demand: &Demand<'_>) -> Vec<Vec<u8>> {
         Field::Scheme => &["https", "http"],
         Field::Host => &["host.example", "other.example", "x.test"],
         Field::Path => &["/", "/x", "/other/x"],
-        Field::Alpn => &["http/1.1", "h2"],
+        Field::Alpn => &["http/1.1", "http/1.0"],
         Field::TlsVersion => &["TLSv1.3", "TLSv1.2"],
         Field::ClientSubject => &["CN=client"],
         _ => &["1", "x", "other", ""],

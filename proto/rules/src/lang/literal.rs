@@ -3,7 +3,7 @@
 use evergate_base::name::folded;
 use std::net::IpAddr;
 
-use super::spelling;
+use super::spelling::{self, Ends};
 use crate::atom::{Compare, Net, Num, Table, Test, address_bits};
 use crate::error::ConditionError;
 use crate::field::{Field, Kind};
@@ -179,6 +179,9 @@ pub(super) fn method(
         let show = |text: &[u8]| format!("path.{name}(\"{}\")", text.escape_ascii());
         spelling::check_path(&text, name == "starts_with", argument_at, show)?;
     }
+    if matches!(name, "starts_with" | "ends_with" | "contains") {
+        part(field, name, &text, argument_at)?;
+    }
     Ok(match name {
         "starts_with" => Test::StartsWith(text),
         "ends_with" => Test::EndsWith(text),
@@ -223,24 +226,59 @@ fn exact(field: &Field, mut bytes: Vec<u8>, at: usize) -> Result<Vec<u8>, Condit
             let show = |text: &[u8]| format!("path == \"{}\"", text.escape_ascii());
             spelling::check_path(&bytes, false, at, show).map(|()| bytes)
         }
-        Field::Host => match spelling::host_never_sent(&bytes) {
+        Field::Host => match spelling::host_never_sent(&bytes, Ends::BOTH) {
             Some((why, remedy)) => never(why, remedy),
             None => Ok(spelling::canonical_address(&bytes).map_or(bytes, String::into_bytes)),
         },
-        Field::Scheme if bytes != b"http" && bytes != b"https" => {
-            never("a scheme is http or https", "write \"http\" or \"https\"".into())
+        _ => match never_sent(field, &bytes, Ends::BOTH, |value| value == bytes) {
+            Some((why, remedy)) => never(why, remedy),
+            None => Ok(bytes),
+        },
+    }
+}
+
+/// Refuses the argument of a method that no value of the field begins with, ends with or has.
+fn part(field: &Field, name: &str, text: &[u8], at: usize) -> Result<(), ConditionError> {
+    let show = |text: &[u8]| format!("{field}.{name}(\"{}\")", text.escape_ascii());
+    let holds = |value: &[u8]| match name {
+        "starts_with" => value.starts_with(text),
+        "ends_with" => value.ends_with(text),
+        _ => memchr::memmem::find(value, text).is_some(),
+    };
+    let ends = Ends::of(name);
+    let never = match field {
+        Field::Path if !ends.start => return spelling::check_path_part(text, ends.end, at, show),
+        Field::Host => spelling::host_never_sent(text, ends),
+        _ => never_sent(field, text, ends, holds),
+    };
+    match never {
+        Some((why, remedy)) => {
+            Err(ConditionError::new(at, format!("{} never holds", show(text))).why(why).remedy(remedy))
         }
-        Field::Method if bytes.iter().any(u8::is_ascii_lowercase) => never(
-            "methods are case-sensitive and in upper case",
-            format!("write \"{}\"", shown.to_ascii_uppercase()),
-        ),
-        Field::Method if bytes == b"CONNECT" => {
-            never("CONNECT is answered with 501 before rules are tried", "leave it out".into())
-        }
-        Field::TlsVersion if bytes != b"TLSv1.2" && bytes != b"TLSv1.3" => {
-            never("versions are TLSv1.2 and TLSv1.3", "write \"TLSv1.2\" or \"TLSv1.3\"".into())
-        }
-        _ => Ok(bytes),
+        None => Ok(()),
+    }
+}
+
+/// Why no value of the field has this text where `ends` says, and what to write; `holds` says whether a value passes.
+fn never_sent(
+    field: &Field,
+    text: &[u8],
+    ends: Ends,
+    holds: impl Fn(&[u8]) -> bool,
+) -> Option<(&'static str, String)> {
+    let one_of = |values: [&str; 2], why| {
+        let [one, other] = values;
+        let never = !values.iter().any(|value| holds(value.as_bytes()));
+        never.then(|| (why, format!("write \"{one}\" or \"{other}\"")))
+    };
+    match field {
+        Field::Scheme => one_of(["http", "https"], "a scheme is http or https"),
+        Field::TlsVersion => one_of(["TLSv1.2", "TLSv1.3"], "versions are TLSv1.2 and TLSv1.3"),
+        Field::Alpn => one_of(["http/1.1", "http/1.0"], "protocols of requests are http/1.1 and http/1.0"),
+        Field::Method => spelling::method_never_sent(text, ends),
+        Field::Sni => spelling::sni_never_sent(text, ends),
+        Field::Header(_) => spelling::has_blanks_around(text, ends),
+        _ => None,
     }
 }
 

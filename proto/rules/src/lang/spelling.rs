@@ -1,12 +1,31 @@
-//! How the paths and hosts of requests are spelled. A literal in another spelling equals none of them, so that a rule
-//! with it would never hold; with `deny`, what it was to keep out would pass.
+//! How the paths, hosts and other texts of requests are spelled. A literal in another spelling equals none of them, and is in
+//! none of them, so that a rule with it would never hold; with `deny`, what it was to keep out would pass.
 //!
 //! Requests are brought to this spelling before rules see them, by `canonical_path` of the HTTP crate, or refused. Here
-//! is only what literals need of it.
+//! is only what literals need of it. What some request could have is let through.
 
 use std::net::Ipv6Addr;
 
 use crate::error::ConditionError;
+
+/// Why no request has a text, and what to write.
+type Never = (&'static str, String);
+
+/// Which ends of the value a literal stands at: both, if it is the whole value.
+#[derive(Clone, Copy)]
+pub(super) struct Ends {
+    pub(super) start: bool,
+    pub(super) end: bool,
+}
+
+impl Ends {
+    pub(super) const BOTH: Ends = Ends { start: true, end: true };
+
+    /// Of the argument of a method.
+    pub(super) fn of(method: &str) -> Ends {
+        Ends { start: method == "starts_with", end: method == "ends_with" }
+    }
+}
 
 /// Refuses a text that no request's path is, or begins with if it is `open`. `show` writes the comparison with a text.
 pub(super) fn check_path(
@@ -36,10 +55,50 @@ pub(super) fn check_path(
     Ok(())
 }
 
+/// Refuses a text that no path has anywhere, or at its end if `at_end`. A path begins with what [`check_path`] takes.
+pub(super) fn check_path_part(
+    text: &[u8],
+    at_end: bool,
+    at: usize,
+    show: impl Fn(&[u8]) -> String,
+) -> Result<(), ConditionError> {
+    let never = |why: &str, remedy: String| {
+        Err(ConditionError::new(at, format!("{} never holds", show(text))).why(why).remedy(remedy))
+    };
+    if text.contains(&b'?') {
+        return never(
+            "a path ends before its query",
+            "compare query(\"..\"), or write %3F for a ? in the path".into(),
+        );
+    }
+    if text.contains(&b'#') {
+        return never("a request has no fragment", "write %23 for a # in the path".into());
+    }
+    if memchr::memmem::find(text, b"%00").is_some() {
+        return never("requests with %00 in the path are refused", "leave it out".into());
+    }
+    let spelled = spell(text, !at_end);
+    let mut segments = spelled.split(|&byte| byte == b'/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        if (segment == b"." || segment == b"..") && (at_end || segments.peek().is_some()) {
+            return never("dot segments are resolved before rules are asked", "leave it out".into());
+        }
+    }
+    if spelled != text {
+        return never("every path is brought to one spelling first", format!("write {}", show(&spelled)));
+    }
+    Ok(())
+}
+
 /// The spelling of a path (RFC 3986 section 6.2.2): unreserved characters plain, all others that are encoded with upper
 /// case digits, dot segments resolved; and what cannot be sent as it is, encoded. What ends an `open` text may go on:
 /// its last segment is no dot segment yet, and its last encoding may be incomplete.
 fn canonical(text: &[u8], open: bool) -> Vec<u8> {
+    resolve_dots(&spell(text, open), open)
+}
+
+/// That without the dot segments.
+fn spell(text: &[u8], open: bool) -> Vec<u8> {
     let mut path = Vec::with_capacity(text.len());
     let mut rest = text;
     while let [byte, after @ ..] = rest {
@@ -59,7 +118,7 @@ fn canonical(text: &[u8], open: bool) -> Vec<u8> {
             (byte, _) => escape(*byte, &mut path),
         }
     }
-    resolve_dots(&path, open)
+    path
 }
 
 /// Adds the byte of `%` and two hexadecimal digits.
@@ -96,35 +155,98 @@ fn resolve_dots(path: &[u8], open: bool) -> Vec<u8> {
     kept.iter().flat_map(|segment| [b"/".as_slice(), segment]).collect::<Vec<_>>().concat()
 }
 
-/// Why no request has this host, in lower case, and what to write. It is empty in requests of HTTP/1.0 without one.
-pub(super) fn host_never_sent(host: &[u8]) -> Option<(&'static str, String)> {
-    let text = String::from_utf8_lossy(host);
-    let bracketed = text.strip_prefix('[').and_then(|inner| inner.strip_suffix(']'));
-    if bracketed.is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok()) {
+/// Why no request's host is this, in lower case, or has it where `ends` says. It is empty in requests of HTTP/1.0 without one.
+pub(super) fn host_never_sent(host: &[u8], ends: Ends) -> Option<Never> {
+    if host.is_empty() || is_name_part(host, b"-._~", 255, ends) || is_address_part(host, ends) {
         return None;
     }
-    if text.parse::<Ipv6Addr>().is_ok() {
-        return Some(("an IPv6 address as host has brackets", format!("write \"[{text}]\"")));
+    let text = String::from_utf8_lossy(host);
+    let colons = host.iter().filter(|&&byte| byte == b':').count();
+    let unbracketed = host.iter().all(|byte| byte.is_ascii_hexdigit() || b":.".contains(byte));
+    if unbracketed && (if ends.start && ends.end { text.parse::<Ipv6Addr>().is_ok() } else { colons > 1 }) {
+        let (open, close) = (if ends.start { "[" } else { "" }, if ends.end { "]" } else { "" });
+        return Some(("an IPv6 address as host has brackets", format!("write \"{open}{text}{close}\"")));
     }
-    if host.contains(&b':') && bracketed.is_none() {
+    if colons > 0 && !(host[0] == b'[' && host.ends_with(b"]")) {
         let remedy = "leave the port out; use local.port == ..".into();
         return Some(("the host is compared without its port", remedy));
     }
-    if let Some(name) = text.strip_suffix('.').filter(|name| !name.is_empty()) {
-        return Some(("the dot of the root is not looked at", format!("write \"{name}\"")));
+    let why = "a host has letters, digits and -._~ only, or is an IPv6 address in brackets";
+    Some(name_never_sent("host", host, b"-._~", why))
+}
+
+/// Why no client asks for this server name, in lower case, or for one that has it where `ends` says.
+pub(super) fn sni_never_sent(name: &[u8], ends: Ends) -> Option<Never> {
+    let why = "a server name has letters, digits and -._ only, and is no address";
+    (!is_name_part(name, b"-._", 253, ends)).then(|| name_never_sent("tls.sni", name, b"-._", why))
+}
+
+/// Whether a host name can have this where `ends` says: labels of letters, digits and `signs`, none of them empty.
+fn is_name_part(text: &[u8], signs: &[u8], bytes_max: usize, ends: Ends) -> bool {
+    let empty_label = (ends.start && text.starts_with(b"."))
+        || (ends.end && text.ends_with(b"."))
+        || text.windows(2).any(|pair| pair == b"..");
+    let sent = |byte: &u8| byte.is_ascii_alphanumeric() || signs.contains(byte);
+    !text.is_empty() && text.len() <= bytes_max && !empty_label && text.iter().all(sent)
+}
+
+/// Whether an IPv6 address in brackets can have this where `ends` says.
+fn is_address_part(text: &[u8], ends: Ends) -> bool {
+    let opened = text.strip_prefix(b"[");
+    let inner = opened.unwrap_or(text);
+    let closed = inner.strip_suffix(b"]");
+    let inner = closed.unwrap_or(inner);
+    if (ends.start && opened.is_none()) || (ends.end && closed.is_none()) {
+        return false;
     }
-    let sent = |&byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    if host.len() <= 255 && host.iter().all(sent) {
-        return None;
+    match opened.and(closed).and(std::str::from_utf8(inner).ok()) {
+        Some(inner) => inner.parse::<Ipv6Addr>().is_ok(),
+        None => inner.iter().all(|byte| byte.is_ascii_hexdigit() || b":.".contains(byte)),
     }
-    let remedy = match host {
-        [b'*', rest @ ..] if rest.iter().all(sent) && !rest.is_empty() => {
-            format!("use host.ends_with(\"{}\")", rest.escape_ascii())
+}
+
+/// What to write in the place of a name that none is spelled like.
+fn name_never_sent(field: &str, text: &[u8], signs: &[u8], why: &'static str) -> Never {
+    let shown = text.escape_ascii();
+    let plain =
+        |rest: &[u8]| !rest.is_empty() && rest.iter().all(|b| b.is_ascii_alphanumeric() || signs.contains(b));
+    match text {
+        [b'*', rest @ ..] if plain(rest) => {
+            (why, format!("use {field}.ends_with(\"{}\")", rest.escape_ascii()))
         }
-        _ if !host.is_ascii() => "write the name's ASCII form, which begins with xn--".into(),
-        _ => "write the name alone, as in \"a.example\" or \"[2001:db8::1]\"".into(),
-    };
-    Some(("a host has letters, digits and -._~ only, or is an IPv6 address in brackets", remedy))
+        [rest @ .., b'.'] if plain(rest) && !rest.ends_with(b".") => {
+            ("the dot of the root is not looked at", format!("write \"{}\"", rest.escape_ascii()))
+        }
+        _ if plain(text) => ("no label of a name is empty", format!("leave out the dot in \"{shown}\"")),
+        _ if !text.is_ascii() => (why, "write the name's ASCII form, which begins with xn--".into()),
+        _ if field == "host" => {
+            (why, "write the name alone, as in \"a.example\" or \"[2001:db8::1]\"".into())
+        }
+        _ => (why, "write the name alone, as in \"a.example\"".into()),
+    }
+}
+
+/// Why no method is this, or has it.
+pub(super) fn method_never_sent(method: &[u8], ends: Ends) -> Option<Never> {
+    if method.iter().any(u8::is_ascii_lowercase) {
+        let upper = method.to_ascii_uppercase();
+        let why = "methods are case-sensitive and in upper case";
+        return Some((why, format!("write \"{}\"", upper.escape_ascii())));
+    }
+    if method == b"CONNECT" && ends.start && ends.end {
+        return Some(("CONNECT is answered with 501 before rules are tried", "leave it out".into()));
+    }
+    let sent = |byte: &u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || b"-_".contains(byte);
+    let why = "a method has letters, digits, - and _ only";
+    (!method.iter().all(sent)).then(|| (why, "write the method alone, as in \"GET\"".into()))
+}
+
+/// Why no value is this, or has it, of those whose blanks around it are left out.
+pub(super) fn has_blanks_around(text: &[u8], ends: Ends) -> Option<Never> {
+    let blank = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_whitespace);
+    let never = (ends.start && blank(text.first())) || (ends.end && blank(text.last()));
+    let trimmed = text.trim_ascii().escape_ascii();
+    never.then(|| ("it is compared without the blanks around it", format!("write \"{trimmed}\"")))
 }
 
 /// The one spelling of an IPv6 address in brackets (RFC 5952).
@@ -191,7 +313,40 @@ mod tests {
         }
     }
 
+    fn part_is_refused(text: &[u8], at_end: bool) -> bool {
+        check_path_part(text, at_end, 0, |text| text.escape_ascii().to_string()).is_err()
+    }
+
     proptest! {
+        #[test]
+        fn what_a_path_has_is_not_refused(text in "/[%0-9a-fA-F./\\\\é ~]{0,12}", from in 0usize..14, to in 0usize..14) {
+            let path = canonical(text.as_bytes(), false);
+            prop_assume!(memchr::memmem::find(&path, b"%00").is_none());
+            let (from, to) = (from.min(path.len()), to.min(path.len()));
+            prop_assert!(!part_is_refused(&path[from..], true), "{}", path.escape_ascii());
+            prop_assert!(!part_is_refused(&path[from.min(to)..to], false), "{}", path.escape_ascii());
+        }
+
+        #[test]
+        fn what_a_host_has_is_not_refused(
+            name in r"[a-z0-9_~-]{1,3}(\.[a-z0-9-]{1,3}){0,3}", address: u128, short: bool, from in 0usize..40, to in 0usize..40,
+        ) {
+            // Addresses with long runs of zeros are written with `::`.
+            let address = std::net::Ipv6Addr::from(if short { address & 0xffff << 112 | 1 } else { address });
+            for host in [name, format!("[{address}]")] {
+                let (from, to) = (from.min(host.len()), to.min(host.len()));
+                let part = |range: std::ops::Range<usize>| host.as_bytes()[range].to_vec();
+                for (part, method) in [
+                    (part(0..to), "starts_with"),
+                    (part(from..host.len()), "ends_with"),
+                    (part(from.min(to)..to), "contains"),
+                ] {
+                    prop_assert!(host_never_sent(&part, Ends::of(method)).is_none(), "{} {}", method, part.escape_ascii());
+                }
+                prop_assert!(host_never_sent(host.as_bytes(), Ends::BOTH).is_none(), "{}", host);
+            }
+        }
+
         #[test]
         fn the_spelling_that_an_error_names_is_accepted(text in "/[%0-9a-fA-F./\\\\é ~]{0,12}", open: bool) {
             let path = canonical(text.as_bytes(), open);
