@@ -134,6 +134,8 @@ fn every_error_has_its_position_and_remedy() {
         (r#"method == "GET /""#, 11, "never holds", "as in \"GET\""),
         (r#"header("x") == " a""#, 16, "never holds", "write \"a\""),
         (r#"header("x").ends_with("a\t")"#, 23, "never holds", "write \"a\""),
+        (r#"xml("a") in ["y", " x"]"#, 19, "xml(\"a\") == \" x\" never holds", "write \"x\""),
+        (r#"xml("a/b").starts_with("\n")"#, 24, "never holds", "not blanks"),
         (r#"client.port == 70000"#, 16, "client.port == 70000 never holds", "as in 443"),
         (r#"local.port in [80, 1.5]"#, 20, "local.port == 1.5 never holds", "as in 443"),
         (r#"client.port > 65535"#, 15, "client.port > 65535 never holds", "as in 443"),
@@ -184,6 +186,7 @@ fn the_whole_language_is_accepted() {
         r#"host.contains(":80") || host.starts_with("[2001:db8:") || host.ends_with("::1]") || host.contains("a.")"#,
         r#"tls.sni.ends_with(".example") || tls.alpn.ends_with("/1.1") || tls.version.contains(".") || scheme.ends_with("p")"#,
         r#"method.starts_with("CONNECT") || method == "M-SEARCH" || header("x").contains(" ") || header("x") == """#,
+        r#"xml("a/@b") == " x" || xml("a").contains(" x ") || json("/a") == " x" || cookie("a") == " x""#,
         r#"client.port in [0, 65535] && local.port >= 65535 && body.size <= 0 && body.size > 1.5"#,
     ] {
         assert_eq!(errors(rule(when)), [], "{when}");

@@ -278,6 +278,7 @@ fn never_sent(
         Field::Method => spelling::method_never_sent(text, ends),
         Field::Sni => spelling::sni_never_sent(text, ends),
         Field::Header(_) => spelling::has_blanks_around(text, ends),
+        Field::Xml(path) if !path.contains('@') => spelling::has_blanks_around(text, ends),
         _ => None,
     }
 }

@@ -245,8 +245,11 @@ pub(super) fn method_never_sent(method: &[u8], ends: Ends) -> Option<Never> {
 pub(super) fn has_blanks_around(text: &[u8], ends: Ends) -> Option<Never> {
     let blank = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_whitespace);
     let never = (ends.start && blank(text.first())) || (ends.end && blank(text.last()));
-    let trimmed = text.trim_ascii().escape_ascii();
-    never.then(|| ("it is compared without the blanks around it", format!("write \"{trimmed}\"")))
+    let remedy = match text.trim_ascii() {
+        [] => "write text that is not blanks".to_owned(),
+        trimmed => format!("write \"{}\"", trimmed.escape_ascii()),
+    };
+    never.then_some(("it is compared without the blanks around it", remedy))
 }
 
 /// The one spelling of an IPv6 address in brackets (RFC 5952).
