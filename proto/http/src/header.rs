@@ -44,6 +44,16 @@ impl Name {
         Self::disguised(name)
     }
 
+    /// Whether rules may decide on such a header, unless `Connection` lists it.
+    #[inline]
+    pub(crate) fn is_for_rules(self, trust_forwarded: bool) -> bool {
+        match self {
+            Name::Disguised | Name::HopByHop | Name::XRequestId => false,
+            Name::XForwardedFor | Name::XForwardedProto | Name::Forwarded => trust_forwarded,
+            _ => true,
+        }
+    }
+
     #[cold]
     fn disguised(name: &[u8]) -> Option<Name> {
         // `Content_Length` is another name on the wire and the same name in a CGI-style environment.
@@ -82,6 +92,11 @@ impl Name {
             _ => Name::Other,
         }
     }
+}
+
+/// Whether [`crate::RequestHead::for_rules`] can give headers of this name.
+pub fn is_for_rules(name: &[u8], trust_forwarded: bool) -> bool {
+    Name::of(name).is_some_and(|name| name.is_for_rules(trust_forwarded))
 }
 
 /// One header line as positions in the head.

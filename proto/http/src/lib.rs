@@ -31,7 +31,7 @@ pub use authority::is_host;
 pub use body::Body;
 pub use chunked::Chunked;
 pub use error_response::{After, error_response, reason_phrase};
-pub use header::{FOR_RULES_MAX, Header, HeaderIter, HeaderSlots, Headers};
+pub use header::{FOR_RULES_MAX, Header, HeaderIter, HeaderSlots, Headers, is_for_rules};
 pub use limits::{Limits, Parsed, Refusal};
 pub use path::canonical_path;
 pub use request::{RequestFraming, RequestHead, Version, parse_request};

@@ -80,10 +80,9 @@ impl<'a> RequestHead<'a> {
         let others =
             headers.classified().zip(headers.iter()).filter_map(move |((class, name, _), header)| {
                 let passes = match class {
-                    Name::Host | Name::Disguised | Name::HopByHop | Name::XRequestId => false,
-                    Name::XForwardedFor | Name::XForwardedProto | Name::Forwarded => trust_forwarded,
+                    Name::Host => false,
                     Name::Other => !(listed && is_listed(headers, name)),
-                    _ => true,
+                    class => class.is_for_rules(trust_forwarded),
                 };
                 passes.then_some(header)
             });

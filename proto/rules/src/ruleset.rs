@@ -9,7 +9,7 @@ use crate::dnf::Literal;
 use crate::error::{RuleError, RuleWarning};
 use crate::eval::{Run, Truth};
 use crate::explain::{self, Explanation};
-use crate::field::Origin;
+use crate::field::{Field, Origin};
 use crate::hash::Names;
 use crate::index::Index;
 use crate::redirect::Template;
@@ -242,6 +242,16 @@ impl Ruleset {
                 RuleEffect::Audit => Effect::Audit,
                 RuleEffect::Class(class) => Effect::Class(class),
             }
+        })
+    }
+
+    /// The headers that a rule's condition looks at, in lower case, perhaps repeatedly.
+    pub fn headers_of(&self, id: RuleId) -> impl Iterator<Item = &str> {
+        let conjuncts = self.rules.get(id.0 as usize).map_or(0..0, |rule| rule.conjuncts.clone());
+        let literals = conjuncts.flat_map(|conjunct| self.literals_of(conjunct));
+        literals.filter_map(|literal| match self.table.field_of(literal.atom()) {
+            Field::Header(name) => Some(name.as_str()),
+            _ => None,
         })
     }
 

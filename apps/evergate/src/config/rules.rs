@@ -1,10 +1,10 @@
 //! Checks of rules: the names they refer to, and their compilation by `evergate-rules` with its errors
 //! brought back to places in the file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use evergate_rules::{Limits, RuleError, RuleSpec, Ruleset, Sticky as RuleSticky};
+use evergate_rules::{Limits, RuleError, RuleId, RuleSpec, Ruleset, Sticky as RuleSticky};
 
 use super::checks::Checks;
 use super::model::{Config, Listener, Protocol};
@@ -43,6 +43,7 @@ pub(super) fn rules(config: &RawConfig, checks: &mut Checks<'_>) -> Rules {
     match Ruleset::compile(&config.rules, &Limits::default()) {
         Ok(ruleset) => {
             warnings(config, &ruleset, checks);
+            unseen_headers(config, &ruleset, checks);
             Rules { specs: config.rules.clone(), ruleset: Arc::new(ruleset) }
         }
         Err(errors) => {
@@ -220,6 +221,39 @@ fn warnings(config: &RawConfig, ruleset: &Ruleset, checks: &mut Checks<'_>) {
             "the rule works, but perhaps not as meant, or slowly",
             "see the message; `evergate check` examines rules further",
         );
+    }
+}
+
+/// Warns of conditions on headers that rules do not see where they apply.
+fn unseen_headers(config: &RawConfig, ruleset: &Ruleset, checks: &mut Checks<'_>) {
+    for (i, rule) in (0..).zip(&config.rules) {
+        let asked = |name: &Option<String>| {
+            rule.listeners.is_empty() || name.as_ref().is_some_and(|name| rule.listeners.contains(name))
+        };
+        let mut listeners = config.listeners.iter().filter(|listener| asked(&listener.name)).peekable();
+        if listeners.peek().is_none() {
+            continue; // that is said already
+        }
+        let trusted = listeners.any(|listener| listener.trust_forwarded);
+        let unseen = |name: &&str| !evergate_http::is_for_rules(name.as_bytes(), trusted);
+        for name in ruleset.headers_of(RuleId(i)).filter(unseen).collect::<BTreeSet<_>>() {
+            let (whose, remedy) = match evergate_http::is_for_rules(name.as_bytes(), true) {
+                true => (
+                    "of clients that are not trusted",
+                    "set `trust_forwarded = true` on a listener that only a proxy of yours reaches, or compare client.ip",
+                ),
+                false => (
+                    "of any client",
+                    "remove the comparison: such a header is left out or replaced on the way",
+                ),
+            };
+            checks.report.warning(
+                &KeyPath::root().key("rules").index(i as usize).key("when"),
+                format!("rules do not see the header {name:?} {whose}"),
+                "no comparison with it ever holds",
+                remedy,
+            );
+        }
     }
 }
 

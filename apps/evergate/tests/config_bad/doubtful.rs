@@ -31,6 +31,16 @@ fn a_doubtful_file_is_used_with_a_warning() {
         ),
         ("{L}{C}{P}@@[tls.old]\n", "tls.old", "no listener uses"),
         (
+            "{L}{C}{P}[[rules]]\nname = \"r\"\nwhen = @@'header(\"X_Forwarded_For\").exists()'\ndeny = 403\n",
+            "rules[0].when",
+            "trust_forwarded",
+        ),
+        (
+            "{L}trust_forwarded = true\n{C}{P}[[rules]]\nname = \"r\"\nwhen = @@'!header(\"x-forwarded-for\").exists() || header(\"keep-alive\") == \"1\"'\ndeny = 403\n",
+            "rules[0].when",
+            "the header \"keep-alive\" of any client",
+        ),
+        (
             "{L}{C}{P}[[pools.servers]]\naddress = @@\"10.0.0.1:443\"\n",
             "pools[0].servers[1].address",
             "`[pools.tls]`",
