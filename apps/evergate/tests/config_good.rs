@@ -256,6 +256,22 @@ fn assert_round_trip(loaded: &Loaded, base_dir: &Path) {
 }
 
 #[test]
+fn what_only_rules_make_use_of_loads_without_a_warning() {
+    let keys = "sticky_cookie = \"Q\"\nsticky_load_percent_max = 150\n";
+    let pool = format!("[[pools]]\nname = \"q\"\n{keys}[[pools.servers]]\naddress = \"10.0.0.1:80\"\n");
+    let rule = |name: &str, sticky: &str| {
+        format!(
+            "[[rules]]\nname = \"{name}\"\nwhen = 'path == \"/{name}\"'\nroute = \"q\"\nsticky = \"{sticky}\"\n"
+        )
+    };
+    let (cookie, source) = (rule("a", "cookie"), rule("b", "source"));
+    assert_eq!(parsed(&format!("{SMALL}{pool}{cookie}{source}")).warnings, []);
+    let without = |rule: &str| parsed(&format!("{SMALL}{pool}{rule}")).warnings;
+    assert_eq!(without(&source)[0].key, "pools[1].sticky_cookie");
+    assert_eq!(without(&cookie)[0].key, "pools[1].sticky_load_percent_max");
+}
+
+#[test]
 fn denials_whose_field_a_rule_sets_load_without_a_warning() {
     let rules = "[[rules]]\nname = \"all\"\nset_response_headers = { allow = \"GET\" }\n\
         [[rules]]\nname = \"a\"\nwhen = 'path == \"/a\"'\ndeny = 405\n\

@@ -6,6 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use evergate_rules::Sticky as RuleSticky;
+
 use super::address::{self, Host, is_host_name};
 use super::certificates;
 use super::checks::{Checks, Content};
@@ -23,14 +25,16 @@ pub(super) const SAME_SERVER: &str = "is the same server";
 pub(super) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
     let list = KeyPath::root().key("pools");
     let lookups = look_up(config, checks.world);
+    let by_cookie = sticky_pools(config, Sticky::Cookie, RuleSticky::Cookie);
+    let by_source = sticky_pools(config, Sticky::Source, RuleSticky::Source);
     let mut seen = BTreeMap::new();
     let mut all = Vec::new();
     for (i, raw) in config.pools.iter().enumerate() {
         let at = list.index(i);
         let name = checks.name(raw.name.as_deref(), &at, &mut seen, "web");
         let servers = servers(raw, &lookups, &at, checks);
-        sticky(raw, &at, checks);
-        shared_cookie(config, i, &at, checks);
+        sticky(raw, &by_cookie, &by_source, &at, checks);
+        shared_cookie(config, i, &by_cookie, &at, checks);
         queue_classes(raw, &at, checks);
         let sessions = sessions::sessions(raw, &at, checks);
         warn_of_contradictions(raw, &at, checks);
@@ -170,9 +174,27 @@ fn warn_of_plain_https(pool: &RawPool, address: SocketAddr, at: &KeyPath, checks
     }
 }
 
+/// The pools whose clients are kept in a way that they or rules which route to them ask for.
+fn sticky_pools(config: &RawConfig, of_pools: Sticky, of_rules: RuleSticky) -> BTreeSet<&str> {
+    let own = config.pools.iter().filter(|pool| pool.sticky == of_pools);
+    let routed = config.rules.iter().filter(|rule| rule.sticky == Some(of_rules));
+    let routed = routed.filter_map(|rule| rule.route.as_deref());
+    own.filter_map(|pool| pool.name.as_deref()).chain(routed).collect()
+}
+
+fn is_among(pool: &RawPool, names: &BTreeSet<&str>) -> bool {
+    pool.name.as_deref().is_some_and(|name| names.contains(name))
+}
+
 /// A client has one cookie of a name: that of the pool that it was at last.
-fn shared_cookie(config: &RawConfig, index: usize, at: &KeyPath, checks: &mut Checks<'_>) {
-    let is_sticky = |pool: &&RawPool| pool.sticky == Sticky::Cookie;
+fn shared_cookie(
+    config: &RawConfig,
+    index: usize,
+    by_cookie: &BTreeSet<&str>,
+    at: &KeyPath,
+    checks: &mut Checks<'_>,
+) {
+    let is_sticky = |pool: &&RawPool| is_among(pool, by_cookie);
     let Some(raw) = config.pools.get(index).filter(is_sticky) else { return };
     let mut earlier = config.pools[..index].iter().filter(is_sticky);
     let Some(other) = earlier.find(|pool| pool.sticky_cookie == raw.sticky_cookie) else { return };
@@ -188,7 +210,13 @@ fn shared_cookie(config: &RawConfig, index: usize, at: &KeyPath, checks: &mut Ch
     );
 }
 
-fn sticky(raw: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) {
+fn sticky(
+    raw: &RawPool,
+    by_cookie: &BTreeSet<&str>,
+    by_source: &BTreeSet<&str>,
+    at: &KeyPath,
+    checks: &mut Checks<'_>,
+) {
     let key = at.key("sticky_cookie");
     if !is_token(&raw.sticky_cookie) {
         checks.report.error(
@@ -197,20 +225,23 @@ fn sticky(raw: &RawPool, at: &KeyPath, checks: &mut Checks<'_>) {
             "use letters, digits, `-` and `_` (a token of RFC 9110), such as \"EVERGATE\"",
         );
     }
-    if checks.report.is_given(&key) && raw.sticky != Sticky::Cookie && raw.sticky_cookie != "EVERGATE" {
+    if raw.name.is_none() {
+        return; // no rule can route to it, and that is said
+    }
+    if checks.report.is_given(&key) && !is_among(raw, by_cookie) && raw.sticky_cookie != "EVERGATE" {
         checks.report.warning(
             &key,
-            "`sticky_cookie` is given, but the pool is not sticky by cookie",
-            "it has an effect only for rules with `sticky = \"cookie\"`",
-            "add `sticky = \"cookie\"`, or remove it",
+            "`sticky_cookie` is given, but neither the pool nor a rule that routes to it is sticky by cookie",
+            "it has no effect",
+            "add `sticky = \"cookie\"` to one of them, or remove it",
         );
     }
-    if raw.sticky_load_percent_max.is_some() && raw.sticky != Sticky::Source {
+    if raw.sticky_load_percent_max.is_some() && !is_among(raw, by_source) {
         checks.report.warning(
             &at.key("sticky_load_percent_max"),
-            "`sticky_load_percent_max` is given, but the pool is not sticky by address",
-            "it has an effect only for rules with `sticky = \"source\"`",
-            "add `sticky = \"source\"`, or remove it",
+            "`sticky_load_percent_max` is given, but neither the pool nor a rule that routes to it is sticky by address",
+            "it has no effect",
+            "add `sticky = \"source\"` to one of them, or remove it",
         );
     }
 }

@@ -31,6 +31,11 @@ fn a_doubtful_file_is_used_with_a_warning() {
         ),
         ("{L}{C}{P}@@[tls.old]\n", "tls.old", "no listener uses"),
         (
+            "{L}{C}{P}@@[[pools]]\nname = \"b\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n[[rules]]\nname = \"r\"\nwhen = 'path == \"/r\"'\nroute = \"web\"\nsticky = \"cookie\"\n[[rules]]\nname = \"s\"\nwhen = 'path == \"/s\"'\nroute = \"b\"\nsticky = \"cookie\"\n",
+            "pools[1]",
+            "placed anew",
+        ),
+        (
             "{L}{C}{P}[[rules]]\nname = \"r\"\nwhen = @@'header(\"X_Forwarded_For\").exists()'\ndeny = 403\n",
             "rules[0].when",
             "trust_forwarded",
