@@ -260,6 +260,9 @@ impl Connection {
                 for passed in &plan.limits[..at] {
                     io.node.give_back(&snapshot, *passed, client, host);
                 }
+                if let Some(log) = &mut self.log {
+                    log.rule = Some(*rule); // not the one that would have decided
+                }
                 return self.answer_by_rule(
                     io,
                     head,

@@ -5,7 +5,7 @@ use super::harness::rig::Rig;
 use super::harness::setup::{self, forwarded, set_rules, snapshot};
 use super::{GET, noise, on_each, plain, same, text};
 use evergate_connection::{Hint, Stickiness};
-use evergate_rules::{RateLimit, RuleSpec};
+use evergate_rules::{RateLimit, RuleId, RuleSpec};
 
 #[test]
 fn requests_of_a_kept_connection_reach_servers_one_by_one() {
@@ -258,6 +258,8 @@ fn rules_route_deny_redirect_limit_and_edit() {
     rig.node.refuses = true;
     rig.send(b"GET /limit HTTP/1.1\r\nHost: test.example\r\n\r\n");
     assert!(text(&rig.received()).contains("429 Too Many Requests\r\n"));
+    let limited = rig.logs.last().unwrap();
+    assert_eq!((limited.reason, limited.rule), ("rate_limited", Some(RuleId(4))), "the rule of the limit");
     assert_eq!(rig.matched.iter().map(|rule| rule.0).collect::<Vec<_>>(), [0, 1, 2, 3, 2, 4]);
     assert_eq!(rig.legs.len(), 2);
 }
