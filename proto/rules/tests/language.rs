@@ -291,3 +291,30 @@ fn a_denial_that_lets_the_unknown_pass_is_warned_of() {
     }
     assert!(warnings(r#"header("a") == "1" || path == "/""#, Unknown::NoMatch).is_empty());
 }
+
+#[test]
+fn conditions_that_no_index_finds_are_warned_of_from_the_bound_in_the_manual_on() {
+    let warnings = |count: usize, when: &dyn Fn(usize) -> String| {
+        let specs: Vec<RuleSpec> =
+            (0..count).map(|n| RuleSpec { name: format!("r{n}"), ..rule(&when(n)) }).collect();
+        Ruleset::compile(&specs, &Limits::default()).unwrap().warnings().len()
+    };
+    for when in [
+        &(|n| format!(r#"header("x") != "{n}""#)) as &dyn Fn(usize) -> String,
+        &|n| format!(r#"!path.contains("a{n}")"#),
+        &|n| format!("body.size > {n}"),
+        &|n| format!("client.port > {n}"),
+        &|n| format!(r#"tls.sni.exists() && !host.contains("a{n}")"#),
+    ] {
+        assert_eq!((warnings(63, when), warnings(64, when)), (0, 1), "{}", when(0));
+    }
+    for when in [
+        &(|n| format!(r#"path.contains("a{n}")"#)) as &dyn Fn(usize) -> String,
+        &|n| format!(r#"path.matches("a{n}[0-9]")"#),
+        &|n| format!(r#"header("n{n}").exists()"#),
+    ] {
+        assert_eq!(warnings(70, when), 0, "{}", when(0));
+    }
+    let shared = |n: usize| format!(r#"method == "GET" && header("x") != "{n}""#);
+    assert_eq!((warnings(255, &shared), warnings(256, &shared)), (0, 1));
+}
