@@ -11,7 +11,7 @@ use crate::eval::{self, Run, Truth};
 use crate::field::{Origin, id};
 use crate::request::{Body, Request};
 use crate::ruleset::{Action, Ruleset};
-use crate::scratch::{BodyView, Scratch};
+use crate::scratch::{BodyView, Gathered, Scratch};
 
 /// Answer of [`Ruleset::explain`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -155,8 +155,12 @@ fn show_value(run: &mut Run<'_, '_>, atom: AtomId) -> String {
                 .gathered
                 .values(field)
                 .take(4)
-                .map(|found| {
-                    run.gathered.bytes(found, run.request).map_or("present, without text".into(), quote)
+                .map(|found| match run.gathered.bytes(found, run.request) {
+                    Some(bytes) => quote(bytes),
+                    None if Gathered::is_long(found) => {
+                        "unknown: present, and too long or read differently by servers".into()
+                    }
+                    None => "present, without text".into(),
                 })
                 .collect();
             if let Origin::Body(format) = origin {

@@ -384,6 +384,10 @@ fn explain_says_which_comparison_stopped_each_rule() {
     );
     let json = serde_json::to_value(&explanation).unwrap();
     assert_eq!(json["rules"][0]["failed"][0]["value"], "\"7\"");
+    let in_pieces = post("text/xml", "<purchase><totalAmount>7<!-- -->9</totalAmount></purchase>");
+    let amount = in_pieces.with(|r| rules.explain(r)).rules.remove(0);
+    let value = "unknown: present, and too long or read differently by servers";
+    assert_eq!((amount.verdict, amount.failed[0].value.as_str()), (Verdict::Undecidable, value));
 }
 
 #[test]
