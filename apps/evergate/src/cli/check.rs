@@ -11,7 +11,7 @@ use std::path::Path;
 
 #[derive(Serialize)]
 struct Report {
-    /// Whether `evergate run` would start with it and no rule is an error.
+    /// Whether `evergate run` would start with it and no rule is an error. It starts with rules that are.
     ok: bool,
     problems: Vec<Finding>,
     rules: Vec<Placed>,
@@ -54,11 +54,16 @@ pub(super) fn check(file: &Path, json: bool) -> u8 {
             }
             let found = loaded.config.rules.ruleset.check().into_iter();
             report.rules = found.map(|finding| Placed::new(finding, &loaded, file)).collect();
-            report.ok &= report.rules.iter().all(|rule| rule.finding.severity != RuleSeverity::Error);
+            let meant = report.rules.iter().all(|rule| rule.finding.severity != RuleSeverity::Error);
+            let loads = report.ok;
+            report.ok &= meant;
             if report.ok && loaded.warnings.iter().any(|warning| warning.hinders_start) {
                 (report.ok, code) = (false, UNSTARTABLE);
             }
-            let verdict = verdict(&report, code, loaded.warnings.len());
+            let verdict = match loads && !meant {
+                true => "has rules that cannot be meant".to_owned(),
+                false => verdict(&report, code, loaded.warnings.len()),
+            };
             summary(&loaded.config, &report, &verdict, &mut text, file);
             loaded.warnings
         }

@@ -199,6 +199,7 @@ fn check_shows_rules_that_cannot_be_meant_with_a_witness() {
     let said = "problem:     rule \"hidden\": the condition never holds\n  consequence: it never decides anything\n  \
                 remedy:      correct or remove it\n";
     assert!(output.out.contains(said), "{}", output.out);
+    assert!(output.out.contains("never.toml has rules that cannot be meant ("), "{}", output.out);
 }
 
 #[test]
