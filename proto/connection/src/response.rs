@@ -168,6 +168,9 @@ impl Connection {
         }
         let interim = head.is_interim() && !head.is_upgrade;
         let unframed = flags.http10 && matches!(head.body(), Body::Chunked(_));
+        if !interim && let mut body @ Body::Chunked(_) = head.body() {
+            body.advance(&data[head.head_len..], &limits)?; // while the client can still be told
+        }
         let turn = Turn { used: head.head_len, interim, copied: interim || unframed };
         if !self.note_head(interim, now) {
             return refuse("upstream_interim_responses");

@@ -209,8 +209,14 @@ fn servers_that_speak_nonsense_are_answered_for() {
     }
     on_each(|mut rig, _| {
         rig.send(format!("{GET}\r\n").as_bytes());
-        rig.serve(1, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz");
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
+        rig.serve(1, b"zz");
         assert_eq!(rig.closed, Some(true), "a broken body cannot be taken back");
+    });
+    on_each(|mut rig, _| {
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz");
+        assert_eq!(status_of(&rig.received()), 502, "it has not begun");
     });
     on_each(|mut rig, _| {
         rig.send(format!("{GET}\r\n").as_bytes());
