@@ -1,6 +1,7 @@
 //! Checks of listeners: address, protocol, and the parts they refer to.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use super::address;
 use super::certificates::HTTP_PROTOCOLS;
@@ -317,18 +318,20 @@ fn redirect(
         );
         return None;
     }
-    let ports: Vec<u16> = config
-        .listeners
-        .iter()
-        .filter(|l| l.protocol == Some(Protocol::Https))
-        .filter_map(|l| address::listen(l.address.as_deref()?).ok())
-        .map(|a| a.socket.port())
-        .collect();
+    let at_of = |raw: &RawListener| Some(address::listen(raw.address.as_deref()?).ok()?.socket);
+    let own = at_of(raw).map(|at| at.ip());
+    // One that this listener's clients can reach.
+    let is_near = |https: &SocketAddr| {
+        https.ip().is_unspecified()
+            || own.is_none_or(|own| https.ip() == own || own.is_unspecified() && !https.ip().is_loopback())
+    };
+    let https = config.listeners.iter().filter(|raw| raw.protocol == Some(Protocol::Https));
+    let ports: Vec<u16> = https.filter_map(at_of).filter(is_near).map(|at| at.port()).collect();
     let port = ports.iter().find(|p| **p == 443).or(ports.first()).copied();
     if port.is_none() {
         checks.report.warning(
             &at,
-            "there is no `https` listener to redirect to",
+            "there is no `https` listener to redirect to at this listener's address",
             "clients are sent to port 443, where this node does not listen",
             "add an `https` listener, unless another machine serves it",
         );
