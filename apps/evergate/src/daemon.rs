@@ -1,9 +1,10 @@
 //! The process: binds, starts workers, and keeps what the control plane works on.
 
 mod ended;
+mod reload;
 
 use crate::assemble::{Assembled, Keepsakes, assemble};
-use crate::bind::{bind, bind_all};
+use crate::bind::bind_all;
 use crate::cluster::{self, Ground};
 use crate::config::Config;
 use crate::config::model::{ListenAddress, Listener};
@@ -17,7 +18,7 @@ use crate::worker::cluster::Joining;
 use crate::worker::{
     Bounds, Command, Counters, ListenerSocket, Pulse, Settings, Shared, Worker, end_stream, files_for_clients,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use evergate_crypto::CertifiedName;
 use evergate_sys::{Account, Waker};
 use std::collections::HashMap;
@@ -289,71 +290,6 @@ impl Daemon {
         self.shared.inheriting.load(Ordering::Relaxed) > 0
     }
 
-    /// Puts another configuration in force; on any error nothing changes.
-    pub fn reload(&mut self, mut config: Config) -> Result<()> {
-        if let Some(why) = self.config.refuses(&config) {
-            bail!(why);
-        }
-        prefer_known(&mut config, &offered_servers(&self.generation));
-        let assembled = assemble(&config, Some(&self.generation), &mut self.keep)?;
-        let gone: Vec<String> = self
-            .config
-            .listeners
-            .iter()
-            .filter(|old| {
-                !config.listeners.iter().any(|new| new.name == old.name && new.address == old.address)
-            })
-            .map(|old| old.name.clone())
-            .collect();
-        let fresh = config.listeners.iter().filter(|new| {
-            !self.config.listeners.iter().any(|old| new.name == old.name && new.address == old.address)
-        });
-        let mut sockets: Vec<Vec<ListenerSocket>> = self.workers.iter().map(|_| Vec::new()).collect();
-        let mut bound: Vec<_> = self.bound.iter().filter(|(name, _)| !gone.contains(name)).cloned().collect();
-        // Those that go are still there: their ports are ours too.
-        let mut ours = self.listens_on();
-        for listener in fresh {
-            let renamed = |old: &&Listener| old.address == listener.address && gone.contains(&old.name);
-            if let Some(old) = self.config.listeners.iter().find(renamed) {
-                bound
-                    .push((listener.name.clone(), self.keep_under(&old.name, &listener.name, &mut sockets)?));
-                continue;
-            }
-            let at = bind(listener, &mut sockets, &ours)?;
-            ours.push(at);
-            bound.push((listener.name.clone(), at.socket));
-        }
-        self.settle_fresh(&mut sockets);
-        let copies = copies(&sockets)?;
-        if let Some(cluster) = &self.cluster {
-            cluster.change_listeners(&self.config, &config)?;
-        }
-        // Nothing fails from here on.
-        self.keep_sockets(sockets, &gone);
-        self.keep.commit();
-        self.shared.sessions.set_bytes_max(config.limits.session_cache_bytes_max);
-        let settings = settings(&config, self.workers.len());
-        for (worker, add) in self.workers.iter().zip(copies) {
-            // What waits in the queue of a listener that goes is served by the configuration that knows it.
-            worker.tell(Command::Listeners { add: Vec::new(), remove: gone.clone() });
-            worker.tell(Command::Reload(assembled.generation.clone()));
-            worker.tell(Command::Settings(settings.clone()));
-            worker.tell(Command::Listeners { add, remove: Vec::new() });
-        }
-        let max = config.limits.listener.connections_max;
-        if max > self.config.limits.listener.connections_max {
-            make_room_for_files(max as u64);
-        }
-        self.bound = bound;
-        self.generation = assembled.generation;
-        if let Some(cluster) = &mut self.cluster {
-            cluster.has_configuration(self.generation.snapshot.generation); // the workers have it
-        }
-        self.certificates = assembled.certificates;
-        self.config = config;
-        Ok(())
-    }
-
     /// Where this process takes connections of clients, and of who reads its metrics.
     pub fn listens_on(&self) -> Vec<ListenAddress> {
         let as_bound = |(name, socket): &(String, SocketAddr)| {
@@ -363,25 +299,6 @@ impl Daemon {
             ListenAddress { socket: *socket, both_families }
         };
         self.bound.iter().map(as_bound).chain(self.metrics).collect()
-    }
-
-    /// The sockets of a listener for one of another name at its address, so that clients in the middle of TCP's handshake, whom
-    /// the kernel resets with the socket, do not notice; where they are bound.
-    fn keep_under(&self, old: &str, name: &str, sockets: &mut [Vec<ListenerSocket>]) -> Result<SocketAddr> {
-        for (list, all) in sockets.iter_mut().zip(copies(&self.sockets())?) {
-            let own = all.into_iter().filter(|socket| socket.name == old);
-            list.extend(own.map(|socket| ListenerSocket { name: name.to_owned(), ..socket }));
-        }
-        let bound = self.bound.iter().find(|(bound, _)| bound == old).map(|(_, at)| *at);
-        bound.with_context(|| format!("listener \"{old}\" is bound nowhere"))
-    }
-
-    /// Keeps these sockets and no longer those of listeners that are gone.
-    fn keep_sockets(&self, fresh: Vec<Vec<ListenerSocket>>, gone: &[String]) {
-        for (kept, fresh) in self.sockets().iter_mut().zip(fresh) {
-            kept.retain(|socket| !gone.contains(&socket.name));
-            kept.extend(fresh);
-        }
     }
 
     /// Lines of the access log that its writer could not write, counted as it goes on.

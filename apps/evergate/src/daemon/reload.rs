@@ -1,0 +1,108 @@
+//! Another configuration takes the place of the one in force.
+
+use super::{Daemon, copies, make_room_for_files, settings};
+use crate::assemble::assemble;
+use crate::bind::bind;
+use crate::config::Config;
+use crate::config::model::Listener;
+use crate::handover::{offered_servers, prefer_known};
+use crate::worker::{Command, ListenerSocket};
+use anyhow::{Context, Result, bail};
+use std::net::SocketAddr;
+
+/// Where listeners are bound, by their names.
+type Bound = Vec<(String, SocketAddr)>;
+
+impl Daemon {
+    /// Puts another configuration in force; on any error nothing changes.
+    pub fn reload(&mut self, mut config: Config) -> Result<()> {
+        if let Some(why) = self.config.refuses(&config) {
+            bail!(why);
+        }
+        prefer_known(&mut config, &offered_servers(&self.generation));
+        let assembled = assemble(&config, Some(&self.generation), &mut self.keep)?;
+        let gone = self.listeners_gone(&config);
+        let (bound, mut sockets) = self.bind_fresh(&config, &gone)?;
+        self.settle_fresh(&mut sockets);
+        let copies = copies(&sockets)?;
+        if let Some(cluster) = &self.cluster {
+            cluster.change_listeners(&self.config, &config)?;
+        }
+        // Nothing fails from here on.
+        self.keep_sockets(sockets, &gone);
+        self.keep.commit();
+        self.shared.sessions.set_bytes_max(config.limits.session_cache_bytes_max);
+        let settings = settings(&config, self.workers.len());
+        for (worker, add) in self.workers.iter().zip(copies) {
+            // What waits in the queue of a listener that goes is served by the configuration that knows it.
+            worker.tell(Command::Listeners { add: Vec::new(), remove: gone.clone() });
+            worker.tell(Command::Reload(assembled.generation.clone()));
+            worker.tell(Command::Settings(settings.clone()));
+            worker.tell(Command::Listeners { add, remove: Vec::new() });
+        }
+        let max = config.limits.listener.connections_max;
+        if max > self.config.limits.listener.connections_max {
+            make_room_for_files(max as u64);
+        }
+        self.bound = bound;
+        self.generation = assembled.generation;
+        if let Some(cluster) = &mut self.cluster {
+            cluster.has_configuration(self.generation.snapshot.generation); // the workers have it
+        }
+        self.certificates = assembled.certificates;
+        self.config = config;
+        Ok(())
+    }
+
+    /// Names of the listeners that are there no more, or at another address.
+    fn listeners_gone(&self, config: &Config) -> Vec<String> {
+        let stays = |old: &Listener| {
+            config.listeners.iter().any(|new| new.name == old.name && new.address == old.address)
+        };
+        let gone = self.config.listeners.iter().filter(|old| !stays(old));
+        gone.map(|old| old.name.clone()).collect()
+    }
+
+    /// Where all listeners are bound then, and the sockets, by worker, of those that were not there.
+    fn bind_fresh(&self, config: &Config, gone: &[String]) -> Result<(Bound, Vec<Vec<ListenerSocket>>)> {
+        let known = |new: &Listener| {
+            self.config.listeners.iter().any(|old| new.name == old.name && new.address == old.address)
+        };
+        let mut sockets: Vec<Vec<ListenerSocket>> = self.workers.iter().map(|_| Vec::new()).collect();
+        let mut bound: Bound = self.bound.iter().filter(|(name, _)| !gone.contains(name)).cloned().collect();
+        // Those that go are still there: their ports are ours too.
+        let mut ours = self.listens_on();
+        for listener in config.listeners.iter().filter(|new| !known(new)) {
+            let renamed = |old: &&Listener| old.address == listener.address && gone.contains(&old.name);
+            let at = match self.config.listeners.iter().find(renamed) {
+                Some(old) => self.keep_under(&old.name, &listener.name, &mut sockets)?,
+                None => {
+                    let at = bind(listener, &mut sockets, &ours)?;
+                    ours.push(at);
+                    at.socket
+                }
+            };
+            bound.push((listener.name.clone(), at));
+        }
+        Ok((bound, sockets))
+    }
+
+    /// The sockets of a listener for one of another name at its address, so that clients in the middle of TCP's handshake, whom
+    /// the kernel resets with the socket, do not notice; where they are bound.
+    fn keep_under(&self, old: &str, name: &str, sockets: &mut [Vec<ListenerSocket>]) -> Result<SocketAddr> {
+        for (list, all) in sockets.iter_mut().zip(copies(&self.sockets())?) {
+            let own = all.into_iter().filter(|socket| socket.name == old);
+            list.extend(own.map(|socket| ListenerSocket { name: name.to_owned(), ..socket }));
+        }
+        let bound = self.bound.iter().find(|(bound, _)| bound == old).map(|(_, at)| *at);
+        bound.with_context(|| format!("listener \"{old}\" is bound nowhere"))
+    }
+
+    /// Keeps these sockets and no longer those of listeners that are gone.
+    fn keep_sockets(&self, fresh: Vec<Vec<ListenerSocket>>, gone: &[String]) {
+        for (kept, fresh) in self.sockets().iter_mut().zip(fresh) {
+            kept.retain(|socket| !gone.contains(&socket.name));
+            kept.extend(fresh);
+        }
+    }
+}
