@@ -421,8 +421,9 @@ impl Main {
             let _ = self.daemon.pass_on_listeners(); // without a descriptor it is tried again in a second
         }
         let active = self.control.cluster.as_ref().is_none_or(|cluster| cluster.is_active());
-        if !(active && std::mem::replace(&mut self.was_active, active)) {
-            self.checks.ask_again(&self.daemon.config, &self.daemon.generation);
+        let was_active = std::mem::replace(&mut self.was_active, active);
+        if !(active && was_active) {
+            self.checks.ask_again(&self.daemon.generation);
         }
     }
 

@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
 /// Checks under way at one time. The others wait their turn; their time starts when it comes.
@@ -43,6 +43,8 @@ pub struct Checks {
     records: BTreeMap<u64, Arc<Record>>,
     permits: Arc<Semaphore>,
     shortage: Arc<Shortage>,
+    /// Wakes checks that wait for their turn.
+    again: Arc<Notify>,
 }
 
 impl Default for Checks {
@@ -52,6 +54,7 @@ impl Default for Checks {
             records: BTreeMap::new(),
             permits: Arc::new(Semaphore::new(PROBES_MAX)),
             shortage: Arc::default(),
+            again: Arc::default(),
         }
     }
 }
@@ -87,6 +90,7 @@ impl Checks {
                     record,
                     permits: self.permits.clone(),
                     shortage: self.shortage.clone(),
+                    again: self.again.clone(),
                 };
                 self.tasks.spawn(check.run());
             }
@@ -94,16 +98,12 @@ impl Checks {
     }
 
     /// Asks the servers that are down at once, and believes the first answer: this node was cut off, and what it has seen of
-    /// them may be its own fault. Needs a runtime.
-    pub fn ask_again(&mut self, config: &Config, generation: &Generation) {
+    /// them may be its own fault. Those that are being asked are not asked twice.
+    pub fn ask_again(&self, generation: &Generation) {
         let servers = generation.pools.iter().flat_map(|pool| &pool.servers);
         let down = servers.filter(|server| !server.healthy.load(Ordering::Relaxed));
-        let records: Vec<_> = down.filter_map(|server| self.records.get(&server.id)).collect();
-        if records.is_empty() {
-            return;
-        }
-        records.iter().for_each(|record| record.begin_anew());
-        self.follow(config, generation);
+        down.filter_map(|server| self.records.get(&server.id)).for_each(|record| record.begin_anew());
+        self.again.notify_waiters();
     }
 
     /// The records by server id.
@@ -121,12 +121,13 @@ struct Check {
     record: Arc<Record>,
     permits: Arc<Semaphore>,
     shortage: Arc<Shortage>,
+    again: Arc<Notify>,
 }
 
 impl Check {
     async fn run(self) {
         if !self.record.is_fresh() {
-            tokio::time::sleep(part_of(self.health.interval)).await;
+            self.wait(part_of(self.health.interval)).await;
         }
         let mut first = self.record.is_fresh();
         loop {
@@ -134,7 +135,18 @@ impl Check {
             self.once().await;
             let pause = if first { part_of(self.health.interval) } else { self.health.interval };
             first = false;
-            tokio::time::sleep(pause.saturating_sub(begun.elapsed())).await;
+            self.wait(pause.saturating_sub(begun.elapsed())).await;
+        }
+    }
+
+    /// Until so long from now, or what is known is worth nothing any more.
+    async fn wait(&self, span: Duration) {
+        let until = tokio::time::Instant::now() + span;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => return,
+                () = self.again.notified() => if self.record.is_fresh() { return },
+            }
         }
     }
 

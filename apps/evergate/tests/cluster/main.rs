@@ -11,6 +11,7 @@ mod support;
 mod breaks;
 mod chance;
 mod channels;
+mod checks;
 mod clocks;
 mod crossing;
 mod demo;

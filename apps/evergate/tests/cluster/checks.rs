@@ -1,0 +1,32 @@
+//! Health checks of a node that was cut off.
+
+use crate::support::eventually;
+use crate::traffic::{self, Server};
+use crate::world::{Node, World, privileged, settled};
+use std::net::TcpListener;
+
+/// What it has seen of servers meanwhile may be its own fault; the next check by the clock is some minutes away.
+#[test]
+fn a_node_that_comes_back_asks_servers_that_are_down_before_it_serves_clients() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let at = Server::Plain.address(&world);
+    let server = format!("servers = [{{ address = \"{at}\" }}]\n");
+    let config = traffic::config(&world, 2, "").replacen(
+        &server,
+        &format!("{server}[pools.health]\ninterval_ms = 600000\n"),
+        1,
+    );
+    let nodes: Vec<Node> = (1..=2).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    let told = |what: &str| nodes[1].process.lines().iter().any(|line| line.contains(what));
+    eventually("the server is down", || told("server plain/").then_some(()));
+    let _server = world.switch.run(move || TcpListener::bind(at).unwrap());
+    nodes[1].process.signal("STOP");
+    nodes[0].eventually("is alone", |status| status.buckets.owned == 1024);
+    nodes[1].process.signal("CONT");
+    settled(&nodes);
+    eventually("the server is up", || told(" is up: ").then_some(()));
+}
