@@ -168,11 +168,15 @@ impl Agent {
             true => "itself".to_owned(),
             false => format!("node {}", id.0.saturating_add(1)),
         };
-        if self.node.witnessed(id) != Some(false) {
-            if let Some((_, true)) = state.worries.unwitnessed.remove(&id) {
-                self.info(format!("no longer misses a witness for {whom}"));
+        match self.node.witnessed(id) {
+            Some(false) => {}
+            Some(true) => {
+                if let Some((_, true)) = state.worries.unwitnessed.remove(&id) {
+                    self.info(format!("no longer misses a witness for {whom}"));
+                }
+                return;
             }
-            return;
+            None => return, // it is not heard: nothing is new
         }
         let (since, told) = state.worries.unwitnessed.entry(id).or_insert((now, false));
         if !*told && now.since(*since) >= LASTS {
