@@ -5,7 +5,7 @@ use crate::traffic::{self, Server};
 use crate::world::{Node, World, privileged, settled};
 use std::net::TcpListener;
 
-/// What it has seen of servers meanwhile may be its own fault; the next check by the clock is some minutes away.
+/// What it has seen of servers meanwhile may be its own fault; the next check by the clock is far away.
 #[test]
 fn a_node_that_comes_back_asks_servers_that_are_down_before_it_serves_clients() {
     if !privileged() {
@@ -16,7 +16,7 @@ fn a_node_that_comes_back_asks_servers_that_are_down_before_it_serves_clients() 
     let server = format!("servers = [{{ address = \"{at}\" }}]\n");
     let config = traffic::config(&world, 2, "").replacen(
         &server,
-        &format!("{server}[pools.health]\ninterval_ms = 600000\n"),
+        &format!("{server}[pools.health]\nkind = \"tcp\"\ninterval_ms = 3600000\n"),
         1,
     );
     let nodes: Vec<Node> = (1..=2).map(|number| world.start(number, &config)).collect();
