@@ -131,7 +131,7 @@ fn every_part_of_a_full_file_reaches_the_model() {
          ticket_keys = \"tickets\"\nticket_rotate_s = 60\n[tls.a]\ntickets = false\n{}",
         "[[listeners]]\nname = \"l\"\naddress = \"[::1]:1\"\nprotocol = \"https\"\ntls = \"strict\"\ncertificates = [\"b\", \"a\"]\n\
          pool = \"p\"\ntrust_forwarded = true\nlimits = { headers_max = 9 }\n\
-         [[listeners]]\nname = \"r\"\naddress = \"0.0.0.0:80\"\nprotocol = \"http\"\nredirect_to_https = true\n\
+         [[listeners]]\nname = \"r\"\naddress = \"[::1]:80\"\nprotocol = \"http\"\nredirect_to_https = true\n\
          [[certificates]]\nname = \"a\"\nchain = \"a.pem\"\nkey = \"/keys/a.key\"\n\
          [[certificates]]\nname = \"b\"\nself_signed = [\"b\", \"*.b\", \"::1\"]\n\
          [[pools]]\nname = \"p\"\nsticky = \"cookie\"\nsticky_cookie = \"S\"\nresponse_timeout_ms = 5\n\

@@ -72,6 +72,12 @@ fn a_doubtful_file_is_used_with_a_warning() {
             "port 443",
         ),
         (
+            // Its clients come from elsewhere than that listener's.
+            "[[listeners]]\nname = \"a\"\naddress = \"127.0.0.1:8443\"\nprotocol = \"https\"\npool = \"web\"\ncertificates = [\"local\"]\n[[listeners]]\nname = \"b\"\naddress = \":80\"\nprotocol = \"http\"\nredirect_to_https = @@true\n{C}{P}",
+            "listeners[1].redirect_to_https",
+            "port 443",
+        ),
+        (
             "{L}{C}[[pools]]\nname = \"web\"\nqueue_max = @@5\n[[pools.servers]]\naddress = \"app.internal:80\"\n",
             "pools[0].queue_max",
             "`connections_max`",
