@@ -411,17 +411,32 @@ pub(crate) fn moved(keys: [CookieKey; 2], v6: bool) -> (World, TcpListener, TcpS
     moved_in(with_cookies(keys), v6)
 }
 
+/// Who answers for the address.
+fn designated() -> Bucket {
+    Bucket::new(0).unwrap()
+}
+
+/// A connection that is in any bucket but the designated one, which does not go with the others.
+fn connect_to(world: &World, to: SocketAddr) -> TcpStream {
+    loop {
+        let client = world.client.run(move || TcpStream::connect(to).unwrap());
+        let flow = Flow::new(to, client.local_addr().unwrap());
+        if world.nodes[0].gate.bucket(&flow) != designated() {
+            return client;
+        }
+    }
+}
+
 fn moved_in(world: World, v6: bool) -> (World, TcpListener, TcpStream) {
     let to = SocketAddr::new(vip(v6), PORT);
     let listener = world.nodes[1].namespace.run(move || TcpListener::bind(to).unwrap());
-    let mut client = world.client.run(move || TcpStream::connect(to).unwrap());
+    let mut client = connect_to(&world, to);
     assert!(count(&world, 0, Counter::CookieSent) > 0); // neighbours may have to be found first
     for node_of in &world.nodes {
         node_of.gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
     }
     // Node 1 still has the address: it passes packets on.
-    let designated = Bucket::new(0).unwrap();
-    world.nodes[0].gate.owners().set(designated, Owner::new(node(1), &[]).unwrap());
+    world.nodes[0].gate.owners().set(designated(), Owner::new(node(1), &[]).unwrap());
     client.write_all(b"hello").unwrap();
     (world, listener, client)
 }
@@ -458,15 +473,14 @@ fn unheard(v6: bool, said: &[u8]) -> (World, TcpListener, TcpStream) {
     let to = SocketAddr::new(vip(v6), PORT);
     let listener = world.nodes[1].namespace.run(move || TcpListener::bind(to).unwrap());
     listener.set_nonblocking(true).unwrap();
-    let mut client = world.client.run(move || TcpStream::connect(to).unwrap());
+    let mut client = connect_to(&world, to);
     client.set_nodelay(true).unwrap();
     client.write_all(said).unwrap(); // to node 1, where nobody listens
     for node_of in &world.nodes {
         node_of.gate.set_reset_unknown(true).unwrap();
         node_of.gate.owners().set_all(Owner::new(node(2), &[]).unwrap());
     }
-    let designated = Bucket::new(0).unwrap();
-    world.nodes[0].gate.owners().set(designated, Owner::new(node(1), &[]).unwrap());
+    world.nodes[0].gate.owners().set(designated(), Owner::new(node(1), &[]).unwrap());
     (world, listener, client)
 }
 
@@ -689,7 +703,8 @@ fn a_cookie_is_good_for_one_epoch_before_and_after_and_a_client_beyond_is_reset(
         } else {
             client.set_read_timeout(Some(Duration::from_secs(10))).unwrap(); // only ends a hang
             let error = client.read(&mut got).unwrap_err();
-            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{ahead} epochs ahead");
+            let counted = Counter::ALL.map(|of| (of, count(&world, 0, of), count(&world, 1, of)));
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{ahead} ahead: {counted:?}");
             assert!(count(&world, 1, Counter::CookieWrong) > 0);
             assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
             assert_eq!(world.nodes[1].gate.slots_in_use(), 0);
