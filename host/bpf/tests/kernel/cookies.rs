@@ -109,6 +109,14 @@ impl Bare {
         self.wire.send(&segment);
     }
 
+    /// Sends a SYN with number 999 that allows segments of so many bytes, and returns what acknowledges the answer.
+    fn connect(&self, takes: u16) -> u32 {
+        let options = segment_size(takes);
+        self.say(Segment { seq: 999, flags: SYN, options, ..self.template.clone() });
+        let (from, to) = (self.template.from, self.template.to);
+        self.hear(|segment| segment.from == to && segment.to == from).seq.wrapping_add(1)
+    }
+
     /// The next segment for it that `wanted` wants.
     fn hear(&self, wanted: impl Fn(&Segment) -> bool) -> Segment {
         hear(&self.tap, mac(11), wanted)
@@ -296,11 +304,7 @@ fn nobody_gets_segments_that_are_larger_than_it_takes() {
         let from = at(v6, 11, 40_000);
         let client = world.client.run(move || {
             let client = Bare::new(from, to);
-            let syn =
-                Segment { seq: 999, flags: SYN, options: segment_size(takes), ..client.template.clone() };
-            client.say(syn);
-            let answer = client.hear(|segment| segment.from == to && segment.to == from);
-            let ack = answer.seq.wrapping_add(1);
+            let ack = client.connect(takes);
             client.say(Segment {
                 seq: 1000,
                 ack,
@@ -538,14 +542,7 @@ fn an_acknowledgement_that_overtakes_the_first_segment_does_not_end_the_connecti
         let from = at(v6, 11, 40_000);
         let client = world.client.run(move || {
             let client = Bare::new(from, to);
-            client.say(Segment {
-                seq: 999,
-                flags: SYN,
-                options: segment_size(1400),
-                ..client.template.clone()
-            });
-            let answer = client.hear(|segment| segment.from == to && segment.to == from);
-            let ack = answer.seq.wrapping_add(1);
+            let ack = client.connect(1400);
             client.say(Segment { seq: 1005, ack, window: 20_000, ..client.template.clone() });
             let first = Segment { seq: 1000, ack, window: 20_000, ..client.template.clone() };
             client.say(Segment { data: b"hello".to_vec(), ..first });
