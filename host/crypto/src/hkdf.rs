@@ -20,8 +20,9 @@ pub(crate) struct HkdfSha256;
 /// A secret with both halves of its HMAC begun.
 struct Expander(Hmac<Sha256>);
 
+/// HMAC-SHA256 under `key`, both halves begun.
 #[allow(clippy::expect_used)]
-fn keyed(key: &[u8]) -> Hmac<Sha256> {
+pub(crate) fn keyed(key: &[u8]) -> Hmac<Sha256> {
     <Hmac<Sha256> as KeyInit>::new_from_slice(key).expect("HMAC takes keys of every length")
 }
 

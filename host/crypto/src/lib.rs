@@ -18,6 +18,7 @@ mod clients;
 mod derive;
 mod ecdsa;
 mod error;
+mod hash;
 mod hkdf;
 mod kx;
 mod pem;

@@ -9,16 +9,17 @@ use rustls::sign::SigningKey;
 use rustls::{CipherSuiteCommon, Error, SupportedCipherSuite, Tls13CipherSuite};
 use rustls_pki_types::PrivateKeyDer;
 
+use crate::hash::Sha256Hash;
 use crate::hkdf::HkdfSha256;
 use crate::kx::{P256, X25519, X25519MlKem768};
 use crate::random::{SeedRandom, random_bytes};
 
-/// The suites of TLS 1.3 that have our key schedule. `None` never happens: that both are of TLS 1.3 is in their names.
+/// The suites of TLS 1.3 that have our hash and key schedule. `None` never happens: that both are of TLS 1.3 is in their names.
 static SHA256_SUITES: LazyLock<Option<[Tls13CipherSuite; 2]>> = LazyLock::new(|| {
     let ours = |suite: SupportedCipherSuite| {
         let Tls13CipherSuite { common, aead_alg, .. } = suite.tls13()?;
-        let CipherSuiteCommon { suite, hash_provider, confidentiality_limit } = *common;
-        let common = CipherSuiteCommon { suite, hash_provider, confidentiality_limit };
+        let CipherSuiteCommon { suite, confidentiality_limit, .. } = *common;
+        let common = CipherSuiteCommon { suite, hash_provider: &Sha256Hash, confidentiality_limit };
         Some(Tls13CipherSuite { common, hkdf_provider: &HkdfSha256, aead_alg: *aead_alg, quic: None })
     };
     Some([ours(suite::TLS13_AES_128_GCM_SHA256)?, ours(suite::TLS13_CHACHA20_POLY1305_SHA256)?])

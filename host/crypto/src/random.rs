@@ -2,28 +2,30 @@
 
 use std::time::Duration;
 
-use aws_lc_rs::hmac;
 use evergate_base::seed::{Captured, SecretKind, with_current};
+use hmac::Mac;
 use rustls::KeyLog;
 use rustls::crypto::{GetRandomFailed, SecureRandom};
 use rustls::time_provider::TimeProvider;
 use rustls_pki_types::UnixTime;
 
+use crate::hkdf::keyed;
+
 /// Fills `out` from the installed seed. `label` separates purposes; `context` is mixed in (a peer's key share, so that
 /// another share never meets the same private key, not even after a HelloRetryRequest). Fails outside a scope.
 pub(crate) fn draw(label: &[u8], context: &[u8], out: &mut [u8]) -> Result<(), GetRandomFailed> {
     let filled = with_current(|seed| {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, &seed.key);
+        let key = keyed(&seed.key);
         let counter = seed.counter;
         seed.counter = counter.checked_add(1)?;
         for (block, chunk) in (0_u32..).zip(out.chunks_mut(32)) {
-            let mut mac = hmac::Context::with_key(&key);
+            let mut mac = key.clone();
             mac.update(&counter.to_be_bytes());
             mac.update(&block.to_be_bytes());
             mac.update(&(label.len() as u32).to_be_bytes());
             mac.update(label);
             mac.update(context);
-            chunk.copy_from_slice(mac.sign().as_ref().get(..chunk.len())?);
+            chunk.copy_from_slice(mac.finalize().into_bytes().get(..chunk.len())?);
         }
         Some(())
     });
@@ -114,5 +116,23 @@ mod tests {
         assert!(draw(b"a", b"", &mut [0; 1]).is_err());
         assert!(SeedTime.current_time().is_none());
         assert_ne!(random_bytes::<32>(), random_bytes::<32>());
+    }
+
+    /// Nodes of two versions must draw the same, whatever computes it.
+    #[test]
+    fn a_draw_is_the_hmac_of_its_number_block_label_and_context() {
+        use aws_lc_rs::hmac::{HMAC_SHA256, Key, sign};
+        let mut seed = Some(Seed::new([7; 32], 1));
+        let mut out = [0; 50];
+        scoped(&mut seed, || {
+            draw(b"kx", b"", &mut [0; 1]).unwrap();
+            draw(b"kx", b"share", &mut out).unwrap();
+        });
+        let block = |number: u32| {
+            let number = number.to_be_bytes();
+            let message = [&1_u64.to_be_bytes()[..], &number, &2_u32.to_be_bytes(), b"kx", b"share"].concat();
+            sign(&Key::new(HMAC_SHA256, &[7; 32]), &message)
+        };
+        assert_eq!(out, [block(0).as_ref(), block(1).as_ref()].concat()[..50]);
     }
 }

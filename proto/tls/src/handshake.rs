@@ -7,11 +7,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use aws_lc_rs::{digest, hmac};
 use evergate_base::seed::{Seed, scoped};
 use evergate_base::session::{Sealed, SessionId};
+use hmac::{Hmac, KeyInit, Mac};
 use rustls::ServerConfig;
 use rustls::server::UnbufferedServerConnection;
+use sha2::{Digest, Sha256};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::alert::{self, clear_alert};
@@ -54,8 +55,7 @@ impl std::fmt::Debug for HandshakeParams {
 /// Names what was sent in a handshake: the first 8 bytes of its SHA-256. Over the bytes as they leave, so it tells who reads it
 /// nothing that the wire does not, and needs no key; under one key and nonce they are the same if and only if the plaintext is.
 pub fn flight_digest(flight: &[u8]) -> u64 {
-    let digest = digest::digest(&digest::SHA256, flight);
-    digest.as_ref().first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
+    Sha256::digest(flight).first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
 }
 
 /// How far a handshake has come.
@@ -279,8 +279,10 @@ fn config_for(config: &Arc<ServerConfig>, hello: &HelloFacts) -> Arc<ServerConfi
 /// Each part is needed: the secret makes it unguessable and unique to the connection; the ClientHello's hash gives
 /// another key when a hello other than the mirrored one is answered; addresses, time and generation catch a mirror
 /// that mixed up its entries.
+#[allow(clippy::expect_used)]
 fn seed_key(params: &HandshakeParams, hello: &[u8]) -> Zeroizing<[u8; 32]> {
-    let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, &params.secret));
+    let mut context =
+        <Hmac<Sha256> as KeyInit>::new_from_slice(&params.secret).expect("HMAC takes keys of every length");
     context.update(b"evergate handshake seed 1");
     for address in [params.client, params.local] {
         // One form for an IPv4 address, whichever kind of socket a node accepted it on.
@@ -293,10 +295,6 @@ fn seed_key(params: &HandshakeParams, hello: &[u8]) -> Zeroizing<[u8; 32]> {
     }
     context.update(&params.accepted_unix_s.to_be_bytes());
     context.update(&params.generation.to_be_bytes());
-    context.update(digest::digest(&digest::SHA256, hello).as_ref());
-    let mut key = Zeroizing::new([0; 32]);
-    for (to, from) in key.iter_mut().zip(context.sign().as_ref()) {
-        *to = *from;
-    }
-    key
+    context.update(&Sha256::digest(hello));
+    Zeroizing::new(context.finalize().into_bytes().into())
 }
