@@ -5,8 +5,17 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::error::{KeyError, PemError};
 
-/// Longest part of a line shown, in characters.
-const SHOWN_MAX: usize = 80;
+/// Names of blocks that are shown. What else stands there may be a key whose line ends were lost.
+const LABELS: [&str; 8] = [
+    "CERTIFICATE",
+    "CERTIFICATE REQUEST",
+    "PRIVATE KEY",
+    "EC PRIVATE KEY",
+    "RSA PRIVATE KEY",
+    "EC PARAMETERS",
+    "PUBLIC KEY",
+    "X509 CRL",
+];
 
 /// The byte order mark that some editors put in front of a text (UTF-8).
 const MARK: &[u8] = b"\xef\xbb\xbf";
@@ -53,23 +62,25 @@ pub(crate) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, KeyError
         .map_err(|error| KeyError::Key(format!("no usable key: {}, {}", broken(&error), holds(pem))))
 }
 
-/// What the library found, with text where it shows bytes.
+/// What the library found. Never what the file holds: that may be a private key.
 fn broken(error: &Error) -> PemError {
     PemError(match error {
-        Error::MissingSectionEnd { end_marker } => {
-            format!(
-                "the last block has no line `-----END {}-----`, as in a file that is cut off",
-                shown(end_marker)
-            )
+        Error::MissingSectionEnd { end_marker } => match known(end_marker) {
+            Some(label) => {
+                format!("the last block has no line `-----END {label}-----`, as in a file that is cut off")
+            }
+            None => "the last block has no end, as in a file that is cut off or whose line ends were lost".to_owned(),
+        },
+        Error::IllegalSectionStart { .. } => {
+            "a line begins with `-----BEGIN ` and does not end with five dashes, as in a file whose line ends were lost"
+                .to_owned()
         }
-        Error::IllegalSectionStart { line } => format!("the line `{}` begins no block", shown(line)),
         other => other.to_string(),
     })
 }
 
-fn shown(bytes: &[u8]) -> String {
-    let text: String = String::from_utf8_lossy(bytes).chars().take(SHOWN_MAX).collect();
-    text.trim_end().escape_debug().to_string()
+fn known(label: &[u8]) -> Option<&'static str> {
+    LABELS.into_iter().find(|known| known.as_bytes() == label)
 }
 
 fn holds(pem: &[u8]) -> &'static str {

@@ -481,7 +481,27 @@ fn certificates_are_described_and_wrong_files_say_what_is_wrong() {
     let text = load(&(chain.clone() + cut), &key).to_string();
     assert!(text.contains("no line `-----END CERTIFICATE-----`") && !text.contains('['), "{text}");
     let text = load(&(chain.clone() + "-----BEGIN CERTI\n"), &key).to_string();
-    assert!(text.contains("the line `-----BEGIN CERTI` begins no block"), "{text}");
+    assert!(text.contains("does not end with five dashes"), "{text}");
+    // However a key file was spoiled, nothing of the key is told.
+    let secret: String = key.lines().filter(|line| !line.starts_with("-----")).collect();
+    let spoiled = [
+        key.replace('\n', ""),
+        key.replace('\n', " "),
+        key.replace('\n', "\\n"),
+        key.replacen("-----\n", "-----", 1),
+        key.replacen("BEGIN ", "BEGIN", 1),
+        key.replacen("-----BEGIN PRIVATE KEY-----\n", "-----BEGIN ", 1),
+        key.replacen("-----BEGIN PRIVATE KEY-----\n", "", 1),
+    ];
+    let told = |chain: &str, key: &str| load(chain, key).to_string();
+    for text in
+        spoiled.iter().flat_map(|bad| [told(&chain, bad), told(bad, &key), told(&(chain.clone() + bad), bad)])
+    {
+        assert!(
+            secret.as_bytes().windows(8).all(|part| !text.as_bytes().windows(8).any(|w| w == part)),
+            "{text}"
+        );
+    }
     // As editors of other systems write them.
     let marked = |text: &str| format!("\u{feff}{text}");
     load_certificate(marked(&chain).as_bytes(), marked(&key).as_bytes()).unwrap();
