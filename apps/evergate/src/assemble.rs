@@ -6,6 +6,7 @@ use crate::config::model::{
     CertificateSource, ClientCertificates, Config, Listener as ListenerConfig, PoolId, PoolTls, Protocol,
     Server as ServerConfig, Sticky, Tickets, TlsSettings, TlsVersion,
 };
+use crate::config::{Machine, World};
 use crate::handover::{Offer, OfferedCertificate, OfferedTickets};
 use crate::rate::Rates;
 use crate::rule_hits::RuleHits;
@@ -206,7 +207,7 @@ fn rates(rules: &Ruleset, previous: Option<&Generation>) -> Rates {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+    Machine.read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn load_certificates(config: &Config, keep: &mut Keepsakes) -> Result<Vec<CertifiedName>> {

@@ -2,6 +2,7 @@
 
 use super::{Change, Keepsakes, fnv, stable_hash};
 use crate::config::model::{Policy as PolicyConfig, Pool as PoolConfig, Server as ServerConfig};
+use crate::config::{Machine, World};
 use crate::line::Lines;
 use crate::runtime::{Generation, PoolRuntime, ServerRuntime};
 use crate::sessions::{Recipe, Sessions};
@@ -44,7 +45,7 @@ fn tls_fingerprint(pool: &PoolConfig) -> u64 {
     let Some(tls) = &pool.tls else { return 0 };
     let client = tls.client.iter().flat_map(|identity| [&identity.chain, &identity.key]);
     let said = format!("{tls:?}").into_bytes();
-    let files = tls.ca.iter().chain(client).map(|path| std::fs::read(path).unwrap_or_default());
+    let files = tls.ca.iter().chain(client).map(|path| Machine.read(path).unwrap_or_default());
     fnv(std::iter::once(said).chain(files).flatten()).max(1)
 }
 

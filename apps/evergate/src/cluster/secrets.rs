@@ -2,6 +2,7 @@
 //!
 //! Each purpose has a label of its own, so that nobody who gets hold of one of the secrets knows another.
 
+use crate::config::{Machine, World};
 use anyhow::{Context, Result};
 use evergate_bpf::{BucketKey, CookieKey};
 use evergate_crypto::derive;
@@ -24,7 +25,7 @@ pub(crate) struct Secrets {
 impl Secrets {
     /// Reads the key file.
     pub(crate) fn read(path: &Path) -> Result<Secrets> {
-        let file = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let file = Machine.read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let key = crate::config::cluster_key(&file).with_context(|| {
             format!(
                 "{} does not consist of 64 hexadecimal digits; see `evergate cluster key`",

@@ -3,6 +3,7 @@
 //! A problem always says four things: the place, the value found there, the consequence if nothing is
 //! done, and the remedy. [`Report`] collects all of them in one pass; nothing here stops at the first.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -81,19 +82,19 @@ impl fmt::Display for Problem {
             Severity::Error => "error",
             Severity::Warning => "warning",
         };
-        write!(f, "{severity}: {}", self.file)?;
+        write!(f, "{severity}: {}", printable(&self.file))?;
         if self.line > 0 {
             write!(f, ":{}:{}", self.line, self.column)?;
         }
         if !self.key.is_empty() {
-            write!(f, ": {}", self.key)?;
+            write!(f, ": {}", printable(&self.key))?;
         }
         if let Some(value) = &self.value {
             write!(f, " = {value}")?;
         }
-        write!(f, "\n  problem:     {}", self.what)?;
-        write!(f, "\n  consequence: {}", self.consequence)?;
-        write!(f, "\n  remedy:      {}", self.remedy)
+        write!(f, "\n  problem:     {}", printable(&self.what))?;
+        write!(f, "\n  consequence: {}", printable(&self.consequence))?;
+        write!(f, "\n  remedy:      {}", printable(&self.remedy))
     }
 }
 
@@ -271,11 +272,40 @@ pub(super) fn shorten(text: &str) -> String {
             shown.push('…');
             break;
         }
-        if c.is_control() {
-            shown.extend(c.escape_default());
-        } else {
-            shown.push(c);
-        }
+        push_printable(&mut shown, c);
     }
     shown
+}
+
+/// A text that may repeat what a file holds, safe to print on a terminal.
+fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::new();
+    text.chars().for_each(|c| push_printable(&mut shown, c));
+    Cow::Owned(shown)
+}
+
+fn push_printable(to: &mut String, c: char) {
+    if c.is_control() {
+        to.extend(c.escape_default());
+    } else {
+        to.push(c);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_file_holds_cannot_command_a_terminal() {
+        let mut problem =
+            Problem::of_file("e\x1b[2J.toml", "pool \"\x1b]0;x\x07\" is unknown", "write\u{9b}1m it");
+        problem.key = "pools.\x1b[1m".to_owned();
+        let text = problem.to_string();
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        assert!(text.contains(r"pools.\u{1b}[1m") && text.contains("is unknown"), "{text}");
+    }
 }

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -109,12 +110,17 @@ impl World for Machine {
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        // Opening a pipe would wait for its other end, so ask before opening.
+        // Opening a device may do something, so ask before; a pipe that took the file's place since is not waited for.
+        let irregular = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
         if !std::fs::metadata(path)?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+            return Err(irregular());
+        }
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(irregular());
         }
         let mut content = Vec::new();
-        File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;
         if content.len() as u64 > FILE_BYTES_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is larger than 16 MiB"));
         }

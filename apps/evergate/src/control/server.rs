@@ -1,7 +1,8 @@
 //! HTTP/1.1 for the control plane: the admin API on its Unix socket, the metrics on TCP.
 //!
-//! Bounds: so many connections at a time (others wait in the kernel's queue), one request each, a small head, a limit
-//! in time. Bodies are not read, because no request has one that says anything.
+//! Bounds: so many connections at a time, one request each, a small head, a limit in time. When there are more, on the socket
+//! they wait in the kernel's queue; on TCP, where anybody may connect, the newest takes the place of the oldest: a scrape is done
+//! long before so many others have come. Bodies are not read, because no request has one that says anything.
 
 use super::api::{self, Surface};
 use super::state::Control;
@@ -10,6 +11,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
@@ -18,13 +20,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 const CONNECTIONS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Who connects to the metrics may be anybody: somebody who says nothing does not keep a scrape from its place for long.
+/// Who connects to the metrics may be anybody.
 const METRICS_HEAD_TIMEOUT: Duration = Duration::from_secs(1);
+/// A scraper's own limit is ten seconds, mostly.
+const METRICS_TIMEOUT: Duration = Duration::from_secs(20);
 /// A reload resolves host names, which may take its time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// At the end of the process.
@@ -61,12 +65,14 @@ impl Drop for Serving {
 
 /// Serves the admin API on a listener that does not block.
 pub(super) fn serve_admin(listener: UnixListener, control: Arc<Control>) -> io::Result<Serving> {
-    Ok(serve(tokio::net::UnixListener::from_std(listener)?, control, Surface::Admin))
+    let answer = move |stream| answer(stream, control.clone(), Surface::Admin);
+    Ok(serve(tokio::net::UnixListener::from_std(listener)?, WhenFull::Wait, answer))
 }
 
 /// Serves the metrics on a listener that does not block.
 pub(super) fn serve_metrics(listener: TcpListener, control: Arc<Control>) -> io::Result<Serving> {
-    Ok(serve(tokio::net::TcpListener::from_std(listener)?, control, Surface::Metrics))
+    let answer = move |stream| answer(stream, control.clone(), Surface::Metrics);
+    Ok(serve(tokio::net::TcpListener::from_std(listener)?, WhenFull::EndOldest, answer))
 }
 
 /// What connections come from.
@@ -92,25 +98,57 @@ impl Listen for tokio::net::TcpListener {
     }
 }
 
-fn serve(listener: impl Listen, control: Arc<Control>, surface: Surface) -> Serving {
+/// What becomes of a connection that comes when there are [`CONNECTIONS_MAX`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WhenFull {
+    Wait,
+    EndOldest,
+}
+
+fn serve<L: Listen, A: Future<Output = ()> + Send + 'static>(
+    listener: L,
+    when_full: WhenFull,
+    answer: impl Fn(L::Stream) -> A + Send + 'static,
+) -> Serving {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let of_task = permits.clone();
     let task = tokio::spawn(async move {
+        let mut oldest = Oldest::default();
         loop {
-            let Ok(permit) = of_task.clone().acquire_owned().await else { return };
-            match listener.next().await {
-                Ok(stream) => {
-                    let control = control.clone();
-                    tokio::spawn(async move {
-                        answer(stream, control, surface).await;
-                        drop(permit);
-                    });
-                }
-                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            let Ok(stream) = listener.next().await else {
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            };
+            if when_full == WhenFull::EndOldest && of_task.available_permits() == 0 {
+                oldest.end();
             }
+            let Ok(permit) = of_task.clone().acquire_owned().await else { return };
+            let answering = answer(stream);
+            oldest.note(tokio::spawn(async move {
+                answering.await;
+                drop(permit);
+            }));
         }
     });
     Serving { accepting: task.abort_handle(), permits }
+}
+
+/// Connections under way in the order in which they came.
+#[derive(Default)]
+struct Oldest(VecDeque<JoinHandle<()>>);
+
+impl Oldest {
+    fn note(&mut self, connection: JoinHandle<()>) {
+        self.0.retain(|other| !other.is_finished());
+        self.0.push_back(connection);
+    }
+
+    fn end(&mut self) {
+        self.0.retain(|other| !other.is_finished());
+        if let Some(oldest) = self.0.pop_front() {
+            oldest.abort();
+        }
+    }
 }
 
 async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, control: Arc<Control>, surface: Surface) {
@@ -118,9 +156,9 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, control: Arc<Contro
         let control = control.clone();
         async move { Ok::<_, Infallible>(api::answer(&control, surface, &request).await) }
     });
-    let head_timeout = match surface {
-        Surface::Admin => HEAD_TIMEOUT,
-        Surface::Metrics => METRICS_HEAD_TIMEOUT,
+    let (head_timeout, timeout) = match surface {
+        Surface::Admin => (HEAD_TIMEOUT, REQUEST_TIMEOUT),
+        Surface::Metrics => (METRICS_HEAD_TIMEOUT, METRICS_TIMEOUT),
     };
     let connection = http1::Builder::new()
         .keep_alive(false)
@@ -129,5 +167,48 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, control: Arc<Contro
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     // A peer that goes away or sends nonsense is its own problem: hyper has answered it.
-    let _ = tokio::time::timeout(REQUEST_TIMEOUT, connection).await;
+    let _ = tokio::time::timeout(timeout, connection).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, DuplexStream, duplex};
+    use tokio::sync::Mutex;
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    impl Listen for Mutex<UnboundedReceiver<DuplexStream>> {
+        type Stream = DuplexStream;
+
+        async fn next(&self) -> io::Result<DuplexStream> {
+            self.lock().await.recv().await.ok_or_else(|| io::Error::other("no more"))
+        }
+    }
+
+    #[tokio::test]
+    async fn who_says_nothing_on_the_metrics_port_gives_its_place_to_the_next() {
+        let (to, listener) = unbounded_channel();
+        let never = |stream: DuplexStream| async move {
+            let _stream = stream;
+            std::future::pending::<()>().await;
+        };
+        let _serving = serve(Mutex::new(listener), WhenFull::EndOldest, never);
+        let mut clients: Vec<DuplexStream> = (0..CONNECTIONS_MAX + 2)
+            .map(|_| {
+                let (client, server) = duplex(64);
+                to.send(server).unwrap();
+                client
+            })
+            .collect();
+        let mut byte = [0];
+        assert_eq!(clients[0].read(&mut byte).await.unwrap(), 0);
+        assert_eq!(clients[1].read(&mut byte).await.unwrap(), 0);
+        for kept in &mut clients[2..] {
+            tokio::select! {
+                biased;
+                ended = kept.read(&mut byte) => panic!("a connection ended: {ended:?}"),
+                () = std::future::ready(()) => {}
+            }
+        }
+    }
 }

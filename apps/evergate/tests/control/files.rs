@@ -47,6 +47,15 @@ fn a_replaced_certificate_is_used_and_a_broken_one_changes_nothing() {
     make(&folder, &["third.example"]);
     eventually("the repaired pair is in use", || (names(&node) == ["third.example"]).then_some(()));
     assert!(!node.status().reloads.files_stale);
+    // A pipe in a file's place is not waited for.
+    let before = node.line_count();
+    std::fs::remove_file(folder.path("key.pem")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(folder.path("key.pem")).status().unwrap().success());
+    let (line, _) = node.line_after(before, "not a regular file");
+    assert!(line.contains("cannot use changed files"), "{line}");
+    assert_eq!(names(&node)[0], "third.example");
+    std::fs::remove_file(folder.path("key.pem")).unwrap();
+    make(&folder, &["third.example"]);
     // One that has expired is used, and told.
     assert!(!node.lines().iter().any(|line| line.contains("expired")));
     let mut params = rcgen::CertificateParams::new(vec!["fourth.example".to_owned()]).unwrap();
