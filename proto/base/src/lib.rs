@@ -3,6 +3,7 @@
 pub mod name;
 pub mod seed;
 pub mod session;
+pub mod terminal;
 mod time;
 
 pub use time::{Micros, Unix};

@@ -417,7 +417,7 @@ impl Connection {
 }
 
 /// The text without what peers may have put there: printable ASCII, the rest escaped, and cut where it is too long.
-pub(crate) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         let start = out.len();

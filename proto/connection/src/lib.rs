@@ -53,6 +53,7 @@ mod upload;
 
 pub use connection::{Accepted, Connection, ReadPlan, Timer};
 pub use effect::{Effect, Effects, Hint, INPUT_BYTES, Io, Node, Piece, RequestLog, Scratch, Source};
+pub use ending::printable;
 pub use leg::Failure;
 pub use outlet::Outlet;
 pub use parcel::{PARCEL_BYTES_MAX, PARCEL_VERSION, ParcelError, ParcelLeg};

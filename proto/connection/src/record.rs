@@ -4,6 +4,7 @@ use crate::connection::{Connection, Timer};
 use crate::routing;
 use crate::{Effect, Io, RequestLog, Snapshot};
 use evergate_base::Micros;
+use evergate_base::terminal;
 use evergate_http::RequestHead;
 use evergate_mirror::Route;
 use evergate_rules::RuleId;
@@ -87,7 +88,7 @@ pub(crate) fn class_of<'s>(snapshot: &'s Snapshot, rules: &[RuleId]) -> Option<&
 /// As much of a target or a host as the log takes. What terminals act on, or do not show, is replaced: JSON escapes only ASCII's own.
 pub(crate) fn printable_target(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(2048)]);
-    let acts = |c: char| matches!(c, '\u{7f}'..='\u{9f}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    let acts = |c: char| c >= '\u{7f}' && terminal::acts(c);
     if text.is_ascii() && !text.contains('\u{7f}') {
         return text.into_owned();
     }

@@ -6,6 +6,7 @@ mod reach;
 use super::{ExplainArgs, FAILED, WRONG, output, refused};
 use crate::config::model::{Listener, Pool, Sticky};
 use crate::config::{self, Config};
+use evergate_base::terminal;
 use evergate_http::{
     HeaderSlots, Limits, Parsed, RequestFraming, RequestHead, canonical_path, parse_request,
 };
@@ -436,5 +437,5 @@ fn shown(answer: &Answer) -> String {
     if answer.rules.len() > RULES_SHOWN {
         let _ = writeln!(text, "  and {} more: --json shows all", answer.rules.len() - RULES_SHOWN);
     }
-    text
+    text.lines().flat_map(|line| [terminal::shown(line), "\n".into()]).collect()
 }

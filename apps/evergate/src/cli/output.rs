@@ -1,6 +1,7 @@
 //! Printing: data to standard output, problems to standard error. A reader that has had enough is no failure.
 
 use super::FAILED;
+use evergate_base::terminal;
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
@@ -56,7 +57,7 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        self.rows.push(cells.iter().map(|cell| terminal::shown(cell).into_owned()).collect());
     }
 
     pub(crate) fn show(&self, indent: &str) -> String {

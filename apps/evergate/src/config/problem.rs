@@ -3,10 +3,10 @@
 //! A problem always says four things: the place, the value found there, the consequence if nothing is
 //! done, and the remedy. [`Report`] collects all of them in one pass; nothing here stops at the first.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use evergate_base::terminal;
 use serde::Serialize;
 
 use super::place::{KeyPath, Source};
@@ -82,19 +82,19 @@ impl fmt::Display for Problem {
             Severity::Error => "error",
             Severity::Warning => "warning",
         };
-        write!(f, "{severity}: {}", printable(&self.file))?;
+        write!(f, "{severity}: {}", terminal::shown(&self.file))?;
         if self.line > 0 {
             write!(f, ":{}:{}", self.line, self.column)?;
         }
         if !self.key.is_empty() {
-            write!(f, ": {}", printable(&self.key))?;
+            write!(f, ": {}", terminal::shown(&self.key))?;
         }
         if let Some(value) = &self.value {
             write!(f, " = {value}")?;
         }
-        write!(f, "\n  problem:     {}", printable(&self.what))?;
-        write!(f, "\n  consequence: {}", printable(&self.consequence))?;
-        write!(f, "\n  remedy:      {}", printable(&self.remedy))
+        write!(f, "\n  problem:     {}", terminal::shown(&self.what))?;
+        write!(f, "\n  consequence: {}", terminal::shown(&self.consequence))?;
+        write!(f, "\n  remedy:      {}", terminal::shown(&self.remedy))
     }
 }
 
@@ -272,27 +272,9 @@ pub(super) fn shorten(text: &str) -> String {
             shown.push('…');
             break;
         }
-        push_printable(&mut shown, c);
+        terminal::push_shown(&mut shown, c);
     }
     shown
-}
-
-/// A text that may repeat what a file holds, safe to print on a terminal.
-fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::new();
-    text.chars().for_each(|c| push_printable(&mut shown, c));
-    Cow::Owned(shown)
-}
-
-fn push_printable(to: &mut String, c: char) {
-    if c.is_control() {
-        to.extend(c.escape_default());
-    } else {
-        to.push(c);
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! control plane nor a worker. Bound: messages beyond some bytes are lost, counted, and told of as soon as there is room.
 //! The end waits for those that are left for a moment only. Other commands write themselves.
 
+use evergate_base::terminal;
 use evergate_sys::Patient;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::VecDeque;
@@ -37,7 +38,8 @@ pub fn error(text: impl Display) {
 }
 
 fn line(weight: &str, text: &dyn Display) {
-    tell(format!("{weight}: {text}").replace(['\n', '\r'], " "));
+    let text = text.to_string().replace(['\n', '\r'], " ");
+    tell(format!("{weight}: {}", terminal::shown(&text)));
 }
 
 /// Text as it is, on lines of its own.

@@ -9,8 +9,10 @@
 //!
 //! A node that was cut off from its cluster asks all servers that it takes for down once more before it gets clients again.
 //!
-//! A reload starts the tasks anew; a server that is carried over keeps its state and its record. After an upgrade a server
-//! keeps its state, and its first check is one like the others.
+//! A reload leaves the task of a server alone about which nothing has changed: were its check begun anew each time, one that
+//! hangs would never be found down by who reloads more often than its time is long. Others are started anew; a server that is
+//! carried over keeps its state and its record. After an upgrade a server keeps its state, and its first check is one like the
+//! others.
 
 mod probe;
 mod shortage;
@@ -27,11 +29,12 @@ use crate::runtime::{Generation, ServerRuntime};
 use probe::{Failure, Probe};
 use shortage::Shortage;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
-use tokio::task::JoinSet;
+use tokio::task::AbortHandle;
 
 /// Checks under way at one time. The others wait their turn; their time starts when it comes.
 const PROBES_MAX: usize = 256;
@@ -39,7 +42,7 @@ const PROBES_MAX: usize = 256;
 /// The checks of the generation in force.
 #[derive(Debug)]
 pub struct Checks {
-    tasks: JoinSet<()>,
+    tasks: BTreeMap<u64, Task>,
     records: BTreeMap<u64, Arc<Record>>,
     permits: Arc<Semaphore>,
     shortage: Arc<Shortage>,
@@ -50,7 +53,7 @@ pub struct Checks {
 impl Default for Checks {
     fn default() -> Checks {
         Checks {
-            tasks: JoinSet::new(),
+            tasks: BTreeMap::new(),
             records: BTreeMap::new(),
             permits: Arc::new(Semaphore::new(PROBES_MAX)),
             shortage: Arc::default(),
@@ -69,19 +72,28 @@ impl Checks {
 
     /// Checks the servers of this generation from now on, and no others. Needs a runtime.
     pub fn follow(&mut self, config: &Config, generation: &Generation) {
-        self.tasks = JoinSet::new();
-        self.shortage = Arc::default();
+        let mut tasks = std::mem::take(&mut self.tasks);
         let mut before = std::mem::take(&mut self.records);
         for (index, pool) in config.pools.iter().enumerate() {
             let Some(health) = &pool.health else { continue };
-            let Some(runtime) = generation.pools.get(index) else { continue };
+            let Some(pool_runtime) = generation.pools.get(index) else { continue };
             let Some(made) = generation.snapshot.pools.get(index) else { continue };
             for ((server, runtime), made_server) in
-                pool.servers.iter().zip(&runtime.servers).zip(&made.servers)
+                pool.servers.iter().zip(&pool_runtime.servers).zip(&made.servers)
             {
                 let tls = made.tls.clone().zip(made_server.tls_name.clone());
                 let record = before.remove(&runtime.id).unwrap_or_default();
                 self.records.insert(runtime.id, record.clone());
+                let about = About {
+                    pool: pool.name.clone(),
+                    address: server.address(),
+                    health: health.clone(),
+                    tls_fingerprint: pool_runtime.tls_fingerprint,
+                };
+                if let Some(task) = tasks.remove(&runtime.id).filter(|task| task.about == about) {
+                    self.tasks.insert(runtime.id, task);
+                    continue;
+                }
                 let check = Check {
                     pool: pool.name.clone(),
                     server: runtime.clone(),
@@ -92,9 +104,11 @@ impl Checks {
                     shortage: self.shortage.clone(),
                     again: self.again.clone(),
                 };
-                self.tasks.spawn(check.run());
+                let handle = tokio::spawn(check.run()).abort_handle();
+                self.tasks.insert(runtime.id, Task { about, handle });
             }
         }
+        self.shortage.keep(|server| self.records.contains_key(&server));
     }
 
     /// Asks the servers that are down at once, and believes the first answer: this node was cut off, and what it has seen of
@@ -109,6 +123,28 @@ impl Checks {
     /// The records by server id.
     pub fn records(&self) -> BTreeMap<u64, Arc<Record>> {
         self.records.clone()
+    }
+}
+
+/// What the checks of a server depend on, besides the server.
+#[derive(Debug, PartialEq, Eq)]
+struct About {
+    pool: String,
+    address: SocketAddr,
+    health: Health,
+    tls_fingerprint: u64,
+}
+
+/// A server's checks, for as long as this lives.
+#[derive(Debug)]
+struct Task {
+    about: About,
+    handle: AbortHandle,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.handle.abort();
     }
 }
 

@@ -27,6 +27,11 @@ impl Shortage {
         }
     }
 
+    /// Forgets servers that are checked no more.
+    pub(super) fn keep(&self, is_checked: impl Fn(u64) -> bool) {
+        self.servers().retain(|server| is_checked(*server));
+    }
+
     /// Whether this is the first one.
     fn note(&self, server: u64) -> bool {
         let mut servers = self.servers();

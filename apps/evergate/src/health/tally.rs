@@ -2,6 +2,7 @@
 
 use crate::config::model::Health;
 use crate::control::status::HealthStatus;
+use evergate_connection::printable;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -65,6 +66,7 @@ impl Record {
             Ok(detail) => (true, detail),
             Err(detail) => (false, detail),
         };
+        let detail = printable(&detail); // a server's certificate may be in it
         let (passed, failed) = tally.last.as_ref().map_or((0, 0), |last| (last.passed, last.failed));
         let is_first = tally.is_fresh();
         tally.anew = false;

@@ -89,6 +89,20 @@ fn a_reload_keeps_the_state_and_follows_the_new_servers() {
     assert_eq!(second.requests(), asked + 1);
 }
 
+/// Its check is not begun anew by each of them, or it would never end.
+#[test]
+fn a_server_that_hangs_is_found_by_a_node_that_is_reloaded_all_the_time() {
+    let (folder, port) = (Folder::new(), Port::new());
+    let hanging = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let slow = "health = { path = \"/\", interval_ms = 2000, timeout_ms = 2000, fall = 1 }\n";
+    let node = Node::with_config(&folder, &(plain(&port, &[hanging.local_addr().unwrap()]) + slow));
+    eventually("it is down", || {
+        assert_eq!(node.cli(&["reload"]).code, Some(0));
+        (node.server("web/s0").state == "down").then_some(())
+    });
+    assert!(node.server("web/s0").health.unwrap().detail.contains("no answer within"));
+}
+
 #[test]
 fn pools_with_tls_are_checked_over_tls() {
     let (folder, behind, demo) = (Folder::new(), Port::new(), Demo::start(1));
