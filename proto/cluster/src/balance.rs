@@ -44,7 +44,7 @@ impl Node {
         // What was given away shows in the others' loads only a while later.
         if self.draining || now >= self.even_at {
             self.even_at = now + interval;
-            let takers = self.takers(steady);
+            let takers = self.movable_to(self.takers(steady));
             self.even_load(takers, &mut room);
             if room.moves > 0 {
                 self.forget_plans(takers);
@@ -64,6 +64,18 @@ impl Node {
     fn steady(&self) -> MemberSet {
         let weights = self.weights(&self.members);
         weights.into_iter().filter(|(_, weight)| *weight > 0).map(|(id, _)| id).collect()
+    }
+
+    /// Those of `takers` that a draining node can move buckets to. A member that does not keep up as a backup gets none; were its
+    /// share kept for it, nobody else would get that either, and the drain would not end.
+    fn movable_to(&self, takers: MemberSet) -> MemberSet {
+        let able = takers.minus(self.shunned());
+        if self.draining && able.without(self.me.id) != MemberSet::EMPTY { able } else { takers }
+    }
+
+    /// Peers that are left alone for a while, because they did not keep up as backups.
+    fn shunned(&self) -> MemberSet {
+        self.peers.iter().filter(|(_, peer)| peer.is_shunned(self.now)).map(|(id, _)| *id).collect()
     }
 
     /// A bucket that was mirrored to be moved, and was not although it could be, is not needed there any more.
@@ -90,8 +102,7 @@ impl Node {
         let weights = self.weights(&self.members);
         let liked = |bucket: u16, id: NodeId| score(bucket, id, weights.get(&id).copied().unwrap_or(0));
         let others = steady.without(me);
-        let shunned: MemberSet =
-            self.peers.iter().filter(|(_, peer)| peer.is_shunned(self.now)).map(|(id, _)| *id).collect();
+        let shunned = self.shunned();
         let wanted = usize::from(self.config.backups).min(others.len());
         for bucket in 0..self.config.buckets {
             let Some(office) = self.offices.get_mut(usize::from(bucket)) else { return };

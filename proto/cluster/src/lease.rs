@@ -30,7 +30,7 @@ impl Node {
     }
 
     /// Somebody at the address of another node speaks and is not understood: there may be a cluster that this node should be
-    /// in. Until `until` it founds none; it joins, and promises, as before.
+    /// in. Until `until` it founds none, unless with more than half of the nodes in majority mode; it joins, and promises, as before.
     pub fn set_estranged(&mut self, now: Micros, until: Micros) {
         self.note_now(now);
         self.estranged_until = self.estranged_until.max(until);

@@ -345,8 +345,9 @@ impl Node {
             Mode::Majority => self.active_heard_at,
         };
         let since = heard_of.map_or(self.listen_since, |at| at.max(self.listen_since));
-        let listened =
-            now.since(since.max(self.silence_floor)) >= self.listen_for && now >= self.estranged_until;
+        // More than half of the nodes are a cluster, whatever those say that they do not understand.
+        let estranged = self.config.mode == Mode::Witness && now < self.estranged_until;
+        let listened = now.since(since.max(self.silence_floor)) >= self.listen_for && !estranged;
         (listened || founders == self.config.nodes).then_some(founders)
     }
 

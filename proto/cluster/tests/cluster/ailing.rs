@@ -148,12 +148,14 @@ fn a_witness_that_answers_now_and_then_at_one_node_does_not_hinder_the_others() 
     }
 }
 
-/// Runs for a while; all the time somebody that nobody understands speaks to node 2.
-fn run_estranged(world: &mut World, span_us: u64, done: impl Fn(&World) -> bool) -> bool {
+/// Runs for a while; all the time somebody that nobody understands speaks to these nodes.
+fn run_estranged(world: &mut World, ids: &[usize], span_us: u64, done: impl Fn(&World) -> bool) -> bool {
     let end = world.now + span_us;
     while world.now < end && !done(world) {
-        let clock = world.hosts[2].clock(world.now);
-        world.hosts[2].node.set_estranged(clock, clock + Micros::from_ms(50));
+        for id in ids {
+            let clock = world.hosts[*id].clock(world.now);
+            world.hosts[*id].node.set_estranged(clock, clock + Micros::from_ms(50));
+        }
         world.run_for(10_000).unwrap();
     }
     done(world)
@@ -168,12 +170,31 @@ fn a_node_that_does_not_understand_a_neighbour_founds_nothing_but_joins() {
         world.run_for(200_000).unwrap();
         world.restart(2);
         let joined = |world: &World| world.hosts[0].node.members().0.len() == 2 && world.is_settled();
-        assert!(run_estranged(&mut world, 3_000_000, joined), "seed {seed}\n{}", world.describe());
+        assert!(run_estranged(&mut world, &[2], 3_000_000, joined), "seed {seed}\n{}", world.describe());
         world.crash(0);
         world.restart(2);
         let founded = |world: &World| world.hosts[2].node.view().is_some();
-        assert!(!run_estranged(&mut world, 6_000_000, founded), "seed {seed}\n{}", world.describe());
+        assert!(!run_estranged(&mut world, &[2], 6_000_000, founded), "seed {seed}\n{}", world.describe());
         assert_eq!(world.run_until(1_000_000, founded), Ok(true), "seed {seed}\n{}", world.describe());
+    }
+}
+
+/// In the middle of a roll of programs that do not understand each other, say.
+#[test]
+fn a_majority_founds_a_cluster_whatever_the_rest_says() {
+    for seed in 0..10 {
+        let mut world = settled(seed, config(3, 16, 1, Mode::Majority));
+        for id in 0..3 {
+            world.crash(id);
+        }
+        world.run_for(200_000).unwrap();
+        world.restart(1);
+        let founded = |world: &World| world.hosts[1].node.view().is_some();
+        let alone = run_estranged(&mut world, &[1], 6_000_000, founded);
+        assert!(!alone, "seed {seed}: one of three\n{}", world.describe());
+        world.restart(2);
+        let most = run_estranged(&mut world, &[1, 2], 6_000_000, founded);
+        assert!(most, "seed {seed}\n{}", world.describe());
     }
 }
 

@@ -148,6 +148,35 @@ fn a_node_that_dropped_a_backup_can_be_drained_in_the_same_view() {
 }
 
 #[test]
+fn a_member_that_takes_no_copies_does_not_keep_others_from_being_drained() {
+    for seed in 0..10 {
+        let mut world = settled(seed, config(3, 16, 1, Mode::Witness));
+        world.crash(1);
+        world.run_for(3_000_000).unwrap();
+        world.restart(1);
+        let takes_none = |world: &mut World, span_us: u64, done: &dyn Fn(&World) -> bool| {
+            let end = world.now + span_us;
+            while world.now < end && !done(world) {
+                world.run_for(20_000).unwrap();
+                world.drop_backup(0, 1);
+                world.drop_backup(2, 1);
+            }
+            done(world)
+        };
+        takes_none(&mut world, 4_000_000, &|_| false);
+        let owned = |world: &World, id: usize| {
+            (0..16).filter(|b| world.hosts[id].node.gate_listed(Bucket(*b)).is_some()).count()
+        };
+        assert!(owned(&world, 1) == 0 && world.hosts[0].node.members().0.len() == 3, "seed {seed}");
+        let clock = world.hosts[0].clock(world.now);
+        world.hosts[0].node.set_draining(clock, true);
+        let empty = |world: &World| owned(world, 0) == 0;
+        assert!(takes_none(&mut world, 20_000_000, &empty), "seed {seed}\n{}", world.describe());
+        assert_eq!(owned(&world, 2), 16, "seed {seed}");
+    }
+}
+
+#[test]
 fn a_node_that_joins_gets_its_share_and_load_is_evened() {
     for seed in 0..10 {
         let mut world = World::new(seed, 3, config(3, 30, 1, Mode::Witness));
