@@ -336,6 +336,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_state_that_no_body_comes_to_is_not_taken_from_another_node() {
+        let state = |tag: u8, size: u64, rest: &[u8]| [&[tag], &size.to_le_bytes()[..], rest].concat();
+        let read = |bytes: Vec<u8>| Chunked::decode(&mut &bytes[..]).is_some();
+        let digits = |digits: u32| state(0, 0, &digits.to_le_bytes());
+        assert!(
+            read(digits(SIZE_DIGITS_MAX)) && !read(digits(SIZE_DIGITS_MAX + 1)) && !read(digits(u32::MAX))
+        );
+        let most = i64::MAX as u64;
+        for tag in [0, 1, 2, 3] {
+            assert!(read(state(tag, most, &[0; 4])) && !read(state(tag, most + 1, &[0; 4])), "{tag}");
+        }
+        assert!(!read(state(3, 0, &[])), "data of no bytes");
+        assert!(!read(vec![11; 16]) && !read(Vec::new()));
+    }
+
+    #[test]
     fn every_forbidden_name_is_recognised_in_any_case_and_no_other_field_collides() {
         for name in
             FORBIDDEN_NAMES.into_iter().chain(["x-forwarded-for", "x-forwarded-client-cert-of-nobody"])

@@ -270,6 +270,12 @@ fn every_limit_is_exact_and_met_at_the_same_byte_however_split() {
     assert_eq!(request_verdict_within(endless.as_bytes(), &limits), Verdict::Refused(414, "target_too_long"));
     let limits = small(|l| l.head_bytes_max = 64);
     assert_eq!(request_verdict_within(endless.as_bytes(), &limits), Verdict::Refused(431, "head_too_large"));
+    // A name of DNS has no more than 255 bytes, and what rules compare has room for no more.
+    for (length, expected) in [(255, None), (256, Some(Verdict::Refused(400, "host_malformed")))] {
+        let named = format!("GET / HTTP/1.1\r\nHost: {}:80\r\n\r\n", "a".repeat(length));
+        let verdict = request_verdict_within(named.as_bytes(), &Limits::default());
+        assert_eq!(verdict, expected.unwrap_or(Verdict::Complete(named.len())));
+    }
     // More slots than exist are never used.
     let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "A: b\r\n".repeat(128));
     let limits = small(|l| l.headers_max = usize::MAX);

@@ -101,6 +101,16 @@ fn an_http10_request_becomes_one_of_http11() {
 }
 
 #[test]
+fn an_expectation_that_is_met_is_not_forwarded() {
+    let bytes =
+        "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nConnection: x\r\nExpect: 100-continue\r\n\r\n";
+    let sent = |expect: &str| format!("PUT / HTTP/1.1\r\nHost: a\r\n{expect}Content-Length: 3\r\n{ADDED}");
+    assert_eq!(request(bytes, &EDITS), sent("Expect: 100-continue\r\n"));
+    let edits = RequestEdits { continued: true, ..EDITS };
+    assert_eq!(request(bytes, &edits), sent(""), "the client was told to go on already");
+}
+
+#[test]
 fn an_upgrade_is_forwarded_only_when_both_sides_want_it() {
     let bytes = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                  Sec-WebSocket-Version: 13\r\n\r\n";
@@ -195,6 +205,17 @@ fn set_replaces_and_remove_drops() {
         "GET / HTTP/1.1\r\nHost: inner\r\nX-Forwarded-For: 192.0.2.1\r\nA: new  Evil: x\r\n\
          X-Forwarded-Proto: h\r\n\r\n"
     );
+}
+
+#[test]
+fn no_control_byte_leaves_in_a_value_of_ours() {
+    let bytes = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    for byte in (0..=0x1f).chain([0x7f]).map(char::from) {
+        let value = format!("a{byte}b");
+        let edits = RequestEdits { set: &[("A", &value)], ..EDITS };
+        let kept = if byte == '\t' { byte } else { ' ' };
+        assert!(request(bytes, &edits).contains(&format!("\r\nA: a{kept}b\r\n")), "{value:?}");
+    }
 }
 
 #[test]
