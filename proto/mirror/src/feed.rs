@@ -242,6 +242,20 @@ mod tests {
     }
 
     #[test]
+    fn a_backup_that_takes_nothing_is_given_up_when_too_many_bytes_wait_for_it() {
+        let mut feed: Feed<()> = Feed::default();
+        let entries = vec![crate::Entry::Input(vec![0; 2 << 20])];
+        let frame = Frame::Entries { connection: ConnectionId(1), entries };
+        let error = loop {
+            if let Err(error) = feed.push(&frame, None) {
+                break error;
+            }
+            assert!(feed.unsent().len() <= FEED_BYTES_MAX);
+        };
+        assert!(matches!(error, FeedError::Behind { frames, .. } if frames <= 32), "{error}");
+    }
+
+    #[test]
     fn a_backup_that_does_not_answer_is_given_up_at_the_bound() {
         let mut feed: Feed<()> = Feed::default();
         let mut count = 0u64;

@@ -461,6 +461,31 @@ mod tests {
         assert!(holder.is_empty(), "it was given up meanwhile");
     }
 
+    #[test]
+    fn what_was_let_go_does_not_replace_what_a_later_owner_has_said() {
+        let (mut holder, mut next) = (Holder::default(), speaker(2));
+        holder.take_over(7, OFFICE);
+        holder.handle(&mut next, Frame::Office { bucket: 7, office: later(1) }).unwrap();
+        holder.handle(&mut next, begin(1, 7)).unwrap();
+        holder.keep(OFFICE, begin(1, 7));
+        let offices: Vec<_> = holder.iter().map(|(_, held)| held.office).collect();
+        assert_eq!(offices, [later(1)]);
+    }
+
+    #[test]
+    fn of_two_that_announce_one_office_only_the_last_is_believed() {
+        let mut holder = Holder::default();
+        let (mut first, mut second) = (speaker(1), speaker(2));
+        for channel in [&mut first, &mut second] {
+            holder.handle(channel, Frame::Office { bucket: 7, office: OFFICE }).unwrap();
+        }
+        assert!(holder.handle(&mut first, begin(1, 7)).is_err());
+        holder.handle(&mut second, begin(2, 7)).unwrap();
+        // Nor is anybody in the office of a node that has taken over itself.
+        holder.take_over(7, OFFICE);
+        assert!(holder.handle(&mut second, begin(3, 7)).is_err());
+    }
+
     fn speaker(node: u8) -> Announced {
         Announced { speaker: Some((node, 1)), ..Announced::default() }
     }

@@ -145,6 +145,20 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_stops_at_the_bound_and_goes_on_with_the_next_acknowledgement() {
+        let mut log = Log::new();
+        for _ in 0..OUTSTANDING_MAX {
+            assert!(!log.is_full());
+            log.push(close(false));
+        }
+        assert!(log.is_full());
+        log.drain();
+        assert!(log.is_full(), "what is on its way is not there yet");
+        log.handle_acknowledged(1);
+        assert!(!log.is_full());
+    }
+
+    #[test]
     fn output_depends_on_no_checkpoint() {
         let mut log = Log::new();
         log.push(Entry::Generated { request: 0, bytes: Vec::new(), close: false });

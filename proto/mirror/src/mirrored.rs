@@ -395,6 +395,7 @@ mod tests {
             |position, bytes: &[u8]| Entry::Stash { side: Side::Client, position, bytes: bytes.to_vec() };
         state.apply(stash(10, b"abc"));
         state.apply(stash(12, b"cde"));
+        state.apply(stash(16, b"g"));
         assert_eq!((state.client_stash.bytes.as_slice(), state.client_frontier()), (&b"abcde"[..], 15));
         state.apply(Entry::Client(ClientCheckpoint { input: 13, ..Default::default() }));
         assert_eq!((state.client_stash.position, state.client_stash.bytes.as_slice()), (13, &b"de"[..]));
