@@ -194,6 +194,22 @@ fn bounded_hashing_without_load_is_consistent_hashing() {
 }
 
 #[test]
+fn a_bound_below_the_equal_share_counts_as_the_equal_share() {
+    let names = [11, 22, 33, 44];
+    for percent in [0, 50, 99] {
+        for outstanding in [[0; 4], [3; 4], [3, 3, 2, 3]] {
+            let chosen = bounded_server(7, &names, &up(&outstanding), percent);
+            assert!(chosen.is_some(), "{percent} {outstanding:?}");
+            assert_eq!(
+                chosen,
+                bounded_server(7, &names, &up(&outstanding), 100),
+                "{percent} {outstanding:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_sticky_client_stays_until_its_node_is_lost_and_then_stays_again() {
     let policy = SessionPolicy::Sticky(Policy::LeastOutstanding);
     let mut distributor = Distributor::new(&settings(policy, Scope::Node), &table_2());
@@ -215,6 +231,19 @@ fn a_sticky_client_stays_until_its_node_is_lost_and_then_stays_again() {
         0,
         "a client that was silent for longer than its affinity is a new one"
     );
+}
+
+#[test]
+fn a_sticky_client_that_keeps_coming_stays_however_long() {
+    for policy in [SessionPolicy::Sticky(Policy::LeastOutstanding), POLICIES[5]] {
+        let mut distributor = Distributor::new(&settings(policy, Scope::Node), &table_2());
+        let first = distributor.distribute(&arrival(0, 7, false), &up(&[2, 0, 2, 2])).unwrap();
+        assert_eq!(first.node, 1);
+        for time in 1..10 {
+            let again = distributor.distribute(&arrival(200 * time * SECOND, 7, true), &up(&[0, 2, 2, 2]));
+            assert_eq!(again.unwrap().node, 1, "{policy:?}, visit {time}");
+        }
+    }
 }
 
 #[test]
@@ -266,6 +295,18 @@ fn a_node_that_comes_back_has_no_sessions() {
         let again = distributor.distribute(&arrival(9 * SECOND, 7, true), &servers).unwrap();
         assert_eq!(again.resumed, survives, "{scope:?}");
     }
+}
+
+#[test]
+fn what_a_lost_node_had_to_do_does_not_wait_for_it() {
+    let mut distributor = Distributor::new(&settings(POLICIES[3], Scope::Node), &table_2());
+    let servers = up(&[0; 4]);
+    let nodes: Vec<usize> =
+        (0..5).map(|key| distributor.distribute(&arrival(0, key, false), &servers).unwrap().node).collect();
+    assert_eq!(nodes, [0, 1, 2, 3, 0], "two wait for the fastest: the next would go to node 1");
+    distributor.handle_node_lost(0, Micros(SECOND));
+    // It is back, without a queue, and the fastest.
+    assert_eq!(distributor.distribute(&arrival(2 * SECOND, 9, false), &servers).unwrap().node, 0);
 }
 
 #[test]
