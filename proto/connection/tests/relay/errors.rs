@@ -86,6 +86,28 @@ fn no_pool_no_server_no_luck() {
     assert!(text(&got).contains("Location: https://test.example/a?b\r\n"));
 }
 
+/// Whoever waits for 100 (Continue) does not send a body that was refused, and others do: what follows could be either.
+#[test]
+fn an_answer_of_ours_to_a_request_with_a_body_ends_the_connection() {
+    for fields in
+        ["Content-Length: 5", "Content-Length: 5\r\nExpect: 100-continue", "Transfer-Encoding: chunked"]
+    {
+        for version in ["1.0", "1.1"] {
+            if version == "1.0" && fields.starts_with('T') {
+                continue;
+            }
+            let mut rig = plain(|snapshot| snapshot.listeners[1].pool = None);
+            let fields = format!("Host: test.example\r\nConnection: keep-alive\r\n{fields}");
+            rig.send(format!("PUT /a HTTP/{version}\r\n{fields}\r\n\r\n").as_bytes());
+            let got = text(&rig.received());
+            assert!(got.starts_with("HTTP/1.1 404 ") && got.contains("\r\nConnection: close\r\n"), "{got}");
+            assert!(rig.client_fin, "{fields}");
+            rig.send(format!("{GET}\r\n").as_bytes());
+            same(&rig.received(), b"");
+        }
+    }
+}
+
 #[test]
 fn a_redirect_to_https_always_names_a_site_and_a_path() {
     for (request, location) in [

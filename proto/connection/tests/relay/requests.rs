@@ -210,6 +210,13 @@ fn a_cookie_keeps_the_client_on_its_server() {
     rig.open_next();
     rig.serve(2, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     assert!(text(&rig.received()).contains("Set-Cookie: EG=c-a;"));
+    // So is one that breaks when the request has reached it.
+    let mut rig = make();
+    rig.send(format!("{GET}Cookie: EG=c-c\r\n\r\n").as_bytes());
+    assert_eq!(rig.legs[&1].server, 2);
+    rig.reset_server(1);
+    rig.serve(2, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    assert!(text(&rig.received()).contains("Set-Cookie: EG=c-a;"));
 }
 
 fn rule(name: &str, when: &str) -> RuleSpec {

@@ -305,6 +305,28 @@ fn each_server_is_asked_for_and_verified_under_its_own_name() {
     assert_eq!(asked_for(&rig.server_got(3)).as_deref(), Some("test.example"));
 }
 
+/// Its next client would take what is left for the answer to its own request.
+#[test]
+fn records_behind_a_response_cost_a_tls_server_its_connection() {
+    let config = snapshot(|snapshot| snapshot.pools[0].tls = Some(upstream_tls()));
+    for (surplus, cut) in [(&b""[..], 0), (b"HTTP/1.1 200 OK\r\n", 0), (b"x", 0), (b"x", 1), (b"x", 20)] {
+        let mut rig = Rig::new(&config, setup::HTTP, Peer::plain());
+        let mut server = TlsServer::new();
+        rig.send(format!("{GET}\r\n").as_bytes());
+        server.turn(&mut rig, 1);
+        let mut said = Vec::new();
+        for part in [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", surplus] {
+            server.send(part);
+            while server.0.wants_write() {
+                server.0.write_tls(&mut said).unwrap();
+            }
+        }
+        rig.serve(1, &said[..said.len() - cut]);
+        same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        assert_eq!(rig.legs[&1].released, Some(surplus.is_empty()), "{surplus:?}, without {cut}");
+    }
+}
+
 #[test]
 fn a_response_without_a_length_is_whole_only_when_its_tls_server_says_so() {
     let config = snapshot(|snapshot| snapshot.pools[0].tls = Some(upstream_tls()));
