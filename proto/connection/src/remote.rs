@@ -561,6 +561,49 @@ impl Remote {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use evergate_mirror::ServerCheckpoint;
+
+    fn performed(remote: &mut Remote) -> Vec<Effect> {
+        let mut effects = Effects::default();
+        remote.perform_released(&mut effects);
+        effects.list
+    }
+
+    /// A peer that has heard our end, or our ACK, says nothing of it again to whoever takes over.
+    #[test]
+    fn ends_and_acks_leave_with_the_last_entry_that_they_depend_on_and_not_before() {
+        let mut remote = Remote::default();
+        for position in [1, 2] {
+            remote.log.push(Entry::ServerEnd { leg: 1, position });
+        }
+        remote.release(Side::Server(1), 2);
+        remote.log.push(Entry::Close { plain: 2, abort: false });
+        remote.defer(Effect::ShutdownClient);
+        assert_eq!(remote.log.last(), 3);
+        remote.log.handle_acknowledged(1);
+        assert!(performed(&mut remote).is_empty());
+        remote.log.handle_acknowledged(2);
+        let acks = performed(&mut remote);
+        assert!(matches!(acks[..], [Effect::Acknowledge { side: Side::Server(1), position: 2 }]), "{acks:?}");
+        remote.log.handle_acknowledged(3);
+        let ends = performed(&mut remote);
+        assert!(matches!(ends[..], [Effect::ShutdownClient]), "{ends:?}");
+    }
+
+    #[test]
+    fn a_leg_is_free_when_the_backups_know_that_its_response_has_arrived() {
+        let mut remote = Remote::default();
+        let (clean, records, uplink) = (true, None, Uplink::default());
+        let (sent, input, plain) = (0, 0, 10);
+        remote.partings.push(Parting { leg: 1, clean, records, sent, input, uplink, plain, after: None });
+        remote.log.push(Entry::Close { plain: 0, abort: false });
+        remote.log.push(Entry::Server(ServerCheckpoint { plain: 10, ..ServerCheckpoint::default() }));
+        remote.free_legs(10);
+        remote.log.handle_acknowledged(1);
+        assert!(performed(&mut remote).is_empty());
+        remote.log.handle_acknowledged(2);
+        assert!(matches!(performed(&mut remote)[..], [Effect::Release { leg: 1, .. }]));
+    }
 
     #[test]
     fn memory_is_kept_between_messages_but_not_at_rest() {

@@ -205,6 +205,14 @@ impl Ours {
         out
     }
 
+    pub(crate) fn warn(&mut self, description: u8) -> Vec<u8> {
+        let mut out = Vec::new();
+        if let Some(records) = &mut self.records {
+            records.seal_alert(description, &mut out);
+        }
+        out
+    }
+
     fn receive(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         if let Some(mut handshake) = self.handshake.take() {

@@ -142,6 +142,25 @@ fn garbage_ends_the_connection_and_nothing_else() {
     }
 }
 
+#[test]
+fn a_session_that_its_client_ends_with_a_fatal_alert_is_resumed_no_more() {
+    use evergate_tls::alert;
+    for (description, kept) in [(alert::CLOSE_NOTIFY, 1), (alert::USER_CANCELED, 1), (alert::DECODE_ERROR, 0)]
+    {
+        let (peer, hello) = Peer::ours_with(&super::harness::peer::without_tickets(), 3);
+        let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
+        rig.peer = peer;
+        rig.wire(&hello);
+        rig.run();
+        assert_eq!(rig.node.sessions.len(), 1);
+        let said = rig.peer.as_ours().warn(description);
+        rig.wire(&said);
+        rig.run();
+        assert_eq!(rig.node.sessions.len(), kept, "alert {description}");
+        assert_eq!(rig.closed == Some(true), kept == 0, "alert {description}");
+    }
+}
+
 /// A server that speaks TLS, between the rig's leg and a test.
 struct TlsServer(rustls::ServerConnection);
 
