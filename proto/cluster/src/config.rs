@@ -263,6 +263,37 @@ mod tests {
     }
 
     #[test]
+    fn every_inequality_holds_up_to_its_edge() {
+        let check = |change: &dyn Fn(&mut Timing)| {
+            let mut config = Config::new(ClusterId(1), NodeId(0), 3);
+            change(&mut config.timing);
+            config.check().map_err(|error| error.to_string())
+        };
+        let base = Timing::BARE_METAL;
+        let (hb, take) = (base.heartbeat.0, base.take.0);
+        type Edge<'a> = (&'a str, &'a dyn Fn(&mut Timing, u64), u64, u64);
+        let edges: [Edge<'_>; 7] = [
+            // (fence + 2,000) * 1.001 < 40,000 * 0.999
+            ("may outlast", &|t, us| t.fence = Micros(us), 37_920, 37_921),
+            ("heartbeat of", &|t, us| t.heartbeat = Micros(us), base.fence.0 / 6, base.fence.0 / 6 + 1),
+            ("heartbeat of", &|t, us| t.heartbeat = Micros(us), 1, 0),
+            ("suspicion after", &|t, us| t.suspect = Micros(us), take, take + 1),
+            ("suspicion after", &|t, us| t.suspect = Micros(us), 2 * hb + 1, 2 * hb),
+            ("listening for", &|t, us| t.listen_start = Micros(us), 2 * take, 2 * take - 1),
+            ("listening for", &|t, us| t.listen_lapse = Micros(us), 2 * take, 2 * take - 1),
+        ];
+        for (what, change, good, bad) in edges {
+            assert_eq!(check(&|timing| change(timing, good)), Ok(()), "{what} {good}");
+            let error = check(&|timing| change(timing, bad)).unwrap_err();
+            assert!(error.contains(what), "{what} {bad}: {error}");
+        }
+        for (buckets, good) in [(0, false), (1, true), (BUCKETS, true), (BUCKETS + 1, false)] {
+            let config = Config { buckets, ..Config::new(ClusterId(1), NodeId(0), 3) };
+            assert_eq!(config.check().is_ok(), good, "{buckets} buckets");
+        }
+    }
+
+    #[test]
     fn a_node_outside_its_own_list_is_refused() {
         let config = Config::new(ClusterId(1), NodeId(5), 3);
         assert!(matches!(config.check(), Err(ConfigError::NotListed { .. })));

@@ -4,7 +4,7 @@ use evergate_base::Micros;
 use evergate_cluster::{
     Announced, Assignment, Body, Bucket, Change, Claim, ClusterId, Commit, Config, DATAGRAM_BYTES_MAX,
     Generation, Header, Heartbeat, Held, Holds, Incarnation, KeyId, Keyring, Member, MemberSet, Members,
-    Message, Mode, Node, NodeId, Op, Path, Prepare, Promise, Rejected, Standing, VERSION, ViewId,
+    Message, Mode, Node, NodeId, Op, Path, Prepare, Promise, Rejected, Role, Standing, VERSION, ViewId,
 };
 use proptest::prelude::*;
 
@@ -125,17 +125,21 @@ fn a_recording_of_a_former_life_neither_revives_it_nor_cuts_off_the_present_one(
     pair.run_ms(400);
     assert!(pair.together());
     let view = pair.nodes[0].view();
-    for round in 0..20 {
-        for (to, path, bytes) in old.iter().skip(round * 3).step_by(7) {
-            let clock = pair.clock(*to);
-            pair.nodes[*to].handle_datagram(clock, *path, bytes);
-            pair.carry(0);
-            pair.carry(1);
+    // Also when the former life is not remembered any more.
+    for later_ms in [0, 2000] {
+        pair.run_ms(later_ms);
+        for round in 0..20 {
+            for (to, path, bytes) in old.iter().skip(round * 3).step_by(7) {
+                let clock = pair.clock(*to);
+                pair.nodes[*to].handle_datagram(clock, *path, bytes);
+                pair.carry(0);
+                pair.carry(1);
+            }
+            pair.run_ms(10);
         }
-        pair.run_ms(10);
+        assert!(pair.together(), "{later_ms} ms later");
+        assert_eq!(pair.nodes[0].view(), view, "{later_ms} ms later");
     }
-    assert!(pair.together());
-    assert_eq!(pair.nodes[0].view(), view);
     assert!(pair.nodes[1].rejected(Rejected::WrongReceiver) > 0);
     assert!(pair.nodes[0].rejected(Rejected::StaleSender) > 0);
 }
@@ -269,6 +273,153 @@ fn an_authentic_message_that_makes_no_sense_is_refused() {
         assert_eq!(pair.nodes[0].rejected(Rejected::Unexpected), at as u64 + 1, "{body:?}");
         assert_eq!(pair.nodes[0].view(), installed, "{body:?}");
         assert_eq!(pair.nodes[0].check_invariants(), Ok(()));
+    }
+}
+
+/// Whoever has the key, or a defect, may say that it heard of us what we have not said yet, or grant in a view that is not ours.
+#[test]
+fn a_lease_is_counted_from_a_clock_that_was_ours_and_in_our_view() {
+    let pair = joined_in(Mode::Witness);
+    let (me, clock) = (&pair.nodes[0], pair.clock(0));
+    let last = pair.recorded.iter().rev().find(|(to, ..)| *to == 0).unwrap();
+    let said = Message::decode(&last.2).unwrap();
+    let Body::Heartbeat(said_last) = said.body else { panic!("{said:?}") };
+    assert!(said_last.grants);
+    let lease = |later_us: u64, echo_us: u64, view: ViewId| {
+        let (mut node, mut header, mut heartbeat) = (me.clone(), said.header, said_last);
+        heartbeat.clock_us += 1;
+        heartbeat.echo_us = echo_us;
+        header.sequence += 1;
+        header.view = view;
+        let body = Body::Heartbeat(heartbeat);
+        let bytes = Message { header, body }.encode(&Keyring::new(KeyId(1), KEY)).unwrap();
+        node.handle_datagram(clock + Micros(later_us), last.1, &bytes);
+        assert_eq!(total_rejected(&node), 0);
+        node.leases().member[1]
+    };
+    let (before, fence) = (me.leases().member[1], me.config().timing.fence);
+    let view = me.view().unwrap();
+    let other = ViewId { epoch: view.epoch - 1, ..view };
+    assert_eq!(lease(3000, clock.0 + 1000, view), clock + Micros(1000) + fence, "from when we said it");
+    assert_eq!(lease(3000, clock.0 + 1000, other), before, "of another view");
+    for ahead_us in [3001, 60_000_000, u64::MAX - clock.0] {
+        assert_eq!(lease(3000, clock.0 + ahead_us, view), before, "{ahead_us} us ahead");
+    }
+}
+
+#[test]
+fn the_word_of_a_witness_counts_from_when_it_was_asked() {
+    let mut node = node(Mode::Witness, 0, Keyring::new(KeyId(1), KEY), Micros(0));
+    let fence = node.config().timing.fence;
+    let at = Micros::from_ms;
+    node.set_witness(at(1020), at(1000), true);
+    assert_eq!(node.witness_until(), at(1000) + fence);
+    node.set_witness(at(1025), at(990), true);
+    assert_eq!(node.witness_until(), at(1000) + fence, "an older question takes nothing away");
+    node.set_witness(at(1030), at(5000), true);
+    assert_eq!(node.witness_until(), at(1030) + fence, "it cannot be asked later than it answers");
+    node.set_witness(at(1031), at(1031), false);
+    assert_eq!(node.witness_until(), Micros(0));
+}
+
+/// What the owner believes of a copy may be wrong: the node that has it knows.
+#[test]
+fn a_copy_that_lacks_entries_neither_counts_nor_takes_over() {
+    let mut pair = joined();
+    let (me, them, view) = (pair.nodes[0].me(), pair.nodes[1].me(), pair.nodes[0].view().unwrap());
+    let role = |node: &Node, bucket| node.role(Bucket(bucket));
+    let is_copy = |bucket: &u16| matches!(role(&pair.nodes[0], *bucket), Role::Backup { in_sync: false, .. });
+    let bucket = (0..4).find(is_copy).expect("a bucket of node 1");
+    let Role::Backup { term, generation, .. } = role(&pair.nodes[0], bucket) else { unreachable!() };
+    let clock = pair.clock(0);
+    let node = &mut pair.nodes[0];
+    let mut sequence = 1_000_000;
+    let mut hear = |node: &mut Node, moves: u32, change: Change| {
+        sequence += 1;
+        let header = Header {
+            version: VERSION,
+            key: KeyId(1),
+            calm: false,
+            cluster: ClusterId(5),
+            from: them,
+            to: me,
+            view,
+            sequence,
+        };
+        let body = Body::Ops(vec![Op { bucket: Bucket(bucket), moves, change }]);
+        let bytes = Message { header, body }.encode(&Keyring::new(KeyId(1), KEY)).unwrap();
+        node.handle_datagram(clock, Path::Inside, &bytes);
+        assert_eq!((total_rejected(node), node.check_invariants()), (0, Ok(())));
+    };
+    let mine = MemberSet::of(me.id);
+    let handing = |index| Change::Move { generation, index, in_sync: mine, listed: mine, work: None };
+    node.handle_stored(Bucket(bucket), term, 5);
+    hear(node, 0, Change::Add { generation, index: 6 });
+    assert!(matches!(role(node, bucket), Role::Backup { in_sync: false, .. }), "entry 6 is not here");
+    hear(node, 1, handing(5));
+    assert!(matches!(role(node, bucket), Role::Backup { in_sync: false, .. }), "it has not been added");
+    hear(node, 0, Change::Add { generation, index: 5 });
+    assert!(matches!(role(node, bucket), Role::Backup { in_sync: true, .. }));
+    hear(node, 1, handing(6));
+    assert!(matches!(role(node, bucket), Role::Backup { .. }), "entry 6 is still not here");
+    hear(node, 1, handing(5));
+    assert!(matches!(role(node, bucket), Role::Owner { .. }));
+}
+
+#[test]
+fn what_is_meant_for_another_node_is_refused() {
+    let mut pair = joined();
+    let (me, them) = (pair.nodes[0].me(), pair.nodes[1].me());
+    let (to, path, bytes) = pair.recorded.iter().rev().find(|(to, ..)| *to == 0).unwrap();
+    let said = Message::decode(bytes).unwrap();
+    assert_eq!((*to, said.header.to, said.header.from), (0, me, them));
+    let (clock, path) = (pair.clock(0), *path);
+    for (count, incarnation) in (1..).zip([me.incarnation, Incarnation::UNKNOWN]) {
+        let mut header = said.header;
+        header.to = Member { id: NodeId(1), incarnation };
+        header.sequence += count;
+        let message = Message { header, body: said.body.clone() };
+        let bytes = message.encode(&Keyring::new(KeyId(1), KEY)).unwrap();
+        pair.nodes[0].handle_datagram(clock, path, &bytes);
+        assert_eq!(pair.nodes[0].rejected(Rejected::WrongReceiver), count, "{incarnation:?}");
+    }
+}
+
+#[test]
+fn what_a_node_has_promised_never_goes_back() {
+    let mut pair = joined();
+    let (me, them) = (pair.nodes[0].me(), pair.nodes[1].me());
+    let installed = pair.nodes[0].view().unwrap();
+    let members = Members([(me.id, me.incarnation), (them.id, them.incarnation)].into());
+    let view = |later: u64| ViewId {
+        epoch: installed.epoch + later,
+        proposer: them.id,
+        incarnation: them.incarnation,
+    };
+    for (sequence, asked, promised) in [(0, 20, 20), (1, 10, 20), (2, 19, 20), (3, 21, 21)] {
+        let header = Header {
+            version: VERSION,
+            key: KeyId(1),
+            calm: false,
+            cluster: ClusterId(5),
+            from: them,
+            to: me,
+            view: installed,
+            sequence: 1_000_000 + sequence,
+        };
+        let body = Body::Prepare(Prepare { view: view(asked), members: members.clone() });
+        let bytes = Message { header, body }.encode(&Keyring::new(KeyId(1), KEY)).unwrap();
+        pair.now += 5000;
+        let clock = pair.clock(0);
+        pair.nodes[0].handle_datagram(clock, Path::Inside, &bytes);
+        pair.nodes[0].handle_timer(clock);
+        let mut told = Vec::new();
+        while let Some(transmit) = pair.nodes[0].poll_transmit() {
+            if let Body::Heartbeat(heartbeat) = Message::decode(&transmit.bytes).unwrap().body {
+                told.push(heartbeat.promised);
+            }
+        }
+        assert!(!told.is_empty() && told.iter().all(|told| *told == view(promised)), "{asked}: {told:?}");
     }
 }
 
