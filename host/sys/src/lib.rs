@@ -46,7 +46,9 @@ pub use process::{
     raise_file_limit, resident_bytes, run_in_real_time, sleep_within, steady_clock_ms, thread_cpu_ns,
     wall_clock_s,
 };
-pub use repair::{Restore, RestoreError, Restoring, Stamp, TcpFacts, facts, facts_between, timestamp};
+pub use repair::{
+    Restore, RestoreError, Restoring, Stamp, TcpFacts, bytes_received, facts, facts_between, timestamp,
+};
 pub use socket::{
     Listening, Transfer, accept, acknowledge_now, connect, connect_error, is_drained, listen, listen_as,
     local_address, read, read_scattered, reset_on_close, shutdown_write, unacknowledged, write,

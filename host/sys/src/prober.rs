@@ -54,6 +54,11 @@ pub struct Loss {
 }
 
 impl Loss {
+    /// Whether a peer that agreed on this can be told: more than a segment is lost, and it understands.
+    pub fn is_worth_telling(&self, facts: &TcpFacts) -> bool {
+        self.last_segment(facts).is_some()
+    }
+
     /// The peer's last segment, if more than that is lost and it understands.
     fn last_segment(&self, facts: &TcpFacts) -> Option<(u32, u32)> {
         let lost = self.until.wrapping_sub(self.receive);

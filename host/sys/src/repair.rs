@@ -146,6 +146,16 @@ pub fn facts_between(
     })
 }
 
+/// Bytes that the socket has received in order since it was made or restored. Linux 4.1 or newer.
+pub fn bytes_received(socket: RawFd) -> io::Result<u64> {
+    let mut info = [0u8; 136]; // a prefix of tcp_info that ends with tcpi_bytes_received
+    if get_bytes(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)? < info.len() {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "TCP_INFO is shorter than that of Linux 4.1"));
+    }
+    let [.., a, b, c, d, e, f, g, h] = info;
+    Ok(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
+}
+
 /// The timestamp that the socket would put on a segment now, if timestamps were agreed on.
 pub fn timestamp(socket: RawFd) -> io::Result<u32> {
     get_u32(socket, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP)

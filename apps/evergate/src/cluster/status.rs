@@ -49,6 +49,9 @@ pub struct ClusterStatus {
     /// Peers that were told what they had sent to a node that was silent, and sent it again at once.
     #[serde(default)]
     pub losses_told: u64,
+    /// Peers that were told because they did not send it again by themselves: servers of slow clients.
+    #[serde(default)]
+    pub losses_told_late: u64,
     /// What has happened since the start.
     pub counts: ClusterCounts,
     /// The last take-overs, newest last.

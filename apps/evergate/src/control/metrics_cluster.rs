@@ -46,6 +46,11 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
         "Peers that were told what they had sent to a node that was silent.",
     )
     .sample(&[], status.losses_told);
+    out.counter(
+        "evergate_cluster_losses_told_late_total",
+        "Peers that were told what nobody has of what they had sent, because they said nothing for a second after a take-over or a move.",
+    )
+    .sample(&[], status.losses_told_late);
     out.counter("evergate_cluster_channels_lost_total", "Mirror channels that broke or were too slow.")
         .sample(&[], counts.channels_lost);
     out.counter("evergate_cluster_datagrams_total", "Datagrams of the agent, by direction.")

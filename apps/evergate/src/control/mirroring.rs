@@ -5,16 +5,18 @@ use crate::cluster::Handle;
 use crate::cluster::status::{
     ClusterStatus, LagStatus, MirroringStatus, StallCounts, StallStatus, StallsWithin,
 };
-use crate::worker::{Count, Lag, STALL_BOUNDS_MS, Stalls};
+use crate::worker::{Count, Counters, Lag, STALL_BOUNDS_MS, Stalls};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
 impl Control {
     /// The cluster as this node sees it.
     pub(super) fn cluster_status(&self, cluster: &Handle) -> ClusterStatus {
-        let told = self.workers.iter().map(|worker| worker.counters.losses_told.get());
-        let (mirroring, stalls, losses_told) = (self.mirroring(), self.stalls(), told.sum());
-        ClusterStatus { mirroring, stalls, losses_told, ..cluster.status() }
+        let sum =
+            |of: fn(&Counters) -> &Count| self.workers.iter().map(|worker| of(&worker.counters).get()).sum();
+        let (mirroring, stalls) = (self.mirroring(), self.stalls());
+        let (losses_told, losses_told_late) = (sum(|of| &of.losses_told), sum(|of| &of.losses_told_late));
+        ClusterStatus { mirroring, stalls, losses_told, losses_told_late, ..cluster.status() }
     }
 
     fn mirroring(&self) -> MirroringStatus {

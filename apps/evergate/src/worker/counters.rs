@@ -83,6 +83,8 @@ pub struct Counters {
     pub stalls: [Stalls; 2],
     /// Peers that were told what they had sent to a node that was silent.
     pub losses_told: Count,
+    /// Those of them who said nothing for a second after a take-over or a move.
+    pub losses_told_late: Count,
     /// What this worker mirrors and holds, in a cluster: a second old at most.
     pub mirroring: Mutex<Mirrored>,
     /// Connections that came from the process before.

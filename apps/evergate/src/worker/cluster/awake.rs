@@ -7,6 +7,7 @@
 use super::leg::Stands;
 use super::resume::give_back;
 use super::take::{Leg, Take};
+use super::unheard::Unheard;
 use super::{Cluster, Gated, Mirroring};
 use crate::cluster::Resumed;
 use crate::control::message;
@@ -97,8 +98,8 @@ impl Worker {
                 }
             }
         }
-        let pulse = &self.pulse;
-        let told = survives(&self.counters, || move_on(cluster, pulse, &awake, silent)); // who does not hear it asks again
+        let (pulse, now) = (&self.pulse, self.now);
+        let told = survives(&self.counters, || move_on(cluster, pulse, &awake, silent, now)); // who does not hear it asks again
         self.counters.losses_told.add(told.unwrap_or(0));
         awake
     }
@@ -303,8 +304,9 @@ impl Worker {
 }
 
 /// The peers hear of connections that go on, by an ACK, which moves them on. Those that had little room are asked again, and
-/// those that spoke to a node that was silent for long hear of what is lost: how many did.
-fn move_on(cluster: &mut Cluster, pulse: &Pulse, awake: &[Awake], silent: Micros) -> u64 {
+/// those that spoke to a node that was silent for long hear of what is lost: how many did. Others hear of it when they do not
+/// notice by themselves.
+fn move_on(cluster: &mut Cluster, pulse: &Pulse, awake: &[Awake], silent: Micros, now: Micros) -> u64 {
     let mut told = 0;
     let now_ms = evergate_sys::steady_clock_ms();
     let legs = awake.iter().flat_map(Awake::legs);
@@ -314,10 +316,11 @@ fn move_on(cluster: &mut Cluster, pulse: &Pulse, awake: &[Awake], silent: Micros
         let died = matches!(cluster.role(take.bucket), Role::Owner { begin: Begin::TakeOver, .. });
         let stays = !cluster.freezing.contains_key(&take.bucket); // else what comes again meets a bucket on hold
         let tells = died && stays && silent >= LONG_SILENCE;
-        let sockets = take.legs().map(|leg| &leg.socket);
-        for (leg, socket) in take.asked.iter().zip(sockets) {
-            if tells {
-                told += u64::from(leg.tell_loss(cluster, socket));
+        for (leg, lives) in take.asked.iter().zip(take.legs()) {
+            if let Some(unsaid) = leg.unsaid() {
+                let socket = lives.socket.as_raw_fd();
+                told += u64::from(tells && unsaid.tell(cluster, socket));
+                cluster.unheard.push(Unheard::new(unsaid, lives.slot.index(), socket, now));
             }
             if leg.room() < LITTLE_ROOM {
                 leg.ask(cluster, now_ms);

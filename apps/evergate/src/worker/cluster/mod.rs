@@ -40,6 +40,7 @@ mod sessions;
 mod take;
 mod tending;
 mod told;
+mod unheard;
 mod work;
 
 pub(crate) use leg::Gated;
@@ -146,6 +147,8 @@ pub(crate) struct Cluster {
     acknowledged: Vec<Key>,
     /// Buckets that a backup is not waited for any more: what waited for it goes on.
     unawaited: BTreeSet<Bucket>,
+    /// Peers that may not notice by themselves what is lost.
+    unheard: Vec<unheard::Unheard>,
     /// Connections of which something is due in a moment, in a while, or at last, and when each is looked at.
     timed: VecDeque<(Micros, Key)>,
     timed_later: VecDeque<(Micros, Key)>,
@@ -222,6 +225,7 @@ impl Cluster {
             forgetting: BTreeMap::new(),
             by_bucket: vec![Vec::new(); usize::from(evergate_cluster::BUCKETS)],
             by_slot: Vec::new(),
+            unheard: Vec::new(),
             endings: VecDeque::new(),
             last_words: Vec::new(),
             dirty: Vec::new(),

@@ -8,7 +8,7 @@ use evergate_bpf::{Flow, Heard, Restored, Slot, ahead_max};
 use evergate_cluster::Bucket;
 use evergate_mirror::{ConnectionId, Held, LegFacts, Phase};
 use evergate_sys::{Loss, Probe, Restore, Restoring, TcpFacts};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::RawFd;
 
 /// Receive window of a restored socket, before scaling.
 const WINDOW: u32 = 65_535 << 6;
@@ -46,6 +46,28 @@ pub(super) struct Take {
     pub(super) held: Box<Held>,
     /// The client's, and the server's if there is one; of a connection that rests only when its turn comes.
     pub(super) legs: Vec<Leg>,
+}
+
+/// What a peer sent while nobody listened, or to a node that did not acknowledge it.
+pub(super) struct Unsaid {
+    tcp: TcpFacts,
+    loss: Loss,
+    /// The peer's newest timestamp.
+    newest: u32,
+}
+
+impl Unsaid {
+    pub(super) fn flow(&self) -> Flow {
+        Flow::new(self.tcp.local, self.tcp.remote)
+    }
+
+    /// Tells the peer. `socket`: the one that lives now. Whether it was told.
+    pub(super) fn tell(&self, cluster: &Cluster, socket: RawFd) -> bool {
+        let own = evergate_sys::timestamp(socket).ok();
+        let timestamps = self.tcp.stamp.and(own).map(|own| (own, self.newest));
+        let loss = Loss { timestamps, ..self.loss };
+        cluster.prober.tell(&self.tcp, &loss).unwrap_or(false) // who does not hear it waits for its timer
+    }
 }
 
 impl Leg {
@@ -141,20 +163,18 @@ impl Leg {
         let _ = cluster.prober.ask(&self.tcp, &probe);
     }
 
-    /// Tells the peer what it sent while nobody listened. `socket`: the one that lives now. Whether it was told.
-    pub(super) fn tell_loss(&self, cluster: &Cluster, socket: &OwnedFd) -> bool {
-        let Some(heard) = self.heard.filter(|heard| heard.seq != self.receive_sequence()) else {
-            return false;
-        };
-        let own = evergate_sys::timestamp(socket.as_raw_fd()).ok();
+    /// What the peer has sent, as it says, and nobody has.
+    pub(super) fn unsaid(&self) -> Option<Unsaid> {
+        let heard = self.heard.filter(|heard| heard.seq != self.receive_sequence())?;
         let loss = Loss {
             send: self.send_sequence(), // the gate tells the peer's own number in its place
             receive: self.receive_sequence(),
             until: heard.seq,
             window: self.window(),
-            timestamps: self.tcp.stamp.and(own).map(|own| (own, heard.timestamps.0)),
+            timestamps: None,
         };
-        cluster.prober.tell(&self.tcp, &loss).unwrap_or(false) // who does not hear it waits for its timer
+        let unsaid = Unsaid { tcp: self.tcp, loss, newest: heard.timestamps.0 };
+        unsaid.loss.is_worth_telling(&self.tcp).then_some(unsaid)
     }
 
     /// What the peer has, and how much room. Whoever has more than was ever sent is not the peer: his word would be skipped in

@@ -88,6 +88,7 @@ impl Worker {
             self.guarded(Some(Source::Client(key)), |worker| worker.tend(key, (Look::AtLast, due)));
         }
         self.acknowledge_pooled();
+        self.tell_unheard();
     }
 
     /// Pooled server connections that nothing takes an ACK along from: of several at once.
