@@ -12,7 +12,7 @@ use crate::control::message;
 use crate::handover::{
     Inheritance, Offer, Offered, Progress, Told, adopt_servers, offered_servers, prefer_known,
 };
-use crate::log::{Target, Writer};
+use crate::log::{self, Target, Writer};
 use crate::runtime::Generation;
 use crate::worker::cluster::Joining;
 use crate::worker::{
@@ -126,16 +126,16 @@ impl Daemon {
             Account::named(user, config.node.group.as_deref()).with_context(cannot)
         });
         let account = account.transpose()?;
-        let writer = Target::of(&config.logs.access)
-            .map(|to| {
-                Writer::start(&to, account.as_ref()).with_context(|| format!("cannot open access log {to}"))
-            })
-            .transpose()?;
+        let log = Target::of(&config.logs.access);
         if let (Some(account), Some(user)) = (account, &config.node.user) {
+            if let Some(to) = &log {
+                log::make(to, &account);
+            }
             account.become_it().with_context(|| {
                 format!("cannot become user \"{user}\": start as root, or leave node.user out")
             })?;
         }
+        let writer = log.map(|to| log::start_as(config.node.user.as_deref(), &to)).transpose()?;
         let shared = Arc::new(Shared::default());
         if let Some(limit) = files {
             shared.room.set_limit(limit);

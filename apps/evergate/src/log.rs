@@ -8,14 +8,15 @@ mod open;
 
 use crate::config::model::AccessLog;
 use crate::control::message;
+use anyhow::{Result, anyhow};
 use evergate_connection::{Connection, RequestLog};
-use evergate_sys::{Account, Patient};
+use evergate_sys::Patient;
+pub use open::make;
 use open::open;
 use serde::Serialize;
 use std::fmt;
-use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
@@ -233,6 +234,18 @@ fn now_s() -> f64 {
         .map_or(0.0, |since| since.as_secs_f64())
 }
 
+/// Starts writing to `target`, which must be writable, in a process that has become this user, if it was to become one: root would
+/// follow a link that the user has put in the file's place.
+pub fn start_as(user: Option<&str>, target: &Target) -> Result<Writer> {
+    Output::open(target, Arc::default()).and_then(Writer::start_with).map_err(|error| match user {
+        Some(user) if error.kind() == io::ErrorKind::PermissionDenied => anyhow!(
+            "cannot open access log {target} as user \"{user}\" (node.user): {error}; give the file to that user, or \
+             remove it if it is a link that leads elsewhere"
+        ),
+        _ => anyhow!("cannot open access log {target}: {error}"),
+    })
+}
+
 /// The writer's thread.
 #[derive(Debug)]
 pub struct Writer {
@@ -246,15 +259,6 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts writing to `target`, which must be writable. A file that is made belongs to whoever the process becomes, for it is
-    /// opened anew later.
-    pub fn start(target: &Target, becomes: Option<&Account>) -> io::Result<Writer> {
-        if let (Target::File(path), Some(account)) = (target, becomes) {
-            make(path, account);
-        }
-        Writer::start_with(Output::open(target, Arc::default())?)
-    }
-
     fn start_with(mut output: Output) -> io::Result<Writer> {
         let (target, lost) = (output.target.clone(), output.lost.clone());
         let (to_writer, batches) = channel();
@@ -422,19 +426,6 @@ impl Output {
             }
         }
         Ok(())
-    }
-}
-
-/// Makes a file that is not there for whoever the process becomes. Not through a link, which that user may have put there: what it
-/// points to is nobody's gift.
-fn make(path: &Path, account: &Account) {
-    // One that is there already, or cannot be made, is opened like any other, or not.
-    let Ok(file) = OpenOptions::new().append(true).create_new(true).open(path) else { return };
-    if let Err(error) = account.own(&file) {
-        message::warning(format_args!(
-            "the access log {} stays that of who started the process ({error}): it cannot be opened anew in an upgrade",
-            path.display()
-        ));
     }
 }
 

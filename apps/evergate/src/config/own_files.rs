@@ -36,6 +36,15 @@ impl Checks<'_> {
         if let Some((what, remedy)) = hindrance {
             self.report.hindrance(at, what, remedy);
         } else if let Some((user, group)) = self.user.as_ref().filter(|_| rotated)
+            && !self.world.may(user, group.as_deref(), Access::Write, &path)
+        {
+            // A link is followed by that user too, and by nobody with more rights.
+            self.report.hindrance(
+                at,
+                format!("user \"{user}\" (`node.user`) may not write to `{shown}`"),
+                format!("give the file to that user: `chown {user} {shown}`"),
+            );
+        } else if let Some((user, group)) = self.user.as_ref().filter(|_| rotated)
             && !self.world.may(user, group.as_deref(), Access::Write, folder)
         {
             self.report.warning(

@@ -1,7 +1,8 @@
 //! Opening what the lines go to. A pipe would keep whoever opens it until somebody reads, so none is opened.
 
 use super::Target;
-use evergate_sys::Patient;
+use crate::control::message;
+use evergate_sys::{Account, Patient};
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
@@ -16,6 +17,20 @@ pub(super) fn open(target: &Target) -> io::Result<Patient> {
         Target::File(path) => open_file(path)?,
     };
     Ok(Patient(file))
+}
+
+/// Makes a file that is not there for whoever the process becomes, who opens it, and later opens it anew. Not through a link, which that
+/// user may have put there: what it points to is nobody's gift.
+pub fn make(target: &Target, account: &Account) {
+    let Target::File(path) = target else { return };
+    // One that is there already, or cannot be made, is opened like any other, or not.
+    let Ok(file) = OpenOptions::new().append(true).create_new(true).open(path) else { return };
+    if let Err(error) = account.own(&file) {
+        message::warning(format_args!(
+            "the access log {} stays that of who started the process ({error}), and node.user may not write to it",
+            path.display()
+        ));
+    }
 }
 
 fn open_file(path: &Path) -> io::Result<File> {

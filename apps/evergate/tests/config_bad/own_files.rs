@@ -44,6 +44,11 @@ fn what_hinders_the_start_is_told() {
         ("{L}{C}{P}[logs]\naccess = @@\"closed\"\n", "logs.access", "write the path of a file"),
         ("{L}{C}{P}[node]\npid_file = @@\"pipe\"\n", "node.pid_file", "no regular file"),
         ("{L}{C}{P}[logs]\naccess = @@\"pipe\"\n", "logs.access", "a character device"),
+        (
+            "{L}{C}{P}[node]\nuser = \"nobody\"\n[logs]\naccess = @@\"k.pem\"\n",
+            "logs.access",
+            "may not write to",
+        ),
         ("{L}{C}{P}[admin]\nsocket = @@\"none/none/s\"\n", "admin.socket", "no folder `/base/none`"),
         ("{L}{C}{P}[admin]\nsocket = @@\"closed\"\n", "admin.socket", "is a folder"),
         ("{L}{C}{P}[admin]\nsocket = @@\"c.pem\"\n", "admin.socket", "no socket"),

@@ -1,12 +1,14 @@
 //! What operators and the service manager see of an upgrade.
 
-use crate::node::{Backend, Demo, Folder, Node, Port, eventually, get, plain, read_response, text_of};
+use crate::node::{
+    Backend, Demo, Folder, Node, Port, config, eventually, evergate, get, plain, read_response, text_of,
+};
 use crate::service_manager::ServiceManager;
-use crate::support::{hello, said, script};
+use crate::support::{can_run, hello, said, script};
 use evergate::control::status::Upgraded;
 use std::io::Write;
 use std::net::TcpStream;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 #[test]
 fn the_new_process_has_the_pid_file_the_metrics_the_log_and_the_service_managers_ear() {
@@ -110,17 +112,19 @@ fn what_refuses_a_new_process_is_told_before_what_it_only_warns_of() {
     assert_eq!((refused.code, node.status().generation), (Some(1), 1));
 }
 
+/// Whether tests run as root, who made this folder: only root becomes somebody else.
+fn becomes_others(folder: &std::path::Path) -> bool {
+    can_run(std::fs::metadata(folder).unwrap().uid() == 0, "root")
+}
+
 /// The process before was started by root and has become somebody else: what root made for it is that user's.
 #[test]
 fn a_node_that_became_a_user_is_upgraded_with_a_log_that_it_made_as_root() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let log = folder.path("logs");
     std::fs::create_dir(&log).unwrap();
-    let owner = std::fs::metadata(&log).unwrap().uid();
-    if owner != 0 {
-        assert!(std::env::var_os("CI").is_none(), "in CI no test is skipped, and this one needs root");
-        // Not by `eprintln!`, which the harness keeps.
-        return drop(writeln!(std::io::stderr(), "skipped: only root becomes somebody else"));
+    if !becomes_others(&log) {
+        return;
     }
     let Ok(nobody) = evergate_sys::Account::named("nobody", None) else { panic!("there is no user nobody") };
     nobody.own(&std::fs::File::open(&log).unwrap()).unwrap();
@@ -134,4 +138,32 @@ fn a_node_that_became_a_user_is_upgraded_with_a_log_that_it_made_as_root() {
     let upgraded = node.cli(&["upgrade", "--binary", program.to_str().unwrap()]);
     assert_eq!(upgraded.code, Some(0), "{upgraded:?}");
     node.json::<serde_json::Value>(&["drain"]); // the new process is nobody's child
+}
+
+#[test]
+fn a_link_that_the_user_put_in_the_place_of_the_access_log_leads_nowhere_that_this_user_may_not_write() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let (log, own) = (folder.path("logs"), folder.path("own"));
+    std::fs::create_dir(&log).unwrap();
+    std::fs::create_dir(&own).unwrap();
+    if !becomes_others(&log) {
+        return;
+    }
+    let nobody = evergate_sys::Account::named("nobody", None).unwrap();
+    nobody.own(&std::fs::File::open(&log).unwrap()).unwrap();
+    std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let there = folder.write("own/there", "mine");
+    std::fs::set_permissions(&there, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let text = "[node]\nuser = \"nobody\"\n[logs]\naccess = \"logs/access.log\"\n";
+    let path = folder.write("evergate.toml", &config(&(text.to_owned() + &plain(&port, &demo.addresses))));
+    for target in ["there", "new"] {
+        std::os::unix::fs::symlink(own.join(target), log.join("access.log")).unwrap();
+        let refused = evergate(&["run", path.to_str().unwrap()]);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let told = "access.log as user \"nobody\" (node.user): Permission denied";
+        assert!(refused.err.contains(told) && refused.err.contains("if it is a link"), "{refused:?}");
+        std::fs::remove_file(log.join("access.log")).unwrap();
+    }
+    assert_eq!(text_of(&there), "mine");
+    assert!(!own.join("new").exists());
 }
