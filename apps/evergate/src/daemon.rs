@@ -121,19 +121,13 @@ impl Daemon {
             }
         };
         // A process that inherits was started by one that has become it.
-        let account = config.node.user.as_ref().filter(|_| is_first).map(|user| {
-            let cannot = || format!("cannot become user \"{user}\": start as root, or leave node.user out");
-            Account::named(user, config.node.group.as_deref()).with_context(cannot)
-        });
-        let account = account.transpose()?;
+        let account = if is_first { becomes(&config)? } else { None };
         let log = Target::of(&config.logs.access);
         if let (Some(account), Some(user)) = (account, &config.node.user) {
             if let Some(to) = &log {
                 log::make(to, &account);
             }
-            account.become_it().with_context(|| {
-                format!("cannot become user \"{user}\": start as root, or leave node.user out")
-            })?;
+            account.become_it().with_context(|| cannot_become(user))?;
         }
         let writer = log.map(|to| log::start_as(config.node.user.as_deref(), &to)).transpose()?;
         let shared = Arc::new(Shared::default());
@@ -397,6 +391,17 @@ impl Daemon {
         }
         self.writer.take()
     }
+}
+
+/// Whom a process that starts under this configuration becomes, if it is to be somebody else.
+pub(crate) fn becomes(config: &Config) -> Result<Option<Account>> {
+    let Some(user) = &config.node.user else { return Ok(None) };
+    let account = Account::named(user, config.node.group.as_deref());
+    account.map(Some).with_context(|| cannot_become(user))
+}
+
+fn cannot_become(user: &str) -> String {
+    format!("cannot become user \"{user}\": start as root, or leave node.user out")
 }
 
 /// Whether so many seconds have passed since `last`, which then is now. A clock that was ahead once must not stop it until

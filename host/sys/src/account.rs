@@ -84,6 +84,11 @@ impl Account {
         std::os::unix::fs::fchown(file, Some(self.uid), Some(self.gid))
     }
 
+    /// Gives its group a file or folder that this process has made.
+    pub fn share(&self, file: &File) -> io::Result<()> {
+        std::os::unix::fs::fchown(file, None, Some(self.gid))
+    }
+
     /// Whether it may open this file, or make one in a folder that it may write to, by the modes of the file and of the folders
     /// above. Access lists are not looked at.
     pub fn may(&self, access: Access, path: &Path) -> io::Result<bool> {

@@ -202,7 +202,7 @@ pub(super) static ADMIN: Section = Section {
             "socket",
             Kind::Text,
             "\"/run/evergate/admin.sock\"",
-            "Path of the admin API's Unix socket, or `\"off\"`. Its folder is made, with mode 0750, if only that is missing. Whoever may open it may change this node.",
+            "Path of the admin API's Unix socket, or `\"off\"`. Its folder is made, with mode 0750 and the group that the process gets, if only that is missing. Whoever may open it may change this node.",
         ),
         optional(
             "metrics_listen",

@@ -146,7 +146,7 @@ impl Main {
         if self.admin.as_ref().is_some_and(|(socket, _)| socket.path == path && socket.is_there()) {
             return;
         }
-        match AdminSocket::bind(&path) {
+        match AdminSocket::bind(&path, None) {
             Ok(socket) => {
                 self.serve_admin(socket);
                 info(format_args!("admin API on {} now", path.display()));

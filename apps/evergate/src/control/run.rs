@@ -14,11 +14,12 @@ use super::watch::{Fingerprint, Watch, files};
 use crate::bind::{self, is_ours};
 use crate::config::model::ListenAddress;
 use crate::config::{Config, Problem};
-use crate::daemon::Daemon;
+use crate::daemon::{self, Daemon};
 use crate::handover::Inheritance;
 use crate::health::Checks;
 use crate::log::PATIENCE;
 use anyhow::{Context, Result, bail};
+use evergate_sys::Account;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -174,11 +175,12 @@ impl Main {
             Some(inherited) => Doors::inherited(inherited)?,
             None => {
                 // What may need root comes before the daemon becomes another user.
+                let account = daemon::becomes(&config)?;
                 pid_file = config.node.pid_file.as_deref().map(write_pid).transpose()?;
                 let metrics = config.admin.metrics_listen.map(|address| bind_metrics(address, &[]));
                 let metrics = metrics.transpose()?;
                 let admin = config.admin.socket.as_deref();
-                Doors { admin: admin.and_then(bind_admin), metrics }
+                Doors { admin: admin.and_then(|path| bind_admin(path, account.as_ref())), metrics }
             }
         };
         let rotated = inherited.as_ref().map(|inherited| rotated(inherited)).unwrap_or_default();
@@ -503,8 +505,8 @@ fn view(daemon: &Daemon, checks: &Checks, metrics_listen: Option<SocketAddr>) ->
 }
 
 /// The socket of the admin API; without it the node serves all the same, after a warning.
-fn bind_admin(path: &Path) -> Option<AdminSocket> {
-    match AdminSocket::bind(path) {
+fn bind_admin(path: &Path, becomes: Option<&Account>) -> Option<AdminSocket> {
+    match AdminSocket::bind(path, becomes) {
         Ok(socket) => Some(socket),
         Err(error) => {
             let remedy = AdminSocket::remedy(&error);

@@ -1,6 +1,8 @@
 //! The admin API's Unix socket: made so that nobody else can open it even for a moment, and a stale one taken away
 //! only when it surely is one.
 
+use evergate_sys::Account;
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,17 +13,22 @@ use std::path::{Path, PathBuf};
 pub(super) struct AdminSocket {
     pub(super) path: PathBuf,
     pub(super) listener: UnixListener,
-    inode: (u64, u64),
+    /// Where it could be seen.
+    inode: Option<(u64, u64)>,
     /// Another process serves it: the file stays.
     left: bool,
 }
 
 impl AdminSocket {
-    /// Binds `path` with mode 0600. Its folder is made if only that is missing.
-    pub(super) fn bind(path: &Path) -> io::Result<AdminSocket> {
+    /// Binds `path` with mode 0600. Its folder is made if only that is missing, and whom the process becomes may pass through it, as an
+    /// upgrade and a reload do. Not theirs: root will come here again, and must not meet what they put there.
+    pub(super) fn bind(path: &Path, becomes: Option<&Account>) -> io::Result<AdminSocket> {
         let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.exists() {
             std::fs::DirBuilder::new().mode(0o750).create(folder)?;
+            if let Some(account) = becomes {
+                account.share(&File::open(folder)?)?;
+            }
         }
         refuse_if_alive(path)?;
         // Made in a folder of our own and moved to its place: never is it there with other rights than the final ones.
@@ -48,15 +55,19 @@ impl AdminSocket {
         }
     }
 
-    /// Whether its file is still there: somebody may have taken it away, or put another one in its place.
+    /// Whether its file is still there: somebody may have taken it away, or put another one in its place. Who may not look does not
+    /// know better.
     pub(super) fn is_there(&self) -> bool {
-        inode(&self.path).is_ok_and(|inode| inode == self.inode)
+        match inode(&self.path) {
+            Ok(found) => self.inode.is_none_or(|inode| found == inode),
+            Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+        }
     }
 
     /// The socket of the process before, which serves it still.
     pub(super) fn inherited(path: &Path, listener: UnixListener) -> io::Result<AdminSocket> {
         listener.set_nonblocking(true)?;
-        Ok(AdminSocket { path: path.to_owned(), listener, inode: inode(path)?, left: true })
+        Ok(AdminSocket { path: path.to_owned(), listener, inode: inode(path).ok(), left: true })
     }
 
     /// Another process serves it from now on.
@@ -80,7 +91,7 @@ fn make(fresh: &Path, path: &Path) -> io::Result<AdminSocket> {
     let listener = UnixListener::bind(fresh)?;
     listener.set_nonblocking(true)?;
     std::fs::set_permissions(fresh, std::fs::Permissions::from_mode(0o600))?;
-    let inode = inode(fresh)?;
+    let inode = Some(inode(fresh)?);
     std::fs::rename(fresh, path)?;
     Ok(AdminSocket { path: path.to_owned(), listener, inode, left: false })
 }
@@ -108,7 +119,7 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
 
 impl Drop for AdminSocket {
     fn drop(&mut self) {
-        if !self.left && self.is_there() {
+        if !self.left && self.inode.is_some() && self.is_there() {
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -8,7 +8,7 @@ use crate::support::{can_run, hello, said, script};
 use evergate::control::status::Upgraded;
 use std::io::Write;
 use std::net::TcpStream;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 
 #[test]
 fn the_new_process_has_the_pid_file_the_metrics_the_log_and_the_service_managers_ear() {
@@ -138,6 +138,36 @@ fn a_node_that_became_a_user_is_upgraded_with_a_log_that_it_made_as_root() {
     let upgraded = node.cli(&["upgrade", "--binary", program.to_str().unwrap()]);
     assert_eq!(upgraded.code, Some(0), "{upgraded:?}");
     node.json::<serde_json::Value>(&["drain"]); // the new process is nobody's child
+}
+
+/// Its admin socket is in a folder of root's: one that the process makes, and one that nobody else may enter.
+#[test]
+fn a_node_that_became_a_user_reloads_and_is_upgraded_behind_a_folder_of_roots() {
+    for is_there in [false, true] {
+        let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+        if !becomes_others(&folder.path("")) {
+            return;
+        }
+        if is_there {
+            std::fs::DirBuilder::new().mode(0o700).create(folder.path("run")).unwrap();
+        }
+        let text = "[node]\nuser = \"nobody\"\n[admin]\nsocket = \"run/admin.sock\"\n";
+        let mut node = Node::with_config(&folder, &(text.to_owned() + &plain(&port, &demo.addresses)));
+        node.socket = folder.path("run/admin.sock");
+        // Where the program was built that user need not get to.
+        let program = folder.path("program");
+        std::fs::copy(env!("CARGO_BIN_EXE_evergate"), &program).unwrap();
+        for _ in 0..2 {
+            let reloaded = node.cli(&["reload"]);
+            assert!(reloaded.code == Some(0) && !reloaded.err.contains("no admin API"), "{reloaded:?}");
+            let upgraded = node.cli(&["upgrade", "--binary", program.to_str().unwrap()]);
+            assert_eq!(upgraded.code, Some(0), "{upgraded:?}");
+            eventually("the process before has ended", || {
+                (node.status().state == "running" && node.cli(&["reload"]).code == Some(0)).then_some(())
+            });
+        }
+        node.json::<serde_json::Value>(&["drain"]); // the new process is nobody's child
+    }
 }
 
 #[test]
