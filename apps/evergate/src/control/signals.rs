@@ -1,6 +1,9 @@
 //! The signals that a node knows, and what each of them says. Of those that other servers know and this one does not none
 //! may end it.
 
+use signal_hook::flag;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What a signal says.
@@ -29,6 +32,8 @@ pub(super) struct Signals {
 impl Signals {
     /// From now on none of them ends the process by itself.
     pub(super) fn new() -> std::io::Result<Signals> {
+        // Who writes beyond the limit of a file's size hears it from the call.
+        flag::register(libc::SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         Ok(Signals {
             hangup: signal(SignalKind::hangup())?,
             terminate: signal(SignalKind::terminate())?,

@@ -32,6 +32,13 @@ impl Node {
         Node { process, socket: folder.path("admin.sock") }
     }
 
+    /// Starts it by way of another program, which gives it other rights or limits.
+    pub(crate) fn start_under(folder: &Folder, program: &[&str], args: &[&str]) -> Node {
+        let process = Process::spawn_under(program, |command| command.args(args));
+        process.line_after(0, "ready: ");
+        Node { process, socket: folder.path("admin.sock") }
+    }
+
     /// Starts one whose messages go to a pipe that is full and stays so, and waits until it answers operators.
     pub(crate) fn start_unheard(folder: &Folder, text: &str) -> (Node, PipeReader) {
         let path = folder.write("evergate.toml", &config(text));

@@ -160,6 +160,20 @@ fn lines_that_a_full_disk_does_not_take_are_counted_and_told_once() {
 }
 
 #[test]
+fn lines_beyond_the_limit_of_a_files_size_are_counted_and_end_nothing() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let text = format!("[logs]\naccess = \"access.log\"\n{}", plain(&port, &demo.addresses));
+    let config = folder.write("evergate.toml", &crate::node::config(&text));
+    let node = Node::start_under(&folder, &["prlimit", "--fsize=2000"], &[config.to_str().unwrap()]);
+    for _ in 0..20 {
+        assert_eq!(get(port.address(), "/").0, 200);
+    }
+    let line = node.line("access log: cannot write to");
+    assert!(line.contains("File too large"), "{line}");
+    eventually("they are counted", || (node.status().total.log_lines_lost > 0).then_some(()));
+}
+
+#[test]
 fn a_standard_output_that_nobody_reads_does_not_keep_the_node() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let text = format!("[logs]\naccess = \"stdout\"\n{}", plain(&port, &demo.addresses));
