@@ -2,18 +2,23 @@
 
 use super::{FAILED, RUN_USAGE, RunArgs, WRONG, output, refused};
 use crate::control::message::{self, Queued};
-use crate::control::{self, Options, Origin, Source};
+use crate::control::{self, Early, Options, Origin, Source};
 use crate::handover::Predecessor;
 use anyhow::Context;
 
 pub(super) fn run(args: RunArgs) -> u8 {
+    // First: a configuration may take long to read.
+    let early = match Early::new().context("cannot handle signals") {
+        Ok(early) => early,
+        Err(error) => return output::failed(&error),
+    };
     match Queued::start().context("cannot start the thread that writes messages") {
-        Ok(_queued) => serve(args),
+        Ok(_queued) => serve(args, &early),
         Err(error) => output::failed(&error),
     }
 }
 
-fn serve(args: RunArgs) -> u8 {
+fn serve(args: RunArgs, early: &Early) -> u8 {
     let options = Options::from(&args);
     let (socket, node, successor) = (args.socket.clone(), args.node, args.successor);
     let origin = match origin(args) {
@@ -48,7 +53,7 @@ fn serve(args: RunArgs) -> u8 {
         Ok(inherited) => inherited,
         Err(error) => return failed(&error),
     };
-    match control::run(source, config, &warnings, &options, inherited) {
+    match control::run(source, config, &warnings, &options, inherited, early) {
         Ok(()) => 0,
         Err(error) => failed(&error),
     }

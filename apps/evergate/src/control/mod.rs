@@ -29,4 +29,5 @@ mod watch;
 
 pub(crate) use calendar::rfc3339;
 pub use run::{Options, run};
+pub use signals::Early;
 pub use source::{Origin, Read, Source};

@@ -4,7 +4,7 @@ use super::message::{error, info, warning};
 use super::notify::Notify;
 use super::pid_file::PidFile;
 use super::server::{Serving, serve_admin, serve_metrics};
-use super::signals::{Said, Signals};
+use super::signals::{Early, Said, Signals};
 use super::socket::AdminSocket;
 use super::source::{Origin, Source};
 use super::state::{Control, Message, View, WorkerView};
@@ -51,13 +51,14 @@ impl Default for Options {
 }
 
 /// Serves until told to stop. An error says why it could not start, or why it ended by itself. `inherited`: what came from
-/// the process whose place this one takes.
+/// the process whose place this one takes. `early`: what signals have said until now.
 pub fn run(
     source: Source,
     config: Config,
     warnings: &[Problem],
     options: &Options,
     inherited: Option<Inheritance>,
+    early: &Early,
 ) -> Result<()> {
     for problem in warnings {
         warning(Finding::from(problem));
@@ -66,7 +67,7 @@ pub fn run(
         .enable_all()
         .build()
         .context("cannot start the control plane")?;
-    let result = runtime.block_on(serve(source, config, options, inherited));
+    let result = runtime.block_on(serve(source, config, options, inherited, early));
     // A look at a file system that hangs must not keep the process alive.
     runtime.shutdown_background();
     result
@@ -77,9 +78,11 @@ async fn serve(
     config: Config,
     options: &Options,
     mut inherited: Option<Inheritance>,
+    early: &Early,
 ) -> Result<()> {
     // Before the workers exist, so that a signal during start is not lost and does not kill.
     let mut signals = Signals::new().context("cannot handle signals")?;
+    let is_old = early.reload();
     let (mut main, doors) = match Main::start(source, config, inherited.as_mut()) {
         Ok(started) => started,
         Err(error) => {
@@ -99,6 +102,9 @@ async fn serve(
     main.announce();
     if matches!(main.control.source.origin, Origin::Line { .. }) {
         main.warn_of_certificates();
+    }
+    if is_old {
+        main.hear(Said::Reload);
     }
     let mut second = ticker(Duration::from_secs(1));
     let mut look = ticker(options.watch_interval);

@@ -1,9 +1,11 @@
 //! The signals that a node knows, and what each of them says. Of those that other servers know and this one does not none
 //! may end it.
 
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What a signal says.
@@ -15,6 +17,29 @@ pub(super) enum Said {
     Stop(&'static str),
     /// Nothing; with its name.
     Nothing(&'static str),
+}
+
+/// What is said before anybody waits for it: names that do not resolve yet may keep a start for long.
+#[derive(Debug)]
+pub struct Early {
+    hangup: Arc<AtomicBool>,
+}
+
+impl Early {
+    /// From now on no signal ends the process but those that ask for the end.
+    pub fn new() -> io::Result<Early> {
+        for signal in [SIGUSR1, SIGUSR2, SIGALRM] {
+            flag::register(signal, Arc::new(AtomicBool::new(false)))?;
+        }
+        let hangup = Arc::new(AtomicBool::new(false));
+        flag::register(SIGHUP, hangup.clone())?;
+        Ok(Early { hangup })
+    }
+
+    /// Whether a reload has been asked for: what was read may be older than that.
+    pub(super) fn reload(&self) -> bool {
+        self.hangup.load(Ordering::Relaxed)
+    }
 }
 
 /// Waits for all of them.
@@ -31,7 +56,7 @@ pub(super) struct Signals {
 
 impl Signals {
     /// From now on none of them ends the process by itself.
-    pub(super) fn new() -> std::io::Result<Signals> {
+    pub(super) fn new() -> io::Result<Signals> {
         // Who writes beyond the limit of a file's size hears it from the call.
         flag::register(libc::SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         Ok(Signals {
@@ -61,5 +86,19 @@ impl Signals {
     /// Waits for one that asks for the end.
     pub(super) async fn stop(&mut self) {
         while !matches!(self.next().await, Said::Stop(_)) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_that_is_asked_for_before_anybody_waits_for_signals_is_known_later() {
+        let early = Early::new().unwrap();
+        signal_hook::low_level::raise(SIGUSR1).unwrap();
+        assert!(!early.reload());
+        signal_hook::low_level::raise(SIGHUP).unwrap();
+        assert!(early.reload());
     }
 }

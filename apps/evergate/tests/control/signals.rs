@@ -2,8 +2,11 @@
 
 use crate::node::{Demo, Folder, Node, Port, eventually, get, plain, read_response, text_of};
 use crate::service_manager::ServiceManager;
-use std::io::Write;
+use crate::support::Process;
+use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 
 /// A request that is under way at the server.
 fn slow_request(node: &Node, port: &Port) -> TcpStream {
@@ -56,6 +59,22 @@ fn signals_that_mean_nothing_are_told_and_end_nothing_and_sigquit_drains() {
     node.line("draining (SIGQUIT)");
     assert_eq!(read_response(slow).0, 200);
     assert_eq!(node.wait().code(), Some(0));
+}
+
+/// One that waits for the process before has read nothing yet.
+#[test]
+fn signals_that_do_not_ask_for_the_end_do_not_end_a_process_that_is_not_ready() {
+    let (folder, port, server) = (Folder::new(), Port::new(), Port::new());
+    let config = folder.write("evergate.toml", &crate::node::config(&plain(&port, &[server.address()])));
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let theirs = OwnedFd::from(theirs);
+    let mut process = Process::spawn(|command| command.arg(config).arg("--successor").stdin(theirs));
+    ours.read_exact(&mut [0]).unwrap();
+    for signal in ["HUP", "USR1", "USR2", "ALRM"] {
+        process.signal(signal);
+    }
+    drop(ours);
+    assert_eq!(process.wait().code(), Some(1));
 }
 
 #[test]
