@@ -1,5 +1,6 @@
 //! Users of this machine: becoming one, and what one may do with files.
 
+use crate::process;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
@@ -71,12 +72,15 @@ impl Account {
 
     /// Becomes this user for good. Does nothing but fail when not root.
     pub fn become_it(&self) -> io::Result<()> {
+        let hides_memory = process::hides_memory();
         // SAFETY: no pointers but the user's name, a terminated string. Groups first: later we may not.
         unsafe {
             check(libc::initgroups(self.name.as_ptr(), self.gid))?;
             check(libc::setresgid(self.gid, self.gid, self.gid))?;
-            check(libc::setresuid(self.uid, self.uid, self.uid))
+            check(libc::setresuid(self.uid, self.uid, self.uid))?;
         }
+        // With another user it is as fs.suid_dumpable says.
+        if hides_memory { process::hide_memory() } else { Ok(()) }
     }
 
     /// Gives it a file that this process has made.

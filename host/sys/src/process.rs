@@ -16,6 +16,19 @@ pub fn end_with_parent(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))) }
 }
 
+/// Keeps the memory of this process out of core files, and from other processes of its user.
+pub fn hide_memory() -> io::Result<()> {
+    const NO: libc::c_ulong = 0;
+    // SAFETY: sets a number of the process.
+    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, NO) })
+}
+
+/// Whether [`hide_memory`] has been called.
+pub(crate) fn hides_memory() -> bool {
+    // SAFETY: reads a number of the process.
+    unsafe { libc::prctl(libc::PR_GET_DUMPABLE) == 0 }
+}
+
 /// Whether this process can open nothing more: its limit of open files is reached, or the machine's.
 pub fn lacks_descriptors() -> bool {
     let none_left = |error: io::Error| matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));

@@ -6,8 +6,17 @@ use crate::control::{self, Early, Options, Origin, Source};
 use crate::handover::Predecessor;
 use anyhow::Context;
 
+/// The environment variable for those who want a core file, or a debugger without root.
+const DUMPABLE: &str = "EVERGATE_DUMPABLE";
+
 pub(super) fn run(args: RunArgs) -> u8 {
-    // First: a configuration may take long to read.
+    // Before any key is read.
+    if std::env::var_os(DUMPABLE).is_none_or(|value| value != "1")
+        && let Err(error) = evergate_sys::hide_memory()
+    {
+        return output::failed(&anyhow::anyhow!("cannot keep keys out of core files: {error}"));
+    }
+    // Early: a configuration may take long to read.
     let early = match Early::new().context("cannot handle signals") {
         Ok(early) => early,
         Err(error) => return output::failed(&error),

@@ -5,7 +5,7 @@ use super::backend::Backend;
 use super::client::get;
 use super::node::{Folder, eventually};
 use crate::support::{Port, Process, evergate, plain_at};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
 /// The user and group `nobody`.
@@ -45,6 +45,9 @@ fn a_node_of_its_own_serves_reloads_and_is_upgraded_without_any_privilege() {
     for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
         assert_eq!(u64::from_str_radix(&of(set), 16), Ok(0), "{set}");
     }
+    // Neither in a core file nor for others of that user.
+    let memory = std::fs::metadata(format!("/proc/{}/mem", node.id())).unwrap();
+    assert_eq!(memory.uid(), 0, "its memory is hidden");
     assert_eq!(get(listen, "/x").status, 200);
 
     let socket = folder.path("admin.sock").display().to_string();
