@@ -1,17 +1,28 @@
 //! Names that a show gives to things outside its own process, and what killed shows left behind under such names.
+//!
+//! A show holds a file in its folder locked. A lock ends with its holder, however that one ends: so what is removed was certainly a
+//! show's, of this user, and is nobody's any more.
 
 use super::voice::Voice;
 use evergate_bpf::netns::Namespace;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const NAMESPACES: &str = "/run/netns";
-const NAMESPACE: &str = "evergate-";
 const FOLDER: &str = "evergate-demo-";
+/// The file that a show holds.
+const MARK: &str = "held-by-the-demo";
 
 /// The network namespace of a host in this process's show.
 pub(super) fn namespace(host: &str) -> String {
-    format!("{NAMESPACE}{}-{host}", std::process::id())
+    namespace_of(std::process::id(), host)
+}
+
+fn namespace_of(process: u32, host: &str) -> String {
+    format!("evergate-{process}-{host}")
 }
 
 /// The folder of this process's show.
@@ -19,17 +30,27 @@ pub(super) fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("{FOLDER}{}", std::process::id()))
 }
 
-/// Removes namespaces and folders of shows whose process is dead.
-pub(super) fn remove(voice: &Voice) {
-    let mut removed = Vec::new();
-    for name in names(Path::new(NAMESPACES)) {
-        if owner(&name, NAMESPACE).is_some_and(dead) && Namespace::forget(&name).is_ok() {
-            removed.push(name);
-        }
-    }
-    let folders = std::env::temp_dir();
+/// Marks the folder as that of a show, which lives as long as the result does.
+pub(super) fn hold(folder: &Path) -> io::Result<File> {
+    let fresh = folder.join("fresh");
+    let mark = File::create_new(&fresh)?;
+    mark.lock()?;
+    std::fs::rename(fresh, folder.join(MARK))?;
+    Ok(mark)
+}
+
+/// Removes the folders of shows whose process is dead, and their namespaces, which have the names of these hosts.
+pub(super) fn remove<'a>(voice: &Voice, hosts: impl Iterator<Item = &'a str> + Clone) {
+    let (folders, mut removed) = (std::env::temp_dir(), Vec::new());
     for name in names(&folders) {
-        if owner(&name, FOLDER).is_some_and(dead) && std::fs::remove_dir_all(folders.join(&name)).is_ok() {
+        let folder = folders.join(&name);
+        let Some(process) = owner(&name).filter(|_| is_left(&folder)) else { continue };
+        for namespace in hosts.clone().map(|host| namespace_of(process, host)) {
+            if Path::new(NAMESPACES).join(&namespace).exists() && Namespace::forget(&namespace).is_ok() {
+                removed.push(namespace);
+            }
+        }
+        if std::fs::remove_dir_all(folder).is_ok() {
             removed.push(name);
         }
     }
@@ -43,15 +64,17 @@ fn names(folder: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name()).map(OsString::into_string).filter_map(Result::ok).collect()
 }
 
-/// The process that a name belongs to.
-fn owner(name: &str, prefix: &str) -> Option<u32> {
-    name.strip_prefix(prefix)?.split('-').next()?.parse().ok()
+/// The process that a folder of this name belongs to.
+fn owner(name: &str) -> Option<u32> {
+    let number = name.strip_prefix(FOLDER)?;
+    number.parse().ok().filter(|process: &u32| process.to_string() == number)
 }
 
-/// Whether no process like this one has that number.
-fn dead(process: u32) -> bool {
-    let name = |process: &str| std::fs::read_to_string(format!("/proc/{process}/comm")).ok();
-    name(&process.to_string()) != name("self")
+/// Whether it is the folder of a show of this user that nobody holds any more.
+fn is_left(folder: &Path) -> bool {
+    let Ok(us) = std::fs::metadata("/proc/self").map(|us| us.uid()) else { return false };
+    let is_ours = std::fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir() && found.uid() == us);
+    is_ours && File::open(folder.join(MARK)).is_ok_and(|mark| mark.try_lock().is_ok())
 }
 
 #[cfg(test)]
@@ -60,12 +83,27 @@ mod tests {
 
     #[test]
     fn a_name_says_whose_it_is() {
-        assert_eq!(owner(&namespace("node-a"), NAMESPACE), Some(std::process::id()));
-        assert_eq!(owner("evergate-demo-17", FOLDER), Some(17));
-        for foreign in ["evergate-x-node", "evergate", "other-17-node", "evergate--1"] {
-            assert_eq!(owner(foreign, NAMESPACE), None, "{foreign}");
+        let own = folder().file_name().unwrap().to_owned().into_string().unwrap();
+        assert_eq!(owner(&own), Some(std::process::id()));
+        for foreign in
+            ["evergate-demo-17-results", "evergate-demo-", "evergate-demo-+7", "evergate-demo-07", "demo-17"]
+        {
+            assert_eq!(owner(foreign), None, "{foreign}");
         }
-        assert!(!dead(std::process::id()));
-        assert!(dead(u32::MAX));
+    }
+
+    #[test]
+    fn only_a_folder_that_a_show_held_and_holds_no_more_is_left_behind() {
+        let folder = std::env::temp_dir().join(format!("evergate-leftovers-{}", std::process::id()));
+        let link = folder.with_extension("link");
+        std::fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::symlink(&folder, &link).unwrap();
+        assert!(!is_left(&folder), "nobody has marked it");
+        let held = hold(&folder).unwrap();
+        assert!(!is_left(&folder), "it is held");
+        drop(held);
+        assert!(is_left(&folder) && !is_left(&link));
+        std::fs::remove_file(&link).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -31,6 +31,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use show::Show;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -80,7 +81,10 @@ impl Stop {
 }
 
 /// The folder of a show, gone with this value.
-struct Folder(PathBuf);
+struct Folder {
+    path: PathBuf,
+    _held: File,
+}
 
 impl Folder {
     fn new() -> Result<Folder> {
@@ -89,13 +93,14 @@ impl Folder {
             .mode(0o700)
             .create(&path)
             .with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Folder(path))
+        let held = leftovers::hold(&path).with_context(|| format!("cannot write to {}", path.display()))?;
+        Ok(Folder { path, _held: held })
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
@@ -113,13 +118,13 @@ pub fn run(options: &Options) -> Result<bool> {
     check()?;
     let stop = Stop::new()?;
     let voice = Voice::new(options.json);
-    leftovers::remove(&voice);
     let names = NODES.map(str::to_owned);
+    leftovers::remove(&voice, network::hosts(&names));
     let folder = Folder::new()?;
     let network = Network::build(&names)?;
     voice.say(&format!("{}\n", voice::picture(&names, &ADDRESS.to_string())));
-    let certificate = node::prepare(&folder.0, names.len())?;
-    let nodes = (1..).zip(&names).map(|(number, name)| Node::new(name, number, &folder.0)).collect();
+    let certificate = node::prepare(&folder.path, names.len())?;
+    let nodes = (1..).zip(&names).map(|(number, name)| Node::new(name, number, &folder.path)).collect();
     let seed = u64::from_le_bytes(evergate_crypto::random_bytes());
     let mut show = Show {
         network: &network,
@@ -143,7 +148,7 @@ pub fn run(options: &Options) -> Result<bool> {
     let printed = !options.json || crate::cli::output::text(&format!("{}\n", report.json())) == 0;
     result?;
     if !options.once {
-        stay(&mut show, &folder.0)?;
+        stay(&mut show, &folder.path)?;
     }
     Ok(good && printed)
 }

@@ -60,6 +60,12 @@ impl Network {
     }
 }
 
+/// The names of all hosts, with nodes of these names.
+pub(super) fn hosts(nodes: &[String]) -> impl Iterator<Item = &str> + Clone {
+    let servers = SERVERS.iter().map(|(name, _)| *name);
+    ["switch", "client"].into_iter().chain(servers).chain(nodes.iter().map(String::as_str))
+}
+
 fn host(name: &str) -> Result<Namespace> {
     let name = namespace(name);
     Namespace::named(&name).with_context(|| {
