@@ -302,7 +302,10 @@ impl Main {
 
     fn handle(&mut self, message: Message) {
         match message {
-            Message::Reload(reply) => self.ask_reload(Some(reply)),
+            Message::Reload(reply) => {
+                self.daemon.reopen_logs();
+                self.ask_reload(Some(reply));
+            }
             Message::Upgrade(binary, asker) => self.ask_upgrade(binary, asker),
             Message::Started(started) => self.handle_started(*started),
             Message::Drain if self.drain_until.is_none() => self.drain("the admin API"),

@@ -91,7 +91,7 @@ fn draining_ends_at_its_limit() {
 }
 
 #[test]
-fn sighup_reloads_and_opens_the_access_log_anew() {
+fn a_reload_opens_the_access_log_anew() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let logs = "[logs]\naccess = \"access.log\"\n";
     let node = Node::with_config(&folder, &(logs.to_owned() + &plain(&port, &demo.addresses)));
@@ -105,6 +105,10 @@ fn sighup_reloads_and_opens_the_access_log_anew() {
     assert_eq!(get(port.address(), "/second").0, 200);
     eventually("the second line is in the new file", || text_of(&log).contains("/second").then_some(()));
     assert!(!text_of(&old).contains("/second"));
+    std::fs::rename(&log, &old).unwrap();
+    assert_eq!(node.cli(&["reload"]).code, Some(0));
+    assert_eq!(get(port.address(), "/third").0, 200);
+    eventually("the third line is in a new file", || text_of(&log).contains("/third").then_some(()));
 }
 
 #[test]

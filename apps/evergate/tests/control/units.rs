@@ -39,6 +39,14 @@ fn systemd_finds_nothing_wrong_with_the_service_and_its_drop_in() {
     }
 }
 
+/// A signal would be sent whatever comes of it.
+#[test]
+fn systemctl_reload_hears_what_comes_of_a_reload() {
+    let service = dist("evergate.service");
+    let reloads: Vec<_> = service.lines().filter_map(|line| line.strip_prefix("ExecReload=")).collect();
+    assert_eq!(reloads, ["/usr/bin/evergate reload"]);
+}
+
 #[test]
 fn the_drop_in_lifts_what_a_node_of_a_cluster_needs_and_no_more() {
     let command = ["security", "--offline=yes", "--no-pager"];
