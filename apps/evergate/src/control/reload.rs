@@ -9,9 +9,10 @@ use super::socket::AdminSocket;
 use super::source::Read;
 use super::state::Message;
 use super::status::{Finding, Reloaded};
-use super::watch::{Fingerprint, files};
-use crate::config::{Concern, Config, Validity};
+use super::watch::{Fingerprint, files, secrets};
+use crate::config::{Concern, Config, Machine, Validity, World};
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 impl Main {
@@ -177,6 +178,19 @@ impl Main {
         }
     }
 
+    /// Tells of keys among these files that everybody may read.
+    fn warn_of_open_secrets(&self, fresh: &[PathBuf]) {
+        for path in secrets(&self.daemon.config) {
+            if fresh.contains(path) && Machine.is_readable_by_all(path) {
+                let shown = path.display();
+                warning(format_args!(
+                    "every user of this machine may read the secret in `{shown}`; whoever reads it can pose as this server or \
+                     read its connections; take the right away: `chmod o-r {shown}`"
+                ));
+            }
+        }
+    }
+
     /// Loads certificates, keys and ticket keys again when their files have changed, with the configuration in force.
     pub(super) fn compare_files(&mut self, now: Fingerprint) {
         let Some(changed) = self.watch.sees(&now) else {
@@ -194,12 +208,14 @@ impl Main {
         }
         match self.daemon.reload(self.daemon.config.clone()) {
             Ok(()) => {
+                let fresh = self.watch.fresh(&now);
                 self.watch.loaded(now);
                 self.control.files_stale.store(false, Ordering::Relaxed);
                 self.checks.follow(&self.daemon.config, &self.daemon.generation);
                 self.publish();
                 info(format_args!("loaded changed files: {changed}; {}", self.summary()));
                 self.warn_of_certificates();
+                self.warn_of_open_secrets(&fresh);
             }
             Err(error) => {
                 self.watch.refused(now);

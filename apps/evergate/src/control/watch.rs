@@ -29,12 +29,10 @@ impl Fingerprint {
         Fingerprint(paths.iter().map(look).collect())
     }
 
-    /// The files that differ, for a message.
-    pub(super) fn changed_from(&self, before: &Fingerprint) -> String {
+    /// The files that differ.
+    fn changed_from(&self, before: &Fingerprint) -> impl Iterator<Item = &PathBuf> {
         let differs = |(path, seen): &&(PathBuf, _)| !before.0.iter().any(|(p, s)| p == path && s == seen);
-        let names: Vec<String> =
-            self.0.iter().filter(differs).map(|(path, _)| path.display().to_string()).collect();
-        names.join(", ")
+        self.0.iter().filter(differs).map(|(path, _)| path)
     }
 }
 
@@ -56,8 +54,15 @@ impl Watch {
         let known = *now == self.loaded || self.refused.as_ref() == Some(now);
         // A look that began before a reload may be at other files than those in use.
         let paths = |of: &Fingerprint| of.0.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>();
-        (!known && paths(now) == paths(&self.loaded))
-            .then(|| now.changed_from(self.refused.as_ref().unwrap_or(&self.loaded)))
+        (!known && paths(now) == paths(&self.loaded)).then(|| {
+            let changed = now.changed_from(self.refused.as_ref().unwrap_or(&self.loaded));
+            changed.map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+        })
+    }
+
+    /// The files that look otherwise than those that are in use did.
+    pub(super) fn fresh(&self, now: &Fingerprint) -> Vec<PathBuf> {
+        now.changed_from(&self.loaded).cloned().collect()
     }
 
     /// The files as they looked then are in use.
@@ -99,6 +104,17 @@ pub(super) fn files(config: &Config) -> Vec<PathBuf> {
     files.sort();
     files.dedup();
     files
+}
+
+/// Those of them that are secret.
+pub(super) fn secrets(config: &Config) -> Vec<&PathBuf> {
+    let keys = config.certificates.iter().filter_map(|certificate| match &certificate.source {
+        CertificateSource::Files { key, .. } => Some(key),
+        CertificateSource::SelfSigned { .. } => None,
+    });
+    let tickets = config.tls.iter().filter_map(|tls| tls.tickets.as_ref()?.keys.as_ref());
+    let pools = config.pools.iter().filter_map(|pool| pool.tls.as_ref()?.client.as_ref());
+    keys.chain(tickets).chain(pools.map(|client| &client.key)).collect()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::node::{Demo, Folder, Node, Port, config, eventually, plain};
 use evergate::control::status::Certificates;
+use std::os::unix::fs::PermissionsExt;
 
 fn make(folder: &Folder, names: &[&str]) {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -66,6 +67,31 @@ fn a_replaced_certificate_is_used_and_a_broken_one_changes_nothing() {
     let line = node.line("the certificate has expired, on 2020-01-02T00:00:00Z");
     assert!(line.starts_with("warning: certificate \"c\": ") && line.contains("clients refuse it"), "{line}");
     assert_eq!(names(&node), ["fourth.example"]);
+}
+
+#[test]
+fn a_new_key_that_everybody_may_read_is_used_and_told() {
+    let (folder, port, secure, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
+    let node = node(&folder, (&port, &secure), &demo);
+    let mode = |file: &str, mode| {
+        std::fs::set_permissions(folder.path(file), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for (name, open) in [("second.example", true), ("third.example", false)] {
+        let before = node.line_count();
+        let (certificate, key) = evergate_crypto::self_signed(&[name.to_owned()]).unwrap();
+        folder.write("new.pem", &key);
+        mode("new.pem", if open { 0o644 } else { 0o600 });
+        std::fs::rename(folder.path("new.pem"), folder.path("key.pem")).unwrap();
+        folder.write("cert.pem", &certificate);
+        eventually("the new certificate is in use", || (names(&node) == [name]).then_some(()));
+        if open {
+            let (line, _) = node.line_after(before, "may read the secret in `");
+            assert!(line.starts_with("warning: ") && line.contains("key.pem"), "{line}");
+        } else {
+            node.line_after(before, "loaded changed files");
+            assert!(!node.lines()[before..].iter().any(|line| line.contains("may read the secret")));
+        }
+    }
 }
 
 #[test]
