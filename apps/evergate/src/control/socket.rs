@@ -82,8 +82,16 @@ impl AdminSocket {
     }
 }
 
+/// Where others may write too, what has this name may be theirs: a link is not followed, and their folder not looked into.
 fn remove(private: &Path) {
-    let _ = std::fs::remove_file(private.join("s"));
+    let Ok(found) = std::fs::symlink_metadata(private) else { return };
+    if !found.is_dir() {
+        let _ = std::fs::remove_file(private);
+        return;
+    }
+    if std::fs::metadata("/proc/self").is_ok_and(|us| us.uid() == found.uid()) {
+        let _ = std::fs::remove_file(private.join("s"));
+    }
     let _ = std::fs::remove_dir(private);
 }
 
@@ -122,5 +130,28 @@ impl Drop for AdminSocket {
         if !self.left && self.inode.is_some() && self.is_there() {
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_in_the_place_of_the_private_folder_is_not_followed_and_what_a_crash_left_is_no_hindrance() {
+        let folder = std::env::temp_dir().join(format!("evergate-socket-{}", std::process::id()));
+        let (private, victim) = (folder.join(format!(".{}", std::process::id())), folder.join("victim"));
+        std::fs::create_dir_all(&victim).unwrap();
+        std::fs::write(victim.join("s"), "mine").unwrap();
+        std::os::unix::fs::symlink(&victim, &private).unwrap();
+        let socket = AdminSocket::bind(&folder.join("admin.sock"), None).unwrap();
+        assert!(socket.is_there());
+        assert_eq!(std::fs::read_to_string(victim.join("s")).unwrap(), "mine");
+        drop(socket);
+        std::fs::create_dir(&private).unwrap();
+        std::fs::write(private.join("s"), "").unwrap();
+        drop(AdminSocket::bind(&folder.join("admin.sock"), None).unwrap());
+        assert!(!private.exists() && !folder.join("admin.sock").exists());
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
