@@ -256,12 +256,12 @@ fn inspect(bytes: &[u8], content: Content) -> Result<(), (Cow<'static, str>, &'s
         Content::ClusterKey if super::cluster_key(bytes).is_some() => Ok(()),
         Content::ClusterKey => Err((
             "does not consist of 64 hexadecimal digits".into(),
-            "make one with `evergate cluster key > FILE` and copy it to all nodes",
+            "make one with `(umask 077; evergate cluster key > FILE)` and copy it to all nodes",
         )),
         Content::TicketKeys => TicketKeys::from_file_bytes(bytes).map(drop).map_err(|error| {
             (
                 format!("cannot be used: {error}").into(),
-                "make one with `openssl rand -out FILE 64` and copy it to all nodes",
+                "make one with `(umask 077; openssl rand -out FILE 64)` and copy it to all nodes",
             )
         }),
     }

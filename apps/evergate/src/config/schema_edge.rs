@@ -161,7 +161,7 @@ pub(super) static TLS: Section = Section {
             Kind::Text,
             "random keys of this process; in a cluster, keys that all nodes derive",
             "\"certs/ticket.keys\"",
-            "File with the keys that tickets are encrypted with, the newest first, at most 3: 64 random bytes each, as `openssl rand -out FILE 64` makes them, or a line each with these bytes in base64 and, optionally, the unix time from which the key encrypts. Nodes that share it resume each other's sessions.",
+            "File with the keys that tickets are encrypted with, the newest first, at most 3: 64 random bytes each, as `(umask 077; openssl rand -out FILE 64)` makes them, or a line each with these bytes in base64 and, optionally, the unix time from which the key encrypts. Nodes that share it resume each other's sessions.",
         ),
         with_default(
             "ticket_rotate_s",

@@ -188,7 +188,7 @@ fn a_file_that_contradicts_itself_is_refused_at_the_place_with_advice() {
         (
             "{L}tls = \"a\"\n{C}{P}[tls.a]\nticket_keys = @@\"half.keys\"\n",
             "tls.a.ticket_keys",
-            "`openssl rand -out FILE 64`",
+            "`(umask 077; openssl rand -out FILE 64)`",
         ),
     ];
     expect(Severity::Error, cases);
