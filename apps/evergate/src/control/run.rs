@@ -396,6 +396,9 @@ impl Main {
                 "draining took too long (timeouts.drain_ms): {open} open connections {left}"
             ));
         }
+        if let Some(upgrade) = &self.upgrade {
+            upgrade.give_up();
+        }
         let patience = if self.stop_now { PATIENCE_LEFT } else { PATIENCE };
         let writer = self.daemon.stop();
         if let Some(upgrade) = &mut self.upgrade {

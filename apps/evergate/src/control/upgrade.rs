@@ -9,7 +9,7 @@ use super::message::{error, info, warning};
 use super::run::Main;
 use super::state::Message;
 use super::status::{Refused, Upgraded};
-use crate::handover::{Failure, Offered, Order, Progress, Successor};
+use crate::handover::{Failure, Leash, Offered, Order, Progress, Successor};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -28,6 +28,8 @@ pub(super) struct Upgrade {
     asker: Option<Asker>,
     /// Our ends of the workers' streams, until they have them.
     streams: Vec<UnixStream>,
+    /// The new process until it serves.
+    leash: Leash,
     /// The new process serves.
     passing: Option<Passing>,
 }
@@ -54,6 +56,13 @@ impl Upgrade {
             passed: progress.passed.load(Ordering::Relaxed),
             waiting: waiting.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect(),
         }));
+    }
+
+    /// This process ends: so does a new one that does not serve yet.
+    pub(super) fn give_up(&self) {
+        if self.passing.is_none() {
+            self.leash.end();
+        }
     }
 
     /// This process has ended with so many connections open.
@@ -84,7 +93,8 @@ impl Main {
         };
         let name = order.binary.as_ref().map_or("the same program".into(), |path| path.display().to_string());
         info(format_args!("upgrade: starting {name}"));
-        self.upgrade = Some(Upgrade { asker: Some(asker), streams, passing: None });
+        self.upgrade =
+            Some(Upgrade { asker: Some(asker), streams, leash: order.leash.clone(), passing: None });
         let messages = self.control.messages.clone();
         tokio::task::spawn_blocking(move || {
             let _ = messages.blocking_send(Message::Started(Box::new(Successor::start(order))));
@@ -131,7 +141,7 @@ impl Main {
                 offer.sockets.push(Offered::Metrics(*address));
                 descriptors.push(listener.try_clone()?.into());
             }
-            anyhow::Ok((Order { binary, offer, descriptors }, streams))
+            anyhow::Ok((Order { binary, offer, descriptors, leash: Leash::default() }, streams))
         };
         let remedy = "try again when fewer connections are open, or raise the limit of open files".to_owned();
         prepare().map_err(|error| Refused { error: format!("{error:#}"), remedy })

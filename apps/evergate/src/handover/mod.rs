@@ -25,7 +25,7 @@ mod successor;
 pub use link::{FRAME_BYTES_MAX, Frame, Link};
 pub use predecessor::{Inheritance, Predecessor};
 pub use servers::{adopt_servers, adopted, offered_servers, prefer_known};
-pub use successor::{Failure, Order, Successor};
+pub use successor::{Failure, Leash, Order, Successor};
 
 use evergate_base::session::KeptSession;
 use serde::{Deserialize, Serialize};

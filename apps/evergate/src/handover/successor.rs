@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
@@ -34,12 +35,60 @@ pub struct Order {
     pub offer: Offer,
     /// The descriptors that the offer names.
     pub descriptors: Vec<OwnedFd>,
+    /// What ends it for whoever does not wait.
+    pub leash: Leash,
+}
+
+/// A new process that was not told to go yet, once there is one.
+#[derive(Clone, Debug, Default)]
+pub struct Leash(Arc<Mutex<Held>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    child: Option<Child>,
+    is_over: bool,
+}
+
+impl Leash {
+    /// Ends it. One that is not there yet will not be.
+    pub fn end(&self) {
+        let mut held = self.held();
+        held.is_over = true;
+        if let Some(child) = &mut held.child {
+            let _ = child.kill(); // what cannot be killed has ended
+        }
+    }
+
+    fn start(&self, command: &mut Command) -> io::Result<u32> {
+        let mut held = self.held();
+        if held.is_over {
+            return Err(io::Error::other("this process ends"));
+        }
+        let child = held.child.insert(command.spawn()?);
+        Ok(child.id())
+    }
+
+    fn wait(&self) {
+        if let Some(child) = &mut self.held().child {
+            let _ = child.wait();
+        }
+    }
+
+    /// How it has ended, if it has.
+    fn ended(&self) -> Option<ExitStatus> {
+        self.held().child.as_mut()?.try_wait().ok().flatten()
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A new process that is ready, and waits for the word. Ended when it is dropped before.
 #[derive(Debug)]
 pub struct Successor {
-    child: Child,
+    leash: Leash,
+    pid: u32,
     link: Link,
     version: String,
     released: bool,
@@ -48,9 +97,9 @@ pub struct Successor {
 impl Drop for Successor {
     fn drop(&mut self) {
         if !self.released {
-            // It serves nobody yet. What cannot be killed has ended.
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+            // It serves nobody yet.
+            self.leash.end();
+            self.leash.wait();
         }
     }
 }
@@ -58,7 +107,7 @@ impl Drop for Successor {
 impl Successor {
     /// Starts the program and waits until it is ready. Blocks for as long as that takes.
     pub fn start(order: Order) -> Result<Successor, Failure> {
-        let Order { binary, offer, descriptors } = order;
+        let Order { binary, offer, descriptors, leash } = order;
         let mut arguments = std::env::args_os();
         let own = arguments.next().map(PathBuf::from).unwrap_or_default();
         let binary = binary.unwrap_or(own);
@@ -68,13 +117,12 @@ impl Successor {
             remedy: "name the new program with --binary".to_owned(),
         };
         let (ours, theirs) = UnixStream::pair().map_err(|error| unable("cannot make a socket for", error))?;
-        let child = Command::new(&binary)
-            .args(arguments)
-            .arg(SUCCESSOR_FLAG)
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .spawn()
-            .map_err(|error| unable("cannot start", error))?;
-        let mut new = Successor { child, link: Link::new(ours), version: String::new(), released: false };
+        let mut command = Command::new(&binary);
+        command.args(arguments).arg(SUCCESSOR_FLAG).stdin(Stdio::from(OwnedFd::from(theirs)));
+        let pid = leash.start(&mut command).map_err(|error| unable("cannot start", error))?;
+        drop(command); // with our copy of its end
+        let mut new =
+            Successor { leash, pid, link: Link::new(ours), version: String::new(), released: false };
         let prepared = match new.prepare(&offer, descriptors) {
             // It may have said why it ends while something was on its way to it.
             Err(Stop::Broke(error)) if is_gone(&error) => match new.hear() {
@@ -137,12 +185,12 @@ impl Successor {
 
     /// How it has ended, if it has.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
+        self.leash.ended()
     }
 
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     /// Its version.
@@ -156,7 +204,7 @@ impl Successor {
         let until = Instant::now() + ENDING;
         let mut status = None;
         while error.kind() != io::ErrorKind::TimedOut && status.is_none() && Instant::now() < until {
-            status = self.child.try_wait().ok().flatten();
+            status = self.leash.ended();
             std::thread::sleep(Duration::from_millis(5));
         }
         let error = match (status, error.kind()) {

@@ -34,7 +34,12 @@ fn a_cluster_that_could_not_work_or_would_not_be_safe_is_refused() {
     let cases: &[(&str, &str, &str, &str)] = &[
         ("workers = 2\n", "workers = 2\nuser = @@\"evergate\"\n", "node.user", "AmbientCapabilities"),
         ("name = \"edge\"", "name = @@\"a b\"", "cluster.name", "letters"),
-        ("\"cluster.key\"", "@@\"short.key\"", "cluster.key_file", "(umask 077; evergate cluster key > FILE)"),
+        (
+            "\"cluster.key\"",
+            "@@\"short.key\"",
+            "cluster.key_file",
+            "(umask 077; evergate cluster key > FILE)",
+        ),
         ("\"cluster.key\"", "@@\"none.key\"", "cluster.key_file", "create it"),
         ("[\"203.0.113.10\"]", "@@[]", "cluster.addresses", "203.0.113.10"),
         ("[\"203.0.113.10\"]", "[@@\"203.0.113.10:80\"]", "cluster.addresses[0]", "without port"),

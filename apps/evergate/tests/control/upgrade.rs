@@ -99,6 +99,22 @@ fn a_new_process_that_cannot_serve_leaves_the_admin_socket_alone() {
 }
 
 #[test]
+fn a_new_process_that_hangs_ends_with_the_node() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let mut node = Node::with_config(&folder, &plain(&port, &demo.addresses));
+    let id = folder.path("id");
+    let hangs = script(&folder, "hangs", &format!("echo $$ > {}; exec sleep 600", id.display()));
+    let socket = node.socket.to_str().unwrap().to_owned();
+    let asking = std::thread::spawn(move || evergate(&["upgrade", "--binary", &hangs, "--socket", &socket]));
+    let hanging = eventually("it hangs", || Some(text_of(&id)).filter(|text| text.ends_with('\n')));
+    node.signal("TERM");
+    assert_eq!(node.wait().code(), Some(0));
+    assert_eq!(asking.join().unwrap().code, Some(1));
+    let process = format!("/proc/{}/comm", hanging.trim());
+    eventually("it has ended", || (text_of(process.as_ref()) != "sleep\n").then_some(()));
+}
+
+#[test]
 fn what_refuses_a_new_process_is_told_before_what_it_only_warns_of() {
     let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
     let base = plain(&port, &demo.addresses);
