@@ -9,6 +9,7 @@ pub mod control;
 pub mod crypto_cost;
 pub mod daemon;
 pub mod demo;
+mod forms;
 pub mod handover;
 pub mod health;
 pub mod line;

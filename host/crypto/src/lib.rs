@@ -45,5 +45,5 @@ pub use random::random_bytes;
 pub use resolver::SniResolver;
 pub use server::{ClientAuth, ServerSettings, client_policy, server_config};
 pub use sign::signing_key;
-pub use tickets::{TICKET_LIFETIME_S, TicketHandle, TicketKeys};
+pub use tickets::{TICKET_FORM, TICKET_LIFETIME_S, TicketHandle, TicketKeys};
 pub use websocket::websocket_accept;

@@ -37,7 +37,7 @@ const NAME: usize = 16;
 const NONCE: usize = 12;
 const TIME: usize = 8;
 /// Authenticated with each ticket: one of another form does not open.
-const FORM: u8 = 2;
+pub const TICKET_FORM: u8 = 2;
 const TAG: usize = 16;
 /// Clocks of nodes may differ by this much before a ticket counts as coming from the future.
 const CLOCK_SKEW_S: u64 = 300;
@@ -192,7 +192,7 @@ pub(crate) fn good_until() -> Option<u64> {
 }
 
 fn aad(name: &[u8; NAME], policy: &[u8; 32]) -> Aad<[u8; NAME + 33]> {
-    let mut aad = [FORM; NAME + 33];
+    let mut aad = [TICKET_FORM; NAME + 33];
     aad[..NAME].copy_from_slice(name);
     aad[NAME..NAME + 32].copy_from_slice(policy);
     Aad::from(aad)

@@ -52,7 +52,7 @@ impl Connection {
     pub(crate) fn is_looked_at(&self, timer: Timer) -> bool {
         match timer {
             Timer::WriteStall => true,
-            Timer::Response => self.leg.as_ref().is_some_and(|leg| leg.out_pos > REQUEST_SMALL),
+            Timer::Response => self.is_large_request() || self.server_waits_for_client(),
             _ => false,
         }
     }
@@ -109,9 +109,23 @@ impl Connection {
         }
     }
 
-    /// Whether the server is still taking the request, all of which is written.
+    /// Whether the server is still taking the request, all of which is written, or waits for a client that takes the response.
     pub(crate) fn server_goes_on(&mut self, now: Micros) -> bool {
-        self.is_looked_at(Timer::Response) && self.look_at((false, true), now)
+        match self.server_waits_for_client() {
+            true => self.look_at((true, false), now),
+            false => self.is_large_request() && self.look_at((false, true), now),
+        }
+    }
+
+    fn is_large_request(&self) -> bool {
+        self.leg.as_ref().is_some_and(|leg| leg.out_pos > REQUEST_SMALL)
+    }
+
+    /// With backups a server's bytes are acknowledged when the client has them, or else the backups. One whose client has yet to
+    /// take what was sent may have as much on its way as it can, as after a take-over: its silence is not its own.
+    fn server_waits_for_client(&self) -> bool {
+        let owes = self.remote.as_ref().is_some_and(|remote| remote.client_acked < self.out_pos);
+        owes && self.answering != Answering::Head
     }
 
     fn look_at(&mut self, waits: (bool, bool), now: Micros) -> bool {

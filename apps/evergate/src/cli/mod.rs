@@ -16,6 +16,7 @@ mod run;
 mod simulate;
 
 use crate::config::{Problem, Severity};
+use crate::forms::Forms;
 use clap::{Args, Parser, Subcommand};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -398,8 +399,8 @@ pub fn main() -> ExitCode {
 fn version(json: bool) -> u8 {
     let version = env!("CARGO_PKG_VERSION");
     match json {
-        true => output::json(&serde_json::json!({ "version": version })),
-        false => output::text(&format!("evergate {version}\n")),
+        true => output::json(&serde_json::json!({ "version": version, "forms": Forms::ours() })),
+        false => output::text(&format!("evergate {version} ({})\n", Forms::ours())),
     }
 }
 

@@ -475,9 +475,14 @@ fn wrong_command_lines_exit_with_2() {
 #[test]
 fn the_version_is_told_to_people_and_programs() {
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(evergate(&["version"]).out, format!("evergate {version}\n"));
+    let text = evergate(&["version"]).out;
+    assert!(
+        text.starts_with(&format!("evergate {version} (mirror frames ")) && text.lines().count() == 1,
+        "{text}"
+    );
     let json: serde_json::Value = serde_json::from_str(&evergate(&["version", "--json"]).out).unwrap();
     assert_eq!(json["version"], version);
+    assert!(json["forms"]["heartbeats"].is_u64(), "{json}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{Agent, NETWORK, State};
 use crate::cluster::witness::Witnesses;
 use evergate_base::Micros;
-use evergate_cluster::{NodeId, Path, Rejected};
+use evergate_cluster::{NodeId, Path, Rejected, VERSION};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
@@ -109,11 +109,14 @@ impl Agent {
                 continue;
             };
             let (path, peer) = (link.path, (*sender.1 == from).then_some(*sender.0));
-            let not_understood = self.not_understood();
+            let (not_understood, other_forms) =
+                (self.not_understood(), self.node.rejected(Rejected::Version));
             let datagram = state.buffer.get(..length).unwrap_or_default();
+            let form = datagram.first().copied();
             self.node.handle_datagram(self.clock.now(), path, datagram);
             if let Some(peer) = peer.filter(|_| self.not_understood() > not_understood) {
-                self.estrange(state, peer);
+                let form = form.filter(|_| self.node.rejected(Rejected::Version) > other_forms);
+                self.estrange(state, peer, form);
             }
         }
     }
@@ -148,20 +151,25 @@ impl Agent {
         }
     }
 
-    /// Somebody at the very address of a node speaks, and is not understood.
-    fn estrange(&mut self, state: &mut State, peer: NodeId) {
+    /// Somebody at the very address of a node speaks, and is not understood: for another form of messages, if one is given.
+    fn estrange(&mut self, state: &mut State, peer: NodeId, form: Option<u8>) {
         let now = self.clock.now();
         self.node.set_estranged(now, now + ESTRANGED);
         if state.estranged_told_at.is_none_or(|at| now.since(at) >= ESTRANGED_LINES) {
             state.estranged_told_at = Some(now);
             let number = peer.0.saturating_add(1);
             let heard = Path::ALL.iter().filter_map(|path| self.node.heard_at(peer, *path)).max();
-            let why = match heard.is_some_and(|at| now.since(at) < ESTRANGED) {
-                true => format!(
+            let is_heard = heard.is_some_and(|at| now.since(at) < ESTRANGED);
+            let why = match form.filter(|_| !is_heard) {
+                Some(form) => format!(
+                    "does not understand node {number}, which speaks heartbeats of form {form}, and this one form {VERSION}: run the same version \
+                     on all nodes; nodes of different forms do not serve beside each other"
+                ),
+                None if is_heard => format!(
                     "does not understand some of what comes from node {number}'s address, and the rest it does: somebody else sends that, or did"
                 ),
-                false => format!(
-                    "does not understand node {number}: are cluster.name, cluster.key_file and the version the same there?"
+                None => format!(
+                    "does not understand node {number}: are cluster.name and cluster.key_file the same there?"
                 ),
             };
             self.warn(why);

@@ -225,8 +225,11 @@ impl Incoming {
                     self.worker = *worker;
                     self.ahead_ms = evergate_sys::steady_clock_ms().wrapping_sub(*clock_ms) as i64;
                 }
-                (Frame::Hello { version, .. }, None) => {
-                    anyhow::bail!("mirror frames of version {version}, expected {FRAME_VERSION}")
+                (Frame::Hello { version, node, .. }, None) => {
+                    anyhow::bail!(
+                        "node {} speaks mirror frames of form {version}, and this one form {FRAME_VERSION}: run the same version on all nodes",
+                        node.saturating_add(1)
+                    )
                 }
                 (Frame::Hello { .. }, Some(_)) | (_, None) => anyhow::bail!("frames out of order"),
                 _ => {}
