@@ -4,7 +4,7 @@ use crate::node::{
     Backend, Demo, Folder, Node, Port, config, eventually, evergate, get, plain, read_response, text_of,
 };
 use crate::service_manager::ServiceManager;
-use crate::support::{can_run, hello, said, script};
+use crate::support::{Process, can_run, hello, said, script};
 use evergate::control::status::Upgraded;
 use std::io::Write;
 use std::net::TcpStream;
@@ -204,10 +204,10 @@ fn a_link_that_the_user_put_in_the_place_of_the_access_log_leads_nowhere_that_th
     let path = folder.write("evergate.toml", &config(&(text.to_owned() + &plain(&port, &demo.addresses))));
     for target in ["there", "new"] {
         std::os::unix::fs::symlink(own.join(target), log.join("access.log")).unwrap();
-        let refused = evergate(&["run", path.to_str().unwrap()]);
-        assert_eq!(refused.code, Some(1), "{refused:?}");
-        let told = "access.log as user \"nobody\" (node.user): Permission denied";
-        assert!(refused.err.contains(told) && refused.err.contains("if it is a link"), "{refused:?}");
+        let mut refused = Process::spawn(|command| command.arg(&path));
+        assert_eq!(refused.wait().code(), Some(1), "{:?}", refused.lines());
+        let (told, _) = refused.line_after(0, "access.log as user \"nobody\" (node.user): Permission denied");
+        assert!(told.contains("if it is a link"), "{told}");
         std::fs::remove_file(log.join("access.log")).unwrap();
     }
     assert_eq!(text_of(&there), "mine");
