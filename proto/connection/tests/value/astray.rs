@@ -523,3 +523,33 @@ fn a_slow_client_of_a_connection_that_ends_has_as_long_as_it_goes_on() {
     pair.expire();
     assert_eq!(pair.closed, Some(false));
 }
+
+/// With backups it is acknowledged when its client has it, and may have no more under way: after a take-over above all.
+#[test]
+fn a_server_is_not_late_while_its_slow_client_takes_what_was_sent() {
+    let config = config(Wire::Plain);
+    for takes in [true, false] {
+        let mut pair = Pair::new(&config, setup::HTTP);
+        pair.client_says(b"GET / HTTP/1.1\r\nHost: test.example\r\n\r\n");
+        pair.open();
+        pair.server_says(
+            &[b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", &noise(300_000, 1)[..]].concat(),
+        );
+        let sent = pair.conn.output_position();
+        let mut looks = 0;
+        for output in (0..sent).step_by(10_000) {
+            pair.now = pair.now + Micros::from_ms(20_000);
+            pair.call(|conn, io| conn.handle_client_acked(io, if takes { output } else { 0 }));
+            pair.call(|conn, io| conn.handle_timeout(io));
+            looks += 1;
+            if pair.closed.is_some() {
+                break;
+            }
+        }
+        assert!(if takes { looks > 30 } else { looks < 9 }, "takes {takes}: {looks} times 20 s");
+        pair.call(|conn, io| conn.handle_client_acked(io, sent));
+        pair.expire();
+        pair.expire();
+        assert_eq!(pair.reasons, ["response_timeout"], "takes {takes}");
+    }
+}
