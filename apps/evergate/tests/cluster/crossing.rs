@@ -15,7 +15,7 @@ use std::time::Duration;
 const BYTES: usize = 48 << 20;
 /// When it dies.
 const SO_FAR: usize = BYTES / 4;
-const SERVER: &str = "10.71.0.254:8000";
+pub(crate) const SERVER: &str = "10.71.0.254:8000";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -24,14 +24,14 @@ enum Way {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Listener {
+pub(crate) enum Listener {
     Tcp,
     Http,
     Https,
 }
 
 impl Listener {
-    fn port(self) -> u16 {
+    pub(crate) fn port(self) -> u16 {
         match self {
             Listener::Tcp => 9001,
             Listener::Http => 9002,
@@ -41,7 +41,7 @@ impl Listener {
 }
 
 /// Takes exactly the content from `from` to `to`.
-fn check(stream: &mut impl Read, from: usize, to: usize) {
+pub(crate) fn check(stream: &mut impl Read, from: usize, to: usize) {
     let mut buffer = vec![0; 65_536];
     let mut at = from;
     while at < to {
@@ -58,7 +58,7 @@ fn check(stream: &mut impl Read, from: usize, to: usize) {
 }
 
 /// A server that sends the content, and takes nothing else: one thread per connection.
-fn serve(listener: TcpListener) {
+pub(crate) fn serve(listener: TcpListener) {
     for stream in listener.incoming().flatten() {
         std::thread::spawn(move || {
             let mut input = BufReader::new(stream.try_clone().unwrap());
@@ -123,7 +123,7 @@ fn transfer(listener: Listener, way: Way, quarter: &Sender<()>, go_on: &Receiver
     }
 }
 
-fn config(world: &World) -> String {
+pub(crate) fn config(world: &World) -> String {
     world.certificate();
     let mut text = world.config(&World::entries(3), "");
     text = text
@@ -142,7 +142,7 @@ fn config(world: &World) -> String {
 }
 
 /// Client connections that a node has open.
-fn open(node: &Node) -> u64 {
+pub(crate) fn open(node: &Node) -> u64 {
     let status: serde_json::Value = serde_json::from_str(&node.cli(&["status", "--json"]).out).unwrap();
     status["connections"]["open"].as_u64().unwrap_or_else(|| panic!("no count in {status}"))
 }

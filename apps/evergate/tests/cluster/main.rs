@@ -39,6 +39,7 @@ mod sessions;
 mod shortage;
 mod skewed;
 mod skips;
+mod slow;
 mod sockets;
 mod traffic;
 mod views;

@@ -1,0 +1,79 @@
+//! Clients that take little: their servers' timers are long, and must not decide how long they wait after a move.
+
+use crate::crossing::{Listener, SERVER, check, config, open, serve};
+use crate::support::eventually;
+use crate::traffic::{PATIENCE, head};
+use crate::world::{ADDRESS, Node, World, privileged, settled};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+const CLIENTS: usize = 4;
+/// Taken at a time. With the pause some 50 KB a second, so that what is on its way takes seconds.
+const BIT: usize = 4096;
+const PAUSE: Duration = Duration::from_millis(80);
+/// Taken until the servers know how slow their clients are.
+const KNOWN: usize = 400_000;
+
+/// Takes the content slowly until told that it is enough.
+fn take(taken: &AtomicUsize, enough: &AtomicBool) {
+    let mut stream = TcpStream::connect((ADDRESS, Listener::Http.port())).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
+    assert!(head(&mut stream).unwrap().starts_with("HTTP/1.1 200"));
+    let mut at = 0;
+    while !enough.load(Ordering::Relaxed) {
+        check(&mut Read::by_ref(&mut stream), at, at + BIT);
+        at += BIT;
+        taken.store(at, Ordering::Relaxed);
+        std::thread::sleep(PAUSE);
+    }
+}
+
+#[test]
+fn servers_of_slow_clients_are_told_what_is_lost_when_a_node_is_drained() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(3);
+    world.switch.run(|| {
+        let listener = TcpListener::bind(SERVER).unwrap();
+        std::thread::spawn(move || serve(listener));
+    });
+    let config = config(&world);
+    let nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    let enough = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let (taken, enough) = (Arc::new(AtomicUsize::new(0)), enough.clone());
+            let of_client = taken.clone();
+            (taken, world.switch.spawn(move || take(&of_client, &enough)))
+        })
+        .collect();
+    let have = |more: usize| {
+        let all: Vec<usize> = clients.iter().map(|(taken, _)| taken.load(Ordering::Relaxed) + more).collect();
+        eventually("the clients go on", || {
+            clients
+                .iter()
+                .zip(&all)
+                .all(|((taken, _), most)| taken.load(Ordering::Relaxed) >= *most)
+                .then_some(())
+        });
+    };
+    have(KNOWN);
+    let carrier = nodes.iter().max_by_key(|node| open(node)).unwrap();
+    assert_eq!(carrier.cli(&["node", "drain"]).code, Some(0));
+    carrier.eventually("has given everything away", |status| status.drained);
+    eventually("servers are told", || {
+        let told: u64 = nodes.iter().map(|node| node.status().losses_told_late).sum();
+        (told > 0).then_some(())
+    });
+    have(KNOWN);
+    enough.store(true, Ordering::Relaxed);
+    for (_, client) in clients {
+        client.join().unwrap();
+    }
+}
