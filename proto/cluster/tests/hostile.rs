@@ -366,6 +366,26 @@ fn a_copy_that_lacks_entries_neither_counts_nor_takes_over() {
     assert!(matches!(role(node, bucket), Role::Owner { .. }));
 }
 
+/// Its queues may hold what others said meanwhile.
+#[test]
+fn a_node_that_was_paused_holds_nobody_for_silent() {
+    for mode in [Mode::Witness, Mode::Majority] {
+        let pair = joined_in(mode);
+        let fence = pair.nodes[0].config().timing.fence;
+        for pause in [fence.0 * 4, fence.0 / 2] {
+            let mut node = pair.nodes[0].clone();
+            let clock = pair.clock(0) + Micros(pause);
+            node.set_witness(clock, clock, true);
+            node.handle_timer(clock);
+            while let Some(transmit) = node.poll_transmit() {
+                let said = Message::decode(&transmit.bytes).unwrap().body;
+                assert!(!matches!(said, Body::Prepare(_)), "{mode:?} {pause} us");
+            }
+            assert!(node.hearing().contains(NodeId(1)), "{mode:?} {pause} us");
+        }
+    }
+}
+
 #[test]
 fn what_is_meant_for_another_node_is_refused() {
     let mut pair = joined();
