@@ -147,15 +147,26 @@ impl Node {
                 continue;
             }
             // Copies follow a node that has joined: else those of a dead one would all be at the few that were there before.
-            let better = others.minus(office.listed).minus(office.gone).minus(shunned);
+            // Or one that was drained and serves again: what was dropped in this term is listed in the next one.
+            let better = others.minus(office.listed).minus(shunned);
             let better = better.iter().max_by_key(|id| liked(bucket, *id));
             let least = in_sync.iter().map(|id| liked(bucket, id)).min();
             let whole = in_sync == usable && office.destined.is_none() && !self.draining;
-            if let Some(better) =
+            let Some(better) =
                 better.filter(|id| whole && least.is_some_and(|least| liked(bucket, *id) > least))
-                && room.mirrors > 0
-                && office.list(better)
-            {
+            else {
+                continue;
+            };
+            if room.mirrors == 0 {
+                continue;
+            }
+            if office.gone.contains(better) {
+                if !self.changed.contains(&bucket) && office.renew(self.view, self.members.set().without(me))
+                {
+                    room.mirrors -= 1;
+                    self.touch(Bucket(bucket));
+                }
+            } else if office.list(better) {
                 room.mirrors -= 1;
                 self.touch(Bucket(bucket));
             }

@@ -148,6 +148,35 @@ fn a_node_that_dropped_a_backup_can_be_drained_in_the_same_view() {
 }
 
 #[test]
+fn a_drained_node_that_serves_again_gets_its_share_of_buckets_and_copies() {
+    for seed in 0..10 {
+        let mut world = settled(seed, config(3, 30, 1, Mode::Witness));
+        let count = |world: &World, is: fn(Role) -> bool| {
+            (0..30).filter(|bucket| is(world.hosts[2].node.role(Bucket(*bucket)))).count()
+        };
+        let copies = |world: &World| count(world, |role| matches!(role, Role::Backup { in_sync: true, .. }));
+        let owned = |world: &World| count(world, |role| matches!(role, Role::Owner { .. }));
+        let view = world.hosts[0].node.view();
+        for _ in 0..3 {
+            for draining in [true, false] {
+                let clock = world.hosts[2].clock(world.now);
+                world.hosts[2].node.set_draining(clock, draining);
+                let done = |world: &World| match draining {
+                    true => owned(world) == 0 && copies(world) == 0,
+                    false => owned(world) >= 8 && copies(world) >= 6,
+                };
+                assert_eq!(world.run_until(30_000_000, done), Ok(true), "seed {seed}\n{}", world.describe());
+            }
+        }
+        world.run_for(5_000_000).unwrap();
+        let handovers = world.handovers;
+        world.run_for(5_000_000).unwrap();
+        assert_eq!(world.handovers, handovers, "seed {seed}: moves without end");
+        assert_eq!(world.hosts[0].node.view(), view, "seed {seed}");
+    }
+}
+
+#[test]
 fn a_member_that_takes_no_copies_does_not_keep_others_from_being_drained() {
     for seed in 0..10 {
         let mut world = settled(seed, config(3, 16, 1, Mode::Witness));
