@@ -15,7 +15,7 @@ impl Connection {
             return;
         }
         let span = self.span(timer, now);
-        let part = if self.is_looked_at(timer) { FIRST_LOOK_PART } else { 1 };
+        let part = if self.is_looked_at_soon(timer) { FIRST_LOOK_PART } else { 1 };
         if timer == Timer::RequestHead {
             self.began = now;
         }

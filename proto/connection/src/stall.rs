@@ -50,9 +50,14 @@ impl Connection {
 
     /// Whether peers are looked at when this deadline comes.
     pub(crate) fn is_looked_at(&self, timer: Timer) -> bool {
+        self.is_looked_at_soon(timer) || (timer == Timer::Response && self.remote.is_some())
+    }
+
+    /// Whether they are looked at for the first time long before the deadline.
+    pub(crate) fn is_looked_at_soon(&self, timer: Timer) -> bool {
         match timer {
             Timer::WriteStall => true,
-            Timer::Response => self.is_large_request() || self.server_waits_for_client(),
+            Timer::Response => self.is_large_request(),
             _ => false,
         }
     }
@@ -111,10 +116,12 @@ impl Connection {
 
     /// Whether the server is still taking the request, all of which is written, or waits for a client that takes the response.
     pub(crate) fn server_goes_on(&mut self, now: Micros) -> bool {
-        match self.server_waits_for_client() {
-            true => self.look_at((true, false), now),
-            false => self.is_large_request() && self.look_at((false, true), now),
+        if self.server_waits_for_client() {
+            return self.look_at((true, false), now);
         }
+        // One whose client was waited for at the last look, and has all since, has its own time from now on.
+        let was_client = self.look.as_ref().is_some_and(|look| look.client.is_some());
+        (was_client || self.is_large_request()) && self.look_at((false, true), now)
     }
 
     fn is_large_request(&self) -> bool {

@@ -388,9 +388,16 @@ impl Main {
         let open = self.open_connections();
         let passed = self.passed_to().map(|passed| format!(": {passed}")).unwrap_or_default();
         if !self.has_ended() && !self.stop_now {
-            let left = match self.daemon.cluster().is_some_and(|cluster| cluster.has_takers()) {
-                true => "are left to the copies at the other nodes",
-                false => "end",
+            let copied = self.daemon.cluster().filter(|cluster| cluster.has_takers());
+            let left = match copied.map(|cluster| cluster.status().buckets) {
+                Some(buckets) if buckets.owned > 0 && buckets.bare == buckets.owned => {
+                    "end: no other node has copies"
+                }
+                Some(buckets) if buckets.bare > 0 => {
+                    "are left to the copies at the other nodes, and end where there are none"
+                }
+                Some(_) => "are left to the copies at the other nodes",
+                None => "end",
             };
             warning(format_args!(
                 "draining took too long (timeouts.drain_ms): {open} open connections {left}"
