@@ -223,6 +223,20 @@ fn records_without_data_are_forgiven_only_in_small_numbers() {
     }
 }
 
+/// As in a long upload, of which the client says nothing but that its keys change too.
+#[test]
+fn answers_to_key_updates_of_our_own_are_no_flood() {
+    let (mut server, mut client) = pair(true, 0);
+    for _ in 0..200 {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        server.seal_key_update(true, &mut ours);
+        assert_eq!(client.open(&mut ours), Ok(Opened::KeyUpdate { requested: true }));
+        client.open(&mut data(&mut server, b"x")).unwrap();
+        client.seal_key_update(false, &mut theirs);
+        assert_eq!(server.open(&mut theirs), Ok(Opened::KeyUpdate { requested: false }));
+    }
+}
+
 #[test]
 fn what_may_not_come_after_the_handshake_is_refused() {
     let ccs = [20, 3, 3, 0, 1, 1];
