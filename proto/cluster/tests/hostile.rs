@@ -81,6 +81,11 @@ fn joined_in(mode: Mode) -> Pair {
     pair
 }
 
+/// What one node says to another in a view.
+fn header((from, to): (Member, Member), view: ViewId, sequence: u64) -> Header {
+    Header { version: VERSION, key: KeyId(1), calm: false, cluster: ClusterId(5), from, to, view, sequence }
+}
+
 fn total_rejected(node: &Node) -> u64 {
     Rejected::ALL.iter().map(|reason| node.rejected(*reason)).sum()
 }
@@ -256,16 +261,7 @@ fn an_authentic_message_that_makes_no_sense_is_refused() {
         Body::Ops(vec![Op { bucket: Bucket(0), moves: 1, change: handing(none, MemberSet::of(NodeId(9))) }]),
     ];
     for (at, body) in bodies.into_iter().enumerate() {
-        let header = Header {
-            version: VERSION,
-            key: KeyId(1),
-            calm: false,
-            cluster: ClusterId(5),
-            from: them,
-            to: me,
-            view: pair.nodes[0].view().unwrap(),
-            sequence: 1_000_000 + at as u64,
-        };
+        let header = header((them, me), pair.nodes[0].view().unwrap(), 1_000_000 + at as u64);
         let bytes = Message { header, body: body.clone() }.encode(&Keyring::new(KeyId(1), KEY)).unwrap();
         let (clock, installed) = (pair.clock(0), pair.nodes[0].view());
         pair.nodes[0].handle_datagram(clock, Path::Inside, &bytes);
@@ -336,16 +332,7 @@ fn a_copy_that_lacks_entries_neither_counts_nor_takes_over() {
     let mut sequence = 1_000_000;
     let mut hear = |node: &mut Node, moves: u32, change: Change| {
         sequence += 1;
-        let header = Header {
-            version: VERSION,
-            key: KeyId(1),
-            calm: false,
-            cluster: ClusterId(5),
-            from: them,
-            to: me,
-            view,
-            sequence,
-        };
+        let header = header((them, me), view, sequence);
         let body = Body::Ops(vec![Op { bucket: Bucket(bucket), moves, change }]);
         let bytes = Message { header, body }.encode(&Keyring::new(KeyId(1), KEY)).unwrap();
         node.handle_datagram(clock, Path::Inside, &bytes);
@@ -417,16 +404,7 @@ fn what_a_node_has_promised_never_goes_back() {
         incarnation: them.incarnation,
     };
     for (sequence, asked, promised) in [(0, 20, 20), (1, 10, 20), (2, 19, 20), (3, 21, 21)] {
-        let header = Header {
-            version: VERSION,
-            key: KeyId(1),
-            calm: false,
-            cluster: ClusterId(5),
-            from: them,
-            to: me,
-            view: installed,
-            sequence: 1_000_000 + sequence,
-        };
+        let header = header((them, me), installed, 1_000_000 + sequence);
         let body = Body::Prepare(Prepare { view: view(asked), members: members.clone() });
         let bytes = Message { header, body }.encode(&Keyring::new(KeyId(1), KEY)).unwrap();
         pair.now += 5000;
