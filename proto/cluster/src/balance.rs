@@ -160,13 +160,12 @@ impl Node {
             if room.mirrors == 0 {
                 continue;
             }
-            if office.gone.contains(better) {
-                if !self.changed.contains(&bucket) && office.renew(self.view, self.members.set().without(me))
-                {
-                    room.mirrors -= 1;
-                    self.touch(Bucket(bucket));
-                }
-            } else if office.list(better) {
+            let begun = match office.gone.contains(better) {
+                true if self.changed.contains(&bucket) => false,
+                true => office.renew(self.view, self.members.set().without(me)),
+                false => office.list(better),
+            };
+            if begun {
                 room.mirrors -= 1;
                 self.touch(Bucket(bucket));
             }

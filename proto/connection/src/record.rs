@@ -3,8 +3,7 @@
 use crate::connection::{Connection, Timer};
 use crate::routing;
 use crate::{Effect, Io, RequestLog, Snapshot};
-use evergate_base::Micros;
-use evergate_base::terminal;
+use evergate_base::{Micros, terminal};
 use evergate_http::RequestHead;
 use evergate_mirror::Route;
 use evergate_rules::RuleId;

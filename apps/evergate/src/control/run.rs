@@ -82,7 +82,7 @@ async fn serve(
 ) -> Result<()> {
     // Before the workers exist, so that a signal during start is not lost and does not kill.
     let mut signals = Signals::new().context("cannot handle signals")?;
-    let is_old = early.reload();
+    let reload_asked = early.reload();
     let (mut main, doors) = match Main::start(source, config, inherited.as_mut()) {
         Ok(started) => started,
         Err(error) => {
@@ -103,7 +103,7 @@ async fn serve(
     if matches!(main.control.source.origin, Origin::Line { .. }) {
         main.warn_of_certificates();
     }
-    if is_old {
+    if reload_asked {
         main.hear(Said::Reload);
     }
     let mut second = ticker(Duration::from_secs(1));

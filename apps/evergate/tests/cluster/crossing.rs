@@ -15,7 +15,7 @@ use std::time::Duration;
 const BYTES: usize = 48 << 20;
 /// When it dies.
 const SO_FAR: usize = BYTES / 4;
-pub(crate) const SERVER: &str = "10.71.0.254:8000";
+const SERVER: &str = "10.71.0.254:8000";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -58,7 +58,7 @@ pub(crate) fn check(stream: &mut impl Read, from: usize, to: usize) {
 }
 
 /// A server that sends the content, and takes nothing else: one thread per connection.
-pub(crate) fn serve(listener: TcpListener) {
+fn serve(listener: TcpListener) {
     for stream in listener.incoming().flatten() {
         std::thread::spawn(move || {
             let mut input = BufReader::new(stream.try_clone().unwrap());
@@ -80,6 +80,16 @@ pub(crate) fn serve(listener: TcpListener) {
             }
         });
     }
+}
+
+/// A network with that server.
+pub(crate) fn serving() -> World {
+    let world = World::new(3);
+    world.switch.run(|| {
+        let listener = TcpListener::bind(SERVER).unwrap();
+        std::thread::spawn(move || serve(listener));
+    });
+    world
 }
 
 fn connect(listener: Listener) -> Box<dyn Stream> {
@@ -172,11 +182,7 @@ fn crosses_after(listener: Listener, way: Way, fate: Fate, rest: Duration) {
     if !privileged() {
         return;
     }
-    let world = World::new(3);
-    world.switch.run(|| {
-        let listener = TcpListener::bind(SERVER).unwrap();
-        std::thread::spawn(move || serve(listener));
-    });
+    let world = serving();
     let config = config(&world) + &format!("[timeouts]\nwrite_stall_ms = {WRITE_STALL_MS}\n");
     let mut nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
     settled(&nodes);

@@ -1,11 +1,11 @@
 //! Clients that take little: their servers' timers are long, and must not decide how long they wait after a move.
 
-use crate::crossing::{Listener, SERVER, check, config, open, serve};
+use crate::crossing::{Listener, check, config, open, serving};
 use crate::support::eventually;
 use crate::traffic::{PATIENCE, head};
-use crate::world::{ADDRESS, Node, World, privileged, settled};
+use crate::world::{ADDRESS, Node, privileged, settled};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -37,11 +37,7 @@ fn servers_of_slow_clients_are_told_what_is_lost_when_a_node_is_drained() {
     if !privileged() {
         return;
     }
-    let world = World::new(3);
-    world.switch.run(|| {
-        let listener = TcpListener::bind(SERVER).unwrap();
-        std::thread::spawn(move || serve(listener));
-    });
+    let world = serving();
     let config = config(&world);
     let nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
     settled(&nodes);
