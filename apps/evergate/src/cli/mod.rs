@@ -14,6 +14,7 @@ pub(crate) mod output;
 mod remote;
 mod run;
 mod simulate;
+mod wait;
 
 use crate::config::{Problem, Severity};
 use crate::forms::Forms;
@@ -125,6 +126,8 @@ enum RulesCommand {
 enum ClusterCommand {
     /// Show members, buckets and take-overs as the node sees them
     Status(RemoteArgs),
+    /// Wait until the node is a member, and nothing that it has is without a copy
+    Wait(WaitArgs),
     /// Print a fresh key for `cluster.key_file`
     Key,
 }
@@ -132,7 +135,7 @@ enum ClusterCommand {
 #[derive(Debug, Subcommand)]
 enum NodeCommand {
     /// Give all connections to the other nodes and take no new ones
-    Drain(RemoteArgs),
+    Drain(DrainArgs),
     /// Take connections again
     Undrain(RemoteArgs),
     /// Leave the cluster for good: what is still here is taken over by the others
@@ -268,6 +271,24 @@ struct RemoteArgs {
 }
 
 #[derive(Debug, Args)]
+struct DrainArgs {
+    #[command(flatten)]
+    remote: RemoteArgs,
+    /// Wait until the others have everything, so many seconds at most
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    wait: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+struct WaitArgs {
+    #[command(flatten)]
+    remote: RemoteArgs,
+    /// Seconds after which it has failed
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
+}
+
+#[derive(Debug, Args)]
 struct UpgradeArgs {
     /// The new program; otherwise the one that the node was started as, as it is there now
     #[arg(long, value_name = "PATH")]
@@ -383,7 +404,8 @@ pub fn main() -> ExitCode {
         Command::Upgrade(args) => remote::upgrade(&args),
         Command::Cluster { command: ClusterCommand::Status(args) } => cluster::status(&args),
         Command::Cluster { command: ClusterCommand::Key } => cluster::key(),
-        Command::Node { command: NodeCommand::Drain(args) } => remote::post(&args, "/v1/cluster/drain"),
+        Command::Cluster { command: ClusterCommand::Wait(args) } => wait::cluster(&args),
+        Command::Node { command: NodeCommand::Drain(args) } => wait::drain(&args),
         Command::Node { command: NodeCommand::Undrain(args) } => remote::post(&args, "/v1/cluster/undrain"),
         Command::Node { command: NodeCommand::Leave(args) } => remote::post(&args, "/v1/cluster/leave"),
         Command::Metrics(args) => remote::metrics(&args),

@@ -1,6 +1,7 @@
 //! Printing: data to standard output, problems to standard error. A reader that has had enough is no failure.
 
 use super::FAILED;
+use crate::control::status::Done;
 use evergate_base::terminal;
 use serde::Serialize;
 use std::fmt::Display;
@@ -32,6 +33,12 @@ pub(crate) fn json(value: &impl Serialize) -> u8 {
             FAILED
         }
     }
+}
+
+/// Prints that something is done; the exit code.
+#[must_use]
+pub(crate) fn done(as_json: bool, done: &Done) -> u8 {
+    if as_json { json(done) } else { text(&format!("{}\n", done.done)) }
 }
 
 /// Prints to standard error.

@@ -9,14 +9,14 @@ use crate::control::status::{
 use anyhow::anyhow;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const SOCKET_DEFAULT: &str = "/run/evergate/admin.sock";
 /// Longer than a node needs for a reload or an upgrade.
 const PATIENCE: Duration = Duration::from_secs(130);
 /// A node says at once what it knows.
-const PATIENCE_TO_READ: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE_TO_READ: Duration = Duration::from_secs(5);
 
 pub(super) fn status(args: &RemoteArgs) -> u8 {
     show(args, "/v1/status", |status: &Status| {
@@ -230,15 +230,19 @@ pub(super) fn show<T: Serialize + DeserializeOwned>(
 }
 
 pub(super) fn post(args: &RemoteArgs, path: &str) -> u8 {
-    match ask::<Done>(&socket_of(&args.socket), PATIENCE, ("POST", path), &[200, 202]) {
-        Ok((_, done)) if args.json => output::json(&done),
-        Ok((_, done)) => output::text(&format!("{}\n", done.done)),
+    match order(&socket_of(&args.socket), path) {
+        Ok(done) => output::done(args.json, &done),
         Err(error) => output::failed(&error),
     }
 }
 
+/// Tells the node to do something.
+pub(super) fn order(socket: &Path, path: &str) -> anyhow::Result<Done> {
+    ask::<Done>(socket, PATIENCE, ("POST", path), &[200, 202]).map(|(_, done)| done)
+}
+
 /// The socket that the arguments name, or the environment, or the usual one.
-fn socket_of(args: &SocketArgs) -> PathBuf {
+pub(super) fn socket_of(args: &SocketArgs) -> PathBuf {
     let from_environment =
         || std::env::var_os("EVERGATE_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
     args.socket.clone().or_else(from_environment).unwrap_or_else(|| SOCKET_DEFAULT.into())

@@ -20,7 +20,15 @@ pub fn ask<T: DeserializeOwned>(
     (method, path): (&str, &str),
     expected: &[u16],
 ) -> Result<(u16, T)> {
-    let (status, body) = request(socket, patience, (method, path))?;
+    understood(request(socket, patience, (method, path))?, (method, path), expected)
+}
+
+/// What the node says with one of the statuses that are expected; others are errors in its words.
+pub fn understood<T: DeserializeOwned>(
+    (status, body): (u16, Vec<u8>),
+    (method, path): (&str, &str),
+    expected: &[u16],
+) -> Result<(u16, T)> {
     if expected.contains(&status) {
         let value =
             serde_json::from_slice(&body).context("the node's answer cannot be read: another version?")?;

@@ -10,10 +10,12 @@ fn a_drained_node_gives_its_buckets_away_and_takes_them_back_when_told() {
     let world = World::new(2);
     let nodes = world.cluster(2, "");
     assert_eq!(nodes[0].healthz(), (200, "ok\n".to_owned()));
-    let output = nodes[0].cli(&["node", "drain"]);
-    assert_eq!(output.code, Some(0), "{output:?}");
-    let drained = nodes[0].eventually("is drained", |status| status.drained);
-    assert!(drained.draining && drained.buckets.owned == 0, "{drained:?}");
+    let output = nodes[0].cli(&["node", "drain", "--wait", "60"]);
+    assert!(output.code == Some(0) && output.out.contains("node 1 is drained"), "{output:?}");
+    let drained = nodes[0].status();
+    assert!(drained.draining && drained.drained && drained.buckets.owned == 0, "{drained:?}");
+    let never = nodes[0].cli(&["cluster", "wait"]);
+    assert!(never.code == Some(1) && never.err.contains("`evergate node undrain`"), "{never:?}");
     let other = nodes[1].eventually("has everything", |status| status.buckets.owned == 1024);
     assert!(other.counts.hand_overs > 0 && other.counts.take_overs == 0, "{:?}", other.counts);
     assert_eq!(other.counts.voided + drained.counts.voided, 0);
@@ -22,6 +24,10 @@ fn a_drained_node_gives_its_buckets_away_and_takes_them_back_when_told() {
     assert_eq!(nodes[0].cli(&["node", "undrain"]).code, Some(0));
     nodes[0].eventually("takes buckets again", |status| !status.draining && status.buckets.owned > 0);
     assert_eq!(nodes[0].healthz().0, 200);
+    let waited = nodes[0].cli(&["cluster", "wait", "--json"]);
+    assert!(waited.code == Some(0) && waited.out.contains("is at another node too"), "{waited:?}");
+    let status = nodes[0].status();
+    assert_eq!((status.buckets.bare, status.buckets.filling), (0, 0), "{status:?}");
 }
 
 #[test]
@@ -38,6 +44,11 @@ fn a_drained_node_that_has_to_take_over_is_not_drained_any_more() {
     assert!(alone.draining && !alone.drained, "{alone:?}");
     let again = nodes[0].cli(&["node", "drain"]);
     assert!(again.code == Some(0) && again.out.contains("no other node"), "{again:?}");
+    let waited = nodes[0].cli(&["node", "drain", "--wait", "1"]);
+    assert!(waited.code == Some(1) && waited.err.contains("1024 buckets, and no other node"), "{waited:?}");
+    assert_eq!(nodes[0].cli(&["node", "undrain"]).code, Some(0));
+    let waited = nodes[0].cli(&["cluster", "wait"]);
+    assert!(waited.code == Some(0) && waited.out.contains("serves alone"), "{waited:?}");
 }
 
 #[test]
@@ -106,7 +117,8 @@ fn a_node_without_a_cluster_says_so() {
     );
     let process = crate::support::Process::start(|command| command.arg(&file));
     let socket = folder.path("admin.sock");
-    for verb in [["cluster", "status"], ["node", "drain"], ["node", "undrain"], ["node", "leave"]] {
+    let verbs = ["cluster status", "cluster wait", "node drain", "node undrain", "node leave"];
+    for verb in verbs.map(|verb| verb.split(' ').collect::<Vec<_>>()) {
         let output = crate::world::evergate(&[verb[0], verb[1], "--socket", socket.to_str().unwrap()]);
         assert_eq!(output.code, Some(1), "{output:?}");
         assert!(output.err.contains("not part of a cluster"), "{output:?}");
