@@ -8,7 +8,6 @@ use crate::routing;
 use crate::{Effect, Io};
 use evergate_http::After;
 use evergate_mirror::{Entry, RecordKind};
-use evergate_rules::RuleId;
 use evergate_tls::{HandshakeError, alert};
 use std::fmt::Display;
 
@@ -43,23 +42,22 @@ impl Connection {
 
     fn refuse_to(&mut self, io: &mut Io<'_>, (status, reason): (u16, &'static str), to_head: bool) {
         let mut bytes = Vec::new();
-        let Some(route) = self.leg.as_ref().map(|leg| &leg.route) else {
+        let Some(leg) = &self.leg else {
             evergate_http::error_response(&mut bytes, status, reason, After::Close, to_head, &[]);
             return self.generate(io, status, reason, &bytes, true);
         };
         // With backups all nodes have to write the same, and who takes over does not know how much of a body was here.
-        let alone = self.remote.is_none();
-        let whole = if alone { self.request > self.response } else { route.flags.bodiless };
-        let bound_to_end = route.flags.close || !whole;
+        let (flags, alone) = (leg.route.flags, self.remote.is_none());
+        let whole = if alone { self.request > self.response } else { flags.bodiless };
+        let bound_to_end = flags.close || !whole;
         let ends = bound_to_end || self.last_response || self.is_last(io);
-        let after = match (if alone { ends } else { bound_to_end }, route.flags.http10) {
+        let after = match (if alone { ends } else { bound_to_end }, flags.http10) {
             (true, _) => After::Close,
             (false, true) => After::StayHttp10,
             (false, false) => After::Stay,
         };
-        let matched = route.rules.iter().copied().map(RuleId);
-        let (fields, _) = routing::response_edits(&self.snapshot.rules, matched);
-        evergate_http::error_response(&mut bytes, status, reason, after, route.flags.head, &fields);
+        let (fields, _) = routing::response_edits(&self.snapshot.rules, leg.rules.iter().copied());
+        evergate_http::error_response(&mut bytes, status, reason, after, flags.head, &fields);
         self.generate(io, status, reason, &bytes, ends);
     }
 

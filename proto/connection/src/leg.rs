@@ -6,6 +6,7 @@ use crate::uplink::Replay;
 use crate::{Effect, Hint, Io};
 use evergate_base::Micros;
 use evergate_mirror::Route;
+use evergate_rules::RuleId;
 use evergate_tls::{ClientHandshake, Records};
 
 /// How many bytes of an idempotent request are kept for another try.
@@ -58,6 +59,8 @@ pub(crate) struct ServerLeg {
     connects: bool,
     /// Until when the request may wait for a server with room, while it waits.
     pub(crate) queued_until: Option<Micros>,
+    /// Rules that matched the request, in order.
+    pub(crate) rules: Vec<RuleId>,
     /// The server that the worker connects to, or has connected to.
     pub(crate) trying: Option<u32>,
     pub(crate) tried: Vec<u32>,
@@ -113,7 +116,7 @@ pub(crate) struct ServerLeg {
 }
 
 impl ServerLeg {
-    pub(crate) fn new(route: Route, hint: Hint, idempotent: bool) -> ServerLeg {
+    pub(crate) fn new(route: Route, rules: Vec<RuleId>, hint: Hint, idempotent: bool) -> ServerLeg {
         ServerLeg {
             id: route.leg,
             pool: route.pool,
@@ -123,6 +126,7 @@ impl ServerLeg {
             reuse: true,
             connects: false,
             queued_until: None,
+            rules,
             trying: None,
             tried: Vec::new(),
             idempotent,
@@ -159,7 +163,7 @@ impl ServerLeg {
     #[rustfmt::skip]
     pub(crate) fn has_no_field_that_parcels_lack(&self) {
         let ServerLeg {
-            id: _, pool: _, state: _, route: _, hint: _, decided: _, reuse: _, queued_until: _, trying: _, tried: _,
+            id: _, pool: _, state: _, route: _, rules: _, hint: _, decided: _, reuse: _, queued_until: _, trying: _, tried: _,
             idempotent: _, sent: _, head_bytes: _, written: _, body_bytes: _, restored: _, awaits_head: _, stashed: _,
             held: _, answered: _, keep_alive: _, ended: _, in_pos: _, out_pos: _, raw: _, behind: _, records: _,
             answered_keys: _, up_ended: _, in_doubt: _,
@@ -418,7 +422,7 @@ impl Connection {
         route.server = u32::MAX;
         self.next_leg += 1;
         let hint = if stale { old.hint } else { Hint::Policy };
-        let mut leg = ServerLeg::new(route, hint, old.idempotent);
+        let mut leg = ServerLeg::new(route, old.rules, hint, old.idempotent);
         leg.route.flags.set_cookie |= matches!(old.hint, Hint::Server(_)) && !stale;
         leg.tried = old.tried;
         leg.sent = old.sent;

@@ -23,14 +23,13 @@ use crate::{Hint, Outlet, RequestLog, Snapshot};
 use evergate_base::Micros;
 use evergate_http::Body;
 use evergate_mirror::{ConnectionId, Route};
-use evergate_rules::RuleId;
 use evergate_tls::{Records, RecordsState};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The form of parcels. Another form has another number: who does not know it must not get connections.
-pub const PARCEL_VERSION: u32 = 5;
+pub const PARCEL_VERSION: u32 = 6;
 /// The longest parcel, in bytes: outlets, and a body that the rules have to see.
 pub const PARCEL_BYTES_MAX: usize = 1 << 24;
 
@@ -152,7 +151,7 @@ struct Log {
     host: String,
     target: String,
     status: u16,
-    rule: Option<u32>,
+    rule: Option<u64>,
     pool: Option<String>,
     server: Option<String>,
     retries: u32,
@@ -221,7 +220,7 @@ impl Connection {
             deadline: self.deadline.0,
             moved: self.moved,
             status: self.status.0,
-            log: self.log.as_ref().map(|log| export_log(log, older)),
+            log: self.log.as_ref().map(|log| export_log(log)),
         };
         match postcard::to_allocvec(&parcel) {
             Ok(bytes) if bytes.len() <= PARCEL_BYTES_MAX => Ok(bytes),
@@ -251,8 +250,10 @@ impl Connection {
         if !(leg.is_open() || waits) || !leg.stashed.is_empty() || leg.awaits_head || leg.restored {
             return Err("connecting");
         }
-        // Rules edit the response's head: until it has come they must be those that decided.
-        if older && self.answering == Answering::Head {
+        let mut route = leg.route.clone();
+        route.rules = self.snapshot.marks(&leg.rules);
+        // Until the response's head has come, rules that decided have a part in it.
+        if older && self.answering == Answering::Head && !newest.makes_response(&route) {
             return Err("older_configuration");
         }
         let (pool, server) = if waits {
@@ -262,10 +263,6 @@ impl Connection {
         };
         let pool = pool.ok_or("older_configuration")?;
         find(newest, pool, server).ok_or("older_configuration")?;
-        let mut route = leg.route.clone();
-        if older {
-            route.rules.clear();
-        }
         Ok(Leg {
             pool: pool.to_owned(),
             server: server.map(str::to_owned),
@@ -407,8 +404,8 @@ fn import_leg(snapshot: &Snapshot, parcel: &Leg) -> Result<ServerLeg, ParcelErro
     })?;
     let mut route = parcel.route.clone();
     (route.pool, route.server, route.generation) = (pool, server.unwrap_or(u32::MAX), snapshot.generation);
-    route.rules.retain(|rule| (*rule as usize) < snapshot.rules.len());
-    let mut leg = ServerLeg::new(route, parcel.hint, parcel.idempotent);
+    let rules = snapshot.find_rules(&route);
+    let mut leg = ServerLeg::new(route, rules, parcel.hint, parcel.idempotent);
     if server.is_some() {
         leg.state = LegState::Open;
         leg.decided = true;
@@ -436,7 +433,7 @@ fn import_leg(snapshot: &Snapshot, parcel: &Leg) -> Result<ServerLeg, ParcelErro
     Ok(leg)
 }
 
-fn export_log(log: &RequestLog, older: bool) -> Log {
+fn export_log(log: &RequestLog) -> Log {
     let snapshot = log.snapshot.as_deref();
     let pool = log.pool.and_then(|pool| snapshot?.pools.get(pool as usize));
     let server = log.server.and_then(|server| pool?.servers.get(server as usize));
@@ -446,7 +443,7 @@ fn export_log(log: &RequestLog, older: bool) -> Log {
         host: log.host.clone(),
         target: log.target.clone(),
         status: log.status,
-        rule: log.rule.filter(|_| !older).map(|rule| rule.0),
+        rule: log.rule.and_then(|rule| Some(snapshot?.rules.mark(rule))),
         pool: pool.map(|pool| pool.name.clone()),
         server: server.map(|server| server.name.clone()),
         retries: log.retries,
@@ -473,7 +470,7 @@ fn import_log(snapshot: &Arc<Snapshot>, log: Log) -> RequestLog {
         status: log.status,
         reason: "",
         detail: String::new(),
-        rule: log.rule.filter(|rule| (*rule as usize) < snapshot.rules.len()).map(RuleId),
+        rule: log.rule.and_then(|mark| snapshot.rules.marked(mark)),
         snapshot: Some(snapshot.clone()),
         pool: pool.map(|pool| pool as u32),
         server: server.map(|server| server as u32),

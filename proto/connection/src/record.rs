@@ -28,12 +28,11 @@ impl Connection {
     }
 
     /// The request under way began at another node, which alone has seen its head.
-    pub(crate) fn continue_log(&mut self, io: &Io<'_>, route: &Route) {
+    pub(crate) fn continue_log(&mut self, io: &Io<'_>, route: &Route, matched: &[RuleId]) {
         if !io.node.wants_logs() {
             return;
         }
         let mut id = [0u8; 24];
-        let matched: Vec<RuleId> = route.rules.iter().copied().map(RuleId).collect();
         let rules = &self.snapshot.rules;
         self.log = Some(Box::new(RequestLog {
             id: routing::request_id(self.id.0, self.response, &mut id).to_owned(),
@@ -46,7 +45,7 @@ impl Connection {
             audit: matched
                 .iter()
                 .any(|rule| rules.effects_of(*rule).any(|effect| effect == evergate_rules::Effect::Audit)),
-            class: class_of(&self.snapshot, &matched).map(str::to_owned),
+            class: class_of(&self.snapshot, matched).map(str::to_owned),
             continued: true,
             ..RequestLog::default()
         }));

@@ -322,15 +322,16 @@ impl Connection {
             pool,
             server: u32::MAX,
             place: 0,
-            rules: matched.iter().map(|rule| rule.0).collect(),
+            rules: Vec::new(),
             flags,
             // Nobody will compare it without backups.
             head_hash: self.remote.as_ref().map_or(0, |_| routing::hash_head(&data[..head.head_len])),
             tls: None,
         };
-        let mut leg = io.scratch.boxed_leg(ServerLeg::new(route, hint, head.is_idempotent()));
+        let leg = ServerLeg::new(route, matched.to_vec(), hint, head.is_idempotent());
+        let mut leg = io.scratch.boxed_leg(leg);
         self.next_leg += 1;
-        self.write_head(io, head, matched, &mut leg);
+        self.write_head(io, head, &mut leg);
         self.leg = Some(leg);
         if let Some(log) = &mut self.log {
             log.pool = Some(pool);
@@ -370,8 +371,7 @@ impl Connection {
             return data.len();
         };
         leg.awaits_head = false;
-        let matched: Vec<RuleId> = known.rules.iter().map(|rule| RuleId(*rule)).collect();
-        self.write_head(io, head, &matched, &mut leg);
+        self.write_head(io, head, &mut leg);
         let open = leg.is_open();
         self.leg = Some(leg);
         self.pass_head(io, head);
@@ -385,9 +385,9 @@ impl Connection {
     }
 
     /// Writes the head that the server gets into the leg.
-    fn write_head(&self, io: &mut Io<'_>, head: &RequestHead<'_>, matched: &[RuleId], leg: &mut ServerLeg) {
+    fn write_head(&self, io: &mut Io<'_>, head: &RequestHead<'_>, leg: &mut ServerLeg) {
         let snapshot = &self.snapshot;
-        let (set, remove) = routing::request_edits(&snapshot.rules, matched.iter().copied());
+        let (set, remove) = routing::request_edits(&snapshot.rules, leg.rules.iter().copied());
         let mut address = [0u8; 64];
         let mut id = [0u8; 24];
         let local = if head.host.is_empty() { self.local.to_string() } else { String::new() };
@@ -428,7 +428,7 @@ impl Connection {
             head_hash: 0,
             tls: None,
         };
-        let mut leg = ServerLeg::new(route, hint, false);
+        let mut leg = ServerLeg::new(route, Vec::new(), hint, false);
         leg.reuse = false;
         self.next_leg = leg.id + 1;
         self.leg = Some(Box::new(leg));
@@ -441,9 +441,7 @@ impl Connection {
 
     /// The service class of the request under way.
     pub fn service_class(&self) -> Option<&str> {
-        let route = &self.leg.as_ref()?.route;
-        let rules: Vec<RuleId> = route.rules.iter().map(|rule| RuleId(*rule)).collect();
-        class_of(&self.snapshot, &rules)
+        class_of(&self.snapshot, &self.leg.as_ref()?.rules)
     }
 
     /// Asks the worker for a server, unless a restored connection already has its leg.
@@ -469,8 +467,10 @@ impl Connection {
         }
         leg.decided = true;
         if let Some(remote) = &mut self.remote {
-            let (tls, place) = (leg.export_tls(), self.snapshot.place(leg.route.pool, leg.route.server));
-            remote.log.push(Entry::Route(Route { tls, place, ..leg.route.clone() }));
+            let snapshot = &self.snapshot;
+            let (tls, place) = (leg.export_tls(), snapshot.place(leg.route.pool, leg.route.server));
+            let rules = snapshot.marks(&leg.rules);
+            remote.log.push(Entry::Route(Route { tls, place, rules, ..leg.route.clone() }));
         }
     }
 

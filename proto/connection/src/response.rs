@@ -7,7 +7,6 @@ use crate::slots::GROWTH_MAX;
 use crate::{Io, SLOTS, Slots};
 use evergate_base::Micros;
 use evergate_http::{Body, Parsed, ResponseEdits, ResponseHead, parse_response, write_response_head};
-use evergate_rules::RuleId;
 use evergate_tls::{Layout, PAYLOAD_MAX};
 use std::ops::Range;
 
@@ -200,8 +199,7 @@ impl Connection {
     fn write_response(&self, head: &ResponseHead<'_>, out: &mut Vec<u8>) {
         let Some(leg) = &self.leg else { return };
         let snapshot = &self.snapshot;
-        let matched = leg.route.rules.iter().copied().map(RuleId);
-        let (set, remove) = routing::response_edits(&snapshot.rules, matched);
+        let (set, remove) = routing::response_edits(&snapshot.rules, leg.rules.iter().copied());
         let cookie = self.sticky_cookie(head);
         let append: &[(&str, &str)] = match &cookie {
             Some(value) => &[("Set-Cookie", value)],

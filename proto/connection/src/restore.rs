@@ -266,7 +266,8 @@ impl Connection {
         let begins = self.request == self.response && self.receiving == Receiving::Head;
         let begun = state.server.leg == route.leg;
         let tls = route.tls.take(); // the secrets are in no further copy
-        let mut leg = ServerLeg::new(route.clone(), Hint::Policy, false);
+        let rules = self.snapshot.find_rules(&route);
+        let mut leg = ServerLeg::new(route.clone(), rules, Hint::Policy, false);
         leg.decided = true;
         leg.restored = true;
         leg.awaits_head = http && (begins || self.request < self.response);
@@ -297,8 +298,8 @@ impl Connection {
         self.last_response = route.flags.close || endless || (http && self.receiving == Receiving::Ended);
         let input = leg.in_pos + leg.stashed.len() as u64;
         let output = leg.out_pos;
+        self.continue_log(io, &route, &leg.rules);
         self.leg = Some(Box::new(leg));
-        self.continue_log(io, &route);
         self.resume_plan();
         if route.flags.continued && !begun {
             self.frame(io, CONTINUE);

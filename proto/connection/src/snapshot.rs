@@ -2,7 +2,8 @@
 
 use crate::routing::hash_head;
 use evergate_base::Micros;
-use evergate_rules::Ruleset;
+use evergate_mirror::Route;
+use evergate_rules::{RuleId, Ruleset};
 use rustls_pki_types::ServerName;
 use std::sync::Arc;
 
@@ -195,6 +196,21 @@ impl Snapshot {
         let names =
             self.pools.get(pool as usize).and_then(|pool| Some((pool, pool.servers.get(server as usize)?)));
         names.map_or(0, |(pool, server)| place_of(pool, server))
+    }
+
+    /// Names rules in all generations that have them.
+    pub(crate) fn marks(&self, rules: &[RuleId]) -> Vec<u64> {
+        rules.iter().map(|rule| self.rules.mark(*rule)).collect()
+    }
+
+    /// Whether the head of this request's response is the same here as where the request was decided, byte for byte.
+    pub fn makes_response(&self, route: &Route) -> bool {
+        !route.flags.set_cookie && route.rules.iter().all(|mark| self.rules.marked(*mark).is_some())
+    }
+
+    /// Those of the rules that matched this request that are here too.
+    pub(crate) fn find_rules(&self, route: &Route) -> Vec<RuleId> {
+        route.rules.iter().filter_map(|mark| self.rules.marked(*mark)).collect()
     }
 
     /// The server at this place: its pool and its index there.

@@ -118,8 +118,8 @@ pub struct Route {
     /// Hash of both names: finds the server in another generation.
     #[serde(with = "postcard::fixint::le")]
     pub place: u64,
-    /// Rules that matched, in order, as indexes of that generation.
-    pub rules: Vec<u32>,
+    /// Marks of the rules that matched, in order: they find them in another generation.
+    pub rules: Vec<u64>,
     /// What the response depends on.
     pub flags: RouteFlags,
     /// Hash of the head as the client sent it: a client that retransmits another head is refused.

@@ -157,7 +157,7 @@ pub struct Answer {
 }
 
 /// Version of the frames.
-pub const FRAME_VERSION: u8 = 11;
+pub const FRAME_VERSION: u8 = 12;
 
 impl Frame {
     /// How long it may wait for company. That of entries is known where they are queued ([`crate::Log::haste`]).

@@ -142,25 +142,26 @@ impl Mirrored {
         handshake.or(route)
     }
 
-    /// The place of the server that the connection goes on with under any generation, if there is one: its handshake is over,
-    /// and what is left of its request and response is passed on as it comes, so that rules have no part in it any more.
-    pub fn movable_place(&self) -> Option<u64> {
+    /// The decision that the connection can go on with under another generation, if there is one that has its server; and
+    /// whether that generation has to make the same of the response's head. The handshake is over, and the server has the
+    /// request's head: what is left of the request is passed on as it comes, and so is the response once it has begun.
+    pub fn movable(&self) -> Option<(&Route, bool)> {
         let route = self.routes.get(&self.server.request).filter(|_| self.hello.is_none())?;
         let raw = self.open.as_ref().is_some_and(|open| open.kind == Kind::Raw);
-        let in_response = self.server.leg == route.leg && self.server.phase != Phase::Head;
+        let in_response = self.server.phase != Phase::Head;
+        let of_this_leg = !in_response || self.server.leg == route.leg;
         let behind_head = match self.client.request.cmp(&self.server.request) {
             Ordering::Less => false,
             Ordering::Equal => self.client.phase != Phase::Head,
             Ordering::Greater => true,
         };
-        (raw || (in_response && behind_head)).then_some(route.place)
+        (raw || (behind_head && of_this_leg)).then_some((route, !raw && !in_response))
     }
 
     /// The connection goes on under another generation, which has its server at these indexes.
     pub fn move_route(&mut self, generation: u64, pool: u32, server: u32) {
         if let Some(route) = self.routes.get_mut(&self.server.request) {
             (route.generation, route.pool, route.server) = (generation, pool, server);
-            route.rules = Vec::new();
         }
     }
 
@@ -418,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_passed_on_goes_on_under_any_generation_and_nothing_else() {
+    fn what_servers_have_the_head_of_goes_on_under_other_generations_and_nothing_else() {
         let opened = |kind| {
             let mut state = Mirrored::default();
             state.apply(Entry::Open(Open { generation: 7, listener: "in".to_owned(), kind, tls: false }));
@@ -426,7 +427,9 @@ mod tests {
             state.server.request = 1;
             state
         };
-        assert_eq!(opened(Kind::Raw).movable_place(), Some(9), "a tunnel, whoever has spoken");
+        // The place, and whether the response's head is still to be made.
+        let movable = |state: &Mirrored| state.movable().map(|(route, made)| (route.place, made));
+        assert_eq!(movable(&opened(Kind::Raw)), Some((9, false)), "a tunnel, whoever has spoken");
         let body = || Phase::Body(vec![1]);
         let http = |(asked, sent): (u32, Phase), (leg, said): (u32, Phase)| {
             let mut state = opened(Kind::Http);
@@ -435,23 +438,27 @@ mod tests {
             state
         };
         let answered = || (3, body());
-        assert_eq!(http((2, Phase::Head), answered()).movable_place(), Some(9), "only the response is left");
-        assert_eq!(http((1, body()), answered()).movable_place(), Some(9), "inside both bodies");
-        assert_eq!(http((1, Phase::Head), answered()).movable_place(), None, "the head is to be said again");
-        assert_eq!(http((0, body()), answered()).movable_place(), None);
-        assert_eq!(
-            http((2, Phase::Head), (3, Phase::Head)).movable_place(),
-            None,
-            "its head is to be written"
-        );
-        assert_eq!(http((2, Phase::Head), (0, body())).movable_place(), None);
+        let (only_passed_on, head_to_make) = (Some((9, false)), Some((9, true)));
+        let cases = [
+            ((2, Phase::Head), answered(), only_passed_on, "only the response is left"),
+            ((1, body()), answered(), only_passed_on, "inside both bodies"),
+            ((1, Phase::Head), answered(), None, "the head is to be said again"),
+            ((0, body()), answered(), None, "of the request before"),
+            ((1, body()), (3, Phase::Head), head_to_make, "inside an upload"),
+            ((2, Phase::Head), (3, Phase::Head), head_to_make, "the server is busy"),
+            ((2, Phase::Head), (0, body()), None, "an answer of another leg"),
+            ((1, Phase::Head), (3, Phase::Head), None, "both heads"),
+        ];
+        for (sent, said, expected, why) in cases {
+            assert_eq!(movable(&http(sent, said)), expected, "{why}");
+        }
         let mut state = http((2, Phase::Head), answered());
         assert_eq!(state.generation(), Some(7));
         state.move_route(8, 4, 5);
         let moved = &state.routes[&1];
         assert_eq!((state.generation(), moved.pool, moved.server), (Some(8), 4, 5));
         state.hello = Some(hello(Vec::new()));
-        assert_eq!(state.movable_place(), None, "the handshake may have to be made again");
+        assert_eq!(movable(&state), None, "the handshake may have to be made again");
     }
 
     #[test]

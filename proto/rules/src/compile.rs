@@ -11,6 +11,7 @@ use crate::error::{RuleError, RuleWarning};
 use crate::field::{Field, Origin, id};
 use crate::index;
 use crate::lang;
+use crate::mark::Marks;
 use crate::redirect::Template;
 use crate::ruleset::{Action, Conjunct, FieldNames, Rule, RuleEffect, Ruleset};
 use crate::spec::{Limits, RuleSpec, Unknown};
@@ -160,6 +161,7 @@ pub(crate) fn assemble(
     }
     Ruleset {
         identity: IDENTITY.fetch_add(1, Ordering::Relaxed),
+        marks: Marks::new(&rules),
         rules,
         order,
         conjuncts: flat,

@@ -29,6 +29,7 @@ mod field;
 mod hash;
 mod index;
 mod lang;
+mod mark;
 mod redirect;
 mod request;
 mod ruleset;

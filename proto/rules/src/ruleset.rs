@@ -12,6 +12,7 @@ use crate::explain::{self, Explanation};
 use crate::field::{Field, Origin};
 use crate::hash::Names;
 use crate::index::Index;
+use crate::mark::Marks;
 use crate::redirect::Template;
 use crate::request::Request;
 use crate::scratch::Scratch;
@@ -24,6 +25,7 @@ pub struct Ruleset {
     pub(crate) identity: u64,
     /// In the order of the specification: by [`RuleId`].
     pub(crate) rules: Vec<Rule>,
+    pub(crate) marks: Marks,
     /// Rule ids by precedence.
     pub(crate) order: Vec<u32>,
     /// By precedence of their rules; those of a rule follow each other.

@@ -1,6 +1,6 @@
 //! A new program on every node, one after the other, as docs/operating.md says: nothing breaks.
 
-use crate::traffic::{self, Carrier, PATIENCE, Server, Traffic, Transfer};
+use crate::traffic::{self, Carrier, PATIENCE, Server, Traffic};
 use crate::world::{Node, World, privileged, settled};
 use evergate::cluster::status::ClusterStatus;
 use std::io::{ErrorKind, Read, Write};
@@ -19,18 +19,6 @@ fn every_process_is_replaced_one_after_the_other_and_no_transfer_breaks() {
     drop(nodes);
 }
 
-/// Transfers of which nothing is left to be decided: all but uploads whose responses are yet to come.
-const PASSED_ON: [Transfer; 8] = [
-    traffic::PLAIN[0],
-    traffic::PLAIN[1],
-    traffic::PLAIN[2],
-    traffic::PLAIN[3],
-    traffic::PLAIN[5],
-    traffic::PLAIN[7],
-    traffic::PLAIN[8],
-    traffic::PLAIN[9],
-];
-
 /// Only nodes that have been there since know the configuration that they began under.
 #[test]
 fn transfers_from_before_a_reload_survive_new_processes_on_all_nodes() {
@@ -39,7 +27,7 @@ fn transfers_from_before_a_reload_survive_new_processes_on_all_nodes() {
     }
     let world = World::new(3);
     let (nodes, config) = traffic::three(&world);
-    let traffic = Traffic::start(&world, &PASSED_ON);
+    let traffic = Traffic::start(&world, &traffic::PLAIN);
     traffic.goes_on("before the reload");
     let config = format!("[[rules]]\nname = \"new\"\nwhen = 'path == \"/new\"'\ndeny = 403\n{config}");
     for node in &nodes {
@@ -57,15 +45,15 @@ fn replace_all(world: &World, mut nodes: Vec<Node>, config: &str, traffic: &Traf
     for number in 1..=3 {
         let mut old = nodes.remove(usize::from(number) - 1);
         let before = old.process.id();
-        assert_eq!(old.cli(&["node", "drain"]).code, Some(0));
-        old.eventually("is drained", |status| status.drained);
+        assert_eq!(old.cli(&["node", "drain", "--wait", "60"]).code, Some(0));
         traffic.goes_on("without the drained node");
         old.process.signal("TERM");
         assert!(old.process.wait().success(), "{:#?}", old.process.lines());
         let new = world.start(number, config);
         assert_ne!(new.process.id(), before);
+        let waited = new.cli(&["cluster", "wait"]);
+        assert_eq!(waited.code, Some(0), "{waited:?}");
         nodes.insert(usize::from(number) - 1, new);
-        settled(&nodes);
         traffic.goes_on("with the new process");
     }
     let silences = traffic.silences();
@@ -76,16 +64,13 @@ fn replace_all(world: &World, mut nodes: Vec<Node>, config: &str, traffic: &Traf
     nodes
 }
 
-/// A request whose answer is yet to come belongs to the configuration that it began under. Both of its ends hear of its end: they
-/// only wait.
-#[test]
-fn what_began_under_a_configuration_that_the_next_node_never_had_is_reset() {
-    if !privileged() {
-        return;
-    }
+/// A request that its server has not answered yet, before a reload. The node that it came to is killed, and the other one was
+/// started with the new configuration.
+fn is_taken_over_with(rules: [&str; 2]) -> (TcpStream, TcpStream, Vec<Node>, World) {
     let world = World::new(2);
-    let config = traffic::config(&world, 2, "");
-    let mut nodes = vec![world.start(1, &config)];
+    let plain = traffic::config(&world, 2, "");
+    let [old, new] = rules.map(|rules| format!("{rules}{plain}"));
+    let mut nodes = vec![world.start(1, &old)];
     settled(&nodes);
     let (at, to) = (
         Server::Plain.address(&world),
@@ -99,19 +84,46 @@ fn what_began_under_a_configuration_that_the_next_node_never_had_is_reset() {
         traffic::head(&mut server).unwrap();
         (client, server)
     });
-    let config = format!("[[rules]]\nname = \"new\"\nwhen = 'path == \"/new\"'\ndeny = 403\n{config}");
-    world.write_config(1, &config);
-    assert_eq!(nodes[0].cli(&["reload"]).code, Some(0));
-    nodes.push(world.start(2, &config));
-    settled(&nodes);
-    nodes.remove(0).kill();
     for end in [&mut client, &mut server] {
         end.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+    world.write_config(1, &new);
+    assert_eq!(nodes[0].cli(&["reload"]).code, Some(0));
+    nodes.push(world.start(2, &new));
+    settled(&nodes);
+    nodes.remove(0).kill();
+    (client, server, nodes, world)
+}
+
+const NEW: &str = "[[rules]]\nname = \"new\"\nwhen = 'path == \"/new\"'\ndeny = 403\n";
+const MARKS: &str = "[[rules]]\nname = \"marks\"\nset_response_headers = { x-mark = \"set\" }\n";
+
+/// Both of its ends hear of its end: they only wait.
+#[test]
+fn a_request_is_reset_where_the_rules_that_matched_it_are_not_known() {
+    if !privileged() {
+        return;
+    }
+    let (mut client, mut server, nodes, _world) = is_taken_over_with([MARKS, NEW]);
+    for end in [&mut client, &mut server] {
         assert_eq!(end.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     }
     settled(&nodes);
     let said = nodes[0].process.lines();
     assert!(said.iter().any(|line| line.contains("(`resume_generation`)")), "{said:#?}");
+}
+
+/// Its response is edited as it would have been.
+#[test]
+fn a_request_from_before_a_reload_is_answered_where_the_rules_that_matched_it_are_known() {
+    if !privileged() {
+        return;
+    }
+    let (mut client, mut server, nodes, _world) = is_taken_over_with([MARKS, &format!("{NEW}{MARKS}")]);
+    server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+    let head = traffic::head(&mut client).unwrap();
+    assert!(head.to_lowercase().contains("\r\nx-mark: set\r\n"), "{head}");
+    settled(&nodes);
 }
 
 /// It would have to go on with requests that began under a configuration that it never had.

@@ -197,14 +197,16 @@ impl Worker {
         goes_on
     }
 
-    /// The generation that a connection goes on under: the one that it is bound to, or the newest where that is gone here and
-    /// has no more part in it.
+    /// The generation that a connection goes on under: the one that it is bound to, or where that is gone here the newest, if it
+    /// makes no difference any more.
     fn generation_for(&self, state: &mut Mirrored) -> Option<usize> {
         let newest = self.current.len() - 1;
         let Some(generation) = state.generation() else { return Some(newest) };
         self.current_of(generation).or_else(|| {
             let snapshot = &self.current[newest].generation.snapshot;
-            let (pool, server) = snapshot.find_place(state.movable_place()?)?;
+            let (route, makes_head) = state.movable()?;
+            let same = !makes_head || snapshot.makes_response(route);
+            let (pool, server) = snapshot.find_place(route.place).filter(|_| same)?;
             state.move_route(snapshot.generation, pool, server);
             Some(newest)
         })
