@@ -138,8 +138,18 @@ impl Connection {
 
     /// With backups a leg is left only when its server has acknowledged everything: nobody would send it again.
     pub(crate) fn server_has_all(&self) -> bool {
-        let (Some(remote), Some(leg)) = (&self.remote, &self.leg) else { return true };
-        leg.out_pos == 0 || (remote.server_acked.0 == leg.id && remote.server_acked.1 >= leg.out_pos)
+        self.remote.is_none() || self.server_has_up_to(|leg| leg.out_pos)
+    }
+
+    /// Known with backups: without them nobody asks for acknowledgements.
+    pub(crate) fn server_lacks_only_close_notify(&self) -> bool {
+        self.server_has_up_to(|leg| leg.notify_at.unwrap_or(leg.out_pos))
+    }
+
+    fn server_has_up_to(&self, position: impl Fn(&ServerLeg) -> u64) -> bool {
+        let (Some(remote), Some(leg)) = (&self.remote, &self.leg) else { return false };
+        let position = position(leg);
+        position == 0 || (remote.server_acked.0 == leg.id && remote.server_acked.1 >= position)
     }
 
     /// Everything of ours has left, and with backups also arrived: nobody needs this connection any more.

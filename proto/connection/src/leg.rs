@@ -111,6 +111,8 @@ pub(crate) struct ServerLeg {
     pub(crate) answered_keys: u32,
     /// Our close_notify is sealed.
     pub(crate) up_ended: bool,
+    /// Output position of our close_notify.
+    pub(crate) notify_at: Option<u64>,
     /// Records of a restored leg that were decided before.
     pub(crate) replay: Option<Box<Replay>>,
 }
@@ -154,6 +156,7 @@ impl ServerLeg {
             flight: Vec::new(),
             answered_keys: 0,
             up_ended: false,
+            notify_at: None,
             replay: None,
             route,
         }
@@ -168,7 +171,7 @@ impl ServerLeg {
             held: _, answered: _, keep_alive: _, ended: _, in_pos: _, out_pos: _, raw: _, behind: _, records: _,
             answered_keys: _, up_ended: _, in_doubt: _,
             // These are of restored legs, which stay, and of those with backups.
-            ends_at: _, replay: _, flight: _,
+            ends_at: _, replay: _, flight: _, notify_at: _,
             connects: _, // the connection counts as new: what goes wrong is no stale one's fault
             // Without it nothing of our own follows what went out.
             interim: _,

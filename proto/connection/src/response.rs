@@ -488,7 +488,10 @@ impl Connection {
         if let Some(leg) = &mut self.leg {
             leg.in_doubt = true;
             if self.answering == Answering::Ended {
-                self.end_abruptly(io, "upstream_lost");
+                match self.tunnel_is_over() && self.server_lacks_only_close_notify() {
+                    true => self.end_orderly(io, ""),
+                    false => self.end_abruptly(io, "upstream_lost"),
+                }
                 self.finish_call(io);
             }
         }
@@ -573,9 +576,19 @@ impl Connection {
         }
         match self.answering {
             Answering::Head => self.give_up(io, 502, "upstream_lost"),
-            // In a tunnel the client would take what it sent for delivered.
-            Answering::Ended if self.receiving != Receiving::Tunnel => self.end_orderly(io, "upstream_lost"),
+            Answering::Ended => self.server_is_gone(io),
             _ => self.end_abruptly(io, "upstream_lost"),
+        }
+    }
+
+    /// A tunnel's server has ended its side, and now its connection is broken.
+    fn server_is_gone(&mut self, io: &mut Io<'_>) {
+        match self.receiving {
+            // The client has ended too, and the server need not have waited for that.
+            Receiving::Ended if self.server_lacks_only_close_notify() => self.end_orderly(io, ""),
+            // The client would take what it says for delivered.
+            Receiving::Tunnel => self.end_abruptly(io, "upstream_lost"),
+            _ => self.end_orderly(io, "upstream_lost"),
         }
     }
 }

@@ -387,6 +387,7 @@ impl Connection {
         let (first, start) = (records.tx(), io.scratch.up.len());
         records.seal_alert(description, &mut io.scratch.up);
         leg.up_ended = true;
+        leg.notify_at = (description == alert::CLOSE_NOTIFY).then_some(leg.out_pos);
         self.note_up(io, first, start, RecordKind::Alert(description), decided);
     }
 

@@ -2,10 +2,12 @@
 
 use crate::line::carrier;
 use crate::support::eventually;
-use crate::traffic::PATIENCE;
+use crate::traffic::{self, Carrier, PATIENCE, Server};
 use crate::world::{Node, World, privileged, settled};
+use rustls::{ServerConnection, StreamOwned};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 
 /// Lines of a node's access log.
 fn lines(world: &World, number: u8) -> Vec<serde_json::Value> {
@@ -51,3 +53,69 @@ fn a_tunnel_that_moves_has_a_line_at_each_of_its_nodes() {
     }
     assert_eq!((lines(&world, first.number).len(), lines(&world, nodes[0].number).len()), (1, 1));
 }
+
+/// A server behind TLS that says the last word and is gone, so that what still comes meets a reset.
+#[test]
+fn a_web_socket_that_ends_in_order_has_no_reason_continued_or_not() {
+    if privileged() {
+        [false, true].into_iter().for_each(web_socket_ends);
+    }
+}
+
+fn web_socket_ends(moves: bool) {
+    let world = World::new(2);
+    let config = traffic::config(&world, 2, "");
+    let with_log = |number: u8| config.replace("access = \"off\"", &format!("access = \"{number}.log\""));
+    let mut nodes: Vec<Node> = (1..=2).map(|number| world.start(number, &with_log(number))).collect();
+    settled(&nodes);
+    let (at, tls) = (Server::Tls13.address(&world), Server::Tls13.config(&world).unwrap());
+    let (secure, roots) = (Carrier::Tls13, Arc::new(traffic::roots(&world)));
+    let to = SocketAddr::new(world.family.address(), secure.port(Server::Tls13));
+    let (mut client, mut server) = world.switch.run(move || {
+        let listener = TcpListener::bind(at).unwrap();
+        let serving = std::thread::spawn(move || {
+            let mut server =
+                StreamOwned::new(ServerConnection::new(tls).unwrap(), listener.accept().unwrap().0);
+            traffic::head(&mut server).unwrap();
+            server.write_all(SWITCHING).unwrap();
+            server
+        });
+        let stream = TcpStream::connect(to).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut client = StreamOwned::new(secure.client(&roots).unwrap(), stream);
+        client
+            .write_all(
+                b"GET /ws HTTP/1.1\r\nHost: shop.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+            )
+            .unwrap();
+        assert!(traffic::head(&mut client).unwrap().starts_with("HTTP/1.1 101"));
+        (client, serving.join().unwrap())
+    });
+    settled(&nodes);
+    let first = carrier(&mut nodes);
+    if moves {
+        assert_eq!(first.cli(&["node", "drain", "--wait", "60"]).code, Some(0));
+    }
+    let last = if moves { nodes[0].number } else { first.number };
+    // Close frames both ways (RFC 6455, 5.5.1), and the server goes.
+    client.write_all(b"\x88\x80mask").unwrap();
+    server.read_exact(&mut [0; 6]).unwrap();
+    server.write_all(b"\x88\x00").unwrap();
+    server.conn.send_close_notify();
+    server.flush().unwrap();
+    drop(server);
+    client.read_exact(&mut [0; 2]).unwrap();
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    client.conn.send_close_notify();
+    client.flush().unwrap();
+    drop(client);
+    let ended = eventually("it has its line", || lines(&world, last).pop());
+    assert_eq!(
+        (ended["continued"].as_bool(), ended["reason"].as_str()),
+        (moves.then_some(true), None),
+        "{ended}"
+    );
+}
+
+const SWITCHING: &[u8] =
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
