@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(200);
 /// Between two lines about what is missing.
 const LINE: Duration = Duration::from_secs(5);
+/// Buckets are copied some at a time: for so long no more must come.
+const SETTLED: Duration = Duration::from_secs(2);
 
 /// What one look at the node has found.
 enum Found {
@@ -32,15 +34,21 @@ pub(super) fn drain(args: &DrainArgs) -> u8 {
     };
     match args.wait {
         None => output::done(args.remote.json, &ordered),
-        Some(span) => wait(&socket, span, args.remote.json, is_drained),
+        Some(span) => {
+            let mut began = false; // the order reaches the node a moment after it was taken
+            wait(&socket, span, args.remote.json, |status| is_drained(status, &mut began))
+        }
     }
 }
 
 pub(super) fn cluster(args: &WaitArgs) -> u8 {
-    wait(&socket_of(&args.remote.socket), args.timeout, args.remote.json, takes_part)
+    let mut whole_since = None;
+    wait(&socket_of(&args.remote.socket), args.timeout, args.remote.json, |status| {
+        takes_part(status, &mut whole_since, Instant::now())
+    })
 }
 
-fn wait(socket: &Path, seconds: u64, json: bool, look: impl Fn(&ClusterStatus) -> Found) -> u8 {
+fn wait(socket: &Path, seconds: u64, json: bool, mut look: impl FnMut(&ClusterStatus) -> Found) -> u8 {
     let began = Instant::now();
     let (until, mut next_line) = (began + Duration::from_secs(seconds), began + LINE);
     loop {
@@ -66,8 +74,12 @@ fn wait(socket: &Path, seconds: u64, json: bool, look: impl Fn(&ClusterStatus) -
     }
 }
 
-fn is_drained(status: &ClusterStatus) -> Found {
+fn is_drained(status: &ClusterStatus, began: &mut bool) -> Found {
     let (node, buckets) = (status.node, &status.buckets);
+    *began |= status.draining;
+    if !*began {
+        return Found::Missing(format!("node {node} has not begun"));
+    }
     if !status.draining {
         return Found::Never(format!(
             "node {node} does not drain any more: it was told to take connections again"
@@ -84,7 +96,7 @@ fn is_drained(status: &ClusterStatus) -> Found {
 }
 
 /// It is a member, and neither what it serves nor what it holds for others is without a copy.
-fn takes_part(status: &ClusterStatus) -> Found {
+fn takes_part(status: &ClusterStatus, whole_since: &mut Option<Instant>, now: Instant) -> Found {
     let (node, buckets) = (status.node, &status.buckets);
     if status.draining {
         return Found::Never(format!(
@@ -98,15 +110,21 @@ fn takes_part(status: &ClusterStatus) -> Found {
     let moving = buckets.unowned + buckets.held + buckets.syncing + buckets.filling;
     let bare = if alone { 0 } else { buckets.bare };
     if status.standing != "active" {
+        *whole_since = None;
         let standing = &status.standing;
         return Found::Missing(format!("node {node} is no member of its cluster: {standing}"));
     }
     if moving + bare > 0 || buckets.owned + buckets.backed == 0 {
+        *whole_since = None;
         return Found::Missing(format!(
             "node {node} is a member; of its buckets {} are without a copy, {} being copied to it, {} taken over and not \
              going on yet, {} served by nobody",
             buckets.bare, buckets.filling, buckets.held, buckets.unowned
         ));
+    }
+    let since = *whole_since.get_or_insert(now);
+    if now - since < SETTLED {
+        return Found::Missing(format!("node {node} is a member, and is still given buckets or copies"));
     }
     Found::Done(match alone {
         true => format!("node {node} serves alone: no other node is there to hold copies"),
