@@ -251,9 +251,10 @@ impl Connection {
             return Err("connecting");
         }
         let mut route = leg.route.clone();
-        route.rules = self.snapshot.marks(&leg.rules);
+        (route.rules, route.shape) = (self.snapshot.marks(&leg.rules), self.listener().shape());
         // Until the response's head has come, rules that decided have a part in it.
-        if older && self.answering == Answering::Head && !newest.makes_response(&route) {
+        if older && self.answering == Answering::Head && !newest.makes_response(&self.listener().name, &route)
+        {
             return Err("older_configuration");
         }
         let (pool, server) = if waits {
@@ -268,7 +269,7 @@ impl Connection {
             server: server.map(str::to_owned),
             queued_until: leg.queued_until.map_or(0, |until| until.0),
             route,
-            hint: if older { Hint::Policy } else { leg.hint },
+            hint: if older && matches!(leg.hint, Hint::Server(_)) { Hint::Policy } else { leg.hint },
             reuse: leg.reuse,
             tried: if older { Vec::new() } else { leg.tried.clone() },
             idempotent: leg.idempotent,

@@ -323,6 +323,7 @@ impl Connection {
             server: u32::MAX,
             place: 0,
             rules: Vec::new(),
+            shape: 0,
             flags,
             // Nobody will compare it without backups.
             head_hash: self.remote.as_ref().map_or(0, |_| routing::hash_head(&data[..head.head_len])),
@@ -424,6 +425,7 @@ impl Connection {
             server: u32::MAX,
             place: 0,
             rules: Vec::new(),
+            shape: 0,
             flags: RouteFlags { close: true, ..RouteFlags::default() },
             head_hash: 0,
             tls: None,
@@ -470,7 +472,8 @@ impl Connection {
             let snapshot = &self.snapshot;
             let (tls, place) = (leg.export_tls(), snapshot.place(leg.route.pool, leg.route.server));
             let rules = snapshot.marks(&leg.rules);
-            remote.log.push(Entry::Route(Route { tls, place, rules, ..leg.route.clone() }));
+            let shape = snapshot.listeners[self.listener as usize].shape();
+            remote.log.push(Entry::Route(Route { tls, place, rules, shape, ..leg.route.clone() }));
         }
     }
 

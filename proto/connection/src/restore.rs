@@ -12,7 +12,7 @@ use crate::remote::Remote;
 use crate::request::CONTINUE;
 use crate::{Hint, Io, Snapshot};
 use evergate_http::Body;
-use evergate_mirror::{Hello, Mirrored, Open, Phase, RecordKind, RecordPosition, Route};
+use evergate_mirror::{Hello, Kind, Mirrored, Open, Phase, RecordKind, RecordPosition, Route};
 use evergate_tls::{Handshake, HandshakeParams, Position, Progress, Records, RecordsState};
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub enum RestoreError {
     Unknown,
     /// It had already ended by RST.
     Aborted,
-    /// Its listener does not exist here.
+    /// Its listener does not exist here, or speaks something else.
     Listener(String),
     /// A handshake or a request can only be continued under the configuration that it began with: see
     /// [`Mirrored::generation`].
@@ -64,6 +64,10 @@ impl Connection {
         }
         let listener = snapshot
             .listener_index(&open.listener)
+            .filter(|index| {
+                let protocol = snapshot.listeners[*index as usize].protocol;
+                (protocol.is_http(), protocol.is_tls()) == (open.kind == Kind::Http, open.tls)
+            })
             .ok_or_else(|| RestoreError::Listener(open.listener.clone()))?;
         let accepted = Accepted { listener, ..fresh.clone() };
         let mut connection = Connection::new(snapshot, &accepted, io.now);

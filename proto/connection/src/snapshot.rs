@@ -168,6 +168,33 @@ impl Default for Limits {
     }
 }
 
+impl Listener {
+    /// Tells listeners apart by what they have to do with requests and responses that are under way.
+    pub(crate) fn shape(&self) -> u64 {
+        let Limits {
+            http,
+            body_bytes_max,
+            hello_bytes_max: _,
+            body_prefix_bytes: _,
+            requests_max: _,
+            rate_min: _,
+        } = &self.limits;
+        let evergate_http::Limits {
+            head_bytes_max,
+            headers_max,
+            trailer_bytes_max,
+            chunk_line_bytes_max,
+            target_bytes_max: _,
+        } = http;
+        let sizes = [head_bytes_max, headers_max, trailer_bytes_max, chunk_line_bytes_max];
+        let sizes = sizes.map(|size| *size as u64).into_iter();
+        let all = sizes.chain([*body_bytes_max, self.protocol as u64]);
+        all.fold(0xcbf2_9ce4_8422_2325, |hash: u64, value| {
+            (hash ^ value).wrapping_mul(0x0100_0000_01b3).rotate_left(29) // FNV-1a, a number at a time
+        })
+    }
+}
+
 /// One generation of the configuration.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -203,9 +230,13 @@ impl Snapshot {
         rules.iter().map(|rule| self.rules.mark(*rule)).collect()
     }
 
-    /// Whether the head of this request's response is the same here as where the request was decided, byte for byte.
-    pub fn makes_response(&self, route: &Route) -> bool {
-        !route.flags.set_cookie && route.rules.iter().all(|mark| self.rules.marked(*mark).is_some())
+    /// Whether the head of this request's response is the same here as where the request was decided, byte for byte, and what is
+    /// left of the request passes as it would there.
+    pub fn makes_response(&self, listener: &str, route: &Route) -> bool {
+        let listener = self.listener_index(listener).map(|index| &self.listeners[index as usize]);
+        listener.is_some_and(|listener| listener.shape() == route.shape)
+            && !route.flags.set_cookie
+            && route.rules.iter().all(|mark| self.rules.marked(*mark).is_some())
     }
 
     /// Those of the rules that matched this request that are here too.

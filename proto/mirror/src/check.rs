@@ -278,6 +278,7 @@ mod tests {
             server: 0,
             place: 0,
             rules: Vec::new(),
+            shape: 0,
             flags: RouteFlags::default(),
             head_hash: 0,
             tls: None,

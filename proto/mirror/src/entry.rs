@@ -120,6 +120,9 @@ pub struct Route {
     pub place: u64,
     /// Marks of the rules that matched, in order: they find them in another generation.
     pub rules: Vec<u64>,
+    /// Hash of what the listener has to do with requests and responses under way: its protocol, and its limits.
+    #[serde(with = "postcard::fixint::le")]
+    pub shape: u64,
     /// What the response depends on.
     pub flags: RouteFlags,
     /// Hash of the head as the client sent it: a client that retransmits another head is refused.

@@ -412,6 +412,7 @@ mod tests {
             server: 0,
             place: 9,
             rules: Vec::new(),
+            shape: 0,
             flags: crate::RouteFlags::default(),
             head_hash: 0,
             tls: None,

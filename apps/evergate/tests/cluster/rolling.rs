@@ -65,11 +65,13 @@ fn replace_all(world: &World, mut nodes: Vec<Node>, config: &str, traffic: &Traf
 }
 
 /// A request that its server has not answered yet, before a reload. The node that it came to is killed, and the other one was
-/// started with the new configuration.
-fn is_taken_over_with(rules: [&str; 2]) -> (TcpStream, TcpStream, Vec<Node>, World) {
+/// started with the new configuration: other rules, and this listener.
+fn is_taken_over_with(rules: [&str; 2], listener: &str) -> (TcpStream, TcpStream, Vec<Node>, World) {
     let world = World::new(2);
     let plain = traffic::config(&world, 2, "");
     let [old, new] = rules.map(|rules| format!("{rules}{plain}"));
+    assert!(new.contains(LISTENER));
+    let new = new.replace(LISTENER, listener);
     let mut nodes = vec![world.start(1, &old)];
     settled(&nodes);
     let (at, to) = (
@@ -95,22 +97,26 @@ fn is_taken_over_with(rules: [&str; 2]) -> (TcpStream, TcpStream, Vec<Node>, Wor
     (client, server, nodes, world)
 }
 
+const LISTENER: &str = "protocol = \"http\"\npool = \"plain\"\n";
 const NEW: &str = "[[rules]]\nname = \"new\"\nwhen = 'path == \"/new\"'\ndeny = 403\n";
 const MARKS: &str = "[[rules]]\nname = \"marks\"\nset_response_headers = { x-mark = \"set\" }\n";
 
 /// Both of its ends hear of its end: they only wait.
 #[test]
-fn a_request_is_reset_where_the_rules_that_matched_it_are_not_known() {
+fn a_request_is_reset_where_what_decided_about_it_is_not_known() {
     if !privileged() {
         return;
     }
-    let (mut client, mut server, nodes, _world) = is_taken_over_with([MARKS, NEW]);
-    for end in [&mut client, &mut server] {
-        assert_eq!(end.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    let limits = format!("{LISTENER}limits = {{ head_bytes_max = 2048 }}\n");
+    for (new, listener) in [(NEW, LISTENER), (MARKS, &limits), (MARKS, &LISTENER.replace("http", "tcp"))] {
+        let (mut client, mut server, nodes, _world) = is_taken_over_with([MARKS, new], listener);
+        for end in [&mut client, &mut server] {
+            assert_eq!(end.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        }
+        settled(&nodes);
+        let said = nodes[0].process.lines();
+        assert!(said.iter().any(|line| line.contains("(`resume_generation`)")), "{listener}: {said:#?}");
     }
-    settled(&nodes);
-    let said = nodes[0].process.lines();
-    assert!(said.iter().any(|line| line.contains("(`resume_generation`)")), "{said:#?}");
 }
 
 /// Its response is edited as it would have been.
@@ -119,7 +125,8 @@ fn a_request_from_before_a_reload_is_answered_where_the_rules_that_matched_it_ar
     if !privileged() {
         return;
     }
-    let (mut client, mut server, nodes, _world) = is_taken_over_with([MARKS, &format!("{NEW}{MARKS}")]);
+    let (mut client, mut server, nodes, _world) =
+        is_taken_over_with([MARKS, &format!("{NEW}{MARKS}")], LISTENER);
     server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
     let head = traffic::head(&mut client).unwrap();
     assert!(head.to_lowercase().contains("\r\nx-mark: set\r\n"), "{head}");

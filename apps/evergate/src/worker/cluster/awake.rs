@@ -205,7 +205,8 @@ impl Worker {
         self.current_of(generation).or_else(|| {
             let snapshot = &self.current[newest].generation.snapshot;
             let (route, makes_head) = state.movable()?;
-            let same = !makes_head || snapshot.makes_response(route);
+            let listener = &state.open.as_ref()?.listener;
+            let same = !makes_head || snapshot.makes_response(listener, route);
             let (pool, server) = snapshot.find_place(route.place).filter(|_| same)?;
             state.move_route(snapshot.generation, pool, server);
             Some(newest)
