@@ -1,7 +1,7 @@
 //! `evergate demo cluster`, as a user runs it.
 
 use crate::support::eventually;
-use crate::world::{alone, evergate, privileged};
+use crate::world::{Places, evergate, privileged};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
@@ -41,7 +41,7 @@ fn transfers_come_through_whole_while_all_nodes_but_one_are_killed() {
     if !privileged() {
         return;
     }
-    let _alone = alone();
+    let _all = Places::all();
     let output = evergate(&["demo", "cluster", "--once", "--json", "--transfer-mib", "4"]);
     assert_eq!(output.code, Some(0), "{output:#?}");
     let report: serde_json::Value = serde_json::from_str(&output.out).unwrap();
@@ -58,7 +58,7 @@ fn a_demonstration_that_is_told_to_end_takes_everything_with_it() {
     if !privileged() {
         return;
     }
-    let _alone = alone();
+    let _all = Places::all();
     let (mut child, lines) = begun();
     assert_eq!(namespaces(child.id()).len(), 7);
     signal(&child, "INT");
@@ -73,7 +73,7 @@ fn what_a_killed_demonstration_leaves_is_removed_by_the_next_one() {
     if !privileged() {
         return;
     }
-    let _alone = alone();
+    let _all = Places::all();
     let (mut killed, lines) = begun();
     signal(&killed, "KILL");
     killed.wait().unwrap();

@@ -9,7 +9,7 @@ use evergate_bpf::netns::{Card, Namespace};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 /// The cluster's addresses; hosts of both networks have the numbers of their nodes, the switches 254.
 pub(crate) const ADDRESS: &str = "10.72.0.100";
@@ -76,15 +76,38 @@ pub(crate) struct World {
     hosts: Vec<Namespace>,
     pub(crate) folder: Folder,
     pub(crate) chance: Chance,
-    /// Heartbeats are in real time: nodes of two clusters at once would keep each other from hearing theirs.
-    _alone: MutexGuard<'static, ()>,
+    _places: Places,
 }
 
-static ALONE: Mutex<()> = Mutex::new(());
+/// Heartbeats are in real time: nodes of more clusters at once would keep each other from hearing theirs.
+const AT_ONCE: u8 = 2;
 
-/// Keeps every other cluster of these tests from running.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+static TAKEN: Mutex<u8> = Mutex::new(0);
+static LEFT: Condvar = Condvar::new();
+
+/// Keeps other clusters of these tests from running.
+pub(crate) struct Places(u8);
+
+impl Places {
+    fn take(count: u8) -> Places {
+        let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = |taken: &mut u8| *taken + count > AT_ONCE;
+        let mut taken = LEFT.wait_while(taken, full).unwrap_or_else(PoisonError::into_inner);
+        *taken += count;
+        Places(count)
+    }
+
+    /// Of whoever needs the whole machine: loads and their figures.
+    pub(crate) fn all() -> Places {
+        Places::take(AT_ONCE)
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) -= self.0;
+        LEFT.notify_all();
+    }
 }
 
 impl World {
@@ -94,7 +117,7 @@ impl World {
     }
 
     pub(crate) fn of(family: Family, hosts: u8) -> World {
-        let alone = alone();
+        let places = Places::take(1);
         let switch = namespace();
         for (name, address) in [("in", family.inside(254)), ("out", family.outside(254))] {
             switch.bridge(name, address, family.prefix()).unwrap();
@@ -102,7 +125,7 @@ impl World {
         let hosts = (1..=hosts).map(|number| host(family, &switch, number)).collect();
         let folder = Folder::new();
         folder.write("cluster.key", &format!("{}\n", evergate::cluster::fresh_key()));
-        World { family, switch, hosts, folder, chance: Chance::new(), _alone: alone }
+        World { family, switch, hosts, folder, chance: Chance::new(), _places: places }
     }
 
     /// Makes `shop.pem` and `shop.key`, which clients may trust as they are.
