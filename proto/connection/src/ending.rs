@@ -61,7 +61,7 @@ impl Connection {
         self.generate(io, status, reason, &bytes, ends);
     }
 
-    /// Sends a response of our own, if no record of this response can have left, and no other answer of ours is still on
+    /// Sends a response of our own, if nothing of this response can have left, and no other answer of ours is still on
     /// its way: backups keep one.
     pub(crate) fn generate(
         &mut self,
@@ -75,7 +75,9 @@ impl Connection {
         let spoken =
             self.leg.as_ref().is_some_and(|leg| leg.answered && !(leg.interim && self.remote.is_none()));
         let begun = self.answering != Answering::Head || spoken;
-        let decided = self.remote.as_ref().is_some_and(|remote| remote.has_begun());
+        let out_pos = self.out_pos;
+        let decided =
+            self.remote.as_ref().is_some_and(|remote| remote.has_begun() || remote.has_sent(out_pos));
         if begun || decided || self.closing || !self.may_ask() {
             return self.end_abruptly(io, reason);
         }

@@ -281,6 +281,11 @@ impl Remote {
         self.is_repeating() || self.skip > 0
     }
 
+    /// Whether the node before us has sent more than this: the client has acknowledged it. In clear no entry need say so.
+    pub(crate) fn has_sent(&self, output: u64) -> bool {
+        self.client_acked > output
+    }
+
     /// Whether all that was sent is known to have arrived, and no leg is left that the next request would have to wait for.
     pub(crate) fn is_between_messages(&self) -> bool {
         self.message_end.is_none() && self.partings.iter().all(|parting| self.may_part_early(parting))

@@ -9,7 +9,7 @@ use crate::scenario::{Wire, config, noise};
 use evergate_base::Micros;
 use evergate_base::seed::{Seed, scoped};
 use evergate_connection::{
-    Connection, Effect, Effects, Io, RestoreError, ResumedLeg, Scratch, Snapshot, Source,
+    Connection, Effect, Effects, Failure, Io, RestoreError, ResumedLeg, Scratch, Snapshot, Source,
 };
 use evergate_mirror::{Boundary, Mirrored, Phase, RUN_BYTES_MAX, RecordKind};
 use std::sync::Arc;
@@ -340,6 +340,25 @@ fn no_answer_of_ours_takes_the_place_of_one_that_may_have_left() {
         pair.call(|conn, io| conn.handle_server_end(io, leg));
         assert_eq!((pair.closed, pair.to_client.len() > sent), (closed, !in_doubt));
         assert_eq!(pair.reasons, [reason]);
+    }
+}
+
+/// In clear what was sent is in no entry, but the client says how much it has.
+#[test]
+fn no_answer_of_ours_follows_part_of_a_response_in_clear() {
+    let config = config(Wire::Plain);
+    let mut pair = Pair::new(&config, setup::HTTP);
+    pair.client_says(b"GET /len/5 HTTP/1.1\r\nHost: h\r\n\r\n");
+    pair.open();
+    let state = pair.mirrored;
+    for (acked, closed, answered) in [(0, None, true), (1, Some(true), false), (40, Some(true), false)] {
+        let mut pair = Pair::restore(&state, &config);
+        let leg = pair.conn.leg_id().unwrap();
+        pair.call(|conn, io| conn.handle_client_acked(io, acked));
+        pair.call(|conn, io| conn.handle_leg_failed(io, leg, Failure::Lost));
+        assert_eq!(pair.to_client.starts_with(b"HTTP/1.1 502 "), answered, "{acked} bytes have arrived");
+        assert_eq!((pair.to_client.is_empty(), pair.closed), (!answered, closed));
+        assert_eq!(pair.reasons, ["upstream_lost"]);
     }
 }
 

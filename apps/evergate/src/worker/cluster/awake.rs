@@ -182,7 +182,7 @@ impl Worker {
         self.guarded(Some(Source::Client(key)), |worker| {
             worker.begin_again(key);
             if let Some(leg) = leg {
-                worker.attach_server(key, &mut legs.1, &leg);
+                worker.attach_server(key, &mut legs.1, &leg, acked);
             }
             worker.perform(key);
             worker.with(key, |connection, io| connection.handle_client_acked(io, acked));
@@ -237,8 +237,14 @@ impl Worker {
         self.register(fd, Source::Client(key)).is_ok()
     }
 
-    /// The server leg that the connection goes on with.
-    fn attach_server(&mut self, key: Key, server: &mut Option<AwakeLeg>, leg: &ResumedLeg) {
+    /// The server leg that the connection goes on with. `client_acked`: how much its client has.
+    fn attach_server(
+        &mut self,
+        key: Key,
+        server: &mut Option<AwakeLeg>,
+        leg: &ResumedLeg,
+        client_acked: u64,
+    ) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let generation = client.connection.snapshot().generation;
         let in_response = client.connection.expects_more().1;
@@ -249,7 +255,10 @@ impl Worker {
         let number = leg.route.leg;
         let Some((runtime, tls_fingerprint)) = runtime else {
             self.counters.reason("resume_server");
-            self.with(key, |connection, io| connection.handle_leg_failed(io, number, Failure::Lost));
+            self.with(key, |connection, io| {
+                connection.learn_client_acked(client_acked);
+                connection.handle_leg_failed(io, number, Failure::Lost);
+            });
             return;
         };
         let Some(AwakeLeg { facts, received, ended, acked, slot, socket }) = server.take() else { return };
