@@ -112,6 +112,7 @@ pub(crate) fn frames(put: &impl Fn(&str, &str, &[u8]), name: &str, entries: &[En
         Frame::Begin { connection, bucket, state: Some(Box::new(state)), legs },
         Frame::Complete { bucket },
         Frame::Sessions(vec![SessionNews::Kept(kept), SessionNews::Withdrawn(id)]),
+        Frame::Settings(BTreeMap::from([("mode".to_owned(), "witness".to_owned())])),
         Frame::End { connection },
     ]);
     let mut input = Vec::new();

@@ -6,6 +6,7 @@ use crate::{
     RecordPosition, Route, ServerCheckpoint, SessionNews, Side, Stash,
 };
 use evergate_base::session::{SEALED_BYTES_MAX, Sealed};
+use std::collections::BTreeMap;
 
 /// The highest position in a stream, and the highest sequence number of a record.
 pub const POSITION_MAX: u64 = 1 << 62;
@@ -163,6 +164,15 @@ impl SessionNews {
             SessionNews::Withdrawn(_) => Ok(()),
         }
     }
+}
+
+/// Few and short: they are compared, and named where they differ.
+pub(crate) fn check_settings(all: &BTreeMap<String, String>) -> Checked {
+    within("settings", all.len() as u64, 64_u64)?;
+    all.iter().try_for_each(|(key, value)| {
+        within("length of a setting's name", key.len() as u64, 64_u64)?;
+        within("length of a setting's value", value.len() as u64, 256_u64)
+    })
 }
 
 impl Established {

@@ -6,6 +6,7 @@
 //!
 //! Invariants: a frame is at most [`FRAME_BYTES_MAX`] long; what does not parse ends the channel.
 
+use crate::check::check_settings;
 use crate::wire::decode;
 use crate::{ConnectionId, Entry, Haste, Mirrored, WireError};
 use evergate_base::session::{KeptSession, SessionId};
@@ -138,6 +139,8 @@ pub enum Frame {
     },
     /// What happened to sessions that go by an id, oldest first. Belongs to no connection, and may be missing.
     Sessions(Vec<SessionNews>),
+    /// Directly after `Hello`: settings of the node, by name. Those that its listener has too must have the same values.
+    Settings(BTreeMap<String, String>),
 }
 
 /// What a node tells all others of a session that goes by an id.
@@ -157,7 +160,7 @@ pub struct Answer {
 }
 
 /// Version of the frames.
-pub const FRAME_VERSION: u8 = 12;
+pub const FRAME_VERSION: u8 = 13;
 
 impl Frame {
     /// How long it may wait for company. That of entries is known where they are queued ([`crate::Log::haste`]).
@@ -182,6 +185,7 @@ impl Frame {
             Frame::Entries { entries, .. } => entries.iter().try_for_each(Entry::check),
             Frame::Begin { state: Some(state), .. } => state.check(),
             Frame::Sessions(news) => news.iter().try_for_each(SessionNews::check),
+            Frame::Settings(all) => check_settings(all),
             _ => Ok(()),
         };
         checked.map_err(|source| WireError::Value { what: FRAME, source })?;

@@ -154,7 +154,7 @@ impl Holder {
                 };
                 announced.offices.insert(bucket, (office, telling));
             }
-            Frame::Sessions(_) => {} // of no connection: the channel's owner takes them before
+            Frame::Sessions(_) | Frame::Settings(_) => {} // of no connection: the channel's owner takes them before
             Frame::Begin { connection, bucket, state, legs } => {
                 let office = self.office(announced, bucket)?;
                 if !self.counts(bucket, office) {

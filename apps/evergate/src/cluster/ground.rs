@@ -12,7 +12,7 @@ use super::secrets::Secrets;
 use super::speaker::Speaker;
 use super::status::{ClusterStatus, NodeStatus, WitnessStatus};
 use super::witness::Witnesses;
-use super::{Interface, Layout, Report, Reporter, Running, host};
+use super::{Interface, Layout, Report, Reporter, Running, agreed, host};
 use crate::config::model::{
     Cluster, ClusterMode, ClusterNode, ClusterTiming, Config, NodeNumber, Protocol, Steering,
 };
@@ -100,6 +100,7 @@ impl Ground {
             node: me,
             incarnation,
             workers,
+            settings: agreed::settings(cluster, virtual_mac),
             addresses: cluster.addresses.iter().copied().collect(),
             sources: cluster.server_source.clone(),
             interfaces,

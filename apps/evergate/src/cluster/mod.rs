@@ -9,6 +9,7 @@
 //! - [`Running`] and [`Handle`]: what the rest of the process sees of it.
 
 mod agent;
+pub(crate) mod agreed;
 mod chorus;
 mod filters;
 mod ground;
@@ -36,6 +37,7 @@ pub(crate) use roles::{arrives, gate_node};
 pub use running::{Handle, Running};
 pub use secrets::fresh_key;
 
+use agreed::Settings;
 use mailbox::Mailbox;
 
 use evergate_base::Micros;
@@ -64,6 +66,8 @@ pub struct Layout {
     pub incarnation: Incarnation,
     /// Workers of every node of the cluster.
     pub workers: usize,
+    /// What else all its nodes must have alike.
+    pub settings: Settings,
     /// Addresses that move between the nodes.
     pub addresses: BTreeSet<IpAddr>,
     /// Addresses that server legs start from, one per family; they move too.

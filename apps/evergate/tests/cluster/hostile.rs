@@ -108,6 +108,15 @@ fn a_node_of_another_shape_is_told_of() {
     let other = world.start(2, &config.replace("workers = 2", "workers = 3"));
     one.process.line_after(0, "node 2 runs 3 workers, this one 2");
     drop(other);
+    let other = config.replace("[cluster]\n", "[cluster]\nsteering = \"flood\"\nports_per_bucket = 26\n");
+    let other = world.start(2, &other);
+    let (said, _) = other.process.line_after(0, "refuses a mirror channel: `[cluster]` of node 1 differs");
+    assert!(
+        said.contains(r#"`ports_per_bucket` is "27" there and "26" here, `steering` is "steer" there"#),
+        "{said}"
+    );
+    let status = one.eventually("counts it", |status| status.counts.channels_lost > 0);
+    assert_eq!((status.buckets.owned, status.buckets.bare), (1024, 1024), "{:?}", status.buckets);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::Cluster;
 use super::channel::Channel;
-use crate::cluster::{Instruction, Report, office};
+use crate::cluster::{Instruction, Report, agreed, office};
 use crate::control::message;
 use crate::worker::Worker;
 use crate::worker::slab::Source;
@@ -213,26 +213,10 @@ impl Incoming {
         while let Some((mut frame, length)) = Frame::decode(&self.channel.input[at..])? {
             at += length;
             self.frames += 1;
-            match (&frame, self.from) {
-                (Frame::Hello { version: FRAME_VERSION, node, worker, workers, clock_ms, .. }, None) => {
-                    anyhow::ensure!(
-                        usize::from(*workers) == layout.workers,
-                        "node {} runs {workers} workers, this one {}: all nodes of a cluster need the same number",
-                        node.saturating_add(1),
-                        layout.workers
-                    );
-                    self.from = Some(NodeId(*node));
-                    self.worker = *worker;
-                    self.ahead_ms = evergate_sys::steady_clock_ms().wrapping_sub(*clock_ms) as i64;
-                }
-                (Frame::Hello { version, node, .. }, None) => {
-                    anyhow::bail!(
-                        "node {} speaks mirror frames of form {version}, and this one form {FRAME_VERSION}: run the same version on all nodes",
-                        node.saturating_add(1)
-                    )
-                }
-                (Frame::Hello { .. }, Some(_)) | (_, None) => anyhow::bail!("frames out of order"),
-                _ => {}
+            let introduces = matches!(frame, Frame::Hello { .. } | Frame::Settings(_));
+            anyhow::ensure!(introduces == self.from.is_none(), "frames out of order");
+            if introduces {
+                self.meet(&frame, layout)?;
             }
             let hear = |facts: &mut LegFacts| {
                 facts.shift(self.ahead_ms);
@@ -256,6 +240,37 @@ impl Incoming {
             }
         }
         self.channel.input.drain(..at);
+        Ok(())
+    }
+
+    /// Who speaks, and whether this node can hold its connections: the first two frames.
+    fn meet(&mut self, frame: &Frame, layout: &crate::cluster::Layout) -> anyhow::Result<()> {
+        match (frame, self.announced.speaker()) {
+            (Frame::Hello { version: FRAME_VERSION, node, worker, workers, clock_ms, .. }, None) => {
+                anyhow::ensure!(
+                    usize::from(*workers) == layout.workers,
+                    "node {} runs {workers} workers, this one {}: all nodes of a cluster need the same number",
+                    node.saturating_add(1),
+                    layout.workers
+                );
+                self.worker = *worker;
+                self.ahead_ms = evergate_sys::steady_clock_ms().wrapping_sub(*clock_ms) as i64;
+            }
+            (Frame::Hello { version, node, .. }, None) => anyhow::bail!(
+                "node {} speaks mirror frames of form {version}, and this one form {FRAME_VERSION}: run the same version on all nodes",
+                node.saturating_add(1)
+            ),
+            (Frame::Settings(theirs), Some((node, _))) => {
+                if let Some(what) = agreed::difference(theirs, &layout.settings) {
+                    anyhow::bail!(
+                        "`[cluster]` of node {} differs: {what}; stop all nodes to change that, and give them the same file",
+                        node.saturating_add(1)
+                    );
+                }
+                self.from = Some(NodeId(node));
+            }
+            _ => anyhow::bail!("frames out of order"),
+        }
         Ok(())
     }
 

@@ -178,13 +178,15 @@ impl Outgoing {
     pub(crate) fn connect(
         to: SocketAddr,
         config: &std::sync::Arc<rustls::ClientConfig>,
-        hello: &Frame,
+        first: &[Frame],
     ) -> anyhow::Result<Outgoing> {
         let socket = evergate_sys::connect(to)?;
         let name = rustls::pki_types::ServerName::IpAddress(to.ip().into());
         let tls = rustls::ClientConnection::new(config.clone(), name)?;
         let mut feed = Feed::default();
-        feed.push(hello, None)?;
+        for frame in first {
+            feed.push(frame, None)?;
+        }
         Ok(Outgoing {
             channel: Channel::new(socket, tls),
             feed,

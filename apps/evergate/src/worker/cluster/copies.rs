@@ -146,8 +146,9 @@ impl Worker {
             workers: cluster.layout.workers as u16,
             clock_ms: evergate_sys::steady_clock_ms(),
         };
+        let first = [hello, Frame::Settings(cluster.layout.settings.clone())];
         cluster.broken.insert(peer, now + RETRY);
-        let Ok(outgoing) = Outgoing::connect(to, &cluster.layout.client_tls, &hello) else {
+        let Ok(outgoing) = Outgoing::connect(to, &cluster.layout.client_tls, &first) else {
             self.counters.reason("mirror_unreachable");
             return;
         };

@@ -232,6 +232,7 @@ fn layout(workers: usize) -> Arc<Layout> {
         node: ME,
         incarnation: Incarnation(1),
         workers,
+        settings: BTreeMap::new(),
         addresses: BTreeSet::from([SHARED.into()]),
         sources: vec![SHARED.into()],
         interfaces: [LOOPBACK; 2],
