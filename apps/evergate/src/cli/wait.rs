@@ -2,10 +2,11 @@
 
 use super::output;
 use super::remote::{PATIENCE_TO_READ, order, socket_of};
-use super::{DrainArgs, FAILED, WaitArgs};
+use super::{DrainArgs, WaitArgs};
 use crate::cluster::status::ClusterStatus;
 use crate::control::client::{request, understood};
 use crate::control::status::Done;
+use anyhow::anyhow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -62,8 +63,10 @@ fn wait(socket: &Path, seconds: u64, json: bool, mut look: impl FnMut(&ClusterSt
         let now = Instant::now();
         match found {
             Found::Done(done) => return output::done(json, &Done { done }),
-            Found::Never(why) => return failed(&why),
-            Found::Missing(why) if now >= until => return failed(&format!("not within {seconds} s: {why}")),
+            Found::Never(why) => return output::failed(&anyhow!(why)),
+            Found::Missing(why) if now >= until => {
+                return output::failed(&anyhow!("not within {seconds} s: {why}"));
+            }
             Found::Missing(why) if now >= next_line => {
                 output::tell(format_args!("waits for {} s: {why}", (now - began).as_secs()));
                 next_line = now + LINE;
@@ -130,9 +133,4 @@ fn takes_part(status: &ClusterStatus, whole_since: &mut Option<Instant>, now: In
         true => format!("node {node} serves alone: no other node is there to hold copies"),
         false => format!("node {node} is a member, and everything that it has is at another node too"),
     })
-}
-
-fn failed(why: &str) -> u8 {
-    output::tell(format_args!("error: {why}"));
-    FAILED
 }

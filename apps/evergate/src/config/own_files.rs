@@ -26,7 +26,7 @@ impl Checks<'_> {
         let shown = path.display();
         let folder = folder_of(&path);
         let hindrance = if self.world.lacks_folder(folder) {
-            let remedy = "create the folder, or correct the path";
+            let remedy = "create the folder (systemd does when it starts a unit with `LogsDirectory=` or `RuntimeDirectory=`), or correct the path";
             Some((format!("there is no folder `{}`", folder.display()), remedy))
         } else if self.world.is_folder(&path) {
             Some((format!("`{shown}` is a folder"), "write the path of a file, perhaps one in that folder"))
