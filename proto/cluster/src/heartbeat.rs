@@ -158,7 +158,7 @@ impl Node {
             owned: self.load.0,
             work: self.load.1,
             weight: self.config.weight,
-            draining: self.draining,
+            draining: self.draining || self.only_votes(),
             lease_us: self.config.timing.fence.0,
             configurations: self.configurations,
         }
@@ -167,9 +167,7 @@ impl Node {
     fn announced(&self) -> Announced {
         match self.standing() {
             Standing::Left => Announced::Left,
-            Standing::Listening if self.now < self.held_until || self.cut_off().is_some() => {
-                Announced::HeldDown
-            }
+            Standing::Listening if self.is_kept_out() => Announced::HeldDown,
             Standing::Listening => Announced::Listen,
             Standing::Active => Announced::Active,
             Standing::Fenced => Announced::Fenced,

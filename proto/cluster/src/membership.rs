@@ -83,6 +83,7 @@ impl Node {
             }
         }
         if !self.established {
+            self.forget_if_alone(now);
             return;
         }
         match self.config.mode {
@@ -93,10 +94,28 @@ impl Node {
                 }
             }
             Mode::Majority => {
-                if self.is_forgotten(now) {
+                // Others that remember may be about to come back: until then nobody founds anything.
+                if self.is_forgotten_for_long(self.is_forgotten(), now) {
                     self.void(false);
                 }
             }
+        }
+    }
+
+    fn is_forgotten_for_long(&mut self, is_forgotten: bool, now: Micros) -> bool {
+        self.forgotten_since = is_forgotten.then(|| self.forgotten_since.unwrap_or(now));
+        self.forgotten_since.is_some_and(|since| now.since(since) >= self.config.timing.listen_lapse)
+    }
+
+    /// What a node remembers that gave its life up is of use while somebody goes on with the view. After that it would keep the
+    /// others from founding a cluster.
+    fn forget_if_alone(&mut self, now: Micros) {
+        let goes_on = |peer: &crate::peer::Peer| {
+            self.hears(peer.member().id) && matches!(peer.state(), Announced::Active | Announced::Fenced)
+        };
+        let alone = self.remembered.is_some() && !self.peers.values().any(goes_on);
+        if self.is_forgotten_for_long(alone, now) {
+            self.remembered = None;
         }
     }
 
@@ -141,17 +160,16 @@ impl Node {
         replaced || (missing && witness && now.since(lapsed_at) >= self.config.timing.listen_lapse)
     }
 
-    /// Majority mode: enough nodes are heard for a view, but too few of them remember one.
-    fn is_forgotten(&self, now: Micros) -> bool {
-        let Some(lapsed_at) = self.lapsed_at else { return false };
+    /// Majority mode: the view has lapsed, and enough nodes are heard for another one, but too few of them remember any.
+    fn is_forgotten(&self) -> bool {
         let heard = self.heard_set();
         let remembers = |id: &NodeId| {
             *id == self.me.id || self.peers.get(id).is_some_and(|peer| peer.view != ViewId::NONE)
         };
         let remembering = heard.iter().filter(remembers).count();
-        heard.len() >= self.config.majority()
+        self.lapsed_at.is_some()
+            && heard.len() >= self.config.majority()
             && remembering < self.config.majority()
-            && now.since(lapsed_at) >= self.config.timing.listen_lapse
     }
 
     /// Notes whether the members of the view disagree about it.

@@ -72,6 +72,10 @@ pub struct Node {
     pub(crate) witness_asked_at: Micros,
     pub(crate) opened: bool,
     pub(crate) lapsed_at: Option<Micros>,
+    /// The view that this life's predecessor gave up in order, because it was cut off, and of which nothing is held.
+    pub(crate) remembered: Option<crate::message::Held>,
+    /// Majority mode: since when enough nodes are heard for a view, and too few of them remember one.
+    pub(crate) forgotten_since: Option<Micros>,
     /// When the last lapse ended with the same view.
     pub(crate) renewed_at: Option<Micros>,
     pub(crate) left: bool,
@@ -164,6 +168,8 @@ impl Node {
             witness_asked_at: Micros(0),
             opened: false,
             lapsed_at: None,
+            remembered: None,
+            forgotten_since: None,
             renewed_at: None,
             left: false,
             listen_since: now,
@@ -241,7 +247,13 @@ impl Node {
     /// For how long this node may not join yet: it has lost its place lately, and waits longer each time that this happens
     /// again soon.
     pub fn held_down(&self, now: Micros) -> Option<Micros> {
-        (self.standing() == Standing::Listening && now < self.held_until).then(|| self.held_until.since(now))
+        let waits = self.standing() == Standing::Listening && now < self.held_until && !self.is_needed();
+        waits.then(|| self.held_until.since(now))
+    }
+
+    /// Whether this node may not join, though it could: others go on better without it.
+    pub(crate) fn is_kept_out(&self) -> bool {
+        (self.now < self.held_until || self.cut_off().is_some()) && !self.is_needed()
     }
 
     /// How many datagrams were dropped for this reason.
@@ -510,6 +522,8 @@ impl Node {
         self.excluded = false;
         self.opened = false;
         self.lapsed_at = None;
+        self.remembered = None;
+        self.forgotten_since = None;
         self.busy.clear();
         self.urgent.clear();
         self.replies.clear();

@@ -7,13 +7,18 @@
 //! A node that owns something of which nobody else has a copy gives its life up only when that lasts: nobody could go on with it, and a
 //! neighbour that has just come back may not find it on one network for a second.
 //!
+//! In majority mode such a node may be one that the others cannot go on without. It gives its life up all the same, but joins
+//! again at once: its vote needs one network only, and while it is cut off it takes no buckets. In that mode the new life remembers
+//! the view that the one before gave up, as a vote must: a majority knows every view that there was.
+//!
 //! Invariant: a network that is gone for everybody makes nobody leave. The node needs the word of another that hears a
 //! third one there, for longer than such a word can be old; or its own card has lost the carrier and another's has not.
 //! Two nodes whose cards keep their carriers cannot know whose side is broken, and both stay.
 
 use evergate_base::Micros;
 
-use crate::message::Heartbeat;
+use crate::config::Mode;
+use crate::message::{Heartbeat, Held, Holds};
 use crate::{MemberSet, Node, NodeId, Path};
 
 /// How much longer a node waits that holds something alone.
@@ -74,9 +79,50 @@ impl Node {
     /// A node that cannot work gives way to those who can.
     pub(crate) fn give_way(&mut self, now: Micros) {
         self.note_reach(now);
-        if self.established && self.cut_off().is_some() {
-            self.void(true);
+        if !self.established || self.cut_off().is_none() {
+            return;
         }
+        let needed = self.is_needed();
+        if needed && !(self.owns_any() && self.has_whole_peer()) {
+            return; // nobody would go on with anything
+        }
+        // Those with the copies go on, if need be in a view in which this node only votes.
+        let held = (self.config.mode == Mode::Majority).then(|| self.held_by_nobody());
+        self.void(!needed);
+        self.remembered = held;
+    }
+
+    /// What a promise says of the installed view when nothing is held of it any more.
+    fn held_by_nobody(&self) -> Held {
+        let mut held = self.held();
+        held.claims.iter_mut().for_each(|claim| claim.holds = Holds::Nothing);
+        held
+    }
+
+    /// Majority mode: whether the others that are heard are too few to go on without this node.
+    pub(crate) fn is_needed(&self) -> bool {
+        let others = self.heard_set().without(self.me.id).len();
+        self.config.mode == Mode::Majority && others < self.config.majority()
+    }
+
+    /// Whether this node votes and takes no buckets, because it is cut off and the others need it.
+    pub(crate) fn only_votes(&self) -> bool {
+        self.cut_off().is_some() && self.is_needed()
+    }
+
+    fn owns_any(&self) -> bool {
+        self.offices.iter().any(|office| office.owner == Some(self.me.id))
+    }
+
+    /// Whether another member takes buckets.
+    fn has_whole_peer(&self) -> bool {
+        let takes = |peer: &crate::peer::Peer| {
+            let member = peer.member();
+            self.members.contains(member)
+                && self.hears_life(member)
+                && peer.last.is_some_and(|last| !last.draining)
+        };
+        self.peers.values().any(takes)
     }
 
     /// Nodes heard lately on one network.

@@ -185,7 +185,7 @@ impl Node {
             pending.promised_at = Some(now);
             Promise { view: pending.view, held: None }
         };
-        let held = self.established.then(|| self.held());
+        let held = if self.established { Some(self.held()) } else { self.remembered.clone() };
         let promise = Promise { held, ..promise };
         if promise.view.proposer == self.me.id {
             if let Some(proposal) = &mut self.proposal {
@@ -197,7 +197,7 @@ impl Node {
     }
 
     /// What this node holds, for a promise.
-    fn held(&self) -> Held {
+    pub(crate) fn held(&self) -> Held {
         let claim = |(office, assignment): (&crate::bucket::Office, &crate::message::Assignment)| -> Claim {
             Claim {
                 base_in_sync: assignment.in_sync.with(assignment.owner),
@@ -324,6 +324,7 @@ impl Node {
         self.installed_at = self.now;
         self.opened = false;
         self.lapsed_at = None;
+        self.remembered = None;
         self.busy.clear();
         self.urgent.clear();
         self.replies.clear();
@@ -344,7 +345,7 @@ impl Node {
     pub(crate) fn weights(&self, members: &Members) -> BTreeMap<NodeId, u16> {
         let weight = |id: NodeId| {
             if id == self.me.id {
-                return if self.draining { 0 } else { self.config.weight };
+                return if self.draining || self.only_votes() { 0 } else { self.config.weight };
             }
             let last = self.peers.get(&id).and_then(|peer| peer.last);
             last.map_or(0, |last| if last.draining { 0 } else { last.weight })

@@ -590,6 +590,121 @@ fn a_node_cut_off_one_network_gives_way_and_comes_back() {
     }
 }
 
+/// Two of three are a majority, and one of them is on one network only: it votes, and the other one serves everything.
+#[test]
+fn a_cut_off_node_whose_vote_is_needed_votes_and_serves_nothing() {
+    for seed in 0..40 {
+        for path in Path::ALL {
+            let mut world = settled(seed, default_timers(3, 16, 1, Mode::Majority));
+            world.crash(2);
+            let two = |world: &World| world.is_settled() && world.hosts[0].node.members().0.len() == 2;
+            assert_eq!(world.run_until(2_000_000, two), Ok(true), "seed {seed}\n{}", world.describe());
+            world.run_for(1_000_000).unwrap();
+            let takeovers = world.takeovers;
+            cut(&mut world, &[1], path);
+            let clock = world.hosts[1].clock(world.now);
+            world.hosts[1].node.set_carrier(clock, path, false);
+            let first = |world: &World| {
+                let host = &world.hosts[0];
+                (0..16).all(|bucket| host.node.gate_open(Bucket(bucket), host.clock(world.now)))
+            };
+            let cut_at = world.now;
+            assert_eq!(world.run_until(400_000, first), Ok(true), "seed {seed}\n{}", world.describe());
+            assert!(world.now - cut_at < 120_000, "seed {seed}: {} us", world.now - cut_at);
+            assert!(world.takeovers > takeovers, "seed {seed}: with all state");
+            let (view, life) = (world.hosts[0].node.view(), world.hosts[1].node.me());
+            for _ in 0..30 {
+                world.run_for(100_000).unwrap();
+                assert!(first(&world), "seed {seed}\n{}", world.describe());
+            }
+            assert_eq!((world.hosts[0].node.view(), world.hosts[1].node.me()), (view, life), "seed {seed}");
+            assert_eq!(world.hosts[1].node.standing(), Standing::Active);
+            // On both networks again, it gets its share.
+            world.cut.clear();
+            let clock = world.hosts[1].clock(world.now);
+            world.hosts[1].node.set_carrier(clock, path, true);
+            let shares = |world: &World| {
+                let host = &world.hosts[1];
+                let open = |b| host.node.gate_open(Bucket(b), host.clock(world.now));
+                world.is_settled() && (0..16).filter(|bucket| open(*bucket)).count() >= 7
+            };
+            assert_eq!(world.run_until(8_000_000, shares), Ok(true), "seed {seed}\n{}", world.describe());
+        }
+    }
+}
+
+/// A node that gave way when it was not needed is needed when another one dies, although it would have to stay away for long.
+#[test]
+fn a_node_that_gave_way_votes_again_when_it_is_needed() {
+    for seed in 0..40 {
+        let mut world = settled(seed, default_timers(5, 16, 1, Mode::Majority));
+        let members =
+            |count| move |world: &World| world.is_settled() && world.hosts[0].node.members().0.len() == count;
+        world.crash(4);
+        assert_eq!(world.run_until(2_000_000, members(4)), Ok(true), "seed {seed}\n{}", world.describe());
+        cut(&mut world, &[3], Path::Inside);
+        let away = |world: &World| {
+            let gone = world.hosts[3].node.standing() == Standing::Listening;
+            gone && served(world, 16) && world.hosts[0].node.members().0.len() == 3
+        };
+        assert_eq!(world.run_until(2_000_000, away), Ok(true), "seed {seed}\n{}", world.describe());
+        let clock = world.hosts[3].clock(world.now);
+        assert!(world.hosts[3].node.held_down(clock).is_some(), "seed {seed}");
+        let lives = [0, 1].map(|id| world.hosts[id].node.me());
+        world.crash(2);
+        let served = |world: &World| {
+            let open =
+                |id: usize, b| world.hosts[id].node.gate_open(Bucket(b), world.hosts[id].clock(world.now));
+            (0..16).all(|bucket| open(0, bucket) || open(1, bucket))
+        };
+        assert_eq!(world.run_until(500_000, served), Ok(true), "seed {seed}\n{}", world.describe());
+        world.run_for(3_000_000).unwrap();
+        assert!(served(&world), "seed {seed}\n{}", world.describe());
+        assert_eq!(lives, [0, 1].map(|id| world.hosts[id].node.me()), "seed {seed}: state was dropped");
+    }
+}
+
+/// Where nobody goes on with the view that a node remembers, a cluster is founded all the same.
+#[test]
+fn what_a_cut_off_node_remembers_keeps_nobody_from_founding_a_cluster() {
+    for seed in 0..20 {
+        let mut world = settled(seed, default_timers(3, 16, 1, Mode::Majority));
+        cut(&mut world, &[1], Path::Inside);
+        let away = |world: &World| world.hosts[1].node.standing() == Standing::Listening;
+        assert_eq!(world.run_until(2_000_000, away), Ok(true), "seed {seed}\n{}", world.describe());
+        world.crash(0);
+        world.crash(2);
+        world.run_for(500_000).unwrap();
+        world.restart(0);
+        let again = |world: &World| served(world, 16);
+        assert_eq!(world.run_until(6_000_000, again), Ok(true), "seed {seed}\n{}", world.describe());
+    }
+}
+
+/// The view has lapsed for some seconds, and the first node that is heard again remembers nothing. Those that do come later.
+#[test]
+fn members_that_wait_for_their_majority_keep_their_state_while_it_may_come_back() {
+    for seed in 0..20 {
+        let mut world = settled(seed, default_timers(5, 16, 1, Mode::Majority));
+        world.crash(2);
+        world.crash(3);
+        let three = |world: &World| world.is_settled() && world.hosts[0].node.members().0.len() == 3;
+        assert_eq!(world.run_until(2_000_000, three), Ok(true), "seed {seed}\n{}", world.describe());
+        let lives: Vec<_> = [0, 1].map(|id| world.hosts[id].node.me()).into();
+        for path in Path::ALL {
+            cut(&mut world, &[4], path);
+        }
+        world.run_for(3_000_000).unwrap();
+        world.restart(2);
+        let wait = default_timers(5, 16, 1, Mode::Majority).timing.listen_lapse;
+        world.run_for(wait.0 / 2).unwrap();
+        world.cut.clear();
+        let whole = |world: &World| world.is_settled() && world.hosts[0].node.members().0.len() == 4;
+        assert_eq!(world.run_until(4_000_000, whole), Ok(true), "seed {seed}\n{}", world.describe());
+        assert_eq!(lives, [0, 1].map(|id| world.hosts[id].node.me()), "seed {seed}: state was dropped");
+    }
+}
+
 #[test]
 fn a_network_that_is_gone_for_everybody_makes_nobody_leave() {
     for seed in 0..40 {

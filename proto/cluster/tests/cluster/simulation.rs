@@ -242,6 +242,73 @@ fn four_nodes_with_two_backups_never_both_serve_and_always_recover() {
     assert!(totals.takeovers > 100 && totals.handovers > 100, "{totals:?}");
 }
 
+/// A cable of a node, pulled or put back.
+fn plug(world: &mut World, id: usize, path: Path, up: bool) {
+    world.say(format_args!("node {id}: {path:?} plugged {up}"));
+    for other in (0..world.hosts.len()).filter(|other| *other != id) {
+        for way in [(id, other, path), (other, id, path)] {
+            if up {
+                world.cut.remove(&way)
+            } else {
+                world.cut.insert(way)
+            };
+        }
+    }
+    let clock = world.hosts[id].clock(world.now);
+    if world.hosts[id].up && !world.hosts[id].paused {
+        world.hosts[id].node.set_carrier(clock, path, up);
+    }
+}
+
+/// Deaths among nodes whose cables are pulled: votes of those that are cut off may be needed.
+fn storm_of_cables(seed: u64, nodes: u8) -> Result<World, Box<(World, String)>> {
+    let mut random = Random::new(seed.wrapping_mul(37) + u64::from(nodes));
+    let mut world = World::new(seed, nodes, config(nodes, 4, 1, Mode::Majority));
+    let mut run = |world: &mut World| -> Result<(), String> {
+        world.run_for(random.below(600_000))?;
+        for _ in 0..2 + random.below(8) {
+            let id = random.below(u64::from(nodes)) as usize;
+            let path = Path::ALL[random.below(2) as usize];
+            match random.below(6) {
+                0 => world.crash(id),
+                1 | 2 => plug(world, id, path, false),
+                3 => plug(world, id, path, true),
+                4 if !world.hosts[id].up => world.restart(id),
+                _ => {
+                    world.pause(id);
+                    world.run_for(random_span(&mut random))?;
+                    world.resume(id)?;
+                }
+            }
+            world.run_for(random_span(&mut random))?;
+        }
+        for id in 0..world.hosts.len() {
+            world.resume(id)?;
+            if !world.hosts[id].up {
+                world.restart(id);
+            }
+            Path::ALL.into_iter().for_each(|path| plug(world, id, path, true));
+        }
+        match world.run_until(6_000_000, World::is_settled)? {
+            true => Ok(()),
+            false => Err("not settled after 6 s".into()),
+        }
+    };
+    match run(&mut world) {
+        Ok(()) => Ok(world),
+        Err(what) => Err(Box::new((world, what))),
+    }
+}
+
+#[test]
+fn nodes_whose_cables_are_pulled_never_both_serve_and_always_recover() {
+    let totals = for_seeds("nodes_whose_cables_are_pulled", 400, |seed| {
+        storm_of_cables(seed, 3 + 2 * (seed % 2) as u8)
+    });
+    println!("{totals:?}");
+    assert!(totals.takeovers > 100, "{totals:?}");
+}
+
 /// Each of these failed once.
 #[test]
 fn seeds_that_found_something() {
