@@ -247,7 +247,7 @@ impl<'a> World<'a> {
             return;
         };
         if node.queue.len() >= self.plan.distributor.queue_max {
-            self.tally.refused += 1;
+            self.tally.refused(self.now_ns);
             self.distributor.handle_lost(&choice);
             return self.think(index);
         }

@@ -23,7 +23,7 @@ pub(crate) struct Outcome {
     pub(crate) wait_p99_ms: f64,
     /// Share of the nodes' time that they work.
     pub(crate) utilisation: f64,
-    /// Requests refused because a queue was full.
+    /// Requests refused after the warm-up because a queue was full.
     pub(crate) refused: f64,
     /// The course over time.
     pub(crate) course: Vec<Part>,
@@ -67,7 +67,7 @@ pub(crate) struct Tally {
     parts: Vec<Sums>,
     waits: Histogram,
     busy_ns: u64,
-    pub(crate) refused: u64,
+    refused: u64,
     pub(crate) redistributed: u64,
 }
 
@@ -114,6 +114,10 @@ impl Tally {
         if now_ns >= self.warmup_ns {
             self.waits.add(wait_us);
         }
+    }
+
+    pub(crate) fn refused(&mut self, now_ns: u64) {
+        self.refused += u64::from(now_ns >= self.warmup_ns);
     }
 
     /// A node works for so long from now on.

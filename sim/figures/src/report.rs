@@ -26,7 +26,7 @@ pub fn report(study: &Study, plan_text: &str, command: &str) -> Vec<ReportFile> 
     files
 }
 
-/// The results as a table of text, one row for each policy and load.
+/// The results as a table of text, one row for each policy and load. Refused requests have a column where there are any.
 pub fn table(study: &Study) -> Vec<Vec<String>> {
     let with = |value: f64, ci: Option<f64>, decimals: usize| match ci {
         Some(ci) => format!("{value:.decimals$} ± {ci:.decimals$}"),
@@ -47,7 +47,16 @@ pub fn table(study: &Study) -> Vec<Vec<String>> {
             format!("{:.1} %", 100.0 * row.utilisation),
         ]
     }));
+    if has_refused(study) {
+        let refused = study.rows.iter().map(|row| format!("{:.1}", row.refused));
+        let cells = std::iter::once("refused".to_owned()).chain(refused);
+        rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell));
+    }
     rows
+}
+
+fn has_refused(study: &Study) -> bool {
+    study.rows.iter().any(|row| row.refused > 0.0)
 }
 
 fn figures(study: &Study) -> Vec<ReportFile> {
@@ -205,11 +214,16 @@ fn page(study: &Study, figures: &[ReportFile], plan_text: &str, command: &str) -
     }
     out.push_str("<h2>Results</h2>\n");
     html_table(&mut out, &table(study));
-    out.push_str(
+    let refused = match has_refused(study) {
+        true => " Refused: requests per run, after the warm-up, that found the queue of their node full.",
+        false => "",
+    };
+    let _ = write!(
+        out,
         "<p>Resumption: share of the requests served that resumed a session. Load std: mean over time of the standard \
          deviation of the nodes' loads by equation (1), in units of work per second; a unit is a resumed request on the \
          fastest node. Wait: from a request to the beginning of its service. Busy: share of the nodes' time that they \
-         work.</p>\n<h2>Nodes</h2>\n",
+         work.{refused}</p>\n<h2>Nodes</h2>\n"
     );
     let mut nodes = vec![["node", "p new", "p reu", "weight"].map(str::to_owned).to_vec()];
     for ((name, new, resumed), node) in plan.abilities().into_iter().zip(&plan.nodes) {

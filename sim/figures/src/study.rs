@@ -49,7 +49,7 @@ pub struct Row {
     pub utilisation: f64,
     #[allow(missing_docs)]
     pub utilisation_ci: Option<f64>,
-    /// Requests refused because a queue was full, per run.
+    /// Requests refused after the warm-up because a queue was full, per run.
     pub refused: f64,
 }
 

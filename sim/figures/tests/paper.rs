@@ -2,7 +2,7 @@
 
 #![allow(missing_docs)]
 
-use evergate_figures::{Plan, Row, Study, report, study};
+use evergate_figures::{Plan, Row, Study, report, study, table};
 use std::num::NonZeroUsize;
 
 fn run(text: &str, threads: usize) -> Study {
@@ -135,6 +135,30 @@ fn no_request_is_lost_with_a_node() {
     // Two requests of each of about 200 clients in 100 s, the same for all policies.
     assert!((3.0..5.0).contains(&quiet.rows[0].throughput));
     assert!(quiet.rows.iter().all(|row| row.throughput == quiet.rows[0].throughput));
+}
+
+/// For 20 s more clients with one request each come than can be served.
+#[test]
+fn refused_requests_have_a_column_and_the_warm_up_has_none() {
+    let with_warm_up = |warmup_s: u32| {
+        run(
+            &format!(
+                "title = \"\"\n[run]\nhorizon_s = 60\nwarmup_s = {warmup_s}\nnewcomers_per_s = [400]\nseeds = 1\n\
+                 policies = [\"wrr\"]\n[clients]\nrequests = {{ min = 1, r = 1, p = 1.0 }}\n[distributor]\n\
+                 queue_max = 20\n[[surges]]\nfrom_s = 20\nuntil_s = 60\nfactor = 0.0\n"
+            ),
+            1,
+        )
+    };
+    let [all, late] = [0, 40].map(with_warm_up);
+    assert!(all.rows[0].refused > 1000.0 && late.rows[0].refused == 0.0, "{:?} {:?}", all.rows, late.rows);
+    let last_cells = |study: &Study| table(study).into_iter().map(|mut row| row.pop().unwrap()).collect();
+    let cells: Vec<String> = last_cells(&all);
+    assert_eq!(cells, ["refused".to_owned(), format!("{:.1}", all.rows[0].refused)]);
+    let cells: Vec<String> = last_cells(&late);
+    assert_eq!(cells[0], "busy");
+    let page = |study| report(study, "", "").pop().unwrap().text;
+    assert!(page(&all).contains("Refused: ") && !page(&late).contains("Refused: "));
 }
 
 #[test]
