@@ -6,7 +6,7 @@ use crate::plan::{
     ClientPlan, Costs, DistributorPlan, NodeEvent, NodePlan, Plan, SECOND_NS, SEEDS_MAX, SessionPlan, Surge,
 };
 use crate::problem::{Locator, PlanProblem};
-use crate::raw::{RawEventKind, RawNode, RawPlan, RawRenewal};
+use crate::raw::{RawEventKind, RawNode, RawPlan, RawRenewal, RawSurge};
 use crate::scheme::Scheme;
 use evergate_balance::{Renewal, Weights};
 use evergate_base::Micros;
@@ -16,6 +16,9 @@ const HORIZON_S_MAX: u64 = 7 * 24 * 3600;
 const NEWCOMERS_MAX: u32 = 100_000;
 const NODES_MAX: usize = 1000;
 const LIST_MAX: usize = 100;
+const DELAY_MS_MAX: u64 = HORIZON_S_MAX * 1000;
+const SURGE_FACTOR_MAX: f64 = 100.0;
+const WEIGHT_MAX: u32 = 1_000_000;
 
 /// The checks, which go on after a problem so that all are reported at once.
 pub(crate) struct Check<'a> {
@@ -188,11 +191,32 @@ impl<'a> Check<'a> {
                 "make `until_s` larger than `from_s`",
             );
             self.require(
-                (0.0..=100.0).contains(&surge.factor),
+                (0.0..=SURGE_FACTOR_MAX).contains(&surge.factor),
                 &format!("surges[{index}].factor"),
                 || format!("{} times as many clients is out of range", surge.factor),
                 "give 0 to 100; 3 stands for three times as many newcomers",
             );
+        }
+        self.overlaps(&raw.surges);
+    }
+
+    /// Surges at the same time multiply. Only where one begins or ends does that change.
+    fn overlaps(&mut self, surges: &[RawSurge]) {
+        if surges.iter().any(|surge| !(0.0..=SURGE_FACTOR_MAX).contains(&surge.factor)) {
+            return; // said already
+        }
+        for at_s in surges.iter().flat_map(|surge| [surge.from_s, surge.until_s]) {
+            let is_there = |surge: &RawSurge| (surge.from_s..surge.until_s).contains(&at_s);
+            let there = surges.iter().filter(|surge| is_there(surge));
+            let factor: f64 = there.map(|surge| surge.factor).product();
+            if factor > SURGE_FACTOR_MAX {
+                let last = surges.iter().rposition(is_there).unwrap_or_default();
+                return self.problem(
+                    &format!("surges[{last}]"),
+                    format!("with the surges around it, {factor} times as many clients come at {at_s} s"),
+                    "surges at the same time multiply: let them give 100 together at most",
+                );
+            }
         }
     }
 
@@ -229,7 +253,9 @@ impl<'a> Check<'a> {
             || format!("a ΔT of {} ms is out of range", distributor.slice_ms),
             "give 1 ms to an hour; Table I has `slice_ms = 2000`",
         );
-        for (index, value) in distributor.alpha.iter().enumerate() {
+        let alpha = self.two("distributor.alpha", &distributor.alpha, "Table I has `alpha = [10, 1]`");
+        let lambda = self.two("distributor.lambda", &distributor.lambda, "Table I has `lambda = [1, 2]`");
+        for (index, value) in alpha.iter().enumerate() {
             self.require(
                 (0.0..=1e6).contains(value),
                 &format!("distributor.alpha[{index}]"),
@@ -237,7 +263,7 @@ impl<'a> Check<'a> {
                 "give a number from 0 to 1000000; Table I has `alpha = [10, 1]`",
             );
         }
-        for (index, value) in distributor.lambda.iter().enumerate() {
+        for (index, value) in lambda.iter().enumerate() {
             self.require(
                 *value > 0.0 && *value <= 100.0,
                 &format!("distributor.lambda[{index}]"),
@@ -263,15 +289,33 @@ impl<'a> Check<'a> {
             || format!("a queue of {} requests is out of range", distributor.queue_max),
             "give 1 to 10000000; the paper's queues are long enough",
         );
+        self.require(
+            distributor.detection_ms <= DELAY_MS_MAX,
+            "distributor.detection_ms",
+            || format!("a death that is noticed after {} ms is out of range", distributor.detection_ms),
+            "give 0 ms to a week (604800000); the usual is 1000",
+        );
         DistributorPlan {
             slice: Micros::from_ms(distributor.slice_ms),
-            weights: Weights { alpha: distributor.alpha, lambda: distributor.lambda },
+            weights: Weights { alpha, lambda },
             lard_low: distributor.lard_low,
             lard_high: distributor.lard_high,
             bounded_load_percent: distributor.bounded_load_percent,
             detection_ns: distributor.detection_ms.saturating_mul(1_000_000),
             queue_max: distributor.queue_max,
         }
+    }
+
+    /// Exactly two numbers; ones that pass every check where there are others.
+    fn two(&mut self, at: &str, numbers: &[f64], remedy: &str) -> [f64; 2] {
+        let two = <[f64; 2]>::try_from(numbers);
+        self.require(
+            two.is_ok(),
+            at,
+            || format!("equation (7) has two of these constants, not {}", numbers.len()),
+            &format!("give two numbers; {remedy}"),
+        );
+        two.unwrap_or([1.0; 2])
     }
 
     fn nodes(&mut self, raw: &RawPlan) -> Vec<NodePlan> {
@@ -294,7 +338,31 @@ impl<'a> Check<'a> {
                 || format!("there are two nodes \"{}\"", node.name),
                 "give each node its own name",
             );
+            self.require(
+                !node.name.contains(is_unprintable),
+                &format!("{at}.name"),
+                || format!("{:?} has characters that no figure can show", node.name),
+                "leave control characters out",
+            );
+            self.require(
+                node.weight.is_none_or(|weight| (1..=WEIGHT_MAX).contains(&weight)),
+                &format!("{at}.weight"),
+                || format!("a weight of {} is out of range", node.weight.unwrap_or_default()),
+                "give 1 to 1000000, or leave it out: the speed decides then; for no requests leave the node out",
+            );
             let Some((new_s, resumed_s)) = self.service_times(raw, node, &at) else { continue };
+            let horizon_s = raw.run.horizon_s.max(1);
+            self.require(
+                new_s <= horizon_s as f64,
+                &at,
+                || {
+                    format!(
+                        "node \"{}\" takes {new_s:.0} s for a full handshake, of {horizon_s} s",
+                        node.name
+                    )
+                },
+                "make it faster, or `horizon_s` longer: it would finish nothing",
+            );
             let ns = |seconds: f64| libm::round(seconds * SECOND_NS as f64).clamp(1.0, 1e15) as u64;
             nodes.push((node, ns(new_s), ns(resumed_s)));
         }
@@ -304,7 +372,7 @@ impl<'a> Check<'a> {
             .into_iter()
             .map(|(node, new_ns, resumed_ns)| NodePlan {
                 name: node.name.clone(),
-                weight: node.weight.unwrap_or_else(|| weight(new_ns)).clamp(1, 1_000_000),
+                weight: node.weight.unwrap_or_else(|| weight(new_ns)),
                 new_ns,
                 resumed_ns,
             })
@@ -408,4 +476,9 @@ impl<'a> Check<'a> {
         }
         events
     }
+}
+
+/// Characters that XML 1.0 has no way to write (section 2.2), and other control characters.
+fn is_unprintable(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}')
 }

@@ -164,7 +164,8 @@ impl Tally {
             backlog_std_ms: ratio(self.backlog_std, total.observed as f64),
             wait_ms: total.wait_ms(),
             wait_p99_ms: self.waits.quantile_us(99, 100) as f64 / 1e3,
-            utilisation: ratio(seconds(self.busy_ns), measured_s * plan.nodes.len() as f64),
+            // What the end of the simulation cuts off counts whole, which may be a little too much.
+            utilisation: ratio(seconds(self.busy_ns), measured_s * plan.nodes.len() as f64).min(1.0),
             refused: self.refused as f64,
             course: (0..).zip(&self.parts).map(part).collect(),
         }

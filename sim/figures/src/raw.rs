@@ -135,8 +135,9 @@ pub(crate) enum RawRenewal {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawDistributor {
     pub(crate) slice_ms: u64,
-    pub(crate) alpha: [f64; 2],
-    pub(crate) lambda: [f64; 2],
+    /// Two numbers each; an array would drop what is too much.
+    pub(crate) alpha: Vec<f64>,
+    pub(crate) lambda: Vec<f64>,
     pub(crate) lard_low: u32,
     pub(crate) lard_high: u32,
     pub(crate) bounded_load_percent: u32,
@@ -148,8 +149,8 @@ impl Default for RawDistributor {
     fn default() -> RawDistributor {
         RawDistributor {
             slice_ms: 2000,
-            alpha: [10.0, 1.0],
-            lambda: [1.0, 2.0],
+            alpha: vec![10.0, 1.0],
+            lambda: vec![1.0, 2.0],
             lard_low: 25,
             lard_high: 65,
             bounded_load_percent: 125,

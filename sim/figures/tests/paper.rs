@@ -161,6 +161,17 @@ fn refused_requests_have_a_column_and_the_warm_up_has_none() {
     assert!(page(&all).contains("Refused: ") && !page(&late).contains("Refused: "));
 }
 
+/// A request takes 40 s of 60.
+#[test]
+fn a_slow_node_is_busy_for_no_more_than_all_of_its_time() {
+    let slow = run(
+        "title = \"\"\n[run]\nhorizon_s = 60\nnewcomers_per_s = [2]\nseeds = 1\npolicies = [\"wrr\"]\n\
+         [[nodes]]\nname = \"slow\"\nprivate_key_per_s = 0.025\nbulk_mbit_per_s = 1000.0\n",
+        1,
+    );
+    assert_eq!(slow.rows[0].utilisation, 1.0);
+}
+
 #[test]
 fn one_seed_has_no_confidence_interval() {
     let one = run(&SMALL.replace("seeds = 2", "seeds = 1"), 2);

@@ -63,6 +63,18 @@ fn measured_costs_take_the_place_of_the_plans() {
 #[test]
 fn a_bad_plan_gives_an_error_that_teaches() {
     let run = |line: &str| format!("title = \"t\"\n[run]\n{line}\n");
+    let node = |lines: &str| {
+        format!(
+            "title = \"t\"\n[run]\nhorizon_s = 60\n[costs]\nfull_us = 5.0\nresumed_us = 1.0\nbulk_mbit_per_s = 800000.0\n\
+             [[nodes]]\nname = \"x\"\n{lines}\n"
+        )
+    };
+    let surges = |surges: &[(u32, u32, f64)]| {
+        let of = |(from, until, factor): &(u32, u32, f64)| {
+            format!("[[surges]]\nfrom_s = {from}\nuntil_s = {until}\nfactor = {factor}\n")
+        };
+        "title = \"t\"\n".to_owned() + &surges.iter().map(of).collect::<String>()
+    };
     let cases: Vec<(String, &[&str])> = vec![
         ("title = ".into(), &["p.toml:1:", "consequence: nothing is simulated", "remedy:"]),
         (run("horizon = 900"), &["p.toml:3:1", "unknown field `horizon`", "did you mean `horizon_s`?"]),
@@ -91,6 +103,15 @@ fn a_bad_plan_gives_an_error_that_teaches() {
         ("title = \"t\"\n[[events]]\nat_s = 1\nnode = \"G9\"\nevent = \"death\"\n".into(), &["p.toml:4:8: events[0].node = \"G9\"", "G1, G2, G3, G4"]),
         ("title = \"t\"\n[[events]]\nat_s = 1\nnode = \"G1\"\nevent = \"return\"\n".into(), &["events[0].event", "up already"]),
         ("title = \"t\"\n[[surges]]\nfrom_s = 5\nuntil_s = 5\nfactor = 2.0\n".into(), &["surges[0].until_s = 5"]),
+        (surges(&[(0, 9, 100.0), (5, 9, 2.0)]), &["p.toml:6:1: surges[1]", "200 times as many clients come at 5 s", "multiply"]),
+        (surges(&[(0, 9, 50.0), (0, 9, 50.0), (0, 4, 0.01)]), &["surges[1]", "2500 times as many clients come at 4 s"]),
+        ("title = \"t\"\n[distributor]\ndetection_ms = 9223372036854775\n".into(), &["distributor.detection_ms = 9223372036854775", "the usual is 1000"]),
+        ("title = \"t\"\n[distributor]\nalpha = [10.0, 1.0, 1.0]\n".into(), &["p.toml:3:9: distributor.alpha", "two of these constants, not 3", "`alpha = [10, 1]`"]),
+        ("title = \"t\"\n[distributor]\nlambda = [1.0]\n".into(), &["distributor.lambda", "not 1", "`lambda = [1, 2]`"]),
+        (node("speed = 1.0\nweight = 0"), &["nodes[0].weight = 0", "1 to 1000000", "leave it out"]),
+        (node("speed = 1.0\nweight = 1000001"), &["nodes[0].weight = 1000001"]),
+        (node("speed = 0.0000001"), &["nodes[0]", "takes 63 s for a full handshake, of 60 s", "finish nothing"]),
+        (node("speed = 1.0").replace("\"x\"", r#""x\u0001y""#), &[r#"nodes[0].name = "x\u0001y""#, "no figure can show"]),
     ];
     for (text, parts) in cases {
         let error = Plan::parse("p.toml", &text, None).expect_err(&text).to_string();
@@ -98,6 +119,14 @@ fn a_bad_plan_gives_an_error_that_teaches() {
             assert!(error.contains(part), "{part:?} is missing in\n{error}\nof\n{text}");
         }
     }
+}
+
+#[test]
+fn surges_that_follow_each_other_or_give_little_together_are_good() {
+    let surges = "[[surges]]\nfrom_s = 0\nuntil_s = 5\nfactor = 100.0\n[[surges]]\nfrom_s = 5\nuntil_s = 9\nfactor = 100.0\n\
+                  [[surges]]\nfrom_s = 3\nuntil_s = 9\nfactor = 0.5\n";
+    let plan = Plan::parse("p", &format!("title = \"\"\n{surges}"), None);
+    assert!(plan.is_ok(), "{plan:?}");
 }
 
 #[test]
