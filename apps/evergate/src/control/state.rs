@@ -199,7 +199,7 @@ impl View {
                 name: runtime.name.clone(),
                 policy: config.policy.as_str().to_owned(),
                 unavailable: runtime.unavailable.load(Ordering::Relaxed),
-                sessions: runtime.sessions.as_ref().map(|sessions| sessions.counts().into()),
+                sessions: runtime.sessions.as_ref().and_then(|sessions| Some(sessions.counts()?.into())),
                 servers: runtime
                     .servers
                     .iter()

@@ -154,7 +154,7 @@ pub struct PoolStatus {
     pub policy: String,
     /// Requests that no server could take, in this generation.
     pub unavailable: u64,
-    /// Present for policies that go by session.
+    /// Present for policies that remember sessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sessions: Option<SessionStatus>,
     /// Its servers.

@@ -54,6 +54,11 @@ impl Recipe {
     pub fn has_policy_of(&self, other: &Recipe) -> bool {
         discriminant(&self.settings.policy) == discriminant(&other.settings.policy)
     }
+
+    /// Whether a hash says where a client belongs, so that sessions need not be remembered.
+    pub fn is_by_hash(&self) -> bool {
+        matches!(self.settings.policy, SessionPolicy::BoundedHash { .. })
+    }
 }
 
 /// By its name in the simulator's plans.

@@ -178,11 +178,17 @@ fn the_admin_api_tells_what_became_of_sessions() {
 }
 
 #[test]
-fn a_pool_that_does_not_go_by_session_says_nothing_of_sessions() {
-    let backends = three();
-    let node = Node::start(&config("tcp", "round_robin", &weighted(&backends, [1, 1, 1]), ""));
-    assert_eq!((2..8).map(|_| ask(&node, 2)).collect::<BTreeSet<_>>().len(), 3);
-    assert_eq!(sessions(&node), Value::Null);
+fn a_pool_that_remembers_no_sessions_says_nothing_of_them() {
+    for (policy, servers_of_a_client) in [("round_robin", 3), ("bounded_hash", 1)] {
+        let backends = three();
+        let more = if policy == "bounded_hash" { NO_BOUND } else { "" };
+        let node = Node::start(&config("tcp", policy, &weighted(&backends, [1, 1, 1]), more));
+        let servers: BTreeSet<String> = (2..8).map(|_| ask(&node, 2)).collect();
+        assert_eq!(servers.len(), servers_of_a_client, "{policy}");
+        assert_eq!(sessions(&node), Value::Null, "{policy}");
+        let (_, text) = node.cli(&["metrics"]);
+        assert!(!text.lines().any(|line| line.starts_with("evergate_pool_session")), "{policy}: {text}");
+    }
 }
 
 #[test]
