@@ -157,7 +157,7 @@ fn sessions(out: &mut Exposition, status: &Status) {
     }
     let mut requests = out.counter(
         "evergate_pool_session_requests_total",
-        "Requests of a pool that chooses by session, by what became of the session.",
+        "Attempts at requests of a pool that chooses by session, by what became of the session.",
     );
     for (pool, sessions) in pools() {
         requests

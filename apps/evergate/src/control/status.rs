@@ -161,7 +161,7 @@ pub struct PoolStatus {
     pub servers: Vec<ServerStatus>,
 }
 
-/// What a pool that chooses by session knows, and how its requests were sent.
+/// What a pool that chooses by session knows, and how its requests were sent; each attempt counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionStatus {
     /// Sessions known now.

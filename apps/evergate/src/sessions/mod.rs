@@ -39,7 +39,8 @@ struct State {
     counts: Counts,
 }
 
-/// How requests were sent, since the pool came into force.
+/// How requests were sent, since the pool came into force with this recipe. One that is sent again, because its server
+/// did not take the connection, counts again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Sessions known now, expired ones that were not looked at since included.
