@@ -130,8 +130,22 @@ fn wrong_plans_and_policies_are_explained_and_exit_with_2() {
         assert_eq!((output.code, output.out.as_str()), (Some(2), ""), "{args:?}: {}", output.err);
         assert!(parts.iter().all(|part| output.err.contains(part)), "{args:?}: {}", output.err);
     }
-    let blocked = folder.evergate(&["simulate", "good.toml", "--out", "good.toml"]);
-    assert_eq!(blocked.code, Some(1), "{}", blocked.err);
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_or_written_is_noticed_before_the_simulation() {
+    let folder = Folder::new("blocked");
+    folder.write("plan.toml", PLAN);
+    std::fs::create_dir_all(folder.0.join("full/report.html")).unwrap();
+    for (out, part) in
+        [("plan.toml", "cannot make the folder plan.toml"), ("full", "cannot write full/report.html")]
+    {
+        for json in [&["--json"][..], &[]] {
+            let output = folder.evergate(&[&["simulate", "plan.toml", "--out", out], json].concat());
+            assert_eq!((output.code, output.out.as_str()), (Some(1), ""), "{}", output.err);
+            assert!(output.err.contains(part), "{}", output.err);
+        }
+    }
 }
 
 #[test]

@@ -11,6 +11,9 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+/// The report's page in its folder.
+const PAGE: &str = "report.html";
+
 pub(super) fn simulate(args: &SimulateArgs) -> u8 {
     let (plan, text) = match read(args) {
         Ok(read) => read,
@@ -19,6 +22,15 @@ pub(super) fn simulate(args: &SimulateArgs) -> u8 {
             return WRONG;
         }
     };
+    let folder = match (&args.out, args.json) {
+        (None, true) => None,
+        (None, false) => Some(default_folder(&args.plan)),
+        (Some(folder), _) => Some(folder.clone()),
+    };
+    // Before the simulation, which may take hours.
+    if let Some(Err(error)) = folder.as_deref().map(make) {
+        return output::failed(&error);
+    }
     let threads =
         args.threads.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
     let bar = Bar::new();
@@ -28,11 +40,7 @@ pub(super) fn simulate(args: &SimulateArgs) -> u8 {
         true => output::json(&study.rows),
         false => output::text(&shown(&study)),
     };
-    let folder = match (&args.out, args.json) {
-        (Some(folder), _) => folder.clone(),
-        (None, true) => return printed,
-        (None, false) => default_folder(&args.plan),
-    };
+    let Some(folder) = folder else { return printed };
     match write(&study, &text, args, &folder) {
         Ok(page) => {
             output::tell(format_args!("figures and page: {}", page.display()));
@@ -103,14 +111,21 @@ fn default_folder(plan: &Path) -> PathBuf {
     PathBuf::from(format!("{stem}-report"))
 }
 
-fn write(study: &Study, text: &str, args: &SimulateArgs, folder: &Path) -> Result<PathBuf> {
+/// The folder of a report, with a page that can be written.
+fn make(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let page = folder.join(PAGE);
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(&page);
+    opened.with_context(|| format!("cannot write {}", page.display())).map(drop)
+}
+
+fn write(study: &Study, text: &str, args: &SimulateArgs, folder: &Path) -> Result<PathBuf> {
     for file in report(study, text, &command(study, args)) {
         let path = folder.join(&file.name);
         std::fs::write(&path, file.text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    Ok(folder.join("report.html"))
+    Ok(folder.join(PAGE))
 }
 
 /// What makes this report again. Names of files without their folders, which may differ between machines.
