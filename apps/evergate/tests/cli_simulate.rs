@@ -163,6 +163,12 @@ fn measured_costs_can_be_simulated() {
         let output = folder.evergate(&args);
         assert_eq!(output.code, Some(0), "{}", output.err);
     }
+    let args = ["simulate", "plan.toml", "--costs", "costs.json", "--handshake", "tls12_rsa"];
+    let output = folder.evergate(&args);
+    let costs: serde_json::Value = serde_json::from_str(&measured.out).unwrap();
+    let full_us = costs[0]["full_us"].as_f64().unwrap();
+    let sentence = format!("costs of --costs, in the place of the plan's: a full handshake {full_us} us");
+    assert!(output.out.contains(&sentence), "{sentence} in {}", output.out);
     let output = folder.evergate(&["simulate", "plan.toml", "--costs", "costs.json", "--handshake", "tls10"]);
     assert_eq!(output.code, Some(2));
     assert!(output.err.contains("tls12_rsa, tls13_rsa, tls13_ecdsa"), "{}", output.err);

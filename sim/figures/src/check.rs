@@ -3,7 +3,8 @@
 //! What it does not do: unknown keys and wrong types, which reading has refused before.
 
 use crate::plan::{
-    ClientPlan, Costs, DistributorPlan, NodeEvent, NodePlan, Plan, SECOND_NS, SEEDS_MAX, SessionPlan, Surge,
+    ClientPlan, CostPlan, Costs, DistributorPlan, NodeEvent, NodePlan, Plan, SECOND_NS, SEEDS_MAX,
+    SessionPlan, Surge,
 };
 use crate::problem::{Locator, PlanProblem};
 use crate::raw::{RawEventKind, RawNode, RawPlan, RawRenewal, RawSurge};
@@ -23,13 +24,15 @@ const WEIGHT_MAX: u32 = 1_000_000;
 /// The checks, which go on after a problem so that all are reported at once.
 pub(crate) struct Check<'a> {
     locator: Locator<'a>,
+    /// Whether the costs are not the plan's.
+    costs_are_given: bool,
     /// What was found.
     pub(crate) problems: Vec<PlanProblem>,
 }
 
 impl<'a> Check<'a> {
-    pub(crate) fn new(file: &'a str, text: &'a str) -> Check<'a> {
-        Check { locator: Locator::new(file, text), problems: Vec::new() }
+    pub(crate) fn new(file: &'a str, text: &'a str, costs_are_given: bool) -> Check<'a> {
+        Check { locator: Locator::new(file, text), costs_are_given, problems: Vec::new() }
     }
 
     fn problem(&mut self, at: &str, problem: String, remedy: impl Into<String>) {
@@ -97,6 +100,7 @@ impl<'a> Check<'a> {
             distributor: self.distributor(&raw),
             nodes,
             events,
+            costs: raw.costs.map(|costs| CostPlan { costs, are_given: self.costs_are_given }),
         }
     }
 
@@ -421,6 +425,15 @@ impl<'a> Check<'a> {
             (None, None, Some(keys), Some(bulk)) if good(&keys) && good(&bulk) => {
                 let resumed = bits / (bulk * 1e6);
                 Some((1.0 / keys + resumed, resumed))
+            }
+            _ if self.costs_are_given => {
+                self.problem(
+                    at,
+                    format!("node \"{}\" has figures of its own, which `--costs` cannot replace", node.name),
+                    "leave `--costs` out; or give each of `[[nodes]]` at most a `speed` relative to these costs, as in \
+                     examples/simulate/tls12-rsa.toml",
+                );
+                None
             }
             _ => {
                 self.problem(

@@ -43,6 +43,15 @@ pub struct Plan {
     pub(crate) distributor: DistributorPlan,
     pub(crate) nodes: Vec<NodePlan>,
     pub(crate) events: Vec<NodeEvent>,
+    pub(crate) costs: Option<CostPlan>,
+}
+
+/// What the nodes' service times are made of, where they have a speed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct CostPlan {
+    pub(crate) costs: Costs,
+    /// Whether they were given beside the plan, in the place of its own.
+    pub(crate) are_given: bool,
 }
 
 /// Table III.
@@ -112,7 +121,7 @@ impl Plan {
         if costs.is_some() {
             raw.costs = costs;
         }
-        let mut check = Check::new(file, text);
+        let mut check = Check::new(file, text, costs.is_some());
         let plan = check.plan(raw);
         if check.problems.is_empty() { Ok(plan) } else { Err(PlanError { problems: check.problems }) }
     }

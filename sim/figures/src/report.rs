@@ -4,7 +4,7 @@
 //! throughput; then what the paper does not show: waits, and the courses of a plan in which something happens.
 
 use crate::chart::{Chart, Point, Scale, Series, escaped, svg};
-use crate::plan::SECOND_NS;
+use crate::plan::{CostPlan, Plan, SECOND_NS};
 use crate::study::{Course, Estimate, Row, Study};
 use std::fmt::Write;
 
@@ -53,6 +53,16 @@ pub fn table(study: &Study) -> Vec<Vec<String>> {
         rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell));
     }
     rows
+}
+
+/// What the nodes' service times are made of, in a sentence without its stop; nothing where each node has its own.
+pub fn costs(plan: &Plan) -> Option<String> {
+    let CostPlan { costs, are_given } = plan.costs?;
+    let origin = if are_given { "of --costs, in the place of the plan's" } else { "of the plan" };
+    Some(format!(
+        "costs {origin}: a full handshake {} us, a resumption {} us, encryption at {} Mbit/s",
+        costs.full_us, costs.resumed_us, costs.bulk_mbit_per_s
+    ))
 }
 
 fn has_refused(study: &Study) -> bool {
@@ -232,8 +242,9 @@ fn page(study: &Study, figures: &[ReportFile], plan_text: &str, command: &str) -
     html_table(&mut out, &nodes);
     let _ = write!(
         out,
-        "<p>One unit of work takes {:.3} ms.</p>\n<h2>Plan</h2>\n<pre>{}</pre>\n</body>\n</html>\n",
+        "<p>One unit of work takes {:.3} ms{}.</p>\n<h2>Plan</h2>\n<pre>{}</pre>\n</body>\n</html>\n",
         plan.unit_ns() as f64 / 1e6,
+        costs(plan).map_or_else(String::new, |costs| format!("; {costs}")),
         escaped(plan_text)
     );
     out

@@ -2,7 +2,7 @@
 
 #![allow(missing_docs)]
 
-use evergate_figures::{Plan, Row, Study, report, study, table};
+use evergate_figures::{Costs, Plan, Row, Study, report, study, table};
 use std::num::NonZeroUsize;
 
 fn run(text: &str, threads: usize) -> Study {
@@ -170,6 +170,24 @@ fn a_slow_node_is_busy_for_no_more_than_all_of_its_time() {
         1,
     );
     assert_eq!(slow.rows[0].utilisation, 1.0);
+}
+
+#[test]
+fn the_page_tells_the_costs_that_were_used() {
+    let text = "title = \"\"\n[run]\nhorizon_s = 1\nnewcomers_per_s = [1]\nseeds = 1\n[costs]\nfull_us = 111.0\n\
+                resumed_us = 22.0\nbulk_mbit_per_s = 20000.0\n[[nodes]]\nname = \"a\"\n";
+    let given = Costs { full_us: 77.5, resumed_us: 8.0, bulk_mbit_per_s: 10_000.0 };
+    for (costs, sentence) in [
+        (None, "costs of the plan: a full handshake 111 us, a resumption 22 us, encryption at 20000 Mbit/s"),
+        (
+            Some(given),
+            "costs of --costs, in the place of the plan's: a full handshake 77.5 us, a resumption 8 us, encryption at 10000 Mbit/s",
+        ),
+    ] {
+        let plan = Plan::parse("p", text, costs).unwrap();
+        let page = report(&study(&plan, NonZeroUsize::MIN, |_, _, _| ()), text, "").pop().unwrap().text;
+        assert!(page.contains(sentence), "{page}");
+    }
 }
 
 #[test]

@@ -59,6 +59,20 @@ fn measured_costs_take_the_place_of_the_plans() {
     assert_eq!(plan.abilities(), expected);
 }
 
+#[test]
+fn costs_that_nodes_with_figures_of_their_own_cannot_use_have_their_own_remedy() {
+    let costs = Some(Costs { full_us: 500.0, resumed_us: 90.0, bulk_mbit_per_s: 102_400.0 });
+    for (text, place) in
+        [(example("sslsard.toml"), ": nodes[0]"), ("title = \"\"\n".to_owned(), "p.toml: nodes[0]")]
+    {
+        let error = Plan::parse("p.toml", &text, costs).unwrap_err().to_string();
+        for part in [place, "\"G1\" has figures of its own", "leave `--costs` out", "tls12-rsa.toml"] {
+            assert!(error.contains(part), "{part} in {error}");
+        }
+        assert!(!error.contains("write a table"), "{error}");
+    }
+}
+
 /// Each plan, and what its error must contain: the place, and what to do.
 #[test]
 fn a_bad_plan_gives_an_error_that_teaches() {

@@ -4,7 +4,7 @@ use super::output::{self, Table};
 use super::{SimulateArgs, WRONG};
 use crate::crypto_cost::CryptoCost;
 use anyhow::{Context, Result, anyhow};
-use evergate_figures::{Costs, Plan, Scheme, Study, report, study, table};
+use evergate_figures::{Costs, Plan, Scheme, Study, costs as costs_used, report, study, table};
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 use std::num::NonZeroUsize;
@@ -102,7 +102,11 @@ fn shown(study: &Study) -> String {
         study.plan.seeds,
         study.plan.seed
     );
-    text + if study.plan.seeds > 1 { "; ± is half the 95 % confidence interval\n" } else { "\n" }
+    text += if study.plan.seeds > 1 { "; ± is half the 95 % confidence interval\n" } else { "\n" };
+    if let Some(costs) = costs_used(&study.plan) {
+        let _ = writeln!(text, "{costs}");
+    }
+    text
 }
 
 /// `plans/x.toml` gives `x-report` in the working folder.
