@@ -89,7 +89,9 @@ fn without_json_there_are_a_table_figures_and_a_page() {
     folder.write("plan.toml", PLAN);
     let output = folder.evergate(&["simulate", "plan.toml"]);
     assert_eq!(output.code, Some(0), "{}", output.err);
-    assert!(output.out.contains("A small <plan>") && output.out.contains("session_only"), "{}", output.out);
+    for part in ["A small <plan>", "session_only", "Differences to wrr under the same seeds"] {
+        assert!(output.out.contains(part), "{part} in {}", output.out);
+    }
     assert!(output.err.contains("plan-report/report.html"), "{}", output.err);
     let names = folder.names("plan-report");
     assert!(

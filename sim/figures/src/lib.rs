@@ -25,6 +25,6 @@ mod study;
 
 pub use plan::{Costs, Plan};
 pub use problem::{PlanError, PlanProblem};
-pub use report::{ReportFile, costs, report, table};
+pub use report::{ReportFile, costs, differences, report, table};
 pub use scheme::Scheme;
 pub use study::{Row, Study, study};

@@ -55,6 +55,28 @@ pub fn table(study: &Study) -> Vec<Vec<String>> {
     rows
 }
 
+/// What the other policies have more than the plan's first one, seed by seed, as a table of text; nothing for one policy
+/// or one seed.
+pub fn differences(study: &Study) -> Option<Vec<Vec<String>>> {
+    let with = |estimate: Estimate, decimals: usize| {
+        estimate.ci.map(|ci| format!("{:+.decimals$} ± {ci:.decimals$}", estimate.mean))
+    };
+    let head = ["policy", "newcomers/s", "resumption", "requests/s", "load std", "wait ms", "wait p99 ms"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for difference in &study.differences {
+        rows.push(vec![
+            difference.policy.clone(),
+            difference.newcomers_per_s.to_string(),
+            with(difference.resumption, 4)?,
+            with(difference.throughput, 1)?,
+            with(difference.load_std, 1)?,
+            with(difference.wait_ms, 1)?,
+            with(difference.wait_p99_ms, 1)?,
+        ]);
+    }
+    (rows.len() > 1).then_some(rows)
+}
+
 /// What the nodes' service times are made of, in a sentence without its stop; nothing where each node has its own.
 pub fn costs(plan: &Plan) -> Option<String> {
     let CostPlan { costs, are_given } = plan.costs?;

@@ -60,6 +60,19 @@ pub(crate) struct Estimate {
     pub(crate) ci: Option<f64>,
 }
 
+/// One policy against the plan's first one under one load: means over the seeds of what it has more. Both meet the same
+/// clients under one seed, so that these intervals are mostly smaller than those of the rows.
+#[derive(Clone, Debug)]
+pub(crate) struct Difference {
+    pub(crate) policy: String,
+    pub(crate) newcomers_per_s: u32,
+    pub(crate) resumption: Estimate,
+    pub(crate) throughput: Estimate,
+    pub(crate) load_std: Estimate,
+    pub(crate) wait_ms: Estimate,
+    pub(crate) wait_p99_ms: Estimate,
+}
+
 /// The course of one policy under one load, over time.
 #[derive(Clone, Debug)]
 pub(crate) struct Course {
@@ -79,6 +92,8 @@ pub struct Study {
     pub plan: Plan,
     /// By policy and load, in the plan's order.
     pub rows: Vec<Row>,
+    /// In the same order, without the first policy.
+    pub(crate) differences: Vec<Difference>,
     pub(crate) courses: Vec<Course>,
 }
 
@@ -119,17 +134,21 @@ pub fn study(plan: &Plan, threads: NonZeroUsize, progress: impl Fn(usize, usize,
         .into_iter()
         .filter_map(|place| place.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
         .collect();
-    let of_pair = outcomes.chunks(plan.seeds.max(1) as usize);
+    let of_pair: Vec<&[Outcome]> = outcomes.chunks(plan.seeds.max(1) as usize).collect();
     let pairs =
         plan.policies.iter().flat_map(|scheme| plan.newcomers_per_s.iter().map(move |&rate| (scheme, rate)));
-    let (mut rows, mut courses) = (Vec::new(), Vec::new());
-    for ((scheme, rate), outcomes) in pairs.zip(of_pair) {
+    let (mut rows, mut differences, mut courses) = (Vec::new(), Vec::new(), Vec::new());
+    let of_first = of_pair.iter().take(plan.newcomers_per_s.len()).cycle();
+    for (((scheme, rate), outcomes), first) in pairs.zip(&of_pair).zip(of_first) {
         rows.push(row(scheme, rate, outcomes));
+        if rows.len() > plan.newcomers_per_s.len() {
+            differences.push(difference(scheme, rate, outcomes, first));
+        }
         if plan.courses_at.contains(&rate) {
             courses.push(course(scheme, rate, outcomes));
         }
     }
-    Study { plan: plan.clone(), rows, courses }
+    Study { plan: plan.clone(), rows, differences, courses }
 }
 
 fn row(scheme: &Scheme, newcomers_per_s: u32, outcomes: &[Outcome]) -> Row {
@@ -156,6 +175,21 @@ fn row(scheme: &Scheme, newcomers_per_s: u32, outcomes: &[Outcome]) -> Row {
         utilisation: utilisation.mean,
         utilisation_ci: utilisation.ci,
         refused: of(|o| o.refused).mean,
+    }
+}
+
+fn difference(scheme: &Scheme, newcomers_per_s: u32, outcomes: &[Outcome], first: &[Outcome]) -> Difference {
+    let of = |value: fn(&Outcome) -> f64| {
+        estimate(outcomes.iter().zip(first).map(|(ours, theirs)| value(ours) - value(theirs)))
+    };
+    Difference {
+        policy: scheme.name.clone(),
+        newcomers_per_s,
+        resumption: of(|o| o.resumption),
+        throughput: of(|o| o.throughput),
+        load_std: of(|o| o.load_std),
+        wait_ms: of(|o| o.wait_ms),
+        wait_p99_ms: of(|o| o.wait_p99_ms),
     }
 }
 

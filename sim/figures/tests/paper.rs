@@ -2,7 +2,7 @@
 
 #![allow(missing_docs)]
 
-use evergate_figures::{Costs, Plan, Row, Study, report, study, table};
+use evergate_figures::{Costs, Plan, Row, Study, differences, report, study, table};
 use std::num::NonZeroUsize;
 
 fn run(text: &str, threads: usize) -> Study {
@@ -188,6 +188,29 @@ fn the_page_tells_the_costs_that_were_used() {
         let page = report(&study(&plan, NonZeroUsize::MIN, |_, _, _| ()), text, "").pop().unwrap().text;
         assert!(page.contains(sentence), "{page}");
     }
+}
+
+#[test]
+fn differences_are_those_of_each_seed() {
+    let text = |seed: u32, seeds: u32| {
+        format!(
+            "title = \"\"\n[run]\nhorizon_s = 60\nnewcomers_per_s = [10, 20]\nseeds = {seeds}\nseed = {seed}\n\
+             policies = [\"session_only\", \"wrr\"]\n"
+        )
+    };
+    let both = run(&text(4, 2), 1);
+    let table = differences(&both).unwrap();
+    let one_by_one = [4, 5].map(|seed| run(&text(seed, 1), 1));
+    assert_eq!(one_by_one.each_ref().map(differences), [None, None], "one seed has no interval");
+    for (rate, cells) in [10, 20].into_iter().zip(&table[1..]) {
+        let throughput = |study, policy| row(study, policy, rate).throughput;
+        let [a, b] =
+            one_by_one.each_ref().map(|one| throughput(one, "wrr") - throughput(one, "session_only"));
+        // t(1) = 12.706, and the standard error of two values is half of what lies between them.
+        let expected = format!("{:+.1} ± {:.1}", (a + b) / 2.0, 12.706 * (a - b).abs() / 2.0);
+        assert_eq!((&cells[..2], &cells[3]), (&["wrr".to_owned(), rate.to_string()][..], &expected));
+    }
+    assert_eq!(table.len(), 3, "{table:?}");
 }
 
 #[test]

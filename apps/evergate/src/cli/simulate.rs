@@ -4,7 +4,7 @@ use super::output::{self, Table};
 use super::{SimulateArgs, WRONG};
 use crate::crypto_cost::CryptoCost;
 use anyhow::{Context, Result, anyhow};
-use evergate_figures::{Costs, Plan, Scheme, Study, costs as costs_used, report, study, table};
+use evergate_figures::{Costs, Plan, Scheme, Study, costs as costs_used, differences, report, study, table};
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 use std::num::NonZeroUsize;
@@ -89,12 +89,10 @@ fn costs(path: &Path, handshake: &str) -> Result<Costs> {
 }
 
 fn shown(study: &Study) -> String {
-    let mut rows = table(study).into_iter();
-    let head: Vec<String> = rows.next().unwrap_or_default().iter().map(|cell| cell.to_uppercase()).collect();
-    let mut shown = Table::new(&head.iter().map(String::as_str).collect::<Vec<_>>());
-    rows.for_each(|row| shown.row(row));
-    let mut text = format!("{}\n\n", study.plan.title);
-    let _ = write!(text, "{}", shown.show(""));
+    let mut text = format!("{}\n\n{}", study.plan.title, aligned(table(study)));
+    if let (Some(rows), Some(first)) = (differences(study), study.plan.policies.first()) {
+        let _ = write!(text, "\nDifferences to {} under the same seeds\n\n{}", first.name, aligned(rows));
+    }
     let _ = write!(
         text,
         "\n{} s simulated, {} seeds from {} on",
@@ -107,6 +105,15 @@ fn shown(study: &Study) -> String {
         let _ = writeln!(text, "{costs}");
     }
     text
+}
+
+/// The first row is the head.
+fn aligned(rows: Vec<Vec<String>>) -> String {
+    let mut rows = rows.into_iter();
+    let head: Vec<String> = rows.next().unwrap_or_default().iter().map(|cell| cell.to_uppercase()).collect();
+    let mut shown = Table::new(&head.iter().map(String::as_str).collect::<Vec<_>>());
+    rows.for_each(|row| shown.row(row));
+    shown.show("")
 }
 
 /// `plans/x.toml` gives `x-report` in the working folder.
