@@ -20,7 +20,7 @@ pub(super) static SESSIONS: Section = Section {
             "renewal",
             Kind::Choice(&["fixed", "sliding"]),
             "\"fixed\"",
-            "Whether that counts from the full handshake or from the last use, for `sslsard`. The other policies keep a client that comes back in time.",
+            "Whether that counts from the full handshake or from the last use, for `sslsard`. The other policies keep a client that comes back in time. With TLS 1.3 most servers give a new ticket at each resumption, and `fixed` forgets sessions that would still resume: take `sliding` in front of them.",
         ),
         with_default(
             "remembered_max",
