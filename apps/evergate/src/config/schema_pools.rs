@@ -37,7 +37,7 @@ pub(super) static POOL: Section = Section {
             Kind::Integer(100, 100_000),
             "no bound",
             "125",
-            "By address: a server with more than this percentage of its share of the outstanding requests is passed over for the client's next best (consistent hashing with bounded loads).",
+            "By address: a server with more than this percentage of its share of the outstanding requests is passed over for the client's next best (consistent hashing with bounded loads). The share is rounded up: on a quiet site it is one or two, and a client with several at once is spread.",
         ),
         required("servers", Kind::Tables(&SERVER), "", "The servers, see `[[pools.servers]]`."),
         with_default(

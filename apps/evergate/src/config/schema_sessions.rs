@@ -74,7 +74,7 @@ pub(super) static SESSIONS: Section = Section {
             "bounded_load_percent",
             Kind::Integer(100, 100_000),
             "125",
-            "`bounded_hash`: a server with more than this percentage of its share of the outstanding requests is passed over.",
+            "`bounded_hash`: a server with more than this percentage of its share of the outstanding requests is passed over. The share is rounded up: on a quiet site it is one or two, and a client with several at once is spread.",
         ),
     ],
 };
