@@ -99,6 +99,12 @@ impl Node {
         held
     }
 
+    /// Majority mode: how many nodes are heard, this one included, and how many a view needs.
+    pub fn quorum(&self) -> Option<(usize, usize)> {
+        let majority = self.config.mode == Mode::Majority;
+        majority.then(|| (self.heard_set().len(), self.config.majority()))
+    }
+
     /// Majority mode: whether the others that are heard are too few to go on without this node.
     pub(crate) fn is_needed(&self) -> bool {
         let others = self.heard_set().without(self.me.id).len();

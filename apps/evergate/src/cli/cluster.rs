@@ -2,7 +2,7 @@
 
 use super::output::{self, Table};
 use super::{RemoteArgs, remote};
-use crate::cluster::status::{ClusterStatus, NodeStatus, StallCounts, TakeOverStatus};
+use crate::cluster::status::{ClusterStatus, NodeStatus, Quorum, StallCounts, TakeOverStatus};
 
 pub(super) fn key() -> u8 {
     output::text(&format!("{}\n", crate::cluster::fresh_key()))
@@ -59,6 +59,11 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
         text += &stalls("busy", &status.stalls.busy);
         text += &stalls("resting", &status.stalls.resting);
         text += &format!("fenced:        {} times, {} times voided\n", counts.fenced, counts.voided);
+        if let Some(Quorum { heard, needed }) = status.quorum {
+            let all = status.nodes.len();
+            text +=
+                &format!("majority:      {heard} of {all} nodes heard, this one included; {needed} needed\n");
+        }
         for witness in &status.witnesses {
             text += &format!("witness:       {} {}\n", witness.address, ago(witness.answered_ms));
         }

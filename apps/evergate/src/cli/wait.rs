@@ -89,6 +89,11 @@ fn is_drained(status: &ClusterStatus, began: &mut bool) -> Found {
         ));
     }
     if status.drained {
+        if let Some(why) = status.must_stay() {
+            return Found::Never(format!(
+                "node {node} is drained, but {why}; let it run, or bring others back first"
+            ));
+        }
         return Found::Done(format!("node {node} is drained: the other nodes have its connections"));
     }
     let takers = match status.has_takers() {

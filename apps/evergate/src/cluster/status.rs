@@ -38,6 +38,9 @@ pub struct ClusterStatus {
     pub nodes: Vec<NodeStatus>,
     /// What the 1024 buckets are to this node.
     pub buckets: BucketStatus,
+    /// Mode `majority`: how many nodes are heard, and needed.
+    #[serde(default)]
+    pub quorum: Option<Quorum>,
     /// Who vouches for this node's network.
     pub witnesses: Vec<WitnessStatus>,
     /// Connections with copies elsewhere, and copies of others here, a second old at most.
@@ -69,13 +72,26 @@ pub struct ClusterStatus {
 }
 
 impl ClusterStatus {
-    /// Whether there are other nodes that take what this one gives away.
+    /// Whether there are other nodes that take what this one gives away. A node that is fenced can give nothing away.
     pub fn has_takers(&self) -> bool {
-        self.nodes.iter().any(|node| node.member && node.number != self.node && node.draining != Some(true))
+        let acts = self.standing == "active";
+        acts && self
+            .nodes
+            .iter()
+            .any(|node| node.member && node.number != self.node && node.draining != Some(true))
     }
 
-    /// Why the others could not go on without this node now, if so: who is no longer one of all nodes needs a witness.
+    /// Why the others could not go on without this node now, if so: who is no longer one of all nodes needs a witness, or
+    /// enough others.
     pub fn must_stay(&self) -> Option<String> {
+        if let Some(Quorum { needed, .. }) = self.quorum {
+            let others = self.nodes.iter().filter(|node| node.member && node.number != self.node).count();
+            let all = self.nodes.len();
+            let serves = self.standing == "active" && others > 0 && others < needed;
+            return serves.then(|| {
+                format!("only {others} of {all} nodes would be left, of which {needed} are needed: nobody goes on there once this node has ended")
+            });
+        }
         let others = self.nodes.iter().filter(|node| node.member && node.number != self.node);
         let lacking: Vec<String> = others
             .filter(|node| node.witnessed == Some(false))
@@ -94,6 +110,15 @@ impl ClusterStatus {
             other => Some(other.to_owned()),
         }
     }
+}
+
+/// What a majority is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quorum {
+    /// Nodes that are heard, this one included.
+    pub heard: usize,
+    /// More than half of all nodes.
+    pub needed: usize,
 }
 
 /// A view.

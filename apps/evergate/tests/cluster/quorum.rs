@@ -2,6 +2,7 @@
 
 use crate::line::{Line, carrier, prepare};
 use crate::world::{Node, World, inside, outside, privileged, settled};
+use evergate::cluster::status::ClusterStatus;
 use std::net::IpAddr;
 
 const MAJORITY: &str = "mode = \"majority\"";
@@ -45,6 +46,66 @@ fn two_of_three_go_on_by_majority_and_the_last_one_stops() {
     nodes.insert(at, world.start(number, &config));
     settled(&nodes);
     Line::open(&world).unwrap().goes_on("two nodes again");
+}
+
+/// Two of three are left, and one of them has lost a cable: it votes for the other one, which has everything.
+#[test]
+fn a_cut_off_node_votes_for_the_one_that_is_whole() {
+    if !privileged() {
+        return;
+    }
+    for net in ["in", "out"] {
+        let (world, mut nodes, _config, _ends) = prepare(3, MAJORITY);
+        let mut line = Line::open(&world).unwrap();
+        line.goes_on("three nodes");
+        let lonely = carrier(&mut nodes);
+        nodes.remove(0).kill();
+        let whole = nodes.remove(0);
+        whole.process.line_after(0, "hears 2 of 3 nodes, itself included, and a majority is no less");
+        let two = |status: &ClusterStatus| status.buckets.bare == 0 && status.buckets.syncing == 0;
+        whole.eventually("has copies at the other one", two);
+        lonely.eventually("has copies at the other one", two);
+
+        plug(&world, lonely.number, &[net], "down");
+        whole.eventually("has everything", |status| status.buckets.owned == 1024);
+        line.goes_on("the whole one");
+        let lives = |node: &Node| node.status().counts.voided;
+        let before = (lives(&whole), lives(&lonely));
+        assert_eq!(before, (0, 1), "only the one that is cut off gave its state up");
+        for _ in 0..20 {
+            Line::open(&world).unwrap().goes_on("the whole one and a vote");
+            line.goes_on("the whole one and a vote");
+        }
+        assert_eq!((lives(&whole), lives(&lonely)), before);
+        plug(&world, lonely.number, &[net], "up");
+        lonely.eventually("has its share again", |status| status.buckets.owned > 400);
+        line.goes_on("two whole ones");
+    }
+}
+
+#[test]
+fn who_is_needed_for_a_majority_says_so_before_it_goes_and_a_fenced_node_stops_at_once() {
+    if !privileged() {
+        return;
+    }
+    let (_world, mut nodes, _config, _ends) = prepare(3, MAJORITY);
+    nodes.remove(0).kill();
+    settled(&nodes);
+    let why = "only 1 of 3 nodes would be left, of which 2 are needed";
+    let told = nodes[0].cli(&["node", "drain"]);
+    assert!(told.code == Some(0) && told.out.contains(why), "{told:?}");
+    let waited = nodes[0].cli(&["node", "drain", "--wait", "30"]);
+    assert!(waited.code == Some(1) && waited.err.contains(&format!("is drained, but {why}")), "{waited:?}");
+
+    nodes.remove(0).kill();
+    let mut last = nodes.remove(0);
+    last.process
+        .line_after(0, "is still fenced: it hears 1 of 3 nodes, itself included, and a majority is 2");
+    assert!(last.cli(&["cluster", "status"]).out.contains("majority:      1 of 3 nodes heard"));
+    last.process.signal("TERM");
+    assert!(last.process.wait().success());
+    let said = last.process.lines();
+    assert!(!said.iter().any(|line| line.contains("draining took too long")), "{said:#?}");
 }
 
 #[test]

@@ -7,6 +7,8 @@ use evergate_base::Micros;
 use evergate_cluster::{Begin, Bucket, Event, MemberSet, Members, NodeId, Path, Role, Standing, ViewId};
 use std::sync::Arc;
 
+const NOBODY_VOUCHES: &str = "nobody vouches for it, so it says nothing to clients and servers";
+
 impl Agent {
     /// Acts on what the protocol has concluded.
     pub(super) fn settle(&mut self, state: &mut State) {
@@ -163,11 +165,21 @@ impl Agent {
             }
             Standing::Fenced => {
                 state.counts.fenced += 1;
-                self.warn(
-                    "is fenced: nobody vouches for it, so it says nothing to clients and servers".to_owned(),
-                );
+                self.warn(format!("is fenced: {NOBODY_VOUCHES}"));
             }
             Standing::Left => self.info("has left the cluster"),
+        }
+    }
+
+    /// Why it still says nothing to clients and servers.
+    pub(super) fn why_fenced(&self) -> String {
+        let all = self.node.config().nodes.len();
+        match self.node.quorum() {
+            Some((heard, needed)) if heard < needed => format!(
+                "is still fenced: it hears {heard} of {all} nodes, itself included, and a majority is {needed}; until it hears so many it \
+                 says nothing to clients and servers"
+            ),
+            _ => format!("is still fenced: {NOBODY_VOUCHES}"),
         }
     }
 

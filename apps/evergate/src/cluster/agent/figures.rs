@@ -1,7 +1,7 @@
 //! The figures that the agent publishes.
 
 use super::{Agent, State};
-use crate::cluster::status::{BucketStatus, ViewStatus};
+use crate::cluster::status::{BucketStatus, Quorum, ViewStatus};
 use evergate_base::Micros;
 use evergate_cluster::{NodeId, Path, Rejected, Standing};
 
@@ -18,6 +18,7 @@ impl Agent {
             Standing::Left => "left",
         }
         .to_owned();
+        status.quorum = node.quorum().map(|(heard, needed)| Quorum { heard, needed });
         status.held_down_ms = node.held_down(now).map(Micros::as_ms);
         (status.draining, status.drained) = (state.draining, state.drained);
         status.view = node.view().map(|view| ViewStatus {

@@ -5,13 +5,15 @@
 
 use super::{Agent, State};
 use evergate_base::Micros;
-use evergate_cluster::{NodeId, ROLLOUT, Standing};
+use evergate_cluster::{NodeId, Path, ROLLOUT, Standing};
 use std::collections::BTreeMap;
 
 /// What lasts less is no reason to worry.
 const LASTS: Micros = Micros::from_ms(1000);
 /// How long nodes may lack a new configuration before that is said.
 const ROLLOUT_LASTS: Micros = Micros::from_ms(30_000);
+/// Between two lines about why a node is fenced.
+const FENCED_AGAIN: Micros = Micros::from_ms(60_000);
 /// Between two lines about a view that is waited for.
 const AGAIN: Micros = Micros::from_ms(10_000);
 
@@ -43,6 +45,12 @@ pub(super) struct Worries {
     lacking: BTreeMap<NodeId, (Micros, bool)>,
     /// Since when nodes have had no witness, and whether that was told.
     unwitnessed: BTreeMap<NodeId, (Micros, bool)>,
+    /// Since when members have been heard on the other network only, and whether that was told.
+    half_heard: BTreeMap<(NodeId, Path), (Micros, bool)>,
+    /// Since when no node more may be missing, and whether that was told.
+    scarce: Option<(Micros, bool)>,
+    /// When it is told next why this node is fenced.
+    fence_due: Option<Micros>,
 }
 
 impl Worries {
@@ -90,10 +98,13 @@ impl Agent {
         self.worry_about_view(state, now);
         self.worry_about_channels(state, now);
         self.worry_about_lists(state, now);
+        self.worry_about_majority(state, now);
+        self.worry_about_fence(state, now);
         let nodes = self.node.config().nodes;
         for id in nodes.iter().filter(|_| nodes.len() > 1) {
             self.worry_about_witness(state, now, id);
             self.worry_about_configuration(state, now, id);
+            self.worry_about_networks(state, now, id);
         }
     }
 
@@ -160,6 +171,62 @@ impl Agent {
                  die, requests without a response are reset there; give all nodes the same file, and reload them",
                 ROLLOUT.as_ms() / 60_000
             ));
+        }
+    }
+
+    /// The first line is about the moment, in which it is not known yet who is missing.
+    fn worry_about_fence(&mut self, state: &mut State, now: Micros) {
+        if self.node.standing() != Standing::Fenced {
+            state.worries.fence_due = None;
+            return;
+        }
+        let first = if self.node.quorum().is_some() { LASTS } else { FENCED_AGAIN };
+        let due = state.worries.fence_due.get_or_insert(now + first);
+        if now >= *due {
+            *due = now + FENCED_AGAIN;
+            let why = self.why_fenced();
+            self.warn(why);
+        }
+    }
+
+    /// One death more, and nobody serves.
+    fn worry_about_majority(&mut self, state: &mut State, now: Micros) {
+        let scarce = self.node.quorum().filter(|(heard, needed)| heard == needed);
+        let all = self.node.config().nodes.len();
+        let Some((heard, _)) = scarce.filter(|_| all > 2 && self.node.standing() == Standing::Active) else {
+            state.worries.scarce = None;
+            return;
+        };
+        let (since, told) = state.worries.scarce.get_or_insert((now, false));
+        if !*told && now.since(*since) >= LASTS {
+            *told = true;
+            self.warn(format!("hears {heard} of {all} nodes, itself included, and a majority is no less: with one fewer nobody serves"));
+        }
+    }
+
+    /// Whether one of two nodes is cut off from a network, or that network is broken in between, they cannot know.
+    fn worry_about_networks(&mut self, state: &mut State, now: Micros, id: NodeId) {
+        let number = id.0.saturating_add(1);
+        let member = self.node.view().is_some() && self.node.members().set().contains(id);
+        for (path, net, other) in
+            [(Path::Inside, "inside", Path::Outside), (Path::Outside, "outside", Path::Inside)]
+        {
+            let lately = |path| self.node.heard_at(id, path).is_some_and(|at| now.since(at) < LASTS);
+            let half = member && id != self.node.me().id && lately(other) && !lately(path);
+            if !half {
+                if let Some((_, true)) = state.worries.half_heard.remove(&(id, path)) {
+                    self.info(format!("hears node {number} on the {net} network again, or no more at all"));
+                }
+                continue;
+            }
+            let (since, told) = state.worries.half_heard.entry((id, path)).or_insert((now, false));
+            if !*told && now.since(*since) >= LASTS {
+                *told = true;
+                self.warn(format!(
+                    "does not hear node {number} on the {net} network, only on the other one: that network is broken at one of the two or \
+                     between them; where they cannot know at which, both stay, and clients of either may wait: look at both"
+                ));
+            }
         }
     }
 
