@@ -22,6 +22,11 @@ impl Notify {
         self.send(&format!("READY=1\nSTATUS={status}\n"));
     }
 
+    /// Something has changed.
+    pub(super) fn status(&self, status: &str) {
+        self.send(&format!("STATUS={status}\n"));
+    }
+
     /// A reload begins; [`Notify::ready`] ends it, whatever came of it.
     pub(super) fn reloading(&self) {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -75,6 +80,8 @@ mod tests {
         };
         notify.ready("serving");
         assert_eq!(next(), "READY=1\nSTATUS=serving\n");
+        notify.status("serving more");
+        assert_eq!(next(), "STATUS=serving more\n");
         notify.reloading();
         let text = next();
         let microseconds = text.lines().find_map(|line| line.strip_prefix("MONOTONIC_USEC=")).unwrap();

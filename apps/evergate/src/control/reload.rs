@@ -55,7 +55,7 @@ impl Main {
             let _ = asker.send(reloaded.clone());
         }
         if self.waiting.is_empty() {
-            self.notify.ready(&self.summary());
+            self.notify.ready(&self.status_line());
         } else {
             let askers = std::mem::take(&mut self.waiting);
             self.read(askers);

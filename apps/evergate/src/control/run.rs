@@ -284,7 +284,7 @@ impl Main {
         }
         let summary = self.summary();
         info(format_args!("ready: evergate {} (pid {}), {summary}", status.version, status.pid));
-        self.notify.ready(&summary);
+        self.notify.ready(&self.status_line());
     }
 
     pub(super) fn summary(&self) -> String {
@@ -446,6 +446,16 @@ impl Main {
         if !(active && was_active) {
             self.checks.ask_again(&self.daemon.generation);
         }
+        if active != was_active && !self.is_draining() {
+            self.notify.status(&self.status_line());
+        }
+    }
+
+    /// For a service manager: what there is, and whether this node serves in its cluster.
+    pub(super) fn status_line(&self) -> String {
+        let standing = self.control.cluster.as_ref().map(|cluster| cluster.status().standing);
+        let standing = standing.map(|standing| format!("; in its cluster: {standing}"));
+        self.summary() + &standing.unwrap_or_default()
     }
 
     fn look_at_files(&mut self) {

@@ -1,6 +1,8 @@
 //! What an operator tells a node.
 
+use crate::support::{DEADLINE, Process};
 use crate::world::{World, privileged, settled};
+use std::os::unix::net::UnixDatagram;
 
 #[test]
 fn a_drained_node_gives_its_buckets_away_and_takes_them_back_when_told() {
@@ -127,4 +129,34 @@ fn a_node_without_a_cluster_says_so() {
     let output = crate::world::evergate(&["run", file.to_str().unwrap(), "--node", "1"]);
     assert_eq!(output.code, Some(2), "{output:?}");
     assert!(output.err.contains("there is no `[cluster]`"), "{output:?}");
+}
+
+/// As sd_notify(3) says: what `systemctl status` shows.
+#[test]
+fn a_service_manager_is_told_how_a_node_stands_in_its_cluster() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(1);
+    let file = world.write_config(1, &world.config(&World::entries(1), ""));
+    let path = world.folder.path("notify.sock");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(DEADLINE)).unwrap();
+    let next = || {
+        let mut buffer = [0; 512];
+        let length = manager.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    };
+    let process = world.host(1).run(move || {
+        Process::start(|command| command.arg(&file).args(["--node", "1"]).env("NOTIFY_SOCKET", &path))
+    });
+    let ready = next();
+    assert!(ready.starts_with("READY=1\nSTATUS=1 listener on 2 workers"), "{ready}");
+    let standing = |said: &str| said.rsplit("; in its cluster: ").next().unwrap().trim().to_owned();
+    let mut said = vec![standing(&ready)];
+    while said.last().unwrap() != "active" {
+        said.push(standing(&next()));
+    }
+    assert_eq!(said.first().unwrap(), "listening", "{said:?}");
+    drop(process);
 }
