@@ -25,7 +25,8 @@ use crate::{MemberSet, Node, NodeId, Path};
 const ALONE_FACTOR: u64 = 10;
 
 impl Node {
-    /// Whether the card of a network has a carrier, as the kernel says. Assumed until told otherwise.
+    /// Whether a network works as far as this machine can see: its card has a carrier, and who vouches for the network there
+    /// answers. Assumed until told otherwise.
     pub fn set_carrier(&mut self, now: Micros, path: Path, up: bool) {
         self.note_now(now);
         if let Some(carrier) = self.carrier.get_mut(path.index())
@@ -158,8 +159,16 @@ impl Node {
     fn is_alone_on(&self, path: Path) -> bool {
         let on = |last: &Heartbeat| last.heard.get(path.index()).copied().unwrap_or_default();
         let third = |(id, last): (NodeId, &Heartbeat)| !on(last).without(self.me.id).without(id).is_empty();
+        self.is_unheard_on(path) && self.words().any(third)
+    }
+
+    /// Whether other nodes are heard, but none on this network, or none of them hears this node there. Whose side is broken does
+    /// not follow from that alone.
+    pub fn is_unheard_on(&self, path: Path) -> bool {
+        let hears_us =
+            |last: &Heartbeat| last.heard.get(path.index()).is_some_and(|heard| heard.contains(self.me.id));
         let deaf = self.heard_on(path).is_empty();
-        let mute = self.words().all(|(_, last)| !on(last).contains(self.me.id));
-        (deaf || mute) && self.words().any(third)
+        let mute = self.words().all(|(_, last)| !hears_us(last));
+        (deaf || mute) && self.words().next().is_some()
     }
 }

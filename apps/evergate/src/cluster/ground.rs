@@ -173,7 +173,10 @@ impl Ground {
         let witnesses = match self.cluster.mode {
             ClusterMode::Majority => None,
             ClusterMode::Witness => {
-                let made = Witnesses::new(&self.cluster.witness);
+                let number = self.layout.node.0.saturating_add(1);
+                let own = self.cluster.nodes.iter().find(|node| node.number.get() == number);
+                let own = own.map(|own| [(Path::Inside, own.inside), (Path::Outside, own.outside)]);
+                let made = Witnesses::new(&self.cluster.witness, own.as_ref().map_or(&[], |own| &own[..]));
                 Some(made.context("cannot ping the witnesses: this needs CAP_NET_RAW")?)
             }
         };

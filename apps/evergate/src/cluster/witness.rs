@@ -3,16 +3,20 @@
 //! Bound: so many questions are remembered; the oldest is forgotten, and its answer does not count.
 
 use evergate_base::Micros;
+use evergate_cluster::Path;
 use evergate_sys::{Pinger, Pong};
 use std::collections::VecDeque;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::RawFd;
 
 /// Questions remembered at most.
 const QUESTIONS_MAX: usize = 512;
 /// Questions to each witness within the span of a lease; the protocol asks for three, and each waits for the next turn.
 const QUESTIONS_PER_FENCE: u64 = 5;
+
+/// The port of a service that drops everything (RFC 863).
+const DISCARD: u16 = 9;
 
 struct Question {
     token: u64,
@@ -23,6 +27,8 @@ struct Question {
 /// One witness.
 pub(crate) struct Witness {
     pub(crate) ip: IpAddr,
+    /// The network that it is on, or behind.
+    path: Option<Path>,
     pub(crate) answered_at: Option<Micros>,
     pub(crate) answers: u64,
 }
@@ -36,9 +42,10 @@ pub(crate) struct Witnesses {
 }
 
 impl Witnesses {
-    /// To be made in the agent's thread: its network namespace counts.
-    pub(crate) fn new(addresses: &[IpAddr]) -> io::Result<Witnesses> {
-        let witness = |ip: &IpAddr| Witness { ip: *ip, answered_at: None, answers: 0 };
+    /// To be made in the agent's thread: its network namespace counts. `own`: this node's address on each network.
+    pub(crate) fn new(addresses: &[IpAddr], own: &[(Path, IpAddr)]) -> io::Result<Witnesses> {
+        let witness =
+            |ip: &IpAddr| Witness { ip: *ip, path: path_to(*ip, own), answered_at: None, answers: 0 };
         Ok(Witnesses {
             pinger: Pinger::new()?,
             all: addresses.iter().map(witness).collect(),
@@ -82,6 +89,13 @@ impl Witnesses {
         }
     }
 
+    /// Whether there are witnesses on a network, and none of them has answered for so long.
+    pub(crate) fn are_silent_on(&self, path: Path, now: Micros, span: Micros) -> bool {
+        let there = || self.all.iter().filter(|witness| witness.path == Some(path));
+        let answers = |witness: &Witness| witness.answered_at.is_some_and(|at| now.since(at) < span);
+        there().next().is_some() && !there().any(answers)
+    }
+
     /// Whether an answer is awaited.
     pub(crate) fn are_asked(&self) -> bool {
         !self.questions.is_empty()
@@ -103,4 +117,13 @@ impl Witnesses {
         }
         None
     }
+}
+
+/// Over which network the kernel's routes lead to an address; nothing is sent.
+fn path_to(ip: IpAddr, own: &[(Path, IpAddr)]) -> Option<Path> {
+    let any = if ip.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((ip, DISCARD)).ok()?;
+    let from = socket.local_addr().ok()?.ip();
+    own.iter().find(|(_, address)| *address == from).map(|(path, _)| *path)
 }

@@ -15,11 +15,11 @@ const SILENCE: Duration = Duration::from_secs(2);
 pub(crate) fn prepare(count: u8, more: &str) -> (World, Vec<Node>, String, Receiver<Option<ErrorKind>>) {
     let world = World::new(count);
     let mut config = config(&world, count, more);
-    if more.contains("majority") {
-        // Nobody asks it, and a file that names it is refused.
+    if more.contains("majority") || more.contains("witness = ") {
+        // In majority mode nobody asks it, and a file that names it is refused.
         config = config
             .lines()
-            .filter(|line| !line.starts_with("witness ="))
+            .filter(|line| !line.starts_with("witness =") || more.contains(line))
             .map(|line| format!("{line}\n"))
             .collect();
     }

@@ -190,6 +190,31 @@ fn one_of_two_that_has_lost_its_own_address_gives_way_until_it_has_it_again() {
     }
 }
 
+/// The cards keep their carriers, so only the witness on that network knows whose side is broken.
+#[test]
+fn one_of_two_whose_network_is_silent_gives_way_to_the_one_that_reaches_the_witness_there() {
+    if !privileged() {
+        return;
+    }
+    for net in ["in", "out"] {
+        let witnesses = format!("witness = [\"{}\", \"{}\"]", outside(254), inside(254));
+        let (world, mut nodes, _config, _ends) = prepare(2, &witnesses);
+        let mut line = Line::open(&world).unwrap();
+        line.goes_on("two nodes");
+        let lonely = carrier(&mut nodes);
+        world.mute(lonely.number, &[net]);
+        stops(&lonely);
+        line.goes_on("the one whose networks work");
+        nodes[0].eventually("has everything", |status| status.buckets.owned == 1024);
+        Line::open(&world).unwrap().goes_on("a new one");
+        world.clear("mute");
+        nodes.push(lonely);
+        nodes.sort_by_key(|node| node.number);
+        settled(&nodes);
+        line.goes_on("two nodes again");
+    }
+}
+
 /// Nothing shows while all agree, and then it could not promise anything to the other one.
 #[test]
 fn one_of_three_goes_on_beside_one_that_has_lost_its_witness() {

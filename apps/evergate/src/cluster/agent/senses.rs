@@ -49,13 +49,17 @@ impl Agent {
         }
     }
 
-    /// A pulled cable is known at once, where silence would have to last.
+    /// A pulled cable is known at once, where silence would have to last. A network on which neither other nodes are heard nor
+    /// its witnesses answer counts as one without a carrier: of two nodes the one whose side works sees it otherwise.
     pub(super) fn look_at_carriers(&mut self, now: Micros) {
+        let span = self.node.config().timing.suspect;
         for link in &self.links {
+            let silent = self.witnesses.as_ref().is_some_and(|all| all.are_silent_on(link.path, now, span));
+            let dead = silent && self.node.is_unheard_on(link.path);
             // An interface that is gone has no carrier either, and one without this node's address is of no more use.
             let up = evergate_sys::has_carrier(link.datagrams.urgent.as_raw_fd(), &link.interface)
                 .unwrap_or(false);
-            self.node.set_carrier(now, link.path, up && !link.mute);
+            self.node.set_carrier(now, link.path, up && !link.mute && !dead);
         }
     }
 
