@@ -74,7 +74,7 @@ pub(super) static CLUSTER: Section = Section {
             "witness",
             Kind::Texts,
             "[]",
-            "IP addresses that answer pings: the gateway, servers. One answer is enough. For `mode = \"witness\"`.",
+            "IP addresses that answer pings: the gateway, servers. One answer is enough; name one on each network, so that of two nodes the one whose network works goes on. For `mode = \"witness\"`.",
         ),
         with_default(
             "steering",
