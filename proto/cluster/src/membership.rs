@@ -79,7 +79,9 @@ impl Node {
             self.proposal = None;
             if !self.established {
                 // A life that might still install the view would be waited for.
+                let remembered = self.remembered.take();
                 self.void(false);
+                self.remembered = remembered;
             }
         }
         if !self.established {
@@ -107,13 +109,14 @@ impl Node {
         self.forgotten_since.is_some_and(|since| now.since(since) >= self.config.timing.listen_lapse)
     }
 
-    /// What a node remembers that gave its life up is of use while somebody goes on with the view. After that it would keep the
-    /// others from founding a cluster.
+    /// What a node remembers that gave its life up is of use while somebody may go on with the view. Where a majority is heard and
+    /// nobody of it does, it would keep the others from founding a cluster.
     fn forget_if_alone(&mut self, now: Micros) {
         let goes_on = |peer: &crate::peer::Peer| {
             self.hears(peer.member().id) && matches!(peer.state(), Announced::Active | Announced::Fenced)
         };
-        let alone = self.remembered.is_some() && !self.peers.values().any(goes_on);
+        let many = self.heard_set().len() >= self.config.majority();
+        let alone = self.remembered.is_some() && many && !self.peers.values().any(goes_on);
         if self.is_forgotten_for_long(alone, now) {
             self.remembered = None;
         }

@@ -18,7 +18,7 @@
 use evergate_base::Micros;
 
 use crate::config::Mode;
-use crate::message::{Heartbeat, Held, Holds};
+use crate::message::{Announced, Heartbeat, Held, Holds};
 use crate::{MemberSet, Node, NodeId, Path};
 
 /// How much longer a node waits that holds something alone.
@@ -66,6 +66,9 @@ impl Node {
     /// Notes since when a network works for others only.
     fn note_reach(&mut self, now: Micros) {
         let since = |before: Option<Micros>, is: bool| if is { before.or(Some(now)) } else { None };
+        if self.words().next().is_none() {
+            return; // a new life has heard no word yet: what was so still is
+        }
         for path in Path::ALL {
             let (deaf, unplugged) = (self.is_alone_on(path), self.is_unplugged(path));
             if let Some(at) = self.deaf_since.get_mut(path.index()) {
@@ -106,10 +109,22 @@ impl Node {
         majority.then(|| (self.heard_set().len(), self.config.majority()))
     }
 
-    /// Majority mode: whether the others that are heard are too few to go on without this node.
+    /// Majority mode: whether the others that are heard are too few to go on without this node. Of those that are cut off as it
+    /// is none goes on.
     pub(crate) fn is_needed(&self) -> bool {
-        let others = self.heard_set().without(self.me.id).len();
-        self.config.mode == Mode::Majority && others < self.config.majority()
+        if self.config.mode != Mode::Majority {
+            return false;
+        }
+        let lost = self.cut_off();
+        let goes_on = |(id, last): &(NodeId, &Heartbeat)| {
+            let works = |path: Path| {
+                last.carrier.get(path.index()).copied().unwrap_or(true)
+                    && last.heard.get(path.index()).is_some_and(|heard| !heard.without(*id).is_empty())
+            };
+            let votes = matches!(last.state, Announced::Active | Announced::Fenced | Announced::Listen);
+            votes && lost.is_none_or(works)
+        };
+        self.words().filter(goes_on).count() < self.config.majority()
     }
 
     /// Whether this node votes and takes no buckets, because it is cut off and the others need it.

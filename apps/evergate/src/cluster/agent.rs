@@ -151,6 +151,8 @@ struct State {
     mute_told_at: BTreeMap<Path, Micros>,
     worries: worries::Worries,
     installed_at: Micros,
+    /// Since when this node has not been active.
+    inactive_since: Option<Micros>,
     /// How long nothing had been heard of who was lost with the view.
     silent: Micros,
     draining: bool,
@@ -202,6 +204,7 @@ impl Agent {
             worries: worries::Worries::default(),
             silent: Micros(0),
             installed_at: Micros(0),
+            inactive_since: None,
             draining: false,
             drained: false,
             publish_at: Micros(0),

@@ -38,6 +38,9 @@ pub struct ClusterStatus {
     pub nodes: Vec<NodeStatus>,
     /// What the 1024 buckets are to this node.
     pub buckets: BucketStatus,
+    /// For how long it has not been active; null while it is.
+    #[serde(default)]
+    pub inactive_ms: Option<u64>,
     /// Mode `majority`: how many nodes are heard, and needed.
     #[serde(default)]
     pub quorum: Option<Quorum>,
@@ -71,10 +74,14 @@ pub struct ClusterStatus {
     pub flows_max: u64,
 }
 
+/// A node that is not active for less than this may be so again at once.
+const MOMENT_MS: u64 = 1000;
+
 impl ClusterStatus {
-    /// Whether there are other nodes that take what this one gives away. A node that is fenced can give nothing away.
+    /// Whether there are other nodes that take what this one gives away. A node that is fenced can give nothing away, but may be
+    /// for a moment only.
     pub fn has_takers(&self) -> bool {
-        let acts = self.standing == "active";
+        let acts = self.inactive_ms.is_none_or(|ms| ms < MOMENT_MS);
         acts && self
             .nodes
             .iter()

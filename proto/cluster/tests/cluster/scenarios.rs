@@ -664,6 +664,68 @@ fn a_node_that_gave_way_votes_again_when_it_is_needed() {
     }
 }
 
+/// Several nodes are cut off the same network, and all hear each other on the other one: whoever is left whole serves, all the
+/// time.
+#[test]
+fn nodes_that_are_cut_off_together_vote_for_those_that_are_whole() {
+    let cases: [(u8, &[usize], &[usize]); 6] = [
+        (3, &[], &[1, 2]),
+        (3, &[2], &[1]),
+        (4, &[], &[2, 3]),
+        (4, &[3], &[2]),
+        (5, &[], &[2, 3, 4]),
+        (5, &[4], &[2, 3]),
+    ];
+    for (seed, (nodes, dead, cut_off)) in (0..).zip(cases) {
+        for (path, carriers) in Path::ALL.into_iter().flat_map(|path| [(path, true), (path, false)]) {
+            if !carriers && usize::from(nodes) - dead.len() - cut_off.len() < 2 {
+                continue; // nobody hears a third node there: nobody can know whose side is broken
+            }
+            let mut world = settled(seed, default_timers(nodes, 16, 1, Mode::Majority));
+            for id in dead {
+                world.crash(*id);
+                world.run_for(1_500_000).unwrap();
+            }
+            world.run_for(1_000_000).unwrap();
+            cut(&mut world, cut_off, path);
+            for id in cut_off.iter().filter(|_| carriers) {
+                let clock = world.hosts[*id].clock(world.now);
+                world.hosts[*id].node.set_carrier(clock, path, false);
+            }
+            world.run_for(1_500_000).unwrap();
+            let (view, what) =
+                (world.hosts[0].node.view(), format!("{nodes} nodes, {cut_off:?} off {path:?}, {carriers}"));
+            for _ in 0..500 {
+                world.run_for(10_000).unwrap();
+                assert!(served(&world, 16), "{what}\n{}", world.describe());
+            }
+            assert_eq!(world.hosts[0].node.view(), view, "{what}");
+        }
+    }
+}
+
+/// A node has given way, and nobody is heard at all for some seconds: then its vote makes the majority again that remembers.
+#[test]
+fn a_vote_is_not_forgotten_while_nobody_is_heard() {
+    for (seed, dark_us) in [(1, 500_000), (2, 1_500_000), (3, 3_000_000)] {
+        let mut world = settled(seed, default_timers(3, 16, 1, Mode::Majority));
+        world.crash(2);
+        world.run_for(2_000_000).unwrap();
+        cut(&mut world, &[1], Path::Inside);
+        let clock = world.hosts[1].clock(world.now);
+        world.hosts[1].node.set_carrier(clock, Path::Inside, false);
+        world.run_for(25_000).unwrap();
+        assert_eq!(world.hosts[1].node.standing(), Standing::Listening);
+        let kept = world.cut.clone();
+        cut(&mut world, &[0, 1], Path::Outside);
+        world.run_for(dark_us).unwrap();
+        let life = world.hosts[0].node.me();
+        world.cut = kept;
+        assert_eq!(world.run_until(10_000_000, |world| served(world, 16)), Ok(true), "{}", world.describe());
+        assert_eq!(world.hosts[0].node.me(), life, "dark for {dark_us} us: state was dropped");
+    }
+}
+
 /// Where nobody goes on with the view that a node remembers, a cluster is founded all the same.
 #[test]
 fn what_a_cut_off_node_remembers_keeps_nobody_from_founding_a_cluster() {

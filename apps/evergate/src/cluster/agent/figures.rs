@@ -7,7 +7,7 @@ use evergate_cluster::{NodeId, Path, Rejected, Standing};
 
 impl Agent {
     /// Brings the status up to date.
-    pub(super) fn describe(&mut self, state: &State, now: Micros) {
+    pub(super) fn describe(&mut self, state: &mut State, now: Micros) {
         let node = &self.node;
         let members = node.members().set();
         let status = &mut self.status;
@@ -18,6 +18,9 @@ impl Agent {
             Standing::Left => "left",
         }
         .to_owned();
+        let active = node.standing() == Standing::Active;
+        state.inactive_since = (!active).then(|| state.inactive_since.unwrap_or(now));
+        status.inactive_ms = state.inactive_since.map(|since| now.since(since).as_ms());
         status.quorum = node.quorum().map(|(heard, needed)| Quorum { heard, needed });
         status.held_down_ms = node.held_down(now).map(Micros::as_ms);
         (status.draining, status.drained) = (state.draining, state.drained);
