@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-const CLIENTS: usize = 4;
+/// A third of them moves. What their servers say just then is lost, and of so many one says something.
+const CLIENTS: usize = 12;
 /// Taken at a time. With the pause some 50 KB a second, so that what is on its way takes seconds.
 const BIT: usize = 4096;
 const PAUSE: Duration = Duration::from_millis(80);
