@@ -104,6 +104,7 @@ impl Node {
         }
     }
 
+    /// Notes since when it has been so; whether for as long as an outage may last.
     fn is_forgotten_for_long(&mut self, is_forgotten: bool, now: Micros) -> bool {
         self.forgotten_since = is_forgotten.then(|| self.forgotten_since.unwrap_or(now));
         self.forgotten_since.is_some_and(|since| now.since(since) >= self.config.timing.listen_lapse)

@@ -8,6 +8,7 @@ mod checker;
 mod loads;
 mod model;
 mod random;
+mod reach;
 mod replica;
 mod rollouts;
 mod scenarios;
