@@ -78,7 +78,7 @@ fn conclude(holder: &mut Holder, bytes: &[u8]) -> usize {
     match byte(0) % 4 {
         0 => {
             let taken = holder.take_over(bucket, office);
-            assert!(!holder.has(bucket) && taken.iter().all(|(_, held)| held.bucket == bucket));
+            assert!(!holder.has(bucket) && taken.iter().all(|taken| taken.held.bucket == bucket));
         }
         1 => holder.forget(bucket, office),
         2 => holder.forget_for_good(bucket),

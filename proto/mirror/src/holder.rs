@@ -14,12 +14,17 @@
 //! Invariants: frames of a process count only until another one announces an office of the bucket; a connection is held
 //! under one bucket, and in no office that was given up; what a take-over gets is the fold of a prefix of what the owner
 //! queued.
+//!
+//! A take-over is waited for, and most connections rest: their states are in no cache, and it looks at none of them. So whether
+//! a connection rests is noted when something is heard of it, and what is taken out is struck off the index later.
 
 use crate::{ConnectionId, Frame, LegFacts, Mirrored, Office};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Connections that were given up and are remembered; an owner that begins more of them is not believed about those.
 const FORGOTTEN_MAX: usize = 1 << 20;
+/// Names that the index may have beyond those of all connections held, and as many again.
+const STALE_MAX: usize = 4096;
 
 /// One connection as a backup holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +39,17 @@ pub struct Held {
     pub legs: BTreeMap<u32, LegFacts>,
     /// Which of the owner's workers began it, in which telling.
     pub by: (u16, u64),
+}
+
+/// What a take-over gets of one connection.
+#[derive(Debug)]
+pub struct Taken {
+    /// Which one.
+    pub connection: ConnectionId,
+    /// Whether nothing of it is on its way to anybody ([`Mirrored::rests`]).
+    pub rests: bool,
+    /// All that is known of it.
+    pub held: Box<Held>,
 }
 
 /// What an owner says must not be believed.
@@ -103,11 +119,33 @@ impl Known {
     }
 }
 
+/// One connection, and whether it rests.
+#[derive(Clone, Debug)]
+struct Filed {
+    rests: bool,
+    held: Box<Held>,
+}
+
+impl Filed {
+    fn new(held: Held) -> Filed {
+        Filed { rests: held.state.rests(), held: Box::new(held) }
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Held)) {
+        change(&mut self.held);
+        self.rests = self.held.state.rests();
+    }
+}
+
 /// The connections that a worker holds for other nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Holder {
-    held: BTreeMap<ConnectionId, Box<Held>>,
-    buckets: BTreeMap<u16, BTreeSet<ConnectionId>>,
+    /// By bucket; none is empty.
+    buckets: BTreeMap<u16, BTreeMap<ConnectionId, Filed>>,
+    /// The bucket of each, and of some that were taken out.
+    index: HashMap<ConnectionId, u16>,
+    /// Connections in all buckets.
+    count: usize,
     known: BTreeMap<u16, Known>,
     /// The first office of a bucket that counts, where earlier ones were given up.
     since: BTreeMap<u16, Office>,
@@ -158,7 +196,7 @@ impl Holder {
             Frame::Begin { connection, bucket, state, legs } => {
                 let office = self.office(announced, bucket)?;
                 if !self.counts(bucket, office) {
-                    if !self.held.contains_key(&connection) && self.forgotten.len() < FORGOTTEN_MAX {
+                    if self.get(connection).is_none() && self.forgotten.len() < FORGOTTEN_MAX {
                         self.forgotten.insert(connection, bucket);
                     }
                     return Ok(());
@@ -167,15 +205,17 @@ impl Holder {
                 self.insert(connection, Held { bucket, office, state, legs, by: announced.by(bucket) });
             }
             Frame::Leg { connection, leg, facts } => {
-                let Some(held) = self.known(announced, connection)? else { return Ok(()) };
-                if leg != 0 {
-                    held.state.forget_legs(&mut held.legs, leg);
-                }
-                held.legs.insert(leg, facts);
+                let Some(filed) = self.known(announced, connection)? else { return Ok(()) };
+                filed.change(|held| {
+                    if leg != 0 {
+                        held.state.forget_legs(&mut held.legs, leg);
+                    }
+                    held.legs.insert(leg, facts);
+                });
             }
             Frame::Entries { connection, entries } => {
-                let Some(held) = self.known(announced, connection)? else { return Ok(()) };
-                entries.into_iter().for_each(|entry| held.state.apply(entry));
+                let Some(filed) = self.known(announced, connection)? else { return Ok(()) };
+                filed.change(|held| entries.into_iter().for_each(|entry| held.state.apply(entry)));
             }
             Frame::End { connection } => {
                 if self.known(announced, connection)?.is_some() {
@@ -201,24 +241,15 @@ impl Holder {
     /// Every worker of the bucket's owner has said all it has: what none of them spoke of is over, or was said by an earlier owner
     /// to this node alone, and never went into effect.
     fn drop_older(&mut self, bucket: u16, since: Office) {
-        for connection in self.buckets.get(&bucket).cloned().unwrap_or_default() {
-            // What the process itself said in an earlier office stands.
-            if self.held.get(&connection).is_some_and(|held| held.office < since) {
-                self.remove(connection);
-            }
-        }
+        // What the process itself said in an earlier office stands.
+        self.remove_if(bucket, |held| held.office < since);
     }
 
     /// A worker of the bucket's owner has said all it has: what it began in an earlier telling, and not again, is over.
     fn drop_unmentioned(&mut self, bucket: u16, (worker, telling): (u16, u64)) {
         let Some(since) = self.known.get(&bucket).map(|known| known.since) else { return };
         // Of this process, that is.
-        let is_over = |held: &Held| held.office >= since && held.by.0 == worker && held.by.1 < telling;
-        for connection in self.buckets.get(&bucket).cloned().unwrap_or_default() {
-            if self.held.get(&connection).is_some_and(|held| is_over(held)) {
-                self.remove(connection);
-            }
-        }
+        self.remove_if(bucket, |held| held.office >= since && held.by.0 == worker && held.by.1 < telling);
     }
 
     fn office(&self, announced: &Announced, bucket: u16) -> Result<Office, HolderError> {
@@ -241,46 +272,75 @@ impl Holder {
         &mut self,
         announced: &Announced,
         connection: ConnectionId,
-    ) -> Result<Option<&mut Held>, HolderError> {
-        let bucket = self.held.get(&connection).map(|held| held.bucket);
-        let bucket = bucket.or_else(|| self.forgotten.get(&connection).copied());
+    ) -> Result<Option<&mut Filed>, HolderError> {
+        let bucket = self.bucket_of(connection).or_else(|| self.forgotten.get(&connection).copied());
         let bucket = bucket.ok_or(HolderError::Unknown(connection))?;
         let office = self.office(announced, bucket)?;
-        let counts = self.counts(bucket, office);
-        Ok(self.held.get_mut(&connection).filter(|_| counts).map(Box::as_mut))
+        if !self.counts(bucket, office) {
+            return Ok(None);
+        }
+        Ok(self.buckets.get_mut(&bucket).and_then(|all| all.get_mut(&connection)))
+    }
+
+    /// The bucket under which a connection is held.
+    fn bucket_of(&self, connection: ConnectionId) -> Option<u16> {
+        let bucket = *self.index.get(&connection)?;
+        self.buckets.get(&bucket)?.contains_key(&connection).then_some(bucket)
+    }
+
+    fn get(&self, connection: ConnectionId) -> Option<&Held> {
+        let bucket = self.index.get(&connection)?;
+        Some(&self.buckets.get(bucket)?.get(&connection)?.held)
     }
 
     fn insert(&mut self, connection: ConnectionId, held: Held) {
         self.remove(connection);
         self.forgotten.remove(&connection);
-        self.buckets.entry(held.bucket).or_default().insert(connection);
-        self.held.insert(connection, Box::new(held));
+        self.index.insert(connection, held.bucket);
+        self.buckets.entry(held.bucket).or_default().insert(connection, Filed::new(held));
+        self.count += 1;
+        if self.index.len() > 2 * self.count + STALE_MAX {
+            let buckets = &self.buckets;
+            self.index.retain(|connection, bucket| {
+                buckets.get(bucket).is_some_and(|all| all.contains_key(connection))
+            });
+        }
     }
 
     fn remove(&mut self, connection: ConnectionId) {
-        let Some(held) = self.held.remove(&connection) else { return };
-        if let Some(all) = self.buckets.get_mut(&held.bucket) {
-            all.remove(&connection);
-            if all.is_empty() {
-                self.buckets.remove(&held.bucket);
-            }
+        let Some(bucket) = self.index.remove(&connection) else { return };
+        let Some(all) = self.buckets.get_mut(&bucket) else { return };
+        self.count -= usize::from(all.remove(&connection).is_some());
+        if all.is_empty() {
+            self.buckets.remove(&bucket);
         }
+    }
+
+    /// Removes those of a bucket that fulfil this, and says which.
+    fn remove_if(&mut self, bucket: u16, is_over: impl Fn(&Held) -> bool) -> Vec<ConnectionId> {
+        let all = self.buckets.get(&bucket).into_iter().flatten();
+        let over: Vec<_> = all.filter(|(_, filed)| is_over(&filed.held)).map(|(id, _)| *id).collect();
+        over.iter().for_each(|connection| self.remove(*connection));
+        over
     }
 
     /// Takes everything of a bucket out: its owner is gone, and this node goes on. Frames of the old office are refused
     /// from now on.
-    pub fn take_over(&mut self, bucket: u16, office: Office) -> Vec<(ConnectionId, Box<Held>)> {
+    pub fn take_over(&mut self, bucket: u16, office: Office) -> Vec<Taken> {
         self.known.insert(bucket, Known::begin(None, office));
-        self.forgotten.retain(|_, of| *of != bucket);
+        if !self.forgotten.is_empty() {
+            self.forget_for_good(bucket);
+        }
         let all = self.buckets.remove(&bucket).unwrap_or_default();
-        all.into_iter().filter_map(|id| self.held.remove(&id).map(|held| (id, held))).collect()
+        self.count -= all.len();
+        all.into_iter().map(|(connection, Filed { rests, held })| Taken { connection, rests, held }).collect()
     }
 
     /// Keeps a connection ([`Frame::Begin`]) that this node itself carried in this office and has just let go: it counts as a
     /// backup from now on, and the next owner may never say its first word.
     pub fn keep(&mut self, office: Office, frame: Frame) {
         let Frame::Begin { connection, bucket, state, legs } = frame else { return };
-        let is_newer = self.held.get(&connection).is_some_and(|held| held.office > office);
+        let is_newer = self.get(connection).is_some_and(|held| held.office > office);
         if self.counts(bucket, office) && !is_newer {
             let state = state.map(|state| *state).unwrap_or_default();
             self.insert(connection, Held { bucket, office, state, legs, by: (0, 0) });
@@ -292,12 +352,8 @@ impl Holder {
         let since = self.since.entry(bucket).or_default();
         *since = before.max(*since);
         let since = *since;
-        for connection in self.buckets.get(&bucket).cloned().unwrap_or_default() {
-            if self.held.get(&connection).is_some_and(|held| held.office < since) {
-                self.remove(connection);
-                self.forgotten.insert(connection, bucket);
-            }
-        }
+        let gone = self.remove_if(bucket, |held| held.office < since);
+        self.forgotten.extend(gone.into_iter().map(|connection| (connection, bucket)));
     }
 
     /// By now its owner knows that it need not speak of what was given up.
@@ -307,7 +363,7 @@ impl Holder {
 
     /// Whether there is a copy of any connection of the bucket.
     pub fn has(&self, bucket: u16) -> bool {
-        self.buckets.get(&bucket).is_some_and(|connections| !connections.is_empty())
+        self.buckets.contains_key(&bucket)
     }
 
     /// Forgets everything.
@@ -317,36 +373,38 @@ impl Holder {
 
     /// Connections held.
     pub fn len(&self) -> usize {
-        self.held.len()
+        self.count
     }
 
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.count == 0
     }
 
-    /// Everything held, by connection.
+    /// Everything held, by bucket and connection.
     pub fn iter(&self) -> impl Iterator<Item = (&ConnectionId, &Held)> {
-        self.held.iter().map(|(id, held)| (id, &**held))
+        self.buckets.values().flatten().map(|(id, filed)| (id, &*filed.held))
     }
 
     /// Panics when a law is broken, whatever owners say; for tests and the simulator.
     pub fn check_invariants(&self) {
-        for (id, held) in &self.held {
-            assert!(
-                self.buckets.get(&held.bucket).is_some_and(|all| all.contains(id)),
-                "{id:?} is not filed under its bucket"
-            );
-            assert!(self.counts(held.bucket, held.office), "{id:?} is held in an office that was given up");
+        for (bucket, all) in &self.buckets {
+            assert!(!all.is_empty(), "bucket {bucket} has nothing");
+            for (id, Filed { rests, held }) in all {
+                assert_eq!((held.bucket, self.bucket_of(*id)), (*bucket, Some(*bucket)), "{id:?} is not found");
+                assert_eq!(*rests, held.state.rests(), "of {id:?} it is not known whether it rests");
+                let counts = self.counts(held.bucket, held.office);
+                assert!(counts, "{id:?} is held in an office that was given up");
+            }
         }
-        let filed: usize = self.buckets.values().map(BTreeSet::len).sum();
-        assert_eq!(filed, self.held.len(), "a connection is filed twice");
+        let filed: usize = self.buckets.values().map(BTreeMap::len).sum();
+        assert_eq!(filed, self.count, "connections held");
     }
 
     /// Panics when a connection breaks a law that every honest owner keeps: who has the cluster's key may say anything of a
     /// connection, and it is then continued as that, or not.
     pub fn check_states(&self) {
-        self.held.values().for_each(|held| held.state.check_invariants());
+        self.iter().for_each(|(_, held)| held.state.check_invariants());
     }
 }
 
@@ -654,8 +712,27 @@ mod tests {
         let connection = ConnectionId(1);
         holder.handle(&mut channel, Frame::Entries { connection, entries }).unwrap();
         let taken = holder.take_over(7, later(1));
-        assert_eq!((taken.len(), taken[0].1.state.closed), (1, Some((5, true))));
+        assert_eq!((taken.len(), taken[0].rests, taken[0].held.state.closed), (1, false, Some((5, true))));
         assert!(holder.is_empty());
         assert!(holder.handle(&mut channel, begin(2, 7)).is_err());
+        assert!(holder.handle(&mut channel, Frame::End { connection }).is_err());
+    }
+
+    #[test]
+    fn the_index_does_not_grow_with_what_was_taken_over() {
+        let mut holder = Holder::default();
+        for (round, bucket) in (0..20u64).zip([7, 8].into_iter().cycle()) {
+            let (mut channel, office) = (speaker(round as u8), later(round as u32));
+            holder.handle(&mut channel, Frame::Office { bucket, office }).unwrap();
+            for id in 0..1000 {
+                holder.handle(&mut channel, begin(1000 * round + id, bucket)).unwrap();
+            }
+            // Also under another bucket than the one it was taken out of.
+            holder.handle(&mut channel, begin((1000 * round).saturating_sub(1), bucket)).unwrap();
+            holder.check_invariants();
+            let taken = holder.take_over(bucket, office);
+            assert!(taken.len() > 999 && taken.iter().all(|taken| taken.rests) && holder.is_empty());
+            assert!(holder.index.len() <= 2 * taken.len() + STALE_MAX, "{}", holder.index.len());
+        }
     }
 }

@@ -28,7 +28,7 @@ pub use entry::{
 };
 pub use feed::{ANSWERS_WITHIN, FEED_BYTES_MAX, FEED_FRAMES_MAX, Feed, FeedError};
 pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, LegFacts, Office, SessionNews};
-pub use holder::{Announced, Held, Holder, HolderError};
+pub use holder::{Announced, Held, Holder, HolderError, Taken};
 pub use log::{Log, OUTSTANDING_MAX};
 pub use mirrored::{Mirrored, Stash};
 pub use wire::{ENTRY_BYTES_MAX, STATE_BYTES_MAX, WireError};

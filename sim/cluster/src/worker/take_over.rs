@@ -18,7 +18,7 @@ use crate::tcp::Tcp;
 use evergate_base::Micros;
 use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_connection::{Accepted, Connection, Io, RestoreError, ResumedLeg};
-use evergate_mirror::{ConnectionId, Frame, Held, LegFacts, Office};
+use evergate_mirror::{ConnectionId, Frame, Held, LegFacts, Office, Taken};
 
 /// Probes are repeated so often at most, this far apart.
 const PROBES: u32 = 20;
@@ -186,8 +186,11 @@ impl Worker {
             // What comes before is dropped, and said again only after the client's timer.
             kernel.pending.insert(bucket);
             let taken = self.holder.take_over(bucket, office);
-            let takes = taken.into_iter().filter_map(|(id, held)| Take::of(id, *held));
-            let (resting, mut busy): (Vec<_>, Vec<_>) = takes.partition(|take| take.held.state.rests());
+            let (resting, busy): (Vec<_>, Vec<_>) = taken.into_iter().partition(|taken| taken.rests);
+            let takes = |of: Vec<Taken>| -> Vec<Take> {
+                of.into_iter().filter_map(|taken| Take::of(taken.connection, *taken.held)).collect()
+            };
+            let (resting, mut busy) = (takes(resting), takes(busy));
             for leg in busy.iter_mut().flat_map(Take::legs) {
                 leg.gate(kernel);
                 kernel.heard.remove(&leg.flow);

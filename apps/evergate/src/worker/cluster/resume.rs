@@ -18,8 +18,8 @@ use crate::worker::guard::survives;
 use crate::worker::{Counters, Pulse, Worker};
 use evergate_bpf::{Leases, Slot};
 use evergate_cluster::Bucket;
-use evergate_mirror::Office;
-use std::collections::HashSet;
+use evergate_mirror::{Office, Taken};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
 
 /// Between two lines about connections that are lost, in milliseconds.
@@ -27,15 +27,15 @@ const LOST_LINES_MS: u64 = 10_000;
 
 /// What a take-over has found.
 #[derive(Default)]
-struct Taken {
+struct Found {
     /// With something on its way.
     busy: Vec<Take>,
-    resting: Vec<Take>,
+    resting: BTreeMap<Bucket, Vec<Take>>,
     /// How many do not go on.
     lost: usize,
 }
 
-impl Taken {
+impl Found {
     /// Those of the busy ones that get over this step; the others are lost.
     fn keep_busy(&mut self, pulse: &Pulse, mut step: impl FnMut(&mut Take) -> bool) {
         let before = self.busy.len();
@@ -71,11 +71,11 @@ impl Worker {
         let mine: Vec<_> = mine.copied().collect();
         // What comes before is dropped, and said again only after the client's timer.
         mine.iter().for_each(|(bucket, _)| cluster.set_pending(*bucket, true));
-        let mut taken = Taken::default();
+        let mut found = Found::default();
         let counters = self.counters.clone();
         // Whatever a defect makes of it, the take-over has an end, and its buckets do not stay on hold.
-        survives(&counters, || self.take(&mine, &mut taken));
-        let Taken { busy, resting, lost } = taken;
+        survives(&counters, || self.take(&mine, &mut found));
+        let Found { busy, resting, lost } = found;
         let resumed = Resumed { round: round.number, buckets: mine.len(), lost, ..Resumed::default() };
         let buckets: Vec<Bucket> = mine.iter().map(|(bucket, _)| *bucket).collect();
         self.begin_waiting(Waiting::new(began, round.silent, resumed, &buckets, busy, resting));
@@ -88,29 +88,34 @@ impl Worker {
 
     /// What is held of these buckets; those with something on its way get their sockets. A defect that one connection reaches ends
     /// that one alone.
-    fn take(&mut self, mine: &[(Bucket, Office)], taken: &mut Taken) {
+    fn take(&mut self, mine: &[(Bucket, Office)], found: &mut Found) {
         let Some(cluster) = &mut self.cluster else { return };
         let (counters, pulse) = (&self.counters, &self.pulse);
         for (bucket, office) in mine {
             let held = survives(counters, || cluster.holder.take_over(bucket.0, *office));
-            for (id, held) in held.into_iter().flatten() {
+            let mut resting = Vec::new();
+            for Taken { connection, rests, held } in held.into_iter().flatten() {
                 pulse.beat();
-                match survives(counters, || Take::of(id, held)).flatten() {
-                    Some(take) if take.rests() => taken.resting.push(take),
-                    Some(take) => taken.busy.push(take),
-                    None => taken.lost += 1,
+                if rests {
+                    resting.push(Take::resting(connection, *bucket, held));
+                    continue;
+                }
+                match survives(counters, || Take::busy(connection, *bucket, held)).flatten() {
+                    Some(take) => found.busy.push(take),
+                    None => found.lost += 1,
                 }
             }
+            found.resting.insert(*bucket, resting);
         }
-        give_way(&mut taken.busy, &taken.resting);
+        give_way(&mut found.busy, &found.resting);
         let now_ms = evergate_sys::steady_clock_ms();
-        taken.keep_busy(pulse, |take| {
+        found.keep_busy(pulse, |take| {
             attempt((cluster, counters), take, |cluster, take| gate(cluster, counters, take, now_ms))
         });
-        survives(counters, || ask_all(&**cluster, pulse, &mut taken.busy));
-        survives(counters, || leave_to_the_new(cluster, &mut taken.busy));
+        survives(counters, || ask_all(&**cluster, pulse, &mut found.busy));
+        survives(counters, || leave_to_the_new(cluster, &mut found.busy));
         let now_ms = evergate_sys::steady_clock_ms();
-        taken.keep_busy(pulse, |take| {
+        found.keep_busy(pulse, |take| {
             attempt((cluster, counters), take, |cluster, take| build(cluster, counters, take, now_ms))
         });
     }
@@ -183,13 +188,13 @@ impl Worker {
 
 /// A client that was closed may have come again from the same port before the backups heard that it has the end: what it
 /// says now belongs to the connection that is not over.
-fn give_way(busy: &mut Vec<Take>, resting: &[Take]) {
+fn give_way(busy: &mut Vec<Take>, resting: &BTreeMap<Bucket, Vec<Take>>) {
     let is_over = |take: &Take| take.held.state.closed.is_some();
-    let mut over: HashSet<_> =
-        busy.iter().filter(|take| is_over(take)).filter_map(Take::client_flow).collect();
-    if over.is_empty() {
-        return;
-    }
+    let all_over = || busy.iter().filter(|take| is_over(take));
+    let mut over: HashSet<_> = all_over().filter_map(Take::client_flow).collect();
+    // Connections between the same ends are of one bucket.
+    let buckets: BTreeSet<Bucket> = all_over().map(|take| take.bucket).collect();
+    let resting = buckets.iter().filter_map(|bucket| resting.get(bucket)).flatten();
     let others = busy.iter().filter(|take| !is_over(take)).chain(resting);
     let anew: HashSet<_> = others.filter_map(Take::client_flow).filter(|flow| over.remove(flow)).collect();
     busy.retain(|take| !is_over(take) || take.client_flow().is_none_or(|flow| !anew.contains(&flow)));
@@ -270,7 +275,8 @@ mod tests {
     #[test]
     fn what_is_over_gives_way_to_its_client_coming_again_and_to_nobody_else() {
         let mut busy = vec![take(1, 50, true), take(2, 51, true), take(3, 52, true), take(4, 51, false)];
-        give_way(&mut busy, &[take(5, 50, false), take(6, 53, false)]);
+        let resting = vec![take(5, 50, false), take(6, 53, false)];
+        give_way(&mut busy, &[(Bucket(1), resting)].into());
         assert_eq!(busy.iter().map(|take| take.id.0).collect::<Vec<_>>(), [3, 4]);
     }
 }

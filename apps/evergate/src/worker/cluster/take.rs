@@ -239,12 +239,15 @@ impl Leg {
 }
 
 impl Take {
-    /// What is held of a connection; `None` when not even its client is known.
-    pub(super) fn of(id: ConnectionId, held: Box<Held>) -> Option<Take> {
-        let mut take = Take { id, bucket: Bucket(held.bucket), held, legs: Vec::new() };
-        if !take.rests() {
-            take.find_legs();
-        }
+    /// Nothing of it is on its way: it is not looked at before its turn comes.
+    pub(super) fn resting(id: ConnectionId, bucket: Bucket, held: Box<Held>) -> Take {
+        Take { id, bucket, held, legs: Vec::new() }
+    }
+
+    /// With something on its way; `None` when not even its client is known.
+    pub(super) fn busy(id: ConnectionId, bucket: Bucket, held: Box<Held>) -> Option<Take> {
+        let mut take = Take::resting(id, bucket, held);
+        take.find_legs();
         take.held.legs.contains_key(&0).then_some(take)
     }
 
@@ -252,10 +255,6 @@ impl Take {
         let route = self.held.state.routes.get(&self.held.state.server.request);
         let numbers = std::iter::once(0).chain(route.map(|route| route.leg));
         self.legs = numbers.filter_map(|number| Leg::of(&self.held, number)).collect();
-    }
-
-    pub(super) fn rests(&self) -> bool {
-        self.held.state.rests()
     }
 
     /// What its client is told apart by.
@@ -286,7 +285,7 @@ pub(super) mod tests {
         let state = Mirrored { closed: closed.then_some((0, false)), ..Mirrored::default() };
         let held =
             Held { bucket: 1, office: Office::default(), state, legs: [(0, facts)].into(), by: (0, 0) };
-        Take::of(ConnectionId(id), Box::new(held)).unwrap()
+        Take::resting(ConnectionId(id), Bucket(1), Box::new(held))
     }
 
     #[test]

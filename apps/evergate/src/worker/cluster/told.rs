@@ -18,7 +18,7 @@ use evergate_base::Micros;
 use evergate_bpf::Flow;
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
 use evergate_mirror::{ConnectionId, Frame};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Connections go on in this order: those with something on its way, and those that rest.
@@ -44,8 +44,8 @@ pub(super) struct Waiting {
     /// How long nothing had been heard of who died.
     silent: Micros,
     resumed: Resumed,
-    /// Connections of which others must hear first, by bucket.
-    left: BTreeMap<(Stage, Bucket), Vec<Take>>,
+    /// Connections of which others must hear first, by stage and bucket.
+    left: [BTreeMap<Bucket, Vec<Take>>; 2],
     /// Connections whose peers have heard of them, and whose state machines are yet to be restored.
     awake: VecDeque<Awake>,
     /// Connections that rest, whose turn comes.
@@ -61,28 +61,28 @@ impl Waiting {
         resumed: Resumed,
         buckets: &[Bucket],
         busy: Vec<Take>,
-        resting: Vec<Take>,
+        mut resting: BTreeMap<Bucket, Vec<Take>>,
     ) -> Waiting {
-        let mut left = BTreeMap::new();
-        for (stage, takes) in [(Stage::Busy, busy), (Stage::Resting, resting)] {
-            left.extend(buckets.iter().map(|bucket| ((stage, *bucket), Vec::new())));
-            for take in takes {
-                left.entry((stage, take.bucket)).or_default().push(take);
-            }
+        let mut by_bucket: BTreeMap<Bucket, Vec<Take>> =
+            buckets.iter().map(|bucket| (*bucket, Vec::new())).collect();
+        for bucket in buckets {
+            resting.entry(*bucket).or_default();
         }
-        let (awake, resting) = (VecDeque::new(), VecDeque::new());
-        Waiting { started, since_ns, silent, resumed, left, awake, resting }
+        for take in busy {
+            by_bucket.entry(take.bucket).or_default().push(take);
+        }
+        let (awake, left) = (VecDeque::new(), [by_bucket, resting]);
+        Waiting { started, since_ns, silent, resumed, left, awake, resting: VecDeque::new() }
     }
 
     /// Connections of the bucket that rest, and whether they may go on.
     fn resting_of(&mut self, bucket: Bucket) -> Option<(&mut Vec<Take>, bool)> {
         let ready = self.resting.iter_mut().find(|(of, _)| *of == bucket).map(|(_, takes)| (takes, true));
-        ready.or_else(|| self.left.get_mut(&(Stage::Resting, bucket)).map(|takes| (takes, false)))
+        ready.or_else(|| self.left[Stage::Resting as usize].get_mut(&bucket).map(|takes| (takes, false)))
     }
 
     fn has(&self, bucket: Bucket) -> bool {
-        let left =
-            [Stage::Busy, Stage::Resting].iter().any(|stage| self.left.contains_key(&(*stage, bucket)));
+        let left = self.left.iter().any(|left| left.contains_key(&bucket));
         let awake = self.awake.iter().any(|take| take.bucket == bucket);
         left || awake || self.resting.iter().any(|(of, _)| *of == bucket)
     }
@@ -94,12 +94,14 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.rounds += 1;
         let (round, mut waiting, mut untold) = (cluster.rounds, waiting, Vec::new());
-        for ((stage, bucket), takes) in &mut waiting.left {
-            let told = || cluster.tell_taken(&self.pulse, (*stage, *bucket), takes, round);
-            if survives(&self.counters, told).is_none() {
-                // What backups may not have does not go on.
-                waiting.resumed.lost += takes.len();
-                untold.append(takes);
+        for (stage, left) in [Stage::Busy, Stage::Resting].into_iter().zip(&mut waiting.left) {
+            for (bucket, takes) in left {
+                let told = || cluster.tell_taken(&self.pulse, (stage, *bucket), takes, round);
+                if survives(&self.counters, told).is_none() {
+                    // What backups may not have does not go on.
+                    waiting.resumed.lost += takes.len();
+                    untold.append(takes);
+                }
             }
         }
         for take in &untold {
@@ -209,8 +211,8 @@ impl Worker {
         let Some(cluster) = &mut self.cluster else { return };
         let mut gone = Vec::new();
         for waiting in &mut cluster.waiting {
-            for stage in [Stage::Busy, Stage::Resting] {
-                gone.extend(waiting.left.remove(&(stage, bucket)).unwrap_or_default());
+            for left in &mut waiting.left {
+                gone.extend(left.remove(&bucket).unwrap_or_default());
             }
             waiting.resting.retain(|(of, _)| *of != bucket);
         }
@@ -295,7 +297,8 @@ impl Worker {
     fn put_waiting_back(&mut self, mut all: Vec<Waiting>) {
         let Some(cluster) = &mut self.cluster else { return };
         let is_done = |waiting: &Waiting| {
-            waiting.left.is_empty() && waiting.awake.is_empty() && waiting.resting.is_empty()
+            let told = waiting.left.iter().all(BTreeMap::is_empty);
+            told && waiting.awake.is_empty() && waiting.resting.is_empty()
         };
         let done = all.iter().take_while(|waiting| is_done(waiting)).count();
         for mut waiting in all.drain(..done) {
@@ -315,27 +318,24 @@ impl Worker {
     fn sort_out(
         &self,
         stage: Stage,
-        left: &mut BTreeMap<(Stage, Bucket), Vec<Take>>,
+        left: &mut [BTreeMap<Bucket, Vec<Take>>; 2],
     ) -> (Vec<(Bucket, Vec<Take>)>, Vec<Take>) {
         let (mut ready, mut gone) = (Vec::new(), Vec::new());
         let Some(cluster) = &self.cluster else { return (ready, gone) };
+        let [busy, resting] = left;
         // That a bucket is done is said after its resting connections: all others of it must have been said before.
-        let busy: BTreeSet<Bucket> = match stage {
-            Stage::Busy => BTreeSet::new(),
-            Stage::Resting => {
-                left.keys().filter(|(of, _)| *of == Stage::Busy).map(|(_, bucket)| *bucket).collect()
-            }
+        let (of, before) = match stage {
+            Stage::Busy => (busy, None),
+            Stage::Resting => (resting, Some(&*busy)),
         };
-        for ((of, bucket), takes) in std::mem::take(left) {
+        for (bucket, takes) in std::mem::take(of) {
+            let is_first = before.is_none_or(|before| !before.contains_key(&bucket));
             match cluster.role(bucket) {
-                _ if of != stage => {
-                    left.insert((of, bucket), takes);
-                }
-                Role::Owner { .. } if !busy.contains(&bucket) && cluster.untold(stage, bucket).is_empty() => {
+                Role::Owner { .. } if is_first && cluster.untold(stage, bucket).is_empty() => {
                     ready.push((bucket, takes))
                 }
                 Role::Owner { .. } => {
-                    left.insert((of, bucket), takes);
+                    of.insert(bucket, takes);
                 }
                 _ => gone.extend(takes),
             }
