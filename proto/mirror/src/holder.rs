@@ -391,7 +391,11 @@ impl Holder {
         for (bucket, all) in &self.buckets {
             assert!(!all.is_empty(), "bucket {bucket} has nothing");
             for (id, Filed { rests, held }) in all {
-                assert_eq!((held.bucket, self.bucket_of(*id)), (*bucket, Some(*bucket)), "{id:?} is not found");
+                assert_eq!(
+                    (held.bucket, self.bucket_of(*id)),
+                    (*bucket, Some(*bucket)),
+                    "{id:?} is not found"
+                );
                 assert_eq!(*rests, held.state.rests(), "of {id:?} it is not known whether it rests");
                 let counts = self.counts(held.bucket, held.office);
                 assert!(counts, "{id:?} is held in an office that was given up");

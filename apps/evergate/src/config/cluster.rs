@@ -28,6 +28,9 @@ pub(super) fn cluster(raw: &RawConfig, checks: &mut Checks<'_>) -> Option<Cluste
     let sources =
         sources(section.server_source.as_deref(), &at.key("server_source"), &addresses, &mut owners, checks);
     let witness = witness(section, &at, &owners, checks);
+    if section.mode == ClusterMode::Majority {
+        majority(nodes.len(), &at.key("mode"), checks);
+    }
     let interfaces = ["inside", "outside"].map(|side| interface(section, side, &at, checks));
     if let [Some(inside), Some(outside)] = &interfaces
         && inside == outside
@@ -303,6 +306,25 @@ fn witness(
         );
     }
     found
+}
+
+/// Of an even number of nodes no more may be missing than of one node less.
+fn majority(nodes: usize, at: &KeyPath, checks: &mut Checks<'_>) {
+    match nodes {
+        2 => checks.report.warning(
+            at,
+            "neither of two nodes is a majority",
+            "when one of them dies, or is cut off, the other one stops serving",
+            "add a third node, or let a witness tell: `mode = \"witness\"`",
+        ),
+        4.. if nodes.is_multiple_of(2) => checks.report.warning(
+            at,
+            format!("{nodes} nodes need a majority of {}", nodes / 2 + 1),
+            format!("no more of them may be missing than of {}", nodes - 1),
+            "use an odd number of nodes",
+        ),
+        _ => {}
+    }
 }
 
 fn interface(section: &RawCluster, side: &str, at: &KeyPath, checks: &mut Checks<'_>) -> Option<String> {

@@ -101,12 +101,21 @@ fn what_a_cluster_lacks_is_named_with_an_example() {
 fn a_cluster_that_probably_is_not_meant_so_is_told() {
     let witness = "witness = [\"10.0.1.254\"]\n";
     let with = |line: &str| format!("{witness}{line}\n");
+    let node = |number: u8| {
+        format!(
+            "[[cluster.nodes]]\nnumber = {number}\ninside = \"10.0.1.{number}\"\noutside = \"203.0.113.{number}\"\n"
+        )
+    };
+    let (third, fourth) = (node(3), node(4));
+    let unasked = format!("mode = \"majority\"\nwitness = @@[\"10.0.1.254\"]\n{third}");
     let elsewhere = CLUSTER.replace("203.0.113.10:80", "203.0.113.1:80");
     let cases: &[(&str, &str, &str, &str)] = &[
         ("\"eth1\"", "@@\"eth0\"", "cluster.inside_interface", "two interfaces"),
         (witness, &with("virtual_mac = @@\"00:1b:21:00:00:01\""), "cluster.virtual_mac", "second bit"),
         (witness, &with("backups = @@3"), "cluster.backups", "\"all\""),
-        (witness, "mode = \"majority\"\nwitness = @@[\"10.0.1.254\"]\n", "cluster.witness", "remove one"),
+        (witness, &unasked, "cluster.witness", "remove one"),
+        (witness, "mode = @@\"majority\"\n", "cluster.mode", "third node"),
+        (witness, &format!("mode = @@\"majority\"\n{third}{fourth}"), "cluster.mode", "odd number"),
         (CLUSTER, &elsewhere.replace("addresses = [", "addresses = @@["), "cluster.addresses", "no listener"),
         ("\"10.0.1.50:80\"", "@@\"[fd00::1]:80\"", "pools[0].servers[0].address", "family"),
     ];
