@@ -47,19 +47,26 @@ impl Node {
             since.get(path.index()).copied().flatten().is_some_and(|at| now.since(at) >= span)
         };
         let (suspect, heartbeat) = (self.config.timing.suspect, self.config.timing.heartbeat);
-        let factor = if self.holds_alone() { ALONE_FACTOR } else { 1 };
         let times = |span: Micros, count: u64| Micros(span.0.saturating_mul(count));
         Path::ALL.into_iter().find(|path| {
+            let factor = if self.holds_alone(*path) { ALONE_FACTOR } else { 1 };
             // A cable has two ends: the other node's word that it lost its carrier too takes a moment.
             lasts(&self.unplugged_since, *path, times(heartbeat, 3 * factor))
+                && self.is_confirmed(*path, times(heartbeat, 3))
                 || lasts(&self.deaf_since, *path, times(suspect, factor))
         })
     }
 
-    /// Whether there is a bucket of this node that nobody else could go on with.
-    fn holds_alone(&self) -> bool {
-        let bare =
-            |office: &crate::bucket::Office| office.owner == Some(self.me.id) && office.backups.is_empty();
+    /// Whether there is a bucket of this node that nobody else could go on with: those who have a copy have lost this network as
+    /// well, as far as they have said.
+    fn holds_alone(&self, path: Path) -> bool {
+        let works = |id: NodeId| {
+            let last = self.peers.get(&id).and_then(|peer| peer.last.as_ref());
+            last.is_none_or(|last| last.carrier.get(path.index()).copied().unwrap_or(true))
+        };
+        let bare = |office: &crate::bucket::Office| {
+            office.owner == Some(self.me.id) && !office.backups.iter().any(works)
+        };
         self.established && self.offices.iter().any(bare)
     }
 
@@ -67,7 +74,12 @@ impl Node {
     fn note_reach(&mut self, now: Micros) {
         let since = |before: Option<Micros>, is: bool| if is { before.or(Some(now)) } else { None };
         if self.words().next().is_none() {
-            return; // a new life has heard no word yet: what was so still is
+            // With nobody to compare with, a network is not gone for this node alone. A new life has heard no word yet: what was
+            // so still is.
+            if self.established {
+                (self.deaf_since, self.unplugged_since) = ([None; 2], [None; 2]);
+            }
+            return;
         }
         for path in Path::ALL {
             let (deaf, unplugged) = (self.is_alone_on(path), self.is_unplugged(path));
@@ -163,6 +175,18 @@ impl Node {
             .iter()
             .filter(|(id, _)| self.hears(**id))
             .filter_map(|(id, peer)| Some((*id, peer.last.as_ref()?)))
+    }
+
+    /// Whether another node has said so long after this one's network went that its own works. What it said before may be
+    /// about to be wrong: where both networks go at once, or it is late to notice, no newer word comes.
+    fn is_confirmed(&self, path: Path, span: Micros) -> bool {
+        let Some(since) = self.unplugged_since.get(path.index()).copied().flatten() else { return false };
+        let linked = |last: &Heartbeat| last.carrier.get(path.index()).copied().unwrap_or(true);
+        self.peers
+            .values()
+            .filter(|peer| peer.last.as_ref().is_some_and(linked))
+            .filter_map(|peer| peer.heard_last())
+            .any(|at| at.since(since) >= span)
     }
 
     fn is_unplugged(&self, path: Path) -> bool {

@@ -287,3 +287,68 @@ fn two_nodes_on_one_pulled_cable_both_stay() {
     world.run_for(2_000_000).unwrap();
     assert!(world.hosts.iter().all(|host| host.node.view() == view), "{}", world.describe());
 }
+
+fn carriers(world: &mut World, ids: &[usize], path: Path, up: bool) {
+    for id in ids {
+        let clock = world.hosts[*id].clock(world.now);
+        world.hosts[*id].node.set_carrier(clock, path, up);
+    }
+}
+
+/// One switch carries both networks, and is started anew.
+#[test]
+fn a_switch_that_carries_both_networks_makes_nobody_leave() {
+    for (nodes, mode) in [(2, Mode::Witness), (3, Mode::Witness), (3, Mode::Majority)] {
+        let mut world = settled(1, default_timers(nodes, 16, 1, mode));
+        world.run_for(1_000_000).unwrap();
+        let all: Vec<usize> = (0..usize::from(nodes)).collect();
+        let lives: Vec<_> = world.hosts.iter().map(|host| host.node.me()).collect();
+        for path in Path::ALL {
+            cut(&mut world, &all, path);
+            carriers(&mut world, &all, path, false);
+        }
+        world.hosts.iter_mut().for_each(|host| host.witness = false);
+        world.run_for(2_000_000).unwrap();
+        world.cut.clear();
+        world.hosts.iter_mut().for_each(|host| host.witness = true);
+        Path::ALL.into_iter().for_each(|path| carriers(&mut world, &all, path, true));
+        assert_eq!(world.run_until(4_000_000, World::is_settled), Ok(true), "{}", world.describe());
+        let after: Vec<_> = world.hosts.iter().map(|host| host.node.me()).collect();
+        assert_eq!(after, lives, "{nodes} nodes, {mode:?}");
+    }
+}
+
+/// The outside is gone for both; one of them comes to know, or to say, 20 ms later.
+#[test]
+fn who_is_late_to_see_that_a_network_is_gone_is_no_proof_that_it_works() {
+    for late in [10_000, 20_000, 25_000] {
+        let mut world = settled(1, default_timers(2, 16, 1, Mode::Witness));
+        world.run_for(1_000_000).unwrap();
+        let lives: Vec<_> = world.hosts.iter().map(|host| host.node.me()).collect();
+        cut(&mut world, &[0, 1], Path::Outside);
+        carriers(&mut world, &[0], Path::Outside, false);
+        world.pause(1);
+        world.run_for(late).unwrap();
+        carriers(&mut world, &[1], Path::Outside, false);
+        world.resume(1).unwrap();
+        world.run_for(1_000_000).unwrap();
+        let after: Vec<_> = world.hosts.iter().map(|host| host.node.me()).collect();
+        assert_eq!(after, lives, "{late} us late");
+    }
+}
+
+/// Two of three nodes lose the outside for a moment. Some buckets have both their copies there.
+#[test]
+fn nodes_that_hold_all_copies_wait_together_for_their_network() {
+    let mut world = settled(1, default_timers(3, 16, 1, Mode::Witness));
+    world.run_for(1_000_000).unwrap();
+    let lives: Vec<_> = world.hosts.iter().map(|host| host.node.me()).collect();
+    cut(&mut world, &[0, 1], Path::Outside);
+    carriers(&mut world, &[0, 1], Path::Outside, false);
+    world.run_for(200_000).unwrap();
+    world.cut.clear();
+    carriers(&mut world, &[0, 1], Path::Outside, true);
+    world.run_for(1_000_000).unwrap();
+    let after: Vec<_> = world.hosts.iter().map(|host| host.node.me()).collect();
+    assert_eq!(after, lives, "{}", world.describe());
+}
