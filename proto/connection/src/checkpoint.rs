@@ -259,9 +259,17 @@ impl Connection {
     /// The same for who is about to make another call. The next request may be read at once.
     pub fn learn_client_acked(&mut self, output: u64) {
         if let Some(remote) = &mut self.remote {
-            remote.client_acked = remote.client_acked.max(output);
-            remote.has_news = true;
+            remote.note_client_acked(output);
             remote.checkpoint_server();
+        }
+    }
+
+    /// The client of a restored connection did not answer when it was asked how much it has: of a response in clear it may have a
+    /// part, until it acknowledges something.
+    pub fn note_unheard_client(&mut self) {
+        let in_clear = self.leg.is_some() && !self.listener().protocol.is_tls();
+        if let Some(remote) = self.remote.as_mut().filter(|_| in_clear) {
+            remote.unheard = Some(remote.client_acked);
         }
     }
 

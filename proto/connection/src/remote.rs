@@ -168,6 +168,8 @@ pub(crate) struct Remote {
     pub(crate) message_end: Option<u64>,
     /// Output positions that the peers acknowledged: the client, and the server leg.
     pub(crate) client_acked: u64,
+    /// The client of a connection in clear did not say how much it has, which may be more than this.
+    pub(crate) unheard: Option<u64>,
     pub(crate) server_acked: (u32, u64),
     /// Something was learned since the last call.
     pub(crate) has_news: bool,
@@ -281,9 +283,17 @@ impl Remote {
         self.is_repeating() || self.skip > 0
     }
 
-    /// Whether the node before us has sent more than this: the client has acknowledged it. In clear no entry need say so.
+    /// Whether the node before us has, or may have, sent more than this: the client has acknowledged it, or says nothing. In
+    /// clear no entry need say so.
     pub(crate) fn has_sent(&self, output: u64) -> bool {
-        self.client_acked > output
+        self.client_acked > output || self.unheard.is_some()
+    }
+
+    /// The client has so much.
+    pub(crate) fn note_client_acked(&mut self, output: u64) {
+        self.client_acked = self.client_acked.max(output);
+        self.unheard = self.unheard.filter(|known| output <= *known);
+        self.has_news = true;
     }
 
     /// Whether all that was sent is known to have arrived, and no leg is left that the next request would have to wait for.

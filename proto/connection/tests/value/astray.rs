@@ -334,6 +334,7 @@ fn no_answer_of_ours_takes_the_place_of_one_that_may_have_left() {
     for (in_doubt, closed, reason) in [(false, None, "upstream_lost"), (true, Some(true), "upstream_lost")] {
         let (mut pair, leg) = restore(&state, &config).unwrap();
         let (leg, sent) = (leg.unwrap().route.leg, pair.to_client.len());
+        pair.call(|conn, _| conn.note_unheard_client()); // entries tell what may have left in records
         if in_doubt {
             pair.call(|conn, io| conn.handle_server_write_error(io));
         }
@@ -360,6 +361,36 @@ fn no_answer_of_ours_follows_part_of_a_response_in_clear() {
         assert_eq!((pair.to_client.is_empty(), pair.closed), (!answered, closed));
         assert_eq!(pair.reasons, ["upstream_lost"]);
     }
+}
+
+/// One that is far away, or whose acknowledgement is lost, has not said it yet.
+#[test]
+fn who_does_not_say_what_he_has_of_a_response_in_clear_gets_no_answer_of_ours() {
+    let config = config(Wire::Plain);
+    let mut pair = Pair::new(&config, setup::HTTP);
+    pair.client_says(b"GET /len/5 HTTP/1.1\r\nHost: h\r\n\r\n");
+    pair.open();
+    let state = pair.mirrored;
+    let unheard = || {
+        let mut pair = Pair::restore(&state, &config);
+        pair.call(|conn, _| conn.note_unheard_client());
+        pair.call(|conn, io| conn.handle_client_acked(io, 0));
+        (pair.conn.leg_id().unwrap(), pair)
+    };
+    let (leg, mut pair) = unheard();
+    pair.call(|conn, io| conn.handle_leg_failed(io, leg, Failure::Lost));
+    assert_eq!(
+        (&pair.to_client[..], pair.closed, &pair.reasons[..]),
+        (&b""[..], Some(true), &["upstream_lost"][..])
+    );
+    // What is asked for after it is another matter.
+    let (leg, mut pair) = unheard();
+    pair.call(|conn, io| conn.handle_server_acked(io, leg, u64::MAX));
+    pair.server_says(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+    let output = pair.conn.output_position();
+    pair.call(|conn, io| conn.handle_client_acked(io, output));
+    pair.client_says(b"GET /len/5 HTTP/1.1\r\nHost: h\r\n\r\nGET /deny HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert!(pair.to_client[output as usize..].starts_with(b"HTTP/1.1 403 "), "{:?}", pair.reasons);
 }
 
 #[test]

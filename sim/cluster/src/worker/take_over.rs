@@ -344,7 +344,12 @@ impl Worker {
         let mut io = Io { now: Micros(now), scratch, effects, node: config };
         let restored = Connection::restore(&snapshot, &take.held.state, &fresh, &mut io);
         let (connection, resumed) = match restored {
-            Ok(restored) => restored,
+            Ok((mut connection, resumed)) => {
+                if !take.client.heard {
+                    connection.note_unheard_client();
+                }
+                (connection, resumed)
+            }
             Err(error) => {
                 self.scratch.down.clear();
                 self.effects.clear();

@@ -40,6 +40,8 @@ pub(super) struct AwakeLeg {
     received: u64,
     ended: bool,
     acked: u64,
+    /// Its peer has said how much it has.
+    heard: bool,
     slot: Slot,
     socket: std::os::fd::OwnedFd,
 }
@@ -150,7 +152,7 @@ impl Worker {
         };
         let mut io =
             Io { now: self.now, scratch: &mut self.scratch, effects: &mut self.effects, node: &mut view };
-        let Ok((connection, leg)) = Connection::restore(&snapshot, state, &fresh, &mut io) else {
+        let Ok((mut connection, leg)) = Connection::restore(&snapshot, state, &fresh, &mut io) else {
             self.counters.reason("resume_failed");
             self.scratch.down.clear();
             self.effects.clear();
@@ -159,9 +161,12 @@ impl Worker {
         let Some(cluster) = &self.cluster else { return false };
         let counted = cluster.census.count(bucket);
         // What restoring made waits for the sockets: the connection is not known to the worker yet.
-        let Some(AwakeLeg { facts, received, ended, acked, slot, socket }) = legs.0.take() else {
+        let Some(AwakeLeg { facts, received, ended, acked, heard, slot, socket }) = legs.0.take() else {
             return false;
         };
+        if !heard {
+            connection.note_unheard_client();
+        }
         let stands = Stands { received, ended, sent: state.server.output, acked };
         let gated = Gated::resumed(slot, &facts, stands, self.now);
         let mut mirroring = Mirroring::new(bucket, gated, std::mem::take(state), counted);
@@ -261,7 +266,9 @@ impl Worker {
             });
             return;
         };
-        let Some(AwakeLeg { facts, received, ended, acked, slot, socket }) = server.take() else { return };
+        let Some(AwakeLeg { facts, received, ended, acked, slot, socket, .. }) = server.take() else {
+            return;
+        };
         runtime.enter_resumed();
         // Where the name means another address now, it carries no further request.
         let strange = runtime.addresses.first() != Some(&facts.remote);
@@ -352,8 +359,8 @@ pub(super) fn wake(cluster: &mut Cluster, take: &mut Take) -> Option<AwakeLegs> 
         match socket.finish() {
             Ok(socket) => {
                 slot.set_asleep(false);
-                let Leg { facts, received, ended, acked, .. } = *leg;
-                awake.push(AwakeLeg { facts, received, ended, acked, slot, socket });
+                let Leg { facts, received, ended, acked, heard, .. } = *leg;
+                awake.push(AwakeLeg { facts, received, ended, acked, heard: heard.is_some(), slot, socket });
             }
             Err(_) => cluster.lane.finish(slot, None, Leases::now_ns()),
         }
