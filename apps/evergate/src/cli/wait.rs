@@ -125,9 +125,9 @@ fn takes_part(status: &ClusterStatus, whole_since: &mut Option<Instant>, now: In
     if moving + bare > 0 || buckets.owned + buckets.backed == 0 {
         *whole_since = None;
         return Found::Missing(format!(
-            "node {node} is a member; of its buckets {} are without a copy, {} being copied to it, {} taken over and not \
-             going on yet, {} served by nobody",
-            buckets.bare, buckets.filling, buckets.held, buckets.unowned
+            "node {node} is a member; of its buckets {} are without a copy, {} being copied from it, {} being copied to it, {} \
+             taken over and not going on yet, {} served by nobody",
+            buckets.bare, buckets.syncing, buckets.filling, buckets.held, buckets.unowned
         ));
     }
     let since = *whole_since.get_or_insert(now);

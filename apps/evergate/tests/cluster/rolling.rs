@@ -5,6 +5,7 @@ use crate::world::{Node, World, privileged, settled};
 use evergate::cluster::status::ClusterStatus;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 
 #[test]
 fn every_process_is_replaced_one_after_the_other_and_no_transfer_breaks() {
@@ -171,5 +172,61 @@ fn a_node_of_a_cluster_says_how_it_is_upgraded() {
     let output = nodes[0].cli(&["upgrade"]);
     assert_eq!(output.code, Some(1), "{output:?}");
     assert!(output.err.contains("`evergate node drain`"), "{output:?}");
+    settled(&nodes);
+}
+
+/// Its handshake need not be made again, which other files would not allow.
+#[test]
+fn a_request_whose_body_is_long_outlives_a_renewed_certificate() {
+    const PIECE: usize = 65_536;
+    const PIECES: usize = 16;
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let config = traffic::config(&world, 2, "");
+    let mut nodes: Vec<Node> = (1..=2).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    let trusted = Arc::new(traffic::roots(&world));
+    let listener = world.switch.run({
+        let at = Server::Plain.address(&world);
+        move || TcpListener::bind(at).unwrap()
+    });
+    let to = SocketAddr::new(world.family.address(), Carrier::Tls13.port(Server::Plain));
+    let mut uploads: Vec<_> = (0..8)
+        .map(|_| {
+            let trusted = trusted.clone();
+            let mut client =
+                world.switch.run(move || traffic::connect(Carrier::Tls13, to, &trusted).unwrap());
+            let head =
+                format!("POST / HTTP/1.1\r\nHost: shop.test\r\nContent-Length: {}\r\n\r\n", PIECES * PIECE);
+            client.write_all(head.as_bytes()).unwrap();
+            let (mut server, _) = listener.accept().unwrap();
+            server.set_read_timeout(Some(PATIENCE)).unwrap();
+            traffic::head(&mut server).unwrap();
+            (client, server)
+        })
+        .collect();
+    let mut pass = |from: usize, to: usize| {
+        for piece in from..to {
+            for (client, server) in &mut uploads {
+                let (sent, mut got) = (traffic::content(piece * PIECE, (piece + 1) * PIECE), vec![0; PIECE]);
+                client.write_all(&sent).unwrap();
+                server.read_exact(&mut got).unwrap();
+                assert!(sent == got, "piece {piece}");
+            }
+        }
+    };
+    pass(0, PIECES / 2);
+    world.certificate();
+    for node in &nodes {
+        assert_eq!(node.cli(&["reload"]).code, Some(0));
+    }
+    nodes.remove(0).kill();
+    pass(PIECES / 2, PIECES);
+    for (mut client, mut server) in uploads {
+        server.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        assert!(traffic::head(&mut client).unwrap().starts_with("HTTP/1.1 204 "));
+    }
     settled(&nodes);
 }

@@ -252,6 +252,23 @@ impl Worker {
         }
     }
 
+    /// Tickets of clients whose first request gets an ACK of its own, as long ones do: they go with it. Until the client has them
+    /// the backups would have to make the handshake again, with files that may be others by then.
+    fn send_tickets_along(&mut self) {
+        let Some(cluster) = &self.cluster else { return };
+        let holds =
+            |key: &Key| self.clients.get(*key).is_some_and(|client| client.connection.holds_tickets());
+        let clients = cluster.dirty.iter().filter(|(_, end)| matches!(end, End::Client)).map(|(key, _)| *key);
+        let due: Vec<Key> = clients.filter(holds).filter(|key| !self.is_frozen(*key)).collect();
+        for key in due {
+            self.guarded(Some(Source::Client(key)), |worker| {
+                worker.with(key, |connection, io| connection.handle_tickets_due(io));
+                worker.perform(key);
+                worker.pump(key);
+            });
+        }
+    }
+
     /// The input of a leg up to `position` is safe.
     pub(in crate::worker) fn release_input(&mut self, key: Key, side: Side, position: u64) {
         let now = self.now;
@@ -309,6 +326,7 @@ impl Worker {
 
     /// ACKs leave, and frames: once a turn.
     pub(in crate::worker) fn end_turn(&mut self, next: Next) {
+        self.send_tickets_along();
         let Some(cluster) = &mut self.cluster else { return };
         cluster.answer();
         cluster.tell_news();
