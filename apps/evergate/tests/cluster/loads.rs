@@ -100,7 +100,7 @@ fn busy_connections_move_to_the_nodes_that_have_less_to_do() {
     if !privileged() {
         return;
     }
-    let world = World::new(3);
+    let world = World::alone(3);
     let config = config(&world, 3, "");
     let nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
     settled(&nodes);

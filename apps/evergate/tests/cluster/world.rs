@@ -117,7 +117,15 @@ impl World {
     }
 
     pub(crate) fn of(family: Family, hosts: u8) -> World {
-        let places = Places::take(1);
+        World::at(Places::take(1), family, hosts)
+    }
+
+    /// The same with the machine to itself.
+    pub(crate) fn alone(hosts: u8) -> World {
+        World::at(Places::all(), Family::V4, hosts)
+    }
+
+    fn at(places: Places, family: Family, hosts: u8) -> World {
         let switch = namespace();
         for (name, address) in [("in", family.inside(254)), ("out", family.outside(254))] {
             switch.bridge(name, address, family.prefix()).unwrap();
