@@ -74,7 +74,7 @@ pub(super) static CLUSTER: Section = Section {
             "witness",
             Kind::Texts,
             "[]",
-            "IP addresses that answer pings: the gateway, servers. One answer is enough; name one on each network, so that of two nodes the one whose network works goes on. For `mode = \"witness\"`.",
+            "IP addresses that answer pings: the gateway, servers. One answer is enough, so nodes that reach any of them must hear each other: several must be lost together with the link between the nodes, such as all on the nodes' own switch. Where that is so, name one on each network: of two nodes the one whose network works goes on. For `mode = \"witness\"`.",
         ),
         with_default(
             "steering",
