@@ -2,7 +2,7 @@
 
 use super::output::{self, Table};
 use super::{RemoteArgs, remote};
-use crate::cluster::status::{ClusterStatus, NodeStatus, Quorum, StallCounts, TakeOverStatus};
+use crate::cluster::status::{ClusterStatus, CutOff, NodeStatus, Quorum, StallCounts, TakeOverStatus};
 
 pub(super) fn key() -> u8 {
     output::text(&format!("{}\n", crate::cluster::fresh_key()))
@@ -18,6 +18,9 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
             text += &format!(", waits {:.1} s before it joins again", wait as f64 / 1000.0);
         }
         text += "\n";
+        if let Some(CutOff { network, why }) = &status.cut_off {
+            text += &format!("cut off:       the {network} network: {why}\n");
+        }
         if let Some(view) = &status.view {
             let members: Vec<String> = view.members.iter().map(u8::to_string).collect();
             let age_s = view.age_ms as f64 / 1000.0;

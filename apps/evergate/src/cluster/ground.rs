@@ -403,7 +403,7 @@ fn link(cluster: &Cluster, me: NodeNumber, path: Path, own: IpAddr, card: Interf
         Path::Inside => cluster.inside_interface.clone(),
         Path::Outside => cluster.outside_interface.clone(),
     };
-    Ok(Link { path, interface, index: card.index, datagrams, peers, mute: false })
+    Ok(Link { path, interface, index: card.index, datagrams, peers, mute: false, lack: None })
 }
 
 fn listen(own: IpAddr, first: u16, worker: usize) -> Result<std::os::fd::OwnedFd> {

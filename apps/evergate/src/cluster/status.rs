@@ -20,6 +20,9 @@ pub struct ClusterStatus {
     /// How long it waits before it joins again, because it lost its place lately; the longer the more often.
     #[serde(default)]
     pub held_down_ms: Option<u64>,
+    /// The network that it is cut off from while others use it, if any: it joins when it is back there.
+    #[serde(default)]
+    pub cut_off: Option<CutOff>,
     /// Whether this node gives its buckets away.
     pub draining: bool,
     /// Whether it has none left.
@@ -126,6 +129,15 @@ pub struct Quorum {
     pub heard: usize,
     /// More than half of all nodes.
     pub needed: usize,
+}
+
+/// A network that a node is cut off from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutOff {
+    /// `inside` or `outside`.
+    pub network: String,
+    /// How that shows.
+    pub why: String,
 }
 
 /// A view.

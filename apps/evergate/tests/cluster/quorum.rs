@@ -17,6 +17,22 @@ fn nobody_answers(world: &World, line: &mut Line, when: &str) {
     assert!(Line::open(world).is_err(), "{when}: a new connection was answered");
 }
 
+/// It says which network it is cut off, in all the ways that there are, and does not say that it joins soon.
+fn says_what_it_lacks(node: &Node, net: &str, why: &str) {
+    let network = if net == "in" { "inside" } else { "outside" };
+    node.eventually("is cut off", |status| {
+        let told =
+            status.cut_off.as_ref().is_some_and(|lost| lost.network == network && lost.why.contains(why));
+        told && status.held_down_ms.is_none()
+    });
+    let shown = node.cli(&["cluster", "status"]).out;
+    assert!(shown.contains(&format!("cut off:       the {network} network: {why}")), "{shown}");
+    let line = format!("is cut off the {network} network: {why}");
+    node.process.line_after(0, &line);
+    let said = node.process.lines();
+    assert!(!said.iter().any(|line| line.contains("joins them in")), "{said:#?}");
+}
+
 fn plug(world: &World, number: u8, nets: &[&str], state: &str) {
     for net in nets {
         world.switch.ip(&format!("link set {net}{number} {state}")).unwrap();
@@ -70,6 +86,7 @@ fn a_cut_off_node_votes_for_the_one_that_is_whole() {
         whole.eventually("has everything", |status| status.buckets.owned == 1024);
         line.goes_on("the whole one");
         let lives = |node: &Node| node.status().counts.voided;
+        says_what_it_lacks(&lonely, net, "its card has no carrier");
         let before = (lives(&whole), lives(&lonely));
         assert_eq!(before, (0, 1), "only the one that is cut off gave its state up");
         for _ in 0..20 {
@@ -182,6 +199,9 @@ fn one_of_two_that_has_lost_its_own_address_gives_way_until_it_has_it_again() {
         stops(&lonely);
         line.goes_on("the one that has its addresses");
         assert!(lonely.process.lines().iter().any(|said| said.contains(&format!("cannot send on {net} "))));
+        if net == "out" {
+            says_what_it_lacks(&lonely, net, "nothing can be sent there as this node");
+        }
         world.host(lonely.number).ip(&format!("addr add {own}/24 dev {net}")).unwrap();
         nodes.push(lonely);
         nodes.sort_by_key(|node| node.number);
@@ -205,9 +225,15 @@ fn one_of_two_whose_network_is_silent_gives_way_to_the_one_that_reaches_the_witn
         world.mute(lonely.number, &[net]);
         stops(&lonely);
         line.goes_on("the one whose networks work");
+        says_what_it_lacks(
+            &lonely,
+            net,
+            "it hears no node there, or none hears it, and no witness of it answers",
+        );
         nodes[0].eventually("has everything", |status| status.buckets.owned == 1024);
         Line::open(&world).unwrap().goes_on("a new one");
         world.clear("mute");
+        lonely.process.line_after(0, "is no longer cut off a network");
         nodes.push(lonely);
         nodes.sort_by_key(|node| node.number);
         settled(&nodes);

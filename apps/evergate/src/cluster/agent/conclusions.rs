@@ -1,8 +1,9 @@
 //! From what the protocol concludes to the gate and the workers.
 
-use super::{Agent, COMPLETE, State};
+use super::{Agent, COMPLETE, Lack, State, net};
 use crate::cluster::instruction::{Instruction, Round, office};
 use crate::cluster::roles::{EVERYBODY, gate_node};
+use crate::cluster::status::CutOff;
 use evergate_base::Micros;
 use evergate_cluster::{Begin, Bucket, Event, MemberSet, Members, NodeId, Path, Role, Standing, ViewId};
 use std::sync::Arc;
@@ -104,7 +105,11 @@ impl Agent {
         }
         self.answer_unknown(false);
         if self.node.standing() != Standing::Left {
-            self.warn("has lost its place in the cluster and dropped all state; it joins again".to_owned());
+            let then = match self.cut_off() {
+                Some(CutOff { network, why }) => format!(": it is cut off the {network} network ({why})"),
+                None => "; it joins again".to_owned(),
+            };
+            self.warn(format!("has lost its place in the cluster and dropped all state{then}"));
         }
     }
 
@@ -152,9 +157,12 @@ impl Agent {
     fn stands(&mut self, state: &mut State, standing: Standing) {
         state.publish_at = Micros(0);
         match standing {
-            Standing::Listening => match self.node.held_down(self.clock.now()) {
-                None => self.info("listens for the others"),
-                Some(wait) => self.info(format!(
+            Standing::Listening => match (self.cut_off(), self.node.held_down(self.clock.now())) {
+                (Some(CutOff { network, .. }), _) => self.info(format!(
+                    "listens for the others, and joins them when it is back on the {network} network"
+                )),
+                (None, None) => self.info("listens for the others"),
+                (None, Some(wait)) => self.info(format!(
                     "listens for the others, and joins them in {:.0} s: nodes that come and go wait the longer the more often they do",
                     wait.as_ms() as f64 / 1e3
                 )),
@@ -169,6 +177,19 @@ impl Agent {
             }
             Standing::Left => self.info("has left the cluster"),
         }
+    }
+
+    /// The network that this node gives its place way for, and why it seems to be gone.
+    pub(super) fn cut_off(&self) -> Option<CutOff> {
+        let path = self.node.cut_off()?;
+        let lack = self.links.iter().find(|link| link.path == path).and_then(|link| link.lack);
+        let why = match lack {
+            Some(Lack::Carrier) => "its card has no carrier",
+            Some(Lack::Address) => "nothing can be sent there as this node",
+            Some(Lack::Answers) => "it hears no node there, or none hears it, and no witness of it answers",
+            None => "it hears no node there, or none hears it, while others hear each other",
+        };
+        Some(CutOff { network: net(path).to_owned(), why: why.to_owned() })
     }
 
     /// Why it still says nothing to clients and servers.

@@ -8,6 +8,7 @@ use evergate_cluster::{NodeId, Path, Rejected, Standing};
 impl Agent {
     /// Brings the status up to date.
     pub(super) fn describe(&mut self, state: &mut State, now: Micros) {
+        let cut_off = self.cut_off().filter(|_| self.node.standing() != Standing::Left);
         let node = &self.node;
         let members = node.members().set();
         let status = &mut self.status;
@@ -22,7 +23,8 @@ impl Agent {
         state.inactive_since = (!active).then(|| state.inactive_since.unwrap_or(now));
         status.inactive_ms = state.inactive_since.map(|since| now.since(since).as_ms());
         status.quorum = node.quorum().map(|(heard, needed)| Quorum { heard, needed });
-        status.held_down_ms = node.held_down(now).map(Micros::as_ms);
+        status.held_down_ms = node.held_down(now).filter(|_| cut_off.is_none()).map(Micros::as_ms);
+        status.cut_off = cut_off;
         (status.draining, status.drained) = (state.draining, state.drained);
         status.view = node.view().map(|view| ViewStatus {
             epoch: view.epoch,

@@ -1,6 +1,6 @@
 //! What the agent hears: datagrams, the answers of witnesses, and whether the cards have a carrier.
 
-use super::{Agent, NETWORK, State};
+use super::{Agent, Lack, NETWORK, State};
 use crate::cluster::witness::Witnesses;
 use evergate_base::Micros;
 use evergate_cluster::{NodeId, Path, Rejected, VERSION};
@@ -53,13 +53,19 @@ impl Agent {
     /// its witnesses answer counts as one without a carrier: of two nodes the one whose side works sees it otherwise.
     pub(super) fn look_at_carriers(&mut self, now: Micros) {
         let span = self.node.config().timing.suspect;
-        for link in &self.links {
+        for link in &mut self.links {
             let silent = self.witnesses.as_ref().is_some_and(|all| all.are_silent_on(link.path, now, span));
             let dead = silent && self.node.is_unheard_on(link.path);
             // An interface that is gone has no carrier either, and one without this node's address is of no more use.
             let up = evergate_sys::has_carrier(link.datagrams.urgent.as_raw_fd(), &link.interface)
                 .unwrap_or(false);
-            self.node.set_carrier(now, link.path, up && !link.mute && !dead);
+            link.lack = match (up, link.mute, dead) {
+                (false, ..) => Some(Lack::Carrier),
+                (_, true, _) => Some(Lack::Address),
+                (_, _, true) => Some(Lack::Answers),
+                _ => None,
+            };
+            self.node.set_carrier(now, link.path, link.lack.is_none());
         }
     }
 

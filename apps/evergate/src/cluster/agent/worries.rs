@@ -4,6 +4,7 @@
 //! A node without a witness is as good as any other while all agree, and useless as soon as one is missing.
 
 use super::{Agent, State};
+use crate::cluster::status::CutOff;
 use evergate_base::Micros;
 use evergate_cluster::{NodeId, Path, ROLLOUT, Standing};
 use std::collections::BTreeMap;
@@ -14,6 +15,8 @@ const LASTS: Micros = Micros::from_ms(1000);
 const ROLLOUT_LASTS: Micros = Micros::from_ms(30_000);
 /// Between two lines about why a node is fenced.
 const FENCED_AGAIN: Micros = Micros::from_ms(60_000);
+/// Between two lines about a network that this node is cut off from.
+const CUT_OFF_AGAIN: Micros = Micros::from_ms(60_000);
 /// Between two lines about a view that is waited for.
 const AGAIN: Micros = Micros::from_ms(10_000);
 
@@ -51,6 +54,8 @@ pub(super) struct Worries {
     scarce: Option<(Micros, bool)>,
     /// When it is told next why this node is fenced.
     fence_due: Option<Micros>,
+    /// When it is told next that this node is cut off a network, and whether it was.
+    cut_off_due: Option<(Micros, bool)>,
 }
 
 impl Worries {
@@ -100,6 +105,7 @@ impl Agent {
         self.worry_about_lists(state, now);
         self.worry_about_majority(state, now);
         self.worry_about_fence(state, now);
+        self.worry_about_being_cut_off(state, now);
         let nodes = self.node.config().nodes;
         for id in nodes.iter().filter(|_| nodes.len() > 1) {
             self.worry_about_witness(state, now, id);
@@ -138,7 +144,7 @@ impl Agent {
     }
 
     fn worry_about_lists(&mut self, state: &mut State, now: Micros) {
-        let waits_by_itself = self.node.held_down(now).is_some();
+        let waits_by_itself = self.node.held_down(now).is_some() || self.node.cut_off().is_some();
         if self.node.standing() != Standing::Listening || waits_by_itself || !self.node.overhears(now) {
             state.worries.overhears = None;
             return;
@@ -186,6 +192,24 @@ impl Agent {
             *due = now + FENCED_AGAIN;
             let why = self.why_fenced();
             self.warn(why);
+        }
+    }
+
+    /// It stays away for as long as that lasts, and nothing else tells of it.
+    fn worry_about_being_cut_off(&mut self, state: &mut State, now: Micros) {
+        let cut_off = self.cut_off().filter(|_| self.node.standing() != Standing::Left);
+        let Some(CutOff { network, why }) = cut_off else {
+            if let Some((_, true)) = state.worries.cut_off_due.take() {
+                self.info("is no longer cut off a network, as far as it can see");
+            }
+            return;
+        };
+        let (due, told) = state.worries.cut_off_due.get_or_insert((now + LASTS, false));
+        if now >= *due {
+            (*due, *told) = (now + CUT_OFF_AGAIN, true);
+            self.warn(format!(
+                "is cut off the {network} network: {why}; it takes no buckets until it is back there"
+            ));
         }
     }
 
