@@ -178,17 +178,50 @@ pub fn set_neighbour(interface: u32, ip: IpAddr, mac: [u8; 6]) -> io::Result<()>
 /// Whether packets to `ip`, which leave on this interface, go to it directly and not to a router, by the kernel's routes. Fails
 /// when its route is another one, or there is none.
 pub fn is_on_link(interface: u32, ip: IpAddr) -> io::Result<bool> {
+    let answer = ask_for_route(ip)?;
+    if attribute_of(&answer, libc::RTA_OIF) != Some(&interface.to_ne_bytes()) {
+        return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
+    }
+    Ok(attribute_of(&answer, libc::RTA_GATEWAY).is_none() && attribute_of(&answer, RTA_VIA).is_none())
+}
+
+/// How packets to an address leave this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// The number of the interface.
+    pub interface: u32,
+    /// The address that they come from when nobody chooses another one.
+    pub source: Option<IpAddr>,
+}
+
+/// The kernel's route to `ip`, in the calling thread's network namespace; nothing is sent. May wait for whoever changes routes or
+/// interfaces.
+pub fn route_to(ip: IpAddr) -> io::Result<Route> {
+    let answer = ask_for_route(ip)?;
+    let interface = attribute_of(&answer, libc::RTA_OIF).and_then(|bytes| bytes.try_into().ok());
+    let source = attribute_of(&answer, libc::RTA_PREFSRC);
+    Ok(Route {
+        interface: interface
+            .map(u32::from_ne_bytes)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?,
+        source: source.and_then(|bytes| {
+            let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+            v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+        }),
+    })
+}
+
+fn ask_for_route(ip: IpAddr) -> io::Result<Vec<u8>> {
     let (family, bits) = if ip.is_ipv4() { (libc::AF_INET, 32) } else { (libc::AF_INET6, 128) };
     let mut body = vec![family as u8, bits]; // rtmsg
     body.resize(ROUTE, 0);
     // The interface is not asked for: without a route on it IPv4 would take everybody for a neighbour there.
     attribute_ip(&mut body, libc::RTA_DST, ip);
-    let answer = netlink::ask(libc::NETLINK_ROUTE, RTM_GETROUTE, &body)?;
-    let find = |kind| answer.get(ROUTE..).and_then(|attributes| netlink::find(attributes, kind));
-    if find(libc::RTA_OIF) != Some(&interface.to_ne_bytes()) {
-        return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
-    }
-    Ok(find(libc::RTA_GATEWAY).is_none() && find(RTA_VIA).is_none())
+    netlink::ask(libc::NETLINK_ROUTE, RTM_GETROUTE, &body)
+}
+
+fn attribute_of(route: &[u8], kind: u16) -> Option<&[u8]> {
+    netlink::find(route.get(ROUTE..)?, kind)
 }
 
 /// The Ethernet address of the neighbour `ip`, if this host's kernel knows it.

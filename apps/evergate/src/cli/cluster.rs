@@ -68,7 +68,8 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
                 &format!("majority:      {heard} of {all} nodes heard, this one included; {needed} needed\n");
         }
         for witness in &status.witnesses {
-            text += &format!("witness:       {} {}\n", witness.address, ago(witness.answered_ms));
+            let network = witness.network.as_deref().unwrap_or("on neither network");
+            text += &format!("witness:       {} ({network}) {}\n", witness.address, ago(witness.answered_ms));
         }
         text += &listed("rejected:", status.rejected.iter());
         text += &listed("gate:", status.gate.iter());

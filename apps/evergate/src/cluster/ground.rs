@@ -173,16 +173,21 @@ impl Ground {
         let witnesses = match self.cluster.mode {
             ClusterMode::Majority => None,
             ClusterMode::Witness => {
-                let number = self.layout.node.0.saturating_add(1);
-                let own = self.cluster.nodes.iter().find(|node| node.number.get() == number);
-                let own = own.map(|own| [(Path::Inside, own.inside), (Path::Outside, own.outside)]);
-                let made = Witnesses::new(&self.cluster.witness, own.as_ref().map_or(&[], |own| &own[..]));
+                let made = Witnesses::new(&self.cluster.witness);
                 Some(made.context("cannot ping the witnesses: this needs CAP_NET_RAW")?)
             }
         };
+        let number = self.layout.node.0.saturating_add(1);
+        let own = self.cluster.nodes.iter().find(|node| node.number.get() == number);
+        let own = own.map(|own| {
+            vec![(Path::Inside, inside.index, own.inside), (Path::Outside, outside.index, own.outside)]
+        });
+        let whereabouts =
+            witnesses.as_ref().map(|all| all.whereabouts(own.unwrap_or_default())).unwrap_or_default();
+        whereabouts.look();
         let agent = Agent {
             node: self.node,
-            keeper: Keeper::start(filters, places, moving(&self.cluster))?,
+            keeper: Keeper::start(filters, places, moving(&self.cluster), whereabouts)?,
             gate: self.gate,
             links: self.links,
             witnesses,

@@ -4,6 +4,7 @@
 
 use super::filters::Filters;
 use super::mailbox::Mailbox;
+use super::witness::Whereabouts;
 use super::{Interface, host, roles};
 use crate::control::message::{info, warning};
 use evergate_bpf::{Gate, Leases};
@@ -64,6 +65,7 @@ impl Keeper {
         filters: Filters,
         places: Vec<Neighbourhood>,
         addresses: Vec<IpAddr>,
+        witnesses: Whereabouts,
     ) -> io::Result<Keeper> {
         let mailbox = Arc::new(Mailbox::new()?);
         let mut epoll = Epoll::new(1)?;
@@ -71,8 +73,9 @@ impl Keeper {
         let read = mailbox.clone();
         let (known, full, bare) = (BTreeMap::new(), false, false);
         let gate = filters.gate();
-        let work =
-            move || Work { gate, filters, places, addresses, known, full, bare }.run(&mut epoll, &read);
+        let work = move || {
+            Work { gate, filters, places, addresses, witnesses, known, full, bare }.run(&mut epoll, &read)
+        };
         let thread = std::thread::Builder::new().name("cluster-keeper".to_owned()).spawn(work)?;
         Ok(Keeper { mailbox, unsaid: Vec::new(), lost: 0, thread: Some(thread) })
     }
@@ -113,6 +116,7 @@ struct Work {
     places: Vec<Neighbourhood>,
     known: BTreeMap<(u32, NodeId), [u8; 6]>,
     addresses: Vec<IpAddr>,
+    witnesses: Whereabouts,
     /// The operator knows that the gate is nearly full.
     full: bool,
     /// ... and that an address is missing.
@@ -138,6 +142,7 @@ impl Work {
             if now >= look_at {
                 look_at = now + if self.look() { LOOK } else { LOOK_SOON };
                 self.keep_addresses();
+                self.witnesses.look();
                 self.filters.keep();
             }
             if now >= reclaim_at {

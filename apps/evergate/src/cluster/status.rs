@@ -267,6 +267,9 @@ pub struct StallsWithin {
 pub struct WitnessStatus {
     /// Its address.
     pub address: String,
+    /// `inside` or `outside`, as this node's routes say; null while none leads there over either interface.
+    #[serde(default)]
+    pub network: Option<String>,
     /// How long ago it answered last; null for never.
     pub answered_ms: Option<u64>,
     /// Answers so far.

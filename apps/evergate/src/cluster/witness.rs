@@ -4,19 +4,17 @@
 
 use evergate_base::Micros;
 use evergate_cluster::Path;
-use evergate_sys::{Pinger, Pong};
+use evergate_sys::{Pinger, Pong, Route};
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::sync::{Arc, OnceLock};
 
 /// Questions remembered at most.
 const QUESTIONS_MAX: usize = 512;
 /// Questions to each witness within the span of a lease; the protocol asks for three, and each waits for the next turn.
 const QUESTIONS_PER_FENCE: u64 = 5;
-
-/// The port of a service that drops everything (RFC 863).
-const DISCARD: u16 = 9;
 
 struct Question {
     token: u64,
@@ -27,10 +25,16 @@ struct Question {
 /// One witness.
 pub(crate) struct Witness {
     pub(crate) ip: IpAddr,
-    /// The network that it is on, or behind.
-    path: Option<Path>,
+    /// The network that it is on, or behind, once that is known.
+    path: Arc<OnceLock<Path>>,
     pub(crate) answered_at: Option<Micros>,
     pub(crate) answers: u64,
+}
+
+impl Witness {
+    pub(crate) fn path(&self) -> Option<Path> {
+        self.path.get().copied()
+    }
 }
 
 /// All witnesses.
@@ -42,16 +46,21 @@ pub(crate) struct Witnesses {
 }
 
 impl Witnesses {
-    /// To be made in the agent's thread: its network namespace counts. `own`: this node's address on each network.
-    pub(crate) fn new(addresses: &[IpAddr], own: &[(Path, IpAddr)]) -> io::Result<Witnesses> {
-        let witness =
-            |ip: &IpAddr| Witness { ip: *ip, path: path_to(*ip, own), answered_at: None, answers: 0 };
+    /// To be made in the agent's network namespace.
+    pub(crate) fn new(addresses: &[IpAddr]) -> io::Result<Witnesses> {
+        let witness = |ip: &IpAddr| Witness { ip: *ip, path: Arc::default(), answered_at: None, answers: 0 };
         Ok(Witnesses {
             pinger: Pinger::new()?,
             all: addresses.iter().map(witness).collect(),
             questions: VecDeque::new(),
             asked_at: None,
         })
+    }
+
+    /// For whoever looks where they are. `own`: this node's interface and address on each network.
+    pub(crate) fn whereabouts(&self, own: Vec<(Path, u32, IpAddr)>) -> Whereabouts {
+        let all = self.all.iter().map(|witness| (witness.ip, witness.path.clone()));
+        Whereabouts { own, witnesses: all.collect() }
     }
 
     /// Of the families that witnesses have.
@@ -91,7 +100,7 @@ impl Witnesses {
 
     /// Whether there are witnesses on a network, and none of them has answered for so long.
     pub(crate) fn are_silent_on(&self, path: Path, now: Micros, span: Micros) -> bool {
-        let there = || self.all.iter().filter(|witness| witness.path == Some(path));
+        let there = || self.all.iter().filter(|witness| witness.path() == Some(path));
         let answers = |witness: &Witness| witness.answered_at.is_some_and(|at| now.since(at) < span);
         there().next().is_some() && !there().any(answers)
     }
@@ -119,11 +128,39 @@ impl Witnesses {
     }
 }
 
-/// Over which network the kernel's routes lead to an address; nothing is sent.
-fn path_to(ip: IpAddr, own: &[(Path, IpAddr)]) -> Option<Path> {
-    let any = if ip.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
-    socket.connect((ip, DISCARD)).ok()?;
-    let from = socket.local_addr().ok()?.ip();
-    own.iter().find(|(_, address)| *address == from).map(|(path, _)| *path)
+/// Looks on which network each witness is, as the kernel's routes say. The answer may take its time: not for the agent. Once it is
+/// known it stays: a route over the other network, while this one is gone, says nothing new.
+#[derive(Default)]
+pub(crate) struct Whereabouts {
+    own: Vec<(Path, u32, IpAddr)>,
+    witnesses: Vec<(IpAddr, Arc<OnceLock<Path>>)>,
+}
+
+impl Whereabouts {
+    /// Looks for those of which it is not known yet.
+    pub(crate) fn look(&self) {
+        for (ip, place) in self.witnesses.iter().filter(|(_, place)| place.get().is_none()) {
+            if let Some(path) = evergate_sys::route_to(*ip).ok().and_then(|route| self.path_of(&route)) {
+                let _ = place.set(path); // nobody else does
+            }
+        }
+    }
+
+    /// By the interface, which need not prefer this node's address; by that where both networks share one.
+    fn path_of(&self, route: &Route) -> Option<Path> {
+        let on = |(_, interface, address): &&(Path, u32, IpAddr)| {
+            *interface == route.interface || is_of(*address, route.interface)
+        };
+        let found: Vec<Path> = self.own.iter().filter(on).map(|(path, ..)| *path).collect();
+        let [path] = found[..] else {
+            return self.own.iter().find(|own| Some(own.2) == route.source).map(|own| own.0);
+        };
+        Some(path)
+    }
+}
+
+/// Whether an interface has this address; it may be another one than the file names, such as a bridge that that is a port of.
+fn is_of(address: IpAddr, interface: u32) -> bool {
+    let names = evergate_sys::interfaces_with(address).unwrap_or_default();
+    names.iter().any(|name| evergate_bpf::interface_index(name).is_ok_and(|index| index == interface))
 }

@@ -13,7 +13,15 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// Starts the server, and these nodes before it; `more`: further keys of `[cluster]`. What comes back: how each connection
 /// of the server ended.
 pub(crate) fn prepare(count: u8, more: &str) -> (World, Vec<Node>, String, Receiver<Option<ErrorKind>>) {
-    let world = World::new(count);
+    prepare_in(World::new(count), count, more)
+}
+
+/// The same in a world that is there.
+pub(crate) fn prepare_in(
+    world: World,
+    count: u8,
+    more: &str,
+) -> (World, Vec<Node>, String, Receiver<Option<ErrorKind>>) {
     let mut config = config(&world, count, more);
     if more.contains("majority") || more.contains("witness = ") {
         // In majority mode nobody asks it, and a file that names it is refused.

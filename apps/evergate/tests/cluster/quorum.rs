@@ -1,6 +1,6 @@
 //! Who may go on: the larger part of three nodes by majority, one of two with a witness; and nobody where nobody can know.
 
-use crate::line::{Line, carrier, prepare};
+use crate::line::{Line, carrier, prepare, prepare_in};
 use crate::world::{Node, World, inside, outside, privileged, settled};
 use evergate::cluster::status::ClusterStatus;
 use std::net::IpAddr;
@@ -239,6 +239,46 @@ fn one_of_two_whose_network_is_silent_gives_way_to_the_one_that_reaches_the_witn
         settled(&nodes);
         line.goes_on("two nodes again");
     }
+}
+
+/// What the kernel prefers as the source is another address than the node's own, and the route to one witness comes later.
+#[test]
+fn a_witness_is_on_the_network_that_the_route_to_it_leads_over() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    for number in [1, 2] {
+        for (net, address) in [("out", outside as fn(u8) -> IpAddr), ("in", inside)] {
+            let (own, other) = (address(number), address(number + 50));
+            world.host(number).ip(&format!("addr del {own}/24 dev {net}")).unwrap();
+            world.host(number).ip(&format!("addr add {other}/24 dev {net}")).unwrap();
+            world.host(number).ip(&format!("addr add {own}/24 dev {net}")).unwrap();
+        }
+    }
+    let behind = "10.73.0.254";
+    world.switch.ip(&format!("addr add {behind}/32 dev in")).unwrap();
+    let (world, mut nodes, _config, _ends) =
+        prepare_in(world, 2, &format!("witness = [\"{}\", \"{behind}\"]", outside(254)));
+    let networks = |status: &ClusterStatus| -> Vec<Option<String>> {
+        status.witnesses.iter().map(|witness| witness.network.clone()).collect()
+    };
+    let known = |name: &str| Some(name.to_owned());
+    for node in &nodes {
+        assert_eq!(networks(&node.status()), [known("outside"), None]);
+        let (told, _) = node.process.line_after(0, "has no witness on the inside network");
+        assert!(told.contains(&format!("no route leads to {behind}")), "{told}");
+        world.host(node.number).ip(&format!("route add {behind} via {}", inside(254))).unwrap();
+        node.eventually("knows both", |status| networks(status) == [known("outside"), known("inside")]);
+        let shown = node.cli(&["cluster", "status"]).out;
+        assert!(shown.contains(&format!("witness:       {behind} (inside) ")), "{shown}");
+    }
+    let mut line = Line::open(&world).unwrap();
+    line.goes_on("two nodes");
+    let lonely = carrier(&mut nodes);
+    world.mute(lonely.number, &["in"]);
+    stops(&lonely);
+    line.goes_on("the one whose networks work");
 }
 
 /// Nothing shows while all agree, and then it could not promise anything to the other one.

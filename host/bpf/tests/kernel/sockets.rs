@@ -3,7 +3,7 @@
 use crate::world::privileged;
 use evergate_bpf::netns::Namespace;
 use evergate_bpf::{Bucket, PortBlocks};
-use evergate_sys::Probe;
+use evergate_sys::{Probe, Route};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -288,6 +288,11 @@ fn who_is_behind_a_router_is_told_from_who_is_not() {
         assert_eq!(["10.79.0.9", "fd79::9", "10.80.0.9"].map(on_link), [Some(false); 3]);
         assert_eq!(["10.81.0.9", "fd81::9"].map(on_link), [None; 2], "no route");
         assert_eq!(on_link("127.0.0.9"), None, "the route leads elsewhere");
+        let route = |ip: &str| evergate_sys::route_to(ip.parse().unwrap()).ok();
+        let from = |ip: &str| Some(Route { interface: card, source: Some(ip.parse().unwrap()) });
+        assert_eq!(["10.77.0.9", "10.79.0.9"].map(route), [from("10.77.0.1"); 2]);
+        assert_eq!(["fd77::9", "fd79::9"].map(route), [from("fd77::1"); 2]);
+        assert_eq!(["10.81.0.9", "fd81::9"].map(route), [None; 2], "no route");
         let networks = evergate_sys::networks_of("eth0").unwrap();
         let listed = |ip: &str, bits| networks.contains(&(ip.parse().unwrap(), bits));
         assert!(listed("10.77.0.0", 24) && listed("fd77::", 64) && listed("fe80::", 64), "{networks:?}");

@@ -1,6 +1,6 @@
 //! The figures that the agent publishes.
 
-use super::{Agent, State};
+use super::{Agent, State, net};
 use crate::cluster::status::{BucketStatus, Quorum, ViewStatus};
 use evergate_base::Micros;
 use evergate_cluster::{NodeId, Path, Rejected, Standing};
@@ -62,6 +62,7 @@ impl Agent {
             for (shown, witness) in status.witnesses.iter_mut().zip(&witnesses.all) {
                 shown.answered_ms = witness.answered_at.map(|at| now.since(at).as_ms());
                 shown.answers = witness.answers;
+                shown.network = witness.path().map(|path| net(path).to_owned());
             }
         }
         status.counts = state.counts;

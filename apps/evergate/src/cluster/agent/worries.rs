@@ -3,7 +3,7 @@
 //!
 //! A node without a witness is as good as any other while all agree, and useless as soon as one is missing.
 
-use super::{Agent, State};
+use super::{Agent, State, net};
 use crate::cluster::status::CutOff;
 use evergate_base::Micros;
 use evergate_cluster::{NodeId, Path, ROLLOUT, Standing};
@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 
 /// What lasts less is no reason to worry.
 const LASTS: Micros = Micros::from_ms(1000);
+/// How long routes may take to be there, before it is said that no witness is on a network.
+const ROUTES_LAST: Micros = Micros::from_ms(5000);
 /// How long nodes may lack a new configuration before that is said.
 const ROLLOUT_LASTS: Micros = Micros::from_ms(30_000);
 /// Between two lines about why a node is fenced.
@@ -54,6 +56,8 @@ pub(super) struct Worries {
     scarce: Option<(Micros, bool)>,
     /// When it is told next why this node is fenced.
     fence_due: Option<Micros>,
+    /// Since when networks have had no witness, and whether that was told.
+    unvouched: BTreeMap<Path, (Micros, bool)>,
     /// When it is told next that this node is cut off a network, and whether it was.
     cut_off_due: Option<(Micros, bool)>,
 }
@@ -111,6 +115,9 @@ impl Agent {
             self.worry_about_witness(state, now, id);
             self.worry_about_configuration(state, now, id);
             self.worry_about_networks(state, now, id);
+        }
+        if nodes.len() == 2 {
+            Path::ALL.into_iter().for_each(|path| self.worry_about_vouching(state, now, path));
         }
     }
 
@@ -251,6 +258,28 @@ impl Agent {
                      between them; where they cannot know at which, both stay, and clients of either may wait: look at both"
                 ));
             }
+        }
+    }
+
+    /// Whose side of a network is broken its witnesses tell; of three nodes the third one does.
+    fn worry_about_vouching(&mut self, state: &mut State, now: Micros, path: Path) {
+        let Some(witnesses) = &self.witnesses else { return };
+        let there = |of: Option<Path>| witnesses.all.iter().filter(move |witness| witness.path() == of);
+        if there(Some(path)).next().is_some() {
+            state.worries.unvouched.remove(&path);
+            return;
+        }
+        let lost: String = there(None)
+            .map(|witness| format!("; no route leads to {} over either interface", witness.ip))
+            .collect();
+        let (since, told) = state.worries.unvouched.entry(path).or_insert((now, false));
+        if !*told && now.since(*since) >= ROUTES_LAST {
+            *told = true;
+            self.warn(format!(
+                "has no witness on the {} network: where that loses packets and no card its carrier, the two nodes cannot know whose side is \
+                 broken, and both stay; name one there, if it is lost together with the link between the nodes (docs/cluster.md){lost}",
+                net(path)
+            ));
         }
     }
 
