@@ -82,25 +82,7 @@ pub(crate) struct Link {
     /// This machine cannot send there as this node: its address or its route is gone.
     pub(crate) mute: bool,
     /// Why the network counts as one without a carrier, as was seen last.
-    pub(crate) lack: Option<Lack>,
-}
-
-/// What a network lacks as far as this machine can see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lack {
-    Carrier,
-    /// Nothing can be sent there as this node.
-    Address,
-    /// No other node is heard there, or none hears this one, and no witness of it answers.
-    Answers,
-}
-
-/// A network's name for the operator.
-pub(crate) fn net(path: Path) -> &'static str {
-    match path {
-        Path::Inside => "inside",
-        Path::Outside => "outside",
-    }
+    pub(crate) lack: Option<senses::Lack>,
 }
 
 /// Whether nothing can be sent from this node's address, whoever it goes to: the kernel refuses before it looks for the peer.

@@ -1,6 +1,7 @@
 //! From what the protocol concludes to the gate and the workers.
 
-use super::{Agent, COMPLETE, Lack, State, net};
+use super::senses::{Lack, net};
+use super::{Agent, COMPLETE, State};
 use crate::cluster::instruction::{Instruction, Round, office};
 use crate::cluster::roles::{EVERYBODY, gate_node};
 use crate::cluster::status::CutOff;

@@ -1,6 +1,6 @@
 //! What the agent hears: datagrams, the answers of witnesses, and whether the cards have a carrier.
 
-use super::{Agent, Lack, NETWORK, State};
+use super::{Agent, NETWORK, State};
 use crate::cluster::witness::Witnesses;
 use evergate_base::Micros;
 use evergate_cluster::{NodeId, Path, Rejected, VERSION};
@@ -18,6 +18,24 @@ const ESTRANGED: Micros = Micros::from_ms(2000);
 const ESTRANGED_LINES: Micros = Micros::from_ms(10_000);
 /// Between two looks at what strangers say: whoever floods the port must not cost a check of the tag each time.
 const STRANGERS: Micros = Micros::from_ms(50);
+
+/// What a network lacks as far as this machine can see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    Carrier,
+    /// Nothing can be sent there as this node.
+    Address,
+    /// No other node is heard there, or none hears this one, and no witness of it answers.
+    Answers,
+}
+
+/// A network's name for the operator.
+pub(crate) fn net(path: Path) -> &'static str {
+    match path {
+        Path::Inside => "inside",
+        Path::Outside => "outside",
+    }
+}
 
 impl Agent {
     /// The steady questions; one that a promise waits for; and one with every heartbeat while less than half is left of what
