@@ -65,6 +65,8 @@ pub struct Node {
     /// Since when others use a network that this node cannot use.
     pub(crate) deaf_since: [Option<Micros>; 2],
     pub(crate) unplugged_since: [Option<Micros>; 2],
+    /// Another node has said long enough afterwards that its own works.
+    pub(crate) unplugged_alone: [bool; 2],
 
     // Being sure of it.
     pub(crate) witness_until: Micros,
@@ -163,6 +165,7 @@ impl Node {
             carrier: [true; 2],
             deaf_since: [None; 2],
             unplugged_since: [None; 2],
+            unplugged_alone: [false; 2],
             witness_until: Micros(0),
             witness_since: None,
             witness_asked_at: Micros(0),

@@ -52,7 +52,7 @@ impl Node {
             let factor = if self.holds_alone(*path) { ALONE_FACTOR } else { 1 };
             // A cable has two ends: the other node's word that it lost its carrier too takes a moment.
             lasts(&self.unplugged_since, *path, times(heartbeat, 3 * factor))
-                && self.is_confirmed(*path, times(heartbeat, 3))
+                && self.unplugged_alone.get(path.index()).copied().unwrap_or(false)
                 || lasts(&self.deaf_since, *path, times(suspect, factor))
         })
     }
@@ -78,6 +78,7 @@ impl Node {
             // so still is.
             if self.established {
                 (self.deaf_since, self.unplugged_since) = ([None; 2], [None; 2]);
+                self.unplugged_alone = [false; 2];
             }
             return;
         }
@@ -88,6 +89,10 @@ impl Node {
             }
             if let Some(at) = self.unplugged_since.get_mut(path.index()) {
                 *at = since(*at, unplugged);
+            }
+            let said = self.is_contradicted(path);
+            if let Some(alone) = self.unplugged_alone.get_mut(path.index()) {
+                *alone = unplugged && (*alone || said);
             }
         }
     }
@@ -179,7 +184,8 @@ impl Node {
 
     /// Whether another node has said so long after this one's network went that its own works. What it said before may be
     /// about to be wrong: where both networks go at once, or it is late to notice, no newer word comes.
-    fn is_confirmed(&self, path: Path, span: Micros) -> bool {
+    fn is_contradicted(&self, path: Path) -> bool {
+        let span = Micros(self.config.timing.heartbeat.0.saturating_mul(3));
         let Some(since) = self.unplugged_since.get(path.index()).copied().flatten() else { return false };
         let linked = |last: &Heartbeat| last.carrier.get(path.index()).copied().unwrap_or(true);
         self.peers
