@@ -43,14 +43,7 @@ fn a_node_cut_off_one_network_gives_way_and_comes_back() {
             world.run_for(100_000).unwrap();
             let cut_at = world.now;
             cut(&mut world, &[1], path);
-            let others = |world: &World| {
-                (0..16).all(|bucket| {
-                    [0, 2].iter().any(|id| {
-                        let host = &world.hosts[*id];
-                        host.node.gate_open(Bucket(bucket), host.clock(world.now))
-                    })
-                })
-            };
+            let others = |world: &World| world.is_served_by(&[0, 2]);
             assert_eq!(world.run_until(400_000, others), Ok(true), "seed {seed}\n{}", world.describe());
             let stall = world.now - cut_at;
             assert!(stall < 120_000, "seed {seed}: {stall} us");
@@ -79,10 +72,7 @@ fn a_cut_off_node_whose_vote_is_needed_votes_and_serves_nothing() {
             cut(&mut world, &[1], path);
             let clock = world.hosts[1].clock(world.now);
             world.hosts[1].node.set_carrier(clock, path, false);
-            let first = |world: &World| {
-                let host = &world.hosts[0];
-                (0..16).all(|bucket| host.node.gate_open(Bucket(bucket), host.clock(world.now)))
-            };
+            let first = |world: &World| world.is_served_by(&[0]);
             let cut_at = world.now;
             assert_eq!(world.run_until(400_000, first), Ok(true), "seed {seed}\n{}", world.describe());
             assert!(world.now - cut_at < 120_000, "seed {seed}: {} us", world.now - cut_at);
@@ -266,10 +256,7 @@ fn one_of_two_nodes_gives_way_when_its_cable_is_pulled() {
         let pulled_at = world.now;
         let clock = world.hosts[1].clock(world.now);
         world.hosts[1].node.set_carrier(clock, Path::Inside, false);
-        let other = |world: &World| {
-            let host = &world.hosts[0];
-            (0..16).all(|bucket| host.node.gate_open(Bucket(bucket), host.clock(world.now)))
-        };
+        let other = |world: &World| world.is_served_by(&[0]);
         assert_eq!(world.run_until(400_000, other), Ok(true), "seed {seed}\n{}", world.describe());
         assert!(world.now - pulled_at < 60_000, "seed {seed}: {} us", world.now - pulled_at);
     }

@@ -66,14 +66,7 @@ fn a_node_that_leaves_is_replaced_without_waiting_for_its_leases() {
         let left_at = world.now;
         let clock = world.hosts[1].clock(world.now);
         world.hosts[1].node.leave(clock);
-        let others = |world: &World| {
-            (0..16).all(|bucket| {
-                [0, 2].iter().any(|id| {
-                    let host = &world.hosts[*id];
-                    host.node.gate_open(Bucket(bucket), host.clock(world.now))
-                })
-            })
-        };
+        let others = |world: &World| world.is_served_by(&[0, 2]);
         assert_eq!(world.run_until(400_000, others), Ok(true), "seed {seed}\n{}", world.describe());
         let stall = world.now - left_at;
         assert!(stall < world.hosts[0].node.config().timing.take.0, "seed {seed}: {stall} us");

@@ -557,6 +557,15 @@ impl World {
         Ok(())
     }
 
+    /// Whether one of these hosts serves each bucket.
+    pub(crate) fn is_served_by(&self, ids: &[usize]) -> bool {
+        let serves = |id: &usize, bucket| {
+            let host = &self.hosts[*id];
+            host.node.gate_open(Bucket(bucket), host.clock(self.now))
+        };
+        (0..self.template.buckets).all(|bucket| ids.iter().any(|id| serves(id, bucket)))
+    }
+
     /// Whether every living node is in one view and every bucket is served with its backups in sync.
     pub(crate) fn is_settled(&self) -> bool {
         let living: Vec<usize> = (0..self.hosts.len()).filter(|id| self.hosts[*id].up).collect();

@@ -252,8 +252,8 @@ impl Worker {
         }
     }
 
-    /// Tickets of clients whose first request gets an ACK of its own, as long ones do: they go with it. Until the client has them
-    /// the backups would have to make the handshake again, with files that may be others by then.
+    /// Tickets of clients whose first request is acknowledged before it is answered, as long ones are, wait no longer. Until the
+    /// client has them the backups would have to make the handshake again, with files that may be others by then.
     fn send_tickets_along(&mut self) {
         let Some(cluster) = &self.cluster else { return };
         let holds =
