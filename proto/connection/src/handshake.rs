@@ -75,10 +75,12 @@ impl Connection {
         let before = handshake.consumed();
         let mut flight = Vec::new();
         let outcome = handshake.handle_input(data, &mut flight);
-        let consumed = handshake.consumed();
+        // What is refused has been read all the same.
+        let given = self.in_pos + data.len() as u64;
+        let after = if outcome.is_err() { given } else { handshake.consumed() };
         let had_hello = self.in_pos > 0;
         if let Some(remote) = &mut self.remote {
-            remote.mirror_handshake_input(before, consumed, had_hello);
+            remote.mirror_handshake_input(before, after, had_hello);
             remote.mirror_flight(&flight);
         }
         match outcome {

@@ -509,6 +509,28 @@ fn a_clients_stash_that_is_full_and_ends_inside_a_run_makes_room_as_the_server_a
     }
 }
 
+/// What is refused was read: none of it is stashed behind what the backups were told of it, and who takes over refuses the same.
+#[test]
+fn a_handshake_that_is_refused_counts_as_read() {
+    let config = config(Wire::Plain);
+    let unreadable = vec![22, 3, 1, 0, 8, 1, 0, 0, 4, 0xaa, 0xaa, 0xaa, 0xaa];
+    let too_old = [&[22, 3, 1, 0, 45, 1, 0, 0, 41, 3, 1][..], &[7; 32], &[0, 0, 2, 0, 47, 1, 0]].concat();
+    let (_, hello) = Peer::ours(&rustls::version::TLS12, 1);
+    for (hello, then) in
+        [(unreadable, vec![22, 3]), (too_old, vec![22, 3]), (hello, vec![22, 9, 9, 0, 4, 1, 22])]
+    {
+        let mut pair = Pair::new(&config, setup::HTTPS);
+        pair.client_says(&hello);
+        pair.client_says(&then);
+        pair.call(|conn, io| conn.handle_client_stall(io));
+        pair.mirrored.check_invariants();
+        assert_eq!(pair.mirrored.client_frontier(), (hello.len() + then.len()) as u64);
+        assert_eq!(pair.to_client[pair.to_client.len() - 7], 21, "an alert");
+        let (again, _) = restore(&pair.mirrored, &config).unwrap();
+        assert!(again.to_client == pair.to_client, "{:?}", again.reasons);
+    }
+}
+
 #[test]
 fn a_route_to_a_tls_server_without_its_secrets_is_refused() {
     let config = config(Wire::Tls13);
