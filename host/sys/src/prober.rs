@@ -9,7 +9,8 @@
 //! What the peer sent while nobody listened is lost, and it would say it again when its timer fires: 0.2 s and more after its
 //! last segment, and while its congestion window is full it says nothing else that could be missed. A [`Loss`] acknowledges its
 //! last segment selectively, so that it takes all before that for lost at once (RFC 8985). That segment is lost too: the peer may not forget
-//! it until it is acknowledged in order (RFC 2018, 8), and sends it again when that does not happen.
+//! it until it is acknowledged in order (RFC 2018, 8), and sends it again when that does not happen. Who loses what it sends again, too, is
+//! told more each time (docs/adr/0023).
 
 use crate::address::Raw;
 use crate::repair::TcpFacts;
@@ -56,15 +57,19 @@ pub struct Loss {
 impl Loss {
     /// Whether a peer that agreed on this can be told: more than a segment is lost, and it understands.
     pub fn is_worth_telling(&self, facts: &TcpFacts) -> bool {
-        self.last_segment(facts).is_some()
+        self.named(facts, 0).is_some()
     }
 
-    /// The peer's last segment, if more than that is lost and it understands.
-    fn last_segment(&self, facts: &TcpFacts) -> Option<(u32, u32)> {
+    /// What is named as received to a peer that was told so often `before`, if more than a segment is lost and the peer understands.
+    fn named(&self, facts: &TcpFacts, before: u32) -> Option<(u32, u32)> {
         let lost = self.until.wrapping_sub(self.receive);
         let most = u32::from(facts.mss);
         let in_window = lost <= self.window;
-        (facts.sack && in_window && lost > most).then(|| (self.until.wrapping_sub(most), self.until))
+        let first = match before {
+            0 => self.until.wrapping_sub(most),
+            _ => self.receive.wrapping_add((lost >> (2 * before).min(31)).max(most)),
+        };
+        (facts.sack && in_window && lost > most).then_some((first, self.until))
     }
 }
 
@@ -97,11 +102,11 @@ impl Prober {
         self.deliver(facts, question(facts, probe))
     }
 
-    /// Tells the peer what is lost; false when there is nothing to tell: no more than one segment, or a peer that does not
+    /// Tells the peer what is lost, more of it the more often it was told `before`; false when there is nothing to tell: no more than one segment, or a peer that does not
     /// understand selective acknowledgements. It never blocks.
-    pub fn tell(&self, facts: &TcpFacts, loss: &Loss) -> io::Result<bool> {
-        let Some(last) = loss.last_segment(facts) else { return Ok(false) };
-        self.deliver(facts, notice(facts, loss, last)).map(|()| true)
+    pub fn tell(&self, facts: &TcpFacts, loss: &Loss, before: u32) -> io::Result<bool> {
+        let Some(named) = loss.named(facts, before) else { return Ok(false) };
+        self.deliver(facts, notice(facts, loss, named)).map(|()| true)
     }
 
     fn deliver(&self, facts: &TcpFacts, segment: Vec<u8>) -> io::Result<()> {
@@ -213,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_loss_is_told_where_something_before_the_last_segment_is_lost() {
-        let told = |receive: u32, lost: u32| loss(receive, receive.wrapping_add(lost)).last_segment(&FACTS);
+        let told = |receive: u32, lost: u32| loss(receive, receive.wrapping_add(lost)).named(&FACTS, 0);
         for receive in [0, 1000, u32::MAX - 2000, u32::MAX] {
             for none in [0, 1, 1460, 100_001, 1 << 31, u32::MAX] {
                 assert_eq!(told(receive, none), None, "{none} from {receive}");
@@ -223,14 +228,28 @@ mod tests {
                 assert_eq!(told(receive, lost), Some((until.wrapping_sub(1460), until)));
             }
         }
-        assert_eq!(loss(0, 20_000).last_segment(&TcpFacts { sack: false, ..FACTS }), None);
+        assert_eq!(loss(0, 20_000).named(&TcpFacts { sack: false, ..FACTS }, 0), None);
+    }
+
+    #[test]
+    fn more_is_named_each_time_and_the_first_segment_never() {
+        let named = |lost: u32, before| {
+            loss(1000, 1000 + lost).named(&FACTS, before).map(|(first, end)| [first, end])
+        };
+        let first = [0, 1, 2, 3, 4, 15, 16, 99].map(|before| named(93_440, before).unwrap()[0] - 1000);
+        assert_eq!(first, [91_980, 23_360, 5840, 1460, 1460, 1460, 1460, 1460]);
+        assert_eq!(
+            [0, 1, 2].map(|before| named(1461, before)),
+            [Some([1001, 2461]), Some([2460, 2461]), Some([2460, 2461])]
+        );
+        assert_eq!([0, 1, 9].map(|before| named(1460, before)), [None; 3]);
     }
 
     #[test]
     fn a_notice_acknowledges_what_came_in_order_and_the_last_segment() {
         for timestamps in [Some((8, 9)), None] {
             let loss = Loss { timestamps, ..loss(1000, 21_000) };
-            let segment = notice(&FACTS, &loss, loss.last_segment(&FACTS).unwrap());
+            let segment = notice(&FACTS, &loss, loss.named(&FACTS, 0).unwrap());
             let stamps: &[u8] =
                 if timestamps.is_some() { &[1, 1, 8, 10, 0, 0, 0, 8, 0, 0, 0, 9] } else { &[] };
             let block = [&[1, 1, 5, 10][..], &19_540u32.to_be_bytes(), &21_000u32.to_be_bytes()].concat();

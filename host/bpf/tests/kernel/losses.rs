@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 const NODE: &str = "02:00:00:00:00:02";
-/// As long as nobody has this address, what is sent to the node gets lost.
+/// Nobody has this address: what is sent there gets lost.
 const NOBODY: &str = "02:00:00:00:00:03";
 const WINDOW: u32 = 32_768;
 /// What a congestion window takes at the beginning, less some.
@@ -48,6 +48,33 @@ fn counted(namespace: &Namespace, name: &str) -> u64 {
     })
 }
 
+/// What the peer sends to the node goes to this card.
+fn send_to(peer: &Namespace, node: SocketAddr, mac: &str) {
+    peer.ip(&format!("neigh replace {} lladdr {mac} dev eth0 nud permanent", node.ip())).unwrap();
+}
+
+/// What was written to nobody, and where that is in the peer's stream.
+struct Lost {
+    bytes: Vec<u8>,
+    loss: Loss,
+}
+
+fn lose(client: &mut TcpStream, socket: &TcpStream, facts: &TcpFacts) -> Lost {
+    let payload = usize::from(facts.mss) - if facts.stamp.is_some() { 12 } else { 0 };
+    let bytes: Vec<u8> = (0..SEGMENTS * payload).map(|at| (at % 251) as u8).collect();
+    client.write_all(&bytes).unwrap();
+    let [receive, send] = sequences(socket);
+    let [_, until] = sequences(client); // of what was written, all of which the congestion window lets out
+    assert_eq!(until.wrapping_sub(receive) as usize, bytes.len());
+    Lost { bytes, loss: Loss { send, receive, until, window: WINDOW, timestamps: None } }
+}
+
+fn tell(node: &Namespace, socket: &TcpStream, facts: TcpFacts, loss: Loss, before: u32) {
+    let own = evergate_sys::timestamp(socket.as_raw_fd()).ok().filter(|_| facts.stamp.is_some());
+    let loss = Loss { timestamps: own.map(|own| (own, 0)), ..loss };
+    assert!(node.run(move || Prober::new().unwrap().tell(&facts, &loss, before)).unwrap());
+}
+
 fn live(peer: &Namespace, node: &Namespace, to: SocketAddr) -> (TcpStream, TcpStream, TcpFacts) {
     let listener = node.run(move || TcpListener::bind(to).unwrap());
     let mut client = peer.run(move || TcpStream::connect(to).unwrap());
@@ -69,17 +96,10 @@ fn what_was_sent_to_nobody_comes_again_without_a_timer() {
         let (peer, node, to) = pair(v6, timestamps);
         let (mut client, mut socket, facts) = live(&peer, &node, to);
         assert_eq!(facts.stamp.is_some(), timestamps);
-        node.ip(&format!("link set eth0 address {NOBODY}")).unwrap();
-        let payload = usize::from(facts.mss) - if timestamps { 12 } else { 0 };
-        let lost: Vec<u8> = (0..SEGMENTS * payload).map(|at| (at % 251) as u8).collect();
-        client.write_all(&lost).unwrap();
-        let [receive, send] = sequences(&socket);
-        let [_, until] = sequences(&client); // of what was written, all of which the congestion window lets out
-        node.ip(&format!("link set eth0 address {NODE}")).unwrap();
-        assert_eq!(until.wrapping_sub(receive) as usize, lost.len());
-        let own = evergate_sys::timestamp(socket.as_raw_fd()).ok().filter(|_| timestamps);
-        let loss = Loss { send, receive, until, window: WINDOW, timestamps: own.map(|own| (own, 0)) };
-        assert!(node.run(move || Prober::new().unwrap().tell(&facts, &loss)).unwrap());
+        send_to(&peer, to, NOBODY);
+        let Lost { bytes: lost, loss } = lose(&mut client, &socket, &facts);
+        send_to(&peer, to, NODE);
+        tell(&node, &socket, facts, loss, 0);
         socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let mut got = vec![0; lost.len()];
         socket.read_exact(&mut got).unwrap();
@@ -90,5 +110,37 @@ fn what_was_sent_to_nobody_comes_again_without_a_timer() {
         client.write_all(&lost).unwrap();
         socket.read_exact(&mut got).unwrap();
         assert!(got == lost);
+    }
+}
+
+/// As behind a client that reads seldom: what is sent again goes to a node that is gone as well.
+#[test]
+fn what_was_lost_twice_comes_again_when_more_is_named_each_time() {
+    if !privileged() {
+        return;
+    }
+    for (v6, timestamps) in [(false, true), (false, false), (true, true)] {
+        let (peer, node, to) = pair(v6, timestamps);
+        let (mut client, mut socket, facts) = live(&peer, &node, to);
+        send_to(&peer, to, NOBODY);
+        let Lost { bytes, loss } = lose(&mut client, &socket, &facts);
+        tell(&node, &socket, facts, loss, 0);
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(counted(&peer, "TCPSackRecovery"), 1, "it sends again, to nobody");
+        send_to(&peer, to, NODE);
+        let mut got = vec![0; bytes.len()];
+        let (mut taken, mut after) = (0, Vec::new());
+        socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        for before in [0, 1, 2, 3] {
+            if taken == 0 {
+                tell(&node, &socket, facts, loss, before);
+            }
+            while let Ok(count @ 1..) = socket.read(&mut got[taken..]) {
+                taken += count;
+            }
+            after.push(taken);
+        }
+        assert_eq!(after[0], 0, "it has heard the same before");
+        assert!(taken == bytes.len() && got == bytes, "v6: {v6}, {timestamps}: {after:?}");
     }
 }

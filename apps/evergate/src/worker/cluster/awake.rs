@@ -338,8 +338,9 @@ fn move_on(cluster: &mut Cluster, pulse: &Pulse, awake: &[Awake], silent: Micros
         for (leg, lives) in take.asked.iter().zip(take.legs()) {
             if let Some(unsaid) = leg.unsaid() {
                 let socket = lives.socket.as_raw_fd();
-                told += u64::from(tells && unsaid.tell(cluster, socket));
-                cluster.unheard.push(Unheard::new(unsaid, lives.slot.index(), socket, now));
+                let was_told = tells && unsaid.tell(cluster, socket, 0);
+                told += u64::from(was_told);
+                cluster.unheard.push(Unheard::new(unsaid, lives.slot.index(), socket, was_told, now));
             }
             if leg.room() < LITTLE_ROOM {
                 leg.ask(cluster, now_ms);

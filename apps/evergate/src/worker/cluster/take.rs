@@ -61,12 +61,12 @@ impl Unsaid {
         Flow::new(self.tcp.local, self.tcp.remote)
     }
 
-    /// Tells the peer. `socket`: the one that lives now. Whether it was told.
-    pub(super) fn tell(&self, cluster: &Cluster, socket: RawFd) -> bool {
+    /// Tells the peer, which was told `before` so often. `socket`: the one that lives now. Whether it was told.
+    pub(super) fn tell(&self, cluster: &Cluster, socket: RawFd, before: u32) -> bool {
         let own = evergate_sys::timestamp(socket).ok();
         let timestamps = self.tcp.stamp.and(own).map(|own| (own, self.newest));
         let loss = Loss { timestamps, ..self.loss };
-        cluster.prober.tell(&self.tcp, &loss).unwrap_or(false) // who does not hear it waits for its timer
+        cluster.prober.tell(&self.tcp, &loss, before).unwrap_or(false) // who does not hear it waits for its timer
     }
 }
 

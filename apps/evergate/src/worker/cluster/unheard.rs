@@ -2,7 +2,7 @@
 //!
 //! What a server sends is acknowledged when its client has it. Behind a slow client its kernel therefore measures round trips of
 //! seconds, and its timer, by which alone it would send again, grows to tens of them. Who has not begun by itself after a second
-//! is told what is lost (docs/adr/0023), a few times.
+//! is told what is lost (docs/adr/0023), more of it each time, a few times.
 
 use super::take::Unsaid;
 use crate::worker::Worker;
@@ -10,7 +10,13 @@ use evergate_base::Micros;
 use std::os::fd::RawFd;
 
 /// After the first span a peer is told, and again while it says nothing.
-const SPANS: [Micros; 3] = [Micros::from_ms(1000), Micros::from_ms(2000), Micros::from_ms(4000)];
+const SPANS: [Micros; 5] = [
+    Micros::from_ms(1000),
+    Micros::from_ms(300),
+    Micros::from_ms(300),
+    Micros::from_ms(300),
+    Micros::from_ms(2000),
+];
 
 /// A peer that is waited for.
 pub(super) struct Unheard {
@@ -18,15 +24,17 @@ pub(super) struct Unheard {
     slot: u32,
     /// What its socket had received when it began to live.
     received: u64,
+    /// It was told when its socket began to live.
+    was_told: bool,
     told: usize,
     due: Micros,
 }
 
 impl Unheard {
-    /// `socket` lives since now, in this slot of the gate.
-    pub(super) fn new(unsaid: Unsaid, slot: u32, socket: RawFd, now: Micros) -> Unheard {
+    /// `socket` lives since now, in this slot of the gate; the peer `was_told` what is lost, or not.
+    pub(super) fn new(unsaid: Unsaid, slot: u32, socket: RawFd, was_told: bool, now: Micros) -> Unheard {
         let received = evergate_sys::bytes_received(socket).unwrap_or(0);
-        Unheard { unsaid, slot, received, told: 0, due: now + SPANS[0] }
+        Unheard { unsaid, slot, received, was_told, told: 0, due: now + SPANS[0] }
     }
 }
 
@@ -72,7 +80,8 @@ impl Worker {
         if evergate_sys::bytes_received(socket).ok()? != peer.received {
             return None;
         }
-        self.counters.losses_told_late.add(u64::from(peer.unsaid.tell(cluster, socket)));
+        let before = peer.told as u32 + u32::from(peer.was_told);
+        self.counters.losses_told_late.add(u64::from(peer.unsaid.tell(cluster, socket, before)));
         peer.told += 1;
         SPANS.get(peer.told).copied()
     }
