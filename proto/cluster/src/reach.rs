@@ -74,13 +74,7 @@ impl Node {
     fn note_reach(&mut self, now: Micros) {
         let since = |before: Option<Micros>, is: bool| if is { before.or(Some(now)) } else { None };
         if self.words().next().is_none() {
-            // With nobody to compare with, a network is not gone for this node alone. A new life has heard no word yet: what was
-            // so still is.
-            if self.established {
-                (self.deaf_since, self.unplugged_since) = ([None; 2], [None; 2]);
-                self.unplugged_alone = [false; 2];
-            }
-            return;
+            return self.forget_reach(now);
         }
         for path in Path::ALL {
             let (deaf, unplugged) = (self.is_alone_on(path), self.is_unplugged(path));
@@ -93,6 +87,22 @@ impl Node {
             let said = self.is_contradicted(path);
             if let Some(alone) = self.unplugged_alone.get_mut(path.index()) {
                 *alone = unplugged && (*alone || said);
+            }
+        }
+    }
+
+    /// With nobody to compare with, a network is not gone for this node alone. A new life has heard no word yet: what was so still
+    /// is, as long as a word may come and the carrier is not back.
+    fn forget_reach(&mut self, now: Micros) {
+        let heard_at = self.peers.values().filter_map(|peer| peer.heard_last()).max();
+        let silent_since = self.listen_since.max(self.silence_floor).max(heard_at.unwrap_or(Micros(0)));
+        let alone = self.established || now.since(silent_since) >= self.listen_for;
+        for (path, linked) in self.carrier.into_iter().enumerate() {
+            if self.established || linked {
+                (self.unplugged_since[path], self.unplugged_alone[path]) = (None, false);
+            }
+            if alone {
+                self.deaf_since[path] = None;
             }
         }
     }
@@ -182,17 +192,15 @@ impl Node {
             .filter_map(|(id, peer)| Some((*id, peer.last.as_ref()?)))
     }
 
-    /// Whether another node has said so long after this one's network went that its own works. What it said before may be
-    /// about to be wrong: where both networks go at once, or it is late to notice, no newer word comes.
+    /// Whether another node has said so long after this one's network went that its own works, as its echo of our clock proves:
+    /// this node may be late to read. What it said before may be about to be wrong: where both networks go at once, or it is late
+    /// to notice, no newer word comes.
     fn is_contradicted(&self, path: Path) -> bool {
         let span = Micros(self.config.timing.heartbeat.0.saturating_mul(3));
         let Some(since) = self.unplugged_since.get(path.index()).copied().flatten() else { return false };
         let linked = |last: &Heartbeat| last.carrier.get(path.index()).copied().unwrap_or(true);
-        self.peers
-            .values()
-            .filter(|peer| peer.last.as_ref().is_some_and(linked))
-            .filter_map(|peer| peer.heard_last())
-            .any(|at| at.since(since) >= span)
+        let said = |last: &Heartbeat| linked(last) && Micros(last.echo_us).since(since) >= span;
+        self.peers.values().any(|peer| peer.last.as_ref().is_some_and(said))
     }
 
     fn is_unplugged(&self, path: Path) -> bool {

@@ -289,7 +289,7 @@ fn a_switch_that_carries_both_networks_makes_nobody_leave() {
         let mut world = settled(1, default_timers(nodes, 16, 1, mode));
         world.run_for(1_000_000).unwrap();
         let all: Vec<usize> = (0..usize::from(nodes)).collect();
-        let lives: Vec<_> = world.hosts.iter().map(|host| host.node.me()).collect();
+        let lives = world.lives();
         for path in Path::ALL {
             cut(&mut world, &all, path);
             carriers(&mut world, &all, path, false);
@@ -300,8 +300,7 @@ fn a_switch_that_carries_both_networks_makes_nobody_leave() {
         world.hosts.iter_mut().for_each(|host| host.witness = true);
         Path::ALL.into_iter().for_each(|path| carriers(&mut world, &all, path, true));
         assert_eq!(world.run_until(4_000_000, World::is_settled), Ok(true), "{}", world.describe());
-        let after: Vec<_> = world.hosts.iter().map(|host| host.node.me()).collect();
-        assert_eq!(after, lives, "{nodes} nodes, {mode:?}");
+        assert_eq!(world.lives(), lives, "{nodes} nodes, {mode:?}");
     }
 }
 
@@ -311,7 +310,7 @@ fn who_is_late_to_see_that_a_network_is_gone_is_no_proof_that_it_works() {
     for late in [10_000, 20_000, 25_000] {
         let mut world = settled(1, default_timers(2, 16, 1, Mode::Witness));
         world.run_for(1_000_000).unwrap();
-        let lives: Vec<_> = world.hosts.iter().map(|host| host.node.me()).collect();
+        let lives = world.lives();
         cut(&mut world, &[0, 1], Path::Outside);
         carriers(&mut world, &[0], Path::Outside, false);
         world.pause(1);
@@ -319,8 +318,7 @@ fn who_is_late_to_see_that_a_network_is_gone_is_no_proof_that_it_works() {
         carriers(&mut world, &[1], Path::Outside, false);
         world.resume(1).unwrap();
         world.run_for(1_000_000).unwrap();
-        let after: Vec<_> = world.hosts.iter().map(|host| host.node.me()).collect();
-        assert_eq!(after, lives, "{late} us late");
+        assert_eq!(world.lives(), lives, "{late} us late");
     }
 }
 
@@ -329,13 +327,79 @@ fn who_is_late_to_see_that_a_network_is_gone_is_no_proof_that_it_works() {
 fn nodes_that_hold_all_copies_wait_together_for_their_network() {
     let mut world = settled(1, default_timers(3, 16, 1, Mode::Witness));
     world.run_for(1_000_000).unwrap();
-    let lives: Vec<_> = world.hosts.iter().map(|host| host.node.me()).collect();
+    let lives = world.lives();
     cut(&mut world, &[0, 1], Path::Outside);
     carriers(&mut world, &[0, 1], Path::Outside, false);
     world.run_for(100_000).unwrap(); // ten times as long as one whose copies are elsewhere would wait is 150 ms
     world.cut.clear();
     carriers(&mut world, &[0, 1], Path::Outside, true);
     world.run_for(1_000_000).unwrap();
-    let after: Vec<_> = world.hosts.iter().map(|host| host.node.me()).collect();
-    assert_eq!(after, lives, "{}", world.describe());
+    assert_eq!(world.lives(), lives, "{}", world.describe());
+}
+
+/// What made a node give way is over when its network is back, also where nobody is left to say so.
+#[test]
+fn who_was_cut_off_goes_on_alone_when_its_network_is_back() {
+    for nodes in [2, 3] {
+        for (carrier, back_first) in [(true, false), (true, true), (false, false), (false, true)] {
+            if nodes == 2 && !carrier {
+                continue; // neither knows whose side is broken
+            }
+            let mut world = settled(1, default_timers(nodes, 16, 1, Mode::Witness));
+            world.run_for(1_000_000).unwrap();
+            cut(&mut world, &[1], Path::Inside);
+            if carrier {
+                carriers(&mut world, &[1], Path::Inside, false);
+            }
+            world.run_for(5_000_000).unwrap();
+            assert_eq!(world.hosts[1].node.standing(), Standing::Listening);
+            let back = |world: &mut World| {
+                world.cut.clear();
+                carriers(world, &[1], Path::Inside, true);
+            };
+            if back_first {
+                back(&mut world);
+            }
+            for id in (0..usize::from(nodes)).filter(|id| *id != 1) {
+                world.crash(id);
+            }
+            world.run_for(5_000_000).unwrap();
+            if carrier && !back_first {
+                assert!(!world.is_served_by(&[1]), "without its cable: {}", world.describe());
+            }
+            back(&mut world);
+            let serves = world.run_until(2_000_000, |world| world.is_served_by(&[1])).unwrap();
+            assert!(serves, "{nodes} nodes, {carrier}, {back_first}: {}", world.describe());
+        }
+    }
+}
+
+/// A switch that carries both networks is started anew while a node is late to read: a word of before is no newer for that.
+#[test]
+fn a_word_that_was_said_before_does_not_count_because_it_is_read_late() {
+    for late in [12_000, 16_000, 20_000, 25_000, 35_000, 55_000] {
+        for gap in [2_000, 5_000, 10_000] {
+            let mut world = settled(1, default_timers(2, 16, 1, Mode::Witness));
+            world.run_for(1_000_000).unwrap();
+            let lives = world.lives();
+            cut(&mut world, &[0, 1], Path::Inside);
+            carriers(&mut world, &[0], Path::Inside, false);
+            world.pause(0);
+            world.resume(0).unwrap(); // it has seen that
+            world.pause(0);
+            world.run_for(gap).unwrap();
+            cut(&mut world, &[0, 1], Path::Outside);
+            carriers(&mut world, &[1], Path::Inside, false);
+            carriers(&mut world, &[0, 1], Path::Outside, false);
+            world.hosts.iter_mut().for_each(|host| host.witness = false);
+            world.run_for(late - gap).unwrap();
+            world.resume(0).unwrap();
+            world.run_for(2_000_000).unwrap();
+            world.cut.clear();
+            world.hosts.iter_mut().for_each(|host| host.witness = true);
+            Path::ALL.into_iter().for_each(|path| carriers(&mut world, &[0, 1], path, true));
+            world.run_until(4_000_000, World::is_settled).unwrap();
+            assert_eq!(world.lives(), lives, "late by {late}, both gone after {gap} us");
+        }
+    }
 }

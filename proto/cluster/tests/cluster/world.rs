@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use evergate_base::Micros;
 use evergate_cluster::{
-    Begin, Bucket, Config, Event, Generation, Incarnation, KeyId, Keyring, MemberSet, Node, NodeId, Path,
-    Role, Standing, Timing, Transmit,
+    Begin, Bucket, Config, Event, Generation, Incarnation, KeyId, Keyring, Member, MemberSet, Node, NodeId,
+    Path, Role, Standing, Timing, Transmit,
 };
 
 use crate::random::Random;
@@ -555,6 +555,11 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Which life each host is in.
+    pub(crate) fn lives(&self) -> Vec<Member> {
+        self.hosts.iter().map(|host| host.node.me()).collect()
     }
 
     /// Whether one of these hosts serves each bucket.
