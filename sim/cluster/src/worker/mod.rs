@@ -151,6 +151,8 @@ pub(crate) struct Worker {
     /// Those of them that had nothing on its way, and those of these whose clients had spoken.
     pub(crate) rested: u64,
     pub(crate) knocked: u64,
+    /// Tickets that left with an acknowledgement.
+    pub(crate) tickets_along: u64,
 }
 
 /// What is needed to start a process.
@@ -204,6 +206,7 @@ impl Worker {
             resumed: 0,
             rested: 0,
             knocked: 0,
+            tickets_along: 0,
         }
     }
 
@@ -294,6 +297,7 @@ impl Worker {
         self.deliver_acknowledged(now, kernel);
         self.end_acknowledged(kernel);
         self.report_frozen();
+        self.send_tickets_along(now, kernel);
         for flow in std::mem::take(&mut self.dirty) {
             kernel.emit_ack(flow);
         }

@@ -147,6 +147,19 @@ impl Worker {
         self.tell_news(now, kernel, key); // of one whose bucket is about to move
     }
 
+    /// Tickets of clients whose request is acknowledged before it is answered leave with that.
+    pub(super) fn send_tickets_along(&mut self, now: Time, kernel: &mut Kernel) {
+        let waits =
+            |client: &Client| self.dirty.contains(&client.leg.flow) && client.connection.holds_tickets();
+        let clients = self.clients.iter().filter(|(_, client)| waits(client)).map(|(key, _)| *key);
+        for key in clients.filter(|key| !self.is_frozen(*key)).collect::<Vec<_>>() {
+            self.tickets_along += 1;
+            self.call(now, kernel, key, |connection, io| connection.handle_tickets_due(io));
+            self.pump(now, kernel, key);
+        }
+        self.deliver_acknowledged(now, kernel);
+    }
+
     /// What is held back ripens, and what waits too long is stashed.
     pub(super) fn tend_timed(&mut self, now: Time, kernel: &mut Kernel) {
         let keys: Vec<ConnectionId> =

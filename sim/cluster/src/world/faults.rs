@@ -100,6 +100,7 @@ impl World {
         self.resumed_before += worker.resumed;
         self.tally.rested += worker.rested;
         self.tally.knocked += worker.knocked;
+        self.tally.tickets_along += worker.tickets_along;
         if host.blackouts.last().is_some_and(|(at, _)| *at == now) {
             return; // nobody is there to say that it is over
         }

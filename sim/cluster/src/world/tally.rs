@@ -26,6 +26,8 @@ pub struct Tally {
     pub rested: u64,
     /// Those of them whose clients spoke first.
     pub knocked: u64,
+    /// Tickets that left because part of a request was acknowledged.
+    pub tickets_along: u64,
     /// Processes, and machines, that stood still and went on.
     pub resumptions: u64,
 }
@@ -41,6 +43,7 @@ impl AddAssign for Tally {
         self.frames_held += other.frames_held;
         self.rested += other.rested;
         self.knocked += other.knocked;
+        self.tickets_along += other.tickets_along;
         self.resumptions += other.resumptions;
     }
 }
@@ -52,6 +55,7 @@ impl World {
         for worker in self.hosts.iter().filter_map(|host| host.worker.as_ref()) {
             tally.rested += worker.rested;
             tally.knocked += worker.knocked;
+            tally.tickets_along += worker.tickets_along;
         }
         tally
     }

@@ -2,7 +2,7 @@
 
 use crate::run::{PAIR, Plan, Script, run};
 use crate::scenario::{Scenario, Wire};
-use crate::scripts::{before_tls_servers, fixed};
+use crate::scripts::{before_tls_servers, fixed, requests};
 use evergate_sim_cluster::{Fault, Tally, Time, Whom};
 
 /// Every moment at which something happens to the connection in an undisturbed run.
@@ -66,6 +66,21 @@ fn a_power_cut_at_every_moment_before_tls_servers() {
 #[test]
 fn a_process_killed_at_every_moment_before_tls_servers() {
     in_all(before_tls_servers().into_iter().map(|(_, scenario)| scenario), Fault::Process, false);
+}
+
+/// Their tickets leave when the first of them is acknowledged, long before the response begins.
+#[test]
+fn a_power_cut_at_every_moment_of_long_requests() {
+    let uploads = [
+        requests(Wire::Tls13, &[(4, 60_000), (0, 3000)], false),
+        requests(Wire::Tls13, &[(4, 20_000), (4, 9000)], true),
+        requests(Wire::Tls13, &[(5, 40_000)], false),
+    ];
+    for scenario in &uploads {
+        let tally = run(&Script::new(scenario.clone()), &Plan::new(1, PAIR)).tally;
+        assert_eq!(tally.tickets_along, 1, "{tally:?}");
+    }
+    in_all(uploads.into_iter(), Fault::Power { lossy: true }, true);
 }
 
 /// A drained node gives its connections to the other one; until it counts for nothing any more either may die.
