@@ -37,6 +37,15 @@ impl Node {
         }
     }
 
+    /// Whether a network works as far as a node can see, as it says. `None` for a node that is not heard.
+    pub fn carrier_of(&self, id: NodeId, path: Path) -> Option<bool> {
+        let carrier = match id == self.me.id {
+            true => self.carrier,
+            false => self.peers.get(&id)?.last.filter(|_| self.hears(id))?.carrier,
+        };
+        carrier.get(path.index()).copied()
+    }
+
     /// The network that this node is cut off from, while others use it.
     pub fn cut_off(&self) -> Option<Path> {
         if self.unplugged_since == [None; 2] && self.deaf_since == [None; 2] {

@@ -86,7 +86,11 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
         ]);
         for node in &status.nodes {
             let own = node.number == status.node;
-            let heard = |ms| if own { "this node".to_owned() } else { ago(ms) };
+            let heard = |ms, network: &str| {
+                let at = if own { "this node".to_owned() } else { ago(ms) };
+                let lost = node.lost.iter().any(|lost| lost == network);
+                if lost { format!("{at} (down there)") } else { at }
+            };
             nodes.row(vec![
                 node.number.to_string(),
                 match (node.member, node.draining) {
@@ -99,9 +103,9 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
                 generation(node, own),
                 node.load.map_or_else(|| "-".to_owned(), |load| format!("{:.1} %", load as f64 / 10_000.0)),
                 node.inside.clone(),
-                heard(node.heard_inside_ms),
+                heard(node.heard_inside_ms, "inside"),
                 node.outside.clone(),
-                heard(node.heard_outside_ms),
+                heard(node.heard_outside_ms, "outside"),
             ]);
         }
         text += &format!("\n{}", nodes.show(""));

@@ -168,6 +168,9 @@ pub struct NodeStatus {
     pub heard_inside_ms: Option<u64>,
     /// The same on the outside.
     pub heard_outside_ms: Option<u64>,
+    /// Networks that do not work as far as it can see, as it says: `inside`, `outside`. Empty while it is not heard.
+    #[serde(default)]
+    pub lost: Vec<String>,
     /// Whether a witness vouches for it, as it says; null with mode `majority`, and while it is not heard.
     #[serde(default)]
     pub witnessed: Option<bool>,

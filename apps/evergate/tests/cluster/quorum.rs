@@ -87,6 +87,11 @@ fn a_cut_off_node_votes_for_the_one_that_is_whole() {
         line.goes_on("the whole one");
         let lives = |node: &Node| node.status().counts.voided;
         says_what_it_lacks(&lonely, net, "its card has no carrier");
+        let network = if net == "in" { "inside" } else { "outside" };
+        let of_lonely = |status: &ClusterStatus| status.nodes[usize::from(lonely.number) - 1].lost.clone();
+        whole.eventually("tells what the other one lacks", |status| of_lonely(status) == [network]);
+        let shown = whole.cli(&["cluster", "status"]).out;
+        assert!(shown.contains(" (down there)"), "{shown}");
         let before = (lives(&whole), lives(&lonely));
         assert_eq!(before, (0, 1), "only the one that is cut off gave its state up");
         for _ in 0..20 {
@@ -96,6 +101,7 @@ fn a_cut_off_node_votes_for_the_one_that_is_whole() {
         assert_eq!((lives(&whole), lives(&lonely)), before);
         plug(&world, lonely.number, &[net], "up");
         lonely.eventually("has its share again", |status| status.buckets.owned > 400);
+        assert!(of_lonely(&whole.status()).is_empty());
         line.goes_on("two whole ones");
     }
 }

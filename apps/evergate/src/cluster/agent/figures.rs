@@ -43,6 +43,8 @@ impl Agent {
             peer.member = in_view && members.contains(id);
             peer.heard_inside_ms = heard(Path::Inside);
             peer.heard_outside_ms = heard(Path::Outside);
+            let lost = |path: &Path| node.carrier_of(id, *path) == Some(false);
+            peer.lost = Path::ALL.into_iter().filter(lost).map(|path| net(path).to_owned()).collect();
             peer.witnessed = node.witnessed(id);
             peer.draining = node.drains(id);
             peer.load = node.work_of(id);
