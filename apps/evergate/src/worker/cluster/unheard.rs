@@ -9,14 +9,13 @@ use crate::worker::Worker;
 use evergate_base::Micros;
 use std::os::fd::RawFd;
 
-/// After the first span a peer is told, and again while it says nothing.
-const SPANS: [Micros; 5] = [
-    Micros::from_ms(1000),
-    Micros::from_ms(300),
-    Micros::from_ms(300),
-    Micros::from_ms(300),
-    Micros::from_ms(2000),
-];
+/// After the first span a peer is told.
+const FIRST: Micros = Micros::from_ms(1000);
+/// And again while it says nothing: a server, whose answer would be here long before,
+const SERVERS: [Micros; 4] =
+    [Micros::from_ms(300), Micros::from_ms(300), Micros::from_ms(300), Micros::from_ms(2000)];
+/// and a client, which may be far away: what it is sending again must not be named.
+const CLIENTS: [Micros; 2] = [Micros::from_ms(2000), Micros::from_ms(4000)];
 
 /// A peer that is waited for.
 pub(super) struct Unheard {
@@ -34,7 +33,7 @@ impl Unheard {
     /// `socket` lives since now, in this slot of the gate; the peer `was_told` what is lost, or not.
     pub(super) fn new(unsaid: Unsaid, slot: u32, socket: RawFd, was_told: bool, now: Micros) -> Unheard {
         let received = evergate_sys::bytes_received(socket).unwrap_or(0);
-        Unheard { unsaid, slot, received, was_told, told: 0, due: now + SPANS[0] }
+        Unheard { unsaid, slot, received, was_told, told: 0, due: now + FIRST }
     }
 }
 
@@ -70,10 +69,10 @@ impl Worker {
         let is_it =
             |slot: &evergate_bpf::Slot| slot.index() == peer.slot && slot.flow() == peer.unsaid.flow();
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get(upstream));
-        let socket = match upstream {
-            _ if is_it(&mirroring.leg.slot) => client.fd(),
+        let (socket, spans) = match upstream {
+            _ if is_it(&mirroring.leg.slot) => (client.fd(), &CLIENTS[..]),
             Some(upstream) if upstream.gated.as_ref().is_some_and(|gated| is_it(&gated.slot)) => {
-                upstream.fd()
+                (upstream.fd(), &SERVERS[..])
             }
             _ => return None,
         };
@@ -82,7 +81,8 @@ impl Worker {
         }
         let before = peer.told as u32 + u32::from(peer.was_told);
         self.counters.losses_told_late.add(u64::from(peer.unsaid.tell(cluster, socket, before)));
+        let span = spans.get(peer.told).copied();
         peer.told += 1;
-        SPANS.get(peer.told).copied()
+        span
     }
 }
