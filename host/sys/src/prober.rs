@@ -60,16 +60,20 @@ impl Loss {
         self.named(facts, 0).is_some()
     }
 
-    /// What is named as received to a peer that was told so often `before`, if more than a segment is lost and the peer understands.
+    /// What is named as received to a peer that was told so often `before`, if more than a segment is lost and the peer understands:
+    /// what lies before the part that was named last. Linux passes over all that a block shares with the one before it, also a
+    /// segment that neither of the two covers alone.
     fn named(&self, facts: &TcpFacts, before: u32) -> Option<(u32, u32)> {
         let lost = self.until.wrapping_sub(self.receive);
         let most = u32::from(facts.mss);
         let in_window = lost <= self.window;
-        let first = match before {
-            0 => self.until.wrapping_sub(most),
-            _ => self.receive.wrapping_add((lost >> (2 * before).min(31)).max(most)),
+        let first = |before: u32| match before {
+            0 => lost.saturating_sub(most),
+            _ => (lost >> (2 * before).min(31)).max(most),
         };
-        (facts.sack && in_window && lost > most).then_some((first, self.until))
+        let block = (first(before), before.checked_sub(1).map_or(lost, first));
+        let at = |offset| self.receive.wrapping_add(offset);
+        (facts.sack && in_window && lost > most && block.0 < block.1).then(|| (at(block.0), at(block.1)))
     }
 }
 
@@ -236,12 +240,14 @@ mod tests {
         let named = |lost: u32, before| {
             loss(1000, 1000 + lost).named(&FACTS, before).map(|(first, end)| [first, end])
         };
-        let first = [0, 1, 2, 3, 4, 15, 16, 99].map(|before| named(93_440, before).unwrap()[0] - 1000);
-        assert_eq!(first, [91_980, 23_360, 5840, 1460, 1460, 1460, 1460, 1460]);
+        let blocks = [0, 1, 2, 3].map(|before| named(93_440, before).unwrap().map(|at| at - 1000));
+        assert_eq!(blocks, [[91_980, 93_440], [23_360, 91_980], [5840, 23_360], [1460, 5840]]);
         assert_eq!(
-            [0, 1, 2].map(|before| named(1461, before)),
-            [Some([1001, 2461]), Some([2460, 2461]), Some([2460, 2461])]
+            [4, 15, 16, 99].map(|before| named(93_440, before)),
+            [None; 4],
+            "all but the first segment is named"
         );
+        assert_eq!([0, 1, 2].map(|before| named(1461, before)), [Some([1001, 2461]), None, None]);
         assert_eq!([0, 1, 9].map(|before| named(1460, before)), [None; 3]);
     }
 
