@@ -62,7 +62,8 @@ impl Loss {
 
     /// What is named as received to a peer that was told so often `before`, if more than a segment is lost and the peer understands:
     /// what lies before the part that was named last. Linux passes over all that a block shares with the one before it, also a
-    /// segment that neither of the two covers alone.
+    /// segment that neither of the two covers alone. When all but the first segment was named, the last one is named again: a
+    /// notice may get lost.
     fn named(&self, facts: &TcpFacts, before: u32) -> Option<(u32, u32)> {
         let lost = self.until.wrapping_sub(self.receive);
         let most = u32::from(facts.mss);
@@ -71,9 +72,10 @@ impl Loss {
             0 => lost.saturating_sub(most),
             _ => (lost >> (2 * before).min(31)).max(most),
         };
-        let block = (first(before), before.checked_sub(1).map_or(lost, first));
+        let further = before.checked_sub(1).map(|last| (first(before), first(last)));
+        let (from, to) = further.filter(|(from, to)| from < to).unwrap_or((first(0), lost));
         let at = |offset| self.receive.wrapping_add(offset);
-        (facts.sack && in_window && lost > most && block.0 < block.1).then(|| (at(block.0), at(block.1)))
+        (facts.sack && in_window && lost > most).then(|| (at(from), at(to)))
     }
 }
 
@@ -106,8 +108,8 @@ impl Prober {
         self.deliver(facts, question(facts, probe))
     }
 
-    /// Tells the peer what is lost, more of it the more often it was told `before`; false when there is nothing to tell: no more than one segment, or a peer that does not
-    /// understand selective acknowledgements. It never blocks.
+    /// Tells the peer what is lost, more of it the more often it was told `before`; false when there is nothing to tell: no more
+    /// than one segment, or a peer that does not understand selective acknowledgements. It never blocks.
     pub fn tell(&self, facts: &TcpFacts, loss: &Loss, before: u32) -> io::Result<bool> {
         let Some(named) = loss.named(facts, before) else { return Ok(false) };
         self.deliver(facts, notice(facts, loss, named)).map(|()| true)
@@ -240,14 +242,12 @@ mod tests {
         let named = |lost: u32, before| {
             loss(1000, 1000 + lost).named(&FACTS, before).map(|(first, end)| [first, end])
         };
+        let last = [91_980, 93_440];
         let blocks = [0, 1, 2, 3].map(|before| named(93_440, before).unwrap().map(|at| at - 1000));
-        assert_eq!(blocks, [[91_980, 93_440], [23_360, 91_980], [5840, 23_360], [1460, 5840]]);
-        assert_eq!(
-            [4, 15, 16, 99].map(|before| named(93_440, before)),
-            [None; 4],
-            "all but the first segment is named"
-        );
-        assert_eq!([0, 1, 2].map(|before| named(1461, before)), [Some([1001, 2461]), None, None]);
+        assert_eq!(blocks, [last, [23_360, 91_980], [5840, 23_360], [1460, 5840]]);
+        let again = [4, 15, 16, 99].map(|before| named(93_440, before).unwrap().map(|at| at - 1000));
+        assert_eq!(again, [last; 4], "all but the first segment was named");
+        assert_eq!([0, 1, 2].map(|before| named(1461, before)), [Some([1001, 2461]); 3]);
         assert_eq!([0, 1, 9].map(|before| named(1460, before)), [None; 3]);
     }
 

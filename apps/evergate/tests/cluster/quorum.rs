@@ -17,9 +17,14 @@ fn nobody_answers(world: &World, line: &mut Line, when: &str) {
     assert!(Line::open(world).is_err(), "{when}: a new connection was answered");
 }
 
+/// As people call it.
+fn network_of(net: &str) -> &'static str {
+    if net == "in" { "inside" } else { "outside" }
+}
+
 /// It says which network it is cut off, in all the ways that there are, and does not say that it joins soon.
 fn says_what_it_lacks(node: &Node, net: &str, why: &str) {
-    let network = if net == "in" { "inside" } else { "outside" };
+    let network = network_of(net);
     node.eventually("is cut off", |status| {
         let told =
             status.cut_off.as_ref().is_some_and(|lost| lost.network == network && lost.why.contains(why));
@@ -87,7 +92,7 @@ fn a_cut_off_node_votes_for_the_one_that_is_whole() {
         line.goes_on("the whole one");
         let lives = |node: &Node| node.status().counts.voided;
         says_what_it_lacks(&lonely, net, "its card has no carrier");
-        let network = if net == "in" { "inside" } else { "outside" };
+        let network = network_of(net);
         let of_lonely = |status: &ClusterStatus| status.nodes[usize::from(lonely.number) - 1].lost.clone();
         whole.eventually("tells what the other one lacks", |status| of_lonely(status) == [network]);
         let shown = whole.cli(&["cluster", "status"]).out;
