@@ -7,6 +7,7 @@
 use evergate_base::Micros;
 
 use crate::config::Mode;
+use crate::message::Announced;
 use crate::view::Pending;
 use crate::{Leases, NODES_MAX, Node};
 
@@ -85,11 +86,12 @@ impl Node {
 
     /// Whether a node is heard to say that it cannot act without this one: it has neither state nor a witness, or its gate
     /// stays closed until this node grants or promises something. With a witness the latter may give its state up and begin anew, but not
-    /// beside a node that it hears.
+    /// beside a node that it hears; nor does one found anything that is kept out.
     fn is_helpless(&self, peer: &crate::peer::Peer) -> bool {
         let Some(last) = peer.last.filter(|_| self.hears(peer.member().id)) else { return false };
         let idle = !last.witnessed || last.hears(self.me.id);
-        last.is_empty_handed() || (peer.has_lapsed_with_us() && idle)
+        let kept_out = self.established && last.state == Announced::HeldDown && last.hears(self.me.id);
+        last.is_empty_handed() || kept_out || (peer.has_lapsed_with_us() && idle)
     }
 
     /// Until when an answer of the witness counts.

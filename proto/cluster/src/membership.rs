@@ -345,9 +345,6 @@ impl Node {
     /// For a node without state: those with whom it may found a cluster. At once when every configured node is there
     /// and none remembers anything; else after listening long enough without hearing of a view.
     fn founders(&self, now: Micros) -> Option<MemberSet> {
-        let listens = |peer: &crate::peer::Peer| {
-            peer.last.is_some_and(|last| matches!(last.state, Announced::Listen | Announced::HeldDown))
-        };
         let heard = |peer: &&crate::peer::Peer| self.hears(peer.member().id);
         let with_state =
             |peer: &crate::peer::Peer| matches!(peer.state(), Announced::Active | Announced::Fenced);
@@ -358,7 +355,7 @@ impl Node {
             .peers
             .values()
             .filter(heard)
-            .filter(|peer| listens(peer))
+            .filter(|peer| peer.is_stateless())
             .map(|peer| peer.member().id)
             .collect();
         let founders = founders.with(self.me.id);

@@ -139,9 +139,12 @@ impl Peer {
 
     /// Whether it has no state and has promised a later view: it will never install this one.
     pub(crate) fn is_past(&self, view: ViewId) -> bool {
-        self.last.is_some_and(|last| {
-            matches!(last.state, Announced::Listen | Announced::HeldDown) && last.promised > view
-        })
+        self.is_stateless() && self.last.is_some_and(|last| last.promised > view)
+    }
+
+    /// Whether it says that it has no state, and has not left.
+    pub(crate) fn is_stateless(&self) -> bool {
+        self.last.is_some_and(|last| matches!(last.state, Announced::Listen | Announced::HeldDown))
     }
 
     /// Whether it says that a view with our present life in it has lapsed.

@@ -101,11 +101,12 @@ impl Node {
     }
 
     /// With nobody to compare with, a network is not gone for this node alone. A new life has heard no word yet: what was so still
-    /// is, as long as a word may come and the carrier is not back.
+    /// is, as long as a word may come, the carrier is not back, and nothing could be founded alone.
     fn forget_reach(&mut self, now: Micros) {
         let heard_at = self.peers.values().filter_map(|peer| peer.heard_last()).max();
         let silent_since = self.listen_since.max(self.silence_floor).max(heard_at.unwrap_or(Micros(0)));
-        let alone = self.established || now.since(silent_since) >= self.listen_for;
+        let founds = self.config.mode == Mode::Witness && self.is_witnessed();
+        let alone = self.established || (founds && now.since(silent_since) >= self.listen_for);
         for (path, linked) in self.carrier.into_iter().enumerate() {
             if self.established || linked {
                 (self.unplugged_since[path], self.unplugged_alone[path]) = (None, false);

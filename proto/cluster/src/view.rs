@@ -84,10 +84,21 @@ impl Node {
                 // What this node holds is the newest only if nobody can have taken it over meanwhile.
                 let same = self.peers.get(&proposer).is_some_and(|peer| peer.view == self.view);
                 let known = same && self.peers.get(&proposer).is_some_and(|peer| self.acts(peer.member()));
-                members.is_superset(&self.members) && (all || known || self.is_quiet_since(lapsed_at))
+                self.follows(members) && (all || known || self.is_quiet_since(lapsed_at))
             }
             _ => true,
         }
+    }
+
+    /// Whether these are all members of the installed view but those who can do nothing without this node, and perhaps more.
+    pub(crate) fn follows(&self, members: &Members) -> bool {
+        if members.is_superset(&self.members) {
+            return true;
+        }
+        let stranded = self.stranded();
+        self.members.0.iter().all(|(id, incarnation)| {
+            stranded.contains(*id) || members.contains(Member { id: *id, incarnation: *incarnation })
+        })
     }
 
     /// Whether a proposer has no view itself, as far as is known.

@@ -14,7 +14,7 @@ use crate::config::Mode;
 use crate::message::Announced;
 use crate::peer::Peer;
 use crate::view::Proposal;
-use crate::{Incarnation, MemberSet, Members, Node, NodeId};
+use crate::{Incarnation, Member, MemberSet, Members, Node, NodeId};
 
 impl Node {
     /// For how long a view has been waited for, or the members have disagreed about theirs.
@@ -55,14 +55,21 @@ impl Node {
 
     /// A clique of those who would promise it.
     pub(crate) fn willing(&self, candidates: MemberSet, now: Micros) -> MemberSet {
-        let clique = self.clique(candidates);
-        if self.config.mode == Mode::Majority {
-            return clique;
+        let mut left = candidates;
+        loop {
+            let clique = self.clique(left);
+            if self.config.mode == Mode::Majority {
+                return clique;
+            }
+            let members = self.lives(clique);
+            let refuses =
+                |id: &NodeId| self.peers.get(id).is_some_and(|peer| self.refuses(peer, &members, now));
+            let unwilling: MemberSet = clique.iter().filter(refuses).collect();
+            if unwilling.is_empty() {
+                return clique;
+            }
+            left = left.minus(unwilling); // whom they do not hear may be in the next clique
         }
-        let members = self.lives(clique);
-        let refuses = |id: &NodeId| self.peers.get(id).is_some_and(|peer| self.refuses(peer, &members, now));
-        let unwilling: MemberSet = clique.iter().filter(refuses).collect();
-        if unwilling.is_empty() { clique } else { self.clique(candidates.minus(unwilling)) }
     }
 
     /// These nodes in the lives that are known of them.
@@ -79,9 +86,11 @@ impl Node {
         let Some(last) = &peer.last else { return false };
         let all = members.set() == self.config.nodes;
         match last.state {
-            Announced::Listen => now < peer.reluctant_until || (!all && !last.witnessed),
+            Announced::Listen | Announced::HeldDown => {
+                now < peer.reluctant_until || (!all && !last.witnessed)
+            }
             Announced::Fenced if peer.has_lapsed_with_us() => {
-                let refuses = !members.is_superset(&self.members);
+                let refuses = !self.follows(members);
                 let lacks = !last.witnessed && self.is_impatient(now);
                 now < peer.reluctant_until || (!all && (refuses || lacks))
             }
@@ -92,6 +101,21 @@ impl Node {
     /// How long an unsettled view is watched before it is proposed anew, and somebody who may yet promise is waited for.
     pub(crate) fn patience(&self) -> Micros {
         Micros(self.config.timing.take.0.saturating_mul(3))
+    }
+
+    /// The members of this node's lapsed view without which it may be followed: they are heard to say that it has lapsed, and that no
+    /// witness vouches for them, in answer to this node's word that one does for it. Such a member can open its gate, or promise
+    /// anything, only with this node; and it does not go on without one that has a witness.
+    pub(crate) fn stranded(&self) -> MemberSet {
+        let Some(since) = self.witness_since.filter(|_| self.is_witnessed()) else { return MemberSet::EMPTY };
+        let since = since + self.patience();
+        let is_stranded = |(id, incarnation): (&NodeId, &Incarnation)| {
+            let peer = self.peers.get(id).filter(|peer| peer.has_lapsed_with_us())?;
+            let answers = peer.last.is_some_and(|last| !last.witnessed && Micros(last.echo_us) >= since);
+            let lives = self.hears_life(Member { id: *id, incarnation: *incarnation });
+            (answers && lives && peer.view == self.view).then_some(*id)
+        };
+        self.members.0.iter().filter_map(is_stranded).collect()
     }
 
     fn is_impatient(&self, now: Micros) -> bool {
@@ -111,9 +135,7 @@ impl Node {
             let asked = proposal.members.contains(peer.member());
             asked && !proposal.promises.contains_key(&peer.member().id)
         };
-        let idle = |peer: &&Peer| {
-            peer.last.is_some_and(|last| last.state == Announced::Listen) || peer.has_lapsed_with_us()
-        };
+        let idle = |peer: &&Peer| peer.is_stateless() || peer.has_lapsed_with_us();
         let reluctant: Vec<NodeId> =
             self.peers.values().filter(missing).filter(idle).map(|peer| peer.member().id).collect();
         let until = now + self.config.timing.listen_lapse;

@@ -13,4 +13,5 @@ mod replica;
 mod rollouts;
 mod scenarios;
 mod simulation;
+mod stranded;
 mod world;

@@ -7,7 +7,7 @@ use evergate_base::Micros;
 use evergate_cluster::{Bucket, Config, Mode, Path, Standing, Timing};
 
 /// Everything between these hosts and the others is lost on one path.
-fn cut(world: &mut World, hosts: &[usize], path: Path) {
+pub(crate) fn cut(world: &mut World, hosts: &[usize], path: Path) {
     let all = world.hosts.len();
     for host in hosts {
         for other in (0..all).filter(|other| other != host) {
@@ -275,7 +275,7 @@ fn two_nodes_on_one_pulled_cable_both_stay() {
     assert!(world.hosts.iter().all(|host| host.node.view() == view), "{}", world.describe());
 }
 
-fn carriers(world: &mut World, ids: &[usize], path: Path, up: bool) {
+pub(crate) fn carriers(world: &mut World, ids: &[usize], path: Path, up: bool) {
     for id in ids {
         let clock = world.hosts[*id].clock(world.now);
         world.hosts[*id].node.set_carrier(clock, path, up);

@@ -1,0 +1,154 @@
+//! Nodes that can do nothing by themselves must not keep those from going on that can: without a witness, without a cable, or
+//! without either.
+
+use evergate_cluster::{Bucket, Config, Mode, Path, Standing, Timing};
+
+use crate::reach::{carriers, cut};
+use crate::scenarios::{default_timers, settled};
+use crate::simulation::config;
+use crate::world::World;
+
+/// Node 0 has lost its outside, and its witness with it. The others die, and some of them come back.
+#[test]
+fn a_node_that_is_cut_off_and_has_no_witness_keeps_nobody_from_founding() {
+    for (nodes, back, carrier) in [
+        (3, &[1][..], true),
+        (3, &[1], false),
+        (4, &[1], true),
+        (4, &[1], false),
+        (4, &[1, 2], true),
+        (4, &[1, 2], false),
+    ] {
+        for gap in [0, 20_000, 2_000_000] {
+            let mut world = settled(1, default_timers(nodes, 4, 1, Mode::Witness));
+            world.run_for(1_000_000).unwrap();
+            cut(&mut world, &[0], Path::Outside);
+            if carrier {
+                carriers(&mut world, &[0], Path::Outside, false);
+            }
+            world.hosts[0].witness = false;
+            world.run_for(3_000_000).unwrap();
+            assert_eq!(world.hosts[0].node.standing(), Standing::Listening, "it gave way");
+            (1..usize::from(nodes)).for_each(|id| world.crash(id));
+            world.run_for(gap).unwrap();
+            back.iter().for_each(|id| world.restart(*id));
+            let serves = world.run_until(6_000_000, |world| world.is_served_by(back)).unwrap();
+            assert!(serves, "{nodes} nodes, {back:?} back after {gap} us: {}", world.describe());
+        }
+    }
+}
+
+/// Three nodes, one of them dead: the witness is away for both others, and comes back for one.
+#[test]
+fn who_has_its_witness_back_does_not_wait_for_one_that_has_not() {
+    for seed in 0..20 {
+        for dark in [20_000, 100_000, 500_000, 3_000_000] {
+            let mut world = settled(seed, default_timers(3, 4, 1, Mode::Witness));
+            world.crash(0);
+            world.run_for(2_000_000).unwrap();
+            let (life, takeovers) = (world.hosts[2].node.me(), world.takeovers);
+            [1, 2].iter().for_each(|id| world.hosts[*id].witness = false);
+            world.run_for(dark).unwrap();
+            world.hosts[2].witness = true;
+            let goes_on = |world: &World| world.is_served_by(&[2]);
+            let serves = world.run_until(3_000_000, |world| world.is_served_by(&[1, 2])).unwrap();
+            assert!(serves, "seed {seed}, {dark}: {}", world.describe());
+            if goes_on(&world) && world.hosts[2].node.members().0.len() == 1 {
+                assert_eq!(world.hosts[2].node.me(), life, "seed {seed}: with all its state");
+                assert!(world.takeovers > takeovers, "seed {seed}: and the other's, of which it has copies");
+            }
+            world.hosts[1].witness = true;
+            let whole = |world: &World| world.is_settled() && world.hosts[2].node.members().0.len() == 2;
+            assert_eq!(world.run_until(8_000_000, whole), Ok(true), "seed {seed}\n{}", world.describe());
+        }
+    }
+}
+
+/// The same where two of four are left that can go on, and agree about who cannot.
+#[test]
+fn those_who_have_their_witness_back_go_on_together() {
+    for seed in 0..20 {
+        let mut world = settled(seed, default_timers(4, 16, 2, Mode::Witness));
+        world.crash(0);
+        world.run_for(2_000_000).unwrap();
+        let lives = [2, 3].map(|id: usize| world.hosts[id].node.me());
+        (1..4).for_each(|id: usize| world.hosts[id].witness = false);
+        world.run_for(1_000_000).unwrap();
+        [2, 3].iter().for_each(|id| world.hosts[*id].witness = true);
+        let two = |world: &World| world.is_served_by(&[2, 3]) && world.hosts[2].node.members().0.len() == 2;
+        assert_eq!(world.run_until(3_000_000, two), Ok(true), "seed {seed}\n{}", world.describe());
+        assert_eq!([2, 3].map(|id: usize| world.hosts[id].node.me()), lives, "seed {seed}");
+    }
+}
+
+/// An outage of the witness that ends at one node a little earlier than at the other costs nobody its place.
+#[test]
+fn a_witness_that_comes_back_for_one_after_the_other_leaves_both_in_place() {
+    for seed in 0..20 {
+        for between in [1_000, 20_000, 100_000] {
+            let mut world = settled(seed, default_timers(3, 4, 1, Mode::Witness));
+            world.crash(0);
+            world.run_for(2_000_000).unwrap();
+            let lives = [1, 2].map(|id: usize| world.hosts[id].node.me());
+            [1, 2].iter().for_each(|id| world.hosts[*id].witness = false);
+            world.run_for(2_000_000).unwrap();
+            world.hosts[2].witness = true;
+            world.run_for(between).unwrap();
+            world.hosts[1].witness = true;
+            let whole = |world: &World| world.is_settled() && world.hosts[2].node.members().0.len() == 2;
+            assert_eq!(world.run_until(3_000_000, whole), Ok(true), "seed {seed}\n{}", world.describe());
+            assert_eq!([1, 2].map(|id: usize| world.hosts[id].node.me()), lives, "seed {seed}, {between} us");
+        }
+    }
+}
+
+/// Nobody says that its process ended, and the new one is there before the old one's leases have run out.
+#[test]
+fn a_process_that_comes_back_at_once_without_a_cable_does_not_keep_its_buckets() {
+    for timing in [Timing::BARE_METAL, Timing::VIRTUAL_MACHINE] {
+        for gap in [1_000, 5_000, 17_000, 30_000, 60_000, 100_000, 200_000, 1_000_000] {
+            for path in Path::ALL {
+                let mut world = settled(1, Config { timing, ..config(2, 4, 1, Mode::Witness) });
+                world.run_for(1_000_000).unwrap();
+                world.crash(1);
+                cut(&mut world, &[1], path);
+                world.run_for(gap).unwrap();
+                world.restart(1);
+                carriers(&mut world, &[1], path, false);
+                let serves = world.run_until(3_000_000, |world| world.is_served_by(&[0])).unwrap();
+                assert!(serves, "{gap} us, {path:?}: {}", world.describe());
+            }
+        }
+    }
+}
+
+/// A node that nobody hears on one network loses the other one for a while, and cannot go on alone.
+#[test]
+fn who_is_cut_off_is_not_taken_in_again_after_each_outage() {
+    for timing in [Timing::BARE_METAL, Timing::VIRTUAL_MACHINE] {
+        for away in [500_000, 1_500_000, 5_000_000] {
+            let mut world = settled(1, Config { timing, ..config(3, 32, 1, Mode::Witness) });
+            cut(&mut world, &[1], Path::Inside);
+            world.run_for(20_000_000).unwrap();
+            assert_eq!(world.hosts[1].node.standing(), Standing::Listening);
+            let (lives, view) = (world.lives(), world.hosts[0].node.view());
+            for round in 0..4 {
+                cut(&mut world, &[1], Path::Outside);
+                world.hosts[1].witness = false;
+                world.run_for(away).unwrap();
+                world.cut.clear();
+                cut(&mut world, &[1], Path::Inside);
+                world.hosts[1].witness = true;
+                world.run_for(4_000_000).unwrap();
+                assert_eq!(
+                    (world.lives(), world.hosts[0].node.view()),
+                    (lives.clone(), view),
+                    "round {round}"
+                );
+                let clock = world.hosts[1].clock(world.now);
+                assert!((0..32).all(|bucket| !world.hosts[1].node.gate_open(Bucket(bucket), clock)));
+            }
+            assert_eq!(world.hosts[1].node.cut_off(), Some(Path::Inside), "{away} us");
+        }
+    }
+}
