@@ -148,7 +148,7 @@ impl Node {
             lapsed: self.lapsed_at.is_some() && self.pending.is_none(),
             promised: self.promised,
             heard: Path::ALL.map(|path| self.heard_on(path)),
-            carrier: self.carrier,
+            reach: self.reach,
             closed_from: if closed { self.born } else { Incarnation::UNKNOWN },
             closed_to: if closed {
                 Incarnation(self.me.incarnation.0.wrapping_sub(1).max(1))

@@ -96,6 +96,18 @@ pub enum Path {
     Outside,
 }
 
+/// What a node can tell of one of its networks: the later in this list, the more use it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Reach {
+    /// Its card has no carrier, or nothing can be sent there as this node.
+    Gone,
+    /// No other node is heard there, or none hears this one, and no witness of that network answers.
+    Silent,
+    /// It works as far as can be seen.
+    #[default]
+    Works,
+}
+
 impl Path {
     /// Both, in the order in which messages are sent.
     pub const ALL: [Path; 2] = [Path::Inside, Path::Outside];

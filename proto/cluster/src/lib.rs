@@ -51,8 +51,8 @@ mod window;
 pub use config::{ClusterId, Config, ConfigError, Mode, Pace, Timing};
 pub use event::{Begin, Event, Freeze, Leases, Rejected, Role, Standing, Transmit};
 pub use identity::{
-    BUCKETS, Bucket, Generation, Incarnation, Member, MemberSet, Members, NODES_MAX, NodeId, Path, Term,
-    ViewId,
+    BUCKETS, Bucket, Generation, Incarnation, Member, MemberSet, Members, NODES_MAX, NodeId, Path, Reach,
+    Term, ViewId,
 };
 pub use key::{KEYS_MAX, KeyError, KeyId, Keyring, TAG_BYTES};
 pub use message::{

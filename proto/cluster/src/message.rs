@@ -14,11 +14,11 @@ use crate::config::ClusterId;
 use crate::key::{KeyId, Keyring, TAG_BYTES};
 use crate::{
     BUCKETS, Bucket, CONFIGURATIONS, Generation, Incarnation, Member, MemberSet, Members, NODES_MAX, NodeId,
-    ViewId,
+    Reach, ViewId,
 };
 
 /// Version of the wire form.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 
 /// Where in a datagram the byte is that is not zero when it may wait until its receiver's next turn: see [`Header::calm`].
 pub const CALM_AT: u32 = 2;
@@ -122,8 +122,8 @@ pub struct Heartbeat {
     pub promised: ViewId,
     /// Nodes from which the sender got heartbeats lately, inside and outside.
     pub heard: [MemberSet; 2],
-    /// Whether the sender's cards have a carrier, inside and outside.
-    pub carrier: [bool; 2],
+    /// What the sender can tell of its networks, inside and outside.
+    pub reach: [Reach; 2],
     /// The gates of the sender's lives from this one..
     pub closed_from: Incarnation,
     /// ..to this one are closed for good; zero for none.

@@ -18,8 +18,8 @@ use crate::message::{Assignment, Body, DecodeError, Header, Message, VERSION};
 use crate::peer::Peer;
 use crate::view::{Pending, Proposal};
 use crate::{
-    CONFIGURATIONS, Event, Incarnation, Member, MemberSet, Members, NodeId, Path, Rejected, Role, Standing,
-    Transmit, ViewId,
+    CONFIGURATIONS, Event, Incarnation, Member, MemberSet, Members, NodeId, Path, Reach, Rejected, Role,
+    Standing, Transmit, ViewId,
 };
 
 /// How many datagrams may wait to be sent; what does not fit is dropped and counted, as the network might.
@@ -61,7 +61,7 @@ pub struct Node {
     pub(crate) excluded: bool,
 
     // Reaching both networks.
-    pub(crate) carrier: [bool; 2],
+    pub(crate) reach: [Reach; 2],
     /// Since when others use a network that this node cannot use.
     pub(crate) deaf_since: [Option<Micros>; 2],
     pub(crate) unplugged_since: [Option<Micros>; 2],
@@ -162,7 +162,7 @@ impl Node {
             wanted_since: None,
             unsettled_since: None,
             excluded: false,
-            carrier: [true; 2],
+            reach: [Reach::Works; 2],
             deaf_since: [None; 2],
             unplugged_since: [None; 2],
             unplugged_alone: [false; 2],

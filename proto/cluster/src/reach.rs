@@ -12,38 +12,48 @@
 //! the view that the one before gave up, as a vote must: a majority knows every view that there was.
 //!
 //! Invariant: a network that is gone for everybody makes nobody leave. The node needs the word of another that hears a
-//! third one there, for longer than such a word can be old; or its own card has lost the carrier and another's has not.
-//! Two nodes whose cards keep their carriers cannot know whose side is broken, and both stay.
+//! third one there, for longer than such a word can be old; or its own card has lost the carrier, or hears nobody and no witness, and
+//! another's is better off ([`Reach`]). Two nodes that are equally bad off cannot know whose side is broken, and both stay.
 
 use evergate_base::Micros;
 
 use crate::config::Mode;
 use crate::message::{Announced, Heartbeat, Held, Holds};
-use crate::{MemberSet, Node, NodeId, Path};
+use crate::{MemberSet, Node, NodeId, Path, Reach};
 
 /// How much longer a node waits that holds something alone.
 const ALONE_FACTOR: u64 = 10;
 
 impl Node {
-    /// Whether a network works as far as this machine can see: its card has a carrier, and who vouches for the network there
-    /// answers. Assumed until told otherwise.
-    pub fn set_carrier(&mut self, now: Micros, path: Path, up: bool) {
+    /// What this machine can tell of a network. It works until told otherwise.
+    pub fn set_reach(&mut self, now: Micros, path: Path, reach: Reach) {
         self.note_now(now);
-        if let Some(carrier) = self.carrier.get_mut(path.index())
-            && *carrier != up
+        if let Some(known) = self.reach.get_mut(path.index())
+            && *known != reach
         {
-            *carrier = up;
+            *known = reach;
             self.due = true;
         }
     }
 
-    /// Whether a network works as far as a node can see, as it says. `None` for a node that is not heard.
-    pub fn carrier_of(&self, id: NodeId, path: Path) -> Option<bool> {
-        let carrier = match id == self.me.id {
-            true => self.carrier,
-            false => self.peers.get(&id)?.last.filter(|_| self.hears(id))?.carrier,
+    /// What a node can tell of a network, as it says. `None` for a node that is not heard.
+    pub fn reach_of(&self, id: NodeId, path: Path) -> Option<Reach> {
+        let reach = match id == self.me.id {
+            true => self.reach,
+            false => self.peers.get(&id)?.last.filter(|_| self.hears(id))?.reach,
         };
-        carrier.get(path.index()).copied()
+        reach.get(path.index()).copied()
+    }
+
+    /// What this node can tell of a network.
+    fn own_reach(&self, path: Path) -> Reach {
+        self.reach.get(path.index()).copied().unwrap_or_default()
+    }
+
+    /// Whether whoever said this can work with a network, as far as it can see, or at least better than this node.
+    fn is_of_use(&self, last: &Heartbeat, path: Path) -> bool {
+        let said = last.reach.get(path.index()).copied().unwrap_or_default();
+        said == Reach::Works || said > self.own_reach(path)
     }
 
     /// The network that this node is cut off from, while others use it.
@@ -71,7 +81,7 @@ impl Node {
     fn holds_alone(&self, path: Path) -> bool {
         let works = |id: NodeId| {
             let last = self.peers.get(&id).and_then(|peer| peer.last.as_ref());
-            last.is_none_or(|last| last.carrier.get(path.index()).copied().unwrap_or(true))
+            last.is_none_or(|last| self.is_of_use(last, path))
         };
         let bare = |office: &crate::bucket::Office| {
             office.owner == Some(self.me.id) && !office.backups.iter().any(works)
@@ -107,8 +117,8 @@ impl Node {
         let silent_since = self.listen_since.max(self.silence_floor).max(heard_at.unwrap_or(Micros(0)));
         let founds = self.config.mode == Mode::Witness && self.is_witnessed();
         let alone = self.established || (founds && now.since(silent_since) >= self.listen_for);
-        for (path, linked) in self.carrier.into_iter().enumerate() {
-            if self.established || linked {
+        for (path, reach) in self.reach.into_iter().enumerate() {
+            if self.established || reach == Reach::Works {
                 (self.unplugged_since[path], self.unplugged_alone[path]) = (None, false);
             }
             if alone {
@@ -155,7 +165,7 @@ impl Node {
         let lost = self.cut_off();
         let goes_on = |(id, last): &(NodeId, &Heartbeat)| {
             let works = |path: Path| {
-                last.carrier.get(path.index()).copied().unwrap_or(true)
+                self.is_of_use(last, path)
                     && last.heard.get(path.index()).is_some_and(|heard| !heard.without(*id).is_empty())
             };
             let votes = matches!(last.state, Announced::Active | Announced::Fenced | Announced::Listen);
@@ -202,20 +212,18 @@ impl Node {
             .filter_map(|(id, peer)| Some((*id, peer.last.as_ref()?)))
     }
 
-    /// Whether another node has said so long after this one's network went that its own works, as its echo of our clock proves:
+    /// Whether another node has said so long after this one's network went that its own is better off, as its echo of our clock proves:
     /// this node may be late to read. What it said before may be about to be wrong: where both networks go at once, or it is late
     /// to notice, no newer word comes.
     fn is_contradicted(&self, path: Path) -> bool {
         let span = Micros(self.config.timing.heartbeat.0.saturating_mul(3));
         let Some(since) = self.unplugged_since.get(path.index()).copied().flatten() else { return false };
-        let linked = |last: &Heartbeat| last.carrier.get(path.index()).copied().unwrap_or(true);
-        let said = |last: &Heartbeat| linked(last) && Micros(last.echo_us).since(since) >= span;
+        let said = |last: &Heartbeat| self.is_of_use(last, path) && Micros(last.echo_us).since(since) >= span;
         self.peers.values().any(|peer| peer.last.as_ref().is_some_and(said))
     }
 
     fn is_unplugged(&self, path: Path) -> bool {
-        let linked = |has: &[bool; 2]| has.get(path.index()).copied().unwrap_or(true);
-        !linked(&self.carrier) && self.words().any(|(_, last)| linked(&last.carrier))
+        self.own_reach(path) != Reach::Works && self.words().any(|(_, last)| self.is_of_use(last, path))
     }
 
     /// Nobody is heard on a network, or nobody there hears this node, and somebody hears a third one there.

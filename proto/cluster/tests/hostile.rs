@@ -4,7 +4,8 @@ use evergate_base::Micros;
 use evergate_cluster::{
     Announced, Assignment, Body, Bucket, Change, Claim, ClusterId, Commit, Config, DATAGRAM_BYTES_MAX,
     Generation, Header, Heartbeat, Held, Holds, Incarnation, KeyId, Keyring, Member, MemberSet, Members,
-    Message, Mode, Node, NodeId, Op, Path, Prepare, Promise, Rejected, Role, Standing, VERSION, ViewId,
+    Message, Mode, Node, NodeId, Op, Path, Prepare, Promise, Reach, Rejected, Role, Standing, VERSION,
+    ViewId,
 };
 use proptest::prelude::*;
 
@@ -480,7 +481,7 @@ fn any_heartbeat() -> impl Strategy<Value = Heartbeat> {
         lapsed: b[5],
         promised: ViewId { epoch: n[2] % 8, proposer: NodeId(1), incarnation: Incarnation(n[3] % 4) },
         heard: [MemberSet(heard), MemberSet(heard.rotate_left(7))],
-        carrier: [b[1], b[2]],
+        reach: [b[1], b[2]].map(|works| if works { Reach::Works } else { Reach::Silent }),
         closed_from: Incarnation(n[2]),
         closed_to: Incarnation(n[3]),
         owned: heard as u16,

@@ -2,8 +2,8 @@
 
 use evergate_base::Micros;
 use evergate_cluster::{
-    Body, ClusterId, Config, Event, Incarnation, KeyId, Keyring, Message, Mode, Node, NodeId, Path, Standing,
-    Timing, Transmit, is_calm,
+    Body, ClusterId, Config, Event, Incarnation, KeyId, Keyring, Message, Mode, Node, NodeId, Path, Reach,
+    Standing, Timing, Transmit, is_calm,
 };
 
 const STEP_US: u64 = 100;
@@ -120,7 +120,7 @@ fn what_is_new_goes_on_both_at_once_and_wakes() {
     let mut group = Group::joined(2, Timing::VIRTUAL_MACHINE);
     group.run(3_000);
     let now = Micros(group.now);
-    group.nodes[0].set_carrier(now, Path::Outside, false);
+    group.nodes[0].set_reach(now, Path::Outside, Reach::Gone);
     let said = group.run(10_000);
     let news: Vec<&Transmit> = said.iter().filter(|(id, _)| *id == 0).map(|(_, transmit)| transmit).collect();
     assert_eq!(news.iter().map(|transmit| transmit.path).collect::<Vec<_>>(), Path::ALL);
@@ -158,7 +158,7 @@ fn a_network_that_everybody_loses_makes_nobody_leave() {
             group.cut = Some(path);
             for id in [0, 1, 2] {
                 let now = Micros(group.now);
-                group.nodes[id].set_carrier(now, path, false);
+                group.nodes[id].set_reach(now, path, Reach::Gone);
                 group.run(skew / 2);
             }
             group.run(500_000);

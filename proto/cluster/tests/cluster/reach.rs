@@ -4,7 +4,7 @@ use crate::scenarios::{default_timers, served, settled};
 use crate::simulation::config;
 use crate::world::World;
 use evergate_base::Micros;
-use evergate_cluster::{Bucket, Config, Mode, Path, Standing, Timing};
+use evergate_cluster::{Bucket, Config, Mode, Path, Reach, Standing, Timing};
 
 /// Everything between these hosts and the others is lost on one path.
 pub(crate) fn cut(world: &mut World, hosts: &[usize], path: Path) {
@@ -71,7 +71,7 @@ fn a_cut_off_node_whose_vote_is_needed_votes_and_serves_nothing() {
             let takeovers = world.takeovers;
             cut(&mut world, &[1], path);
             let clock = world.hosts[1].clock(world.now);
-            world.hosts[1].node.set_carrier(clock, path, false);
+            world.hosts[1].node.set_reach(clock, path, Reach::Gone);
             let first = |world: &World| world.is_served_by(&[0]);
             let cut_at = world.now;
             assert_eq!(world.run_until(400_000, first), Ok(true), "seed {seed}\n{}", world.describe());
@@ -87,7 +87,7 @@ fn a_cut_off_node_whose_vote_is_needed_votes_and_serves_nothing() {
             // On both networks again, it gets its share.
             world.cut.clear();
             let clock = world.hosts[1].clock(world.now);
-            world.hosts[1].node.set_carrier(clock, path, true);
+            world.hosts[1].node.set_reach(clock, path, Reach::Works);
             let shares = |world: &World| {
                 let host = &world.hosts[1];
                 let open = |b| host.node.gate_open(Bucket(b), host.clock(world.now));
@@ -155,7 +155,7 @@ fn nodes_that_are_cut_off_together_vote_for_those_that_are_whole() {
             cut(&mut world, cut_off, path);
             for id in cut_off.iter().filter(|_| carriers) {
                 let clock = world.hosts[*id].clock(world.now);
-                world.hosts[*id].node.set_carrier(clock, path, false);
+                world.hosts[*id].node.set_reach(clock, path, Reach::Gone);
             }
             world.run_for(1_500_000).unwrap();
             let (view, what) =
@@ -178,7 +178,7 @@ fn a_vote_is_not_forgotten_while_nobody_is_heard() {
         world.run_for(2_000_000).unwrap();
         cut(&mut world, &[1], Path::Inside);
         let clock = world.hosts[1].clock(world.now);
-        world.hosts[1].node.set_carrier(clock, Path::Inside, false);
+        world.hosts[1].node.set_reach(clock, Path::Inside, Reach::Gone);
         world.run_for(25_000).unwrap();
         assert_eq!(world.hosts[1].node.standing(), Standing::Listening);
         let kept = world.cut.clone();
@@ -255,7 +255,7 @@ fn one_of_two_nodes_gives_way_when_its_cable_is_pulled() {
         cut(&mut world, &[1], Path::Inside);
         let pulled_at = world.now;
         let clock = world.hosts[1].clock(world.now);
-        world.hosts[1].node.set_carrier(clock, Path::Inside, false);
+        world.hosts[1].node.set_reach(clock, Path::Inside, Reach::Gone);
         let other = |world: &World| world.is_served_by(&[0]);
         assert_eq!(world.run_until(400_000, other), Ok(true), "seed {seed}\n{}", world.describe());
         assert!(world.now - pulled_at < 60_000, "seed {seed}: {} us", world.now - pulled_at);
@@ -269,7 +269,7 @@ fn two_nodes_on_one_pulled_cable_both_stay() {
     cut(&mut world, &[1], Path::Inside);
     for id in 0..2 {
         let clock = world.hosts[id].clock(world.now);
-        world.hosts[id].node.set_carrier(clock, Path::Inside, false);
+        world.hosts[id].node.set_reach(clock, Path::Inside, Reach::Gone);
     }
     world.run_for(2_000_000).unwrap();
     assert!(world.hosts.iter().all(|host| host.node.view() == view), "{}", world.describe());
@@ -278,7 +278,8 @@ fn two_nodes_on_one_pulled_cable_both_stay() {
 pub(crate) fn carriers(world: &mut World, ids: &[usize], path: Path, up: bool) {
     for id in ids {
         let clock = world.hosts[*id].clock(world.now);
-        world.hosts[*id].node.set_carrier(clock, path, up);
+        let reach = if up { Reach::Works } else { Reach::Gone };
+        world.hosts[*id].node.set_reach(clock, path, reach);
     }
 }
 
@@ -400,6 +401,51 @@ fn a_word_that_was_said_before_does_not_count_because_it_is_read_late() {
             Path::ALL.into_iter().for_each(|path| carriers(&mut world, &[0, 1], path, true));
             world.run_until(4_000_000, World::is_settled).unwrap();
             assert_eq!(world.lives(), lives, "late by {late}, both gone after {gap} us");
+        }
+    }
+}
+
+/// One cable of two nodes is out. The other node hears nobody there for that reason; its witness on that network is dead, which it
+/// noticed before, or notices now.
+#[test]
+fn a_node_without_a_carrier_gives_way_to_one_whose_witness_is_dead() {
+    for path in Path::ALL {
+        for noticed in [0, 20_000, 120_000, 400_000] {
+            let mut world = settled(1, default_timers(2, 16, 1, Mode::Witness));
+            world.run_for(1_000_000).unwrap();
+            cut(&mut world, &[0], path);
+            carriers(&mut world, &[0], path, false);
+            let silent = |world: &mut World, id: usize, reach: Reach| {
+                let clock = world.hosts[id].clock(world.now);
+                world.hosts[id].node.set_reach(clock, path, reach);
+            };
+            world.run_for(noticed).unwrap();
+            silent(&mut world, 1, Reach::Silent);
+            let other = |world: &World| world.is_served_by(&[1]);
+            assert_eq!(
+                world.run_until(400_000, other),
+                Ok(true),
+                "{path:?}, {noticed}\n{}",
+                world.describe()
+            );
+            let lives = world.lives();
+            for _ in 0..50 {
+                world.run_for(100_000).unwrap();
+                assert!(other(&world), "{path:?}, {noticed}\n{}", world.describe());
+            }
+            assert_eq!(world.lives(), lives, "{path:?}, {noticed}: it came back without its network");
+            // The cable is back, the witness is not.
+            world.cut.clear();
+            carriers(&mut world, &[0], path, true);
+            silent(&mut world, 1, Reach::Works);
+            let whole = |world: &World| world.is_settled() && world.hosts[1].node.members().0.len() == 2;
+            assert_eq!(world.run_until(8_000_000, whole), Ok(true), "{path:?}\n{}", world.describe());
+            // Where both hear nobody, and no witness, neither knows whose side it is.
+            let lives = world.lives();
+            cut(&mut world, &[0], path);
+            [0, 1].iter().for_each(|id| silent(&mut world, *id, Reach::Silent));
+            world.run_for(3_000_000).unwrap();
+            assert_eq!(world.lives(), lives, "{path:?}\n{}", world.describe());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Random schedules of faults by seed, and what must hold after each.
 
 use evergate_base::Micros;
-use evergate_cluster::{Bucket, ClusterId, Config, Mode, NodeId, Pace, Path, Timing};
+use evergate_cluster::{Bucket, ClusterId, Config, Mode, NodeId, Pace, Path, Reach, Timing};
 
 use crate::random::Random;
 use crate::world::{Weather, World};
@@ -256,7 +256,8 @@ fn plug(world: &mut World, id: usize, path: Path, up: bool) {
     }
     let clock = world.hosts[id].clock(world.now);
     if world.hosts[id].up && !world.hosts[id].paused {
-        world.hosts[id].node.set_carrier(clock, path, up);
+        let reach = if up { Reach::Works } else { Reach::Gone };
+        world.hosts[id].node.set_reach(clock, path, reach);
     }
 }
 

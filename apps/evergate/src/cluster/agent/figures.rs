@@ -4,7 +4,7 @@ use super::senses::net;
 use super::{Agent, State};
 use crate::cluster::status::{BucketStatus, Quorum, ViewStatus};
 use evergate_base::Micros;
-use evergate_cluster::{NodeId, Path, Rejected, Standing};
+use evergate_cluster::{NodeId, Path, Reach, Rejected, Standing};
 
 impl Agent {
     /// Brings the status up to date.
@@ -43,7 +43,7 @@ impl Agent {
             peer.member = in_view && members.contains(id);
             peer.heard_inside_ms = heard(Path::Inside);
             peer.heard_outside_ms = heard(Path::Outside);
-            let lost = |path: &Path| node.carrier_of(id, *path) == Some(false);
+            let lost = |path: &Path| node.reach_of(id, *path).is_some_and(|reach| reach != Reach::Works);
             peer.lost = Path::ALL.into_iter().filter(lost).map(|path| net(path).to_owned()).collect();
             peer.witnessed = node.witnessed(id);
             peer.draining = node.drains(id);

@@ -3,7 +3,7 @@
 use super::{Agent, NETWORK, State};
 use crate::cluster::witness::Witnesses;
 use evergate_base::Micros;
-use evergate_cluster::{NodeId, Path, Rejected, VERSION};
+use evergate_cluster::{NodeId, Path, Reach, Rejected, VERSION};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
@@ -27,6 +27,15 @@ pub(crate) enum Lack {
     Address,
     /// No other node is heard there, or none hears this one, and no witness of it answers.
     Answers,
+}
+
+impl Lack {
+    fn reach(self) -> Reach {
+        match self {
+            Lack::Carrier | Lack::Address => Reach::Gone,
+            Lack::Answers => Reach::Silent,
+        }
+    }
 }
 
 /// A network's name for the operator.
@@ -68,7 +77,7 @@ impl Agent {
     }
 
     /// A pulled cable is known at once, where silence would have to last. A network on which neither other nodes are heard nor
-    /// its witnesses answer counts as one without a carrier: of two nodes the one whose side works sees it otherwise.
+    /// its witnesses answer is silent: of two nodes the one whose side works sees it otherwise, unless its witness is dead.
     pub(super) fn look_at_carriers(&mut self, now: Micros) {
         let span = self.node.config().timing.suspect;
         for link in &mut self.links {
@@ -83,7 +92,7 @@ impl Agent {
                 (_, _, true) => Some(Lack::Answers),
                 _ => None,
             };
-            self.node.set_carrier(now, link.path, link.lack.is_none());
+            self.node.set_reach(now, link.path, link.lack.map_or(Reach::Works, Lack::reach));
         }
     }
 
