@@ -12,6 +12,7 @@ mod datagram;
 mod descriptors;
 mod epoll;
 mod feature;
+mod icmp;
 mod leg;
 mod link;
 mod netlink;

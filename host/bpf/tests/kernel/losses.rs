@@ -18,6 +18,11 @@ const SEGMENTS: usize = 8;
 
 /// A peer whose kernel neither probes for losses nor has a timer that fires within this test, and a node.
 fn pair(v6: bool, timestamps: bool) -> (Namespace, Namespace, SocketAddr) {
+    timed_pair(v6, timestamps, "60s")
+}
+
+/// The same with a timer that fires after this time.
+fn timed_pair(v6: bool, timestamps: bool, timer: &str) -> (Namespace, Namespace, SocketAddr) {
     let (peer, node) = (Namespace::new().unwrap(), Namespace::new().unwrap());
     peer.connect("eth0", "02:00:00:00:00:01", &node, "eth0").unwrap();
     node.ip(&format!("link set eth0 address {NODE}")).unwrap();
@@ -33,7 +38,7 @@ fn pair(v6: bool, timestamps: bool) -> (Namespace, Namespace, SocketAddr) {
     peer.sysctl("net.ipv4.tcp_early_retrans", "0").unwrap();
     // In place of the kernel's own route, whose metric with IPv6 is 256.
     let metric = if v6 { " metric 256" } else { "" };
-    peer.ip(&format!("route replace {net} dev eth0{metric} rto_min 60s")).unwrap();
+    peer.ip(&format!("route replace {net} dev eth0{metric} rto_min {timer}")).unwrap();
     (peer, node, SocketAddr::new(ends[1].parse().unwrap(), 7000))
 }
 
@@ -145,5 +150,50 @@ fn what_was_lost_twice_comes_again_when_more_is_named_each_time() {
         }
         assert_eq!(after[0], 0, "it has heard the same before");
         assert!(taken == bytes.len() && got == bytes, "v6: {v6}, {timestamps}: {after:?}");
+    }
+}
+
+/// As behind a client that naps: the peer's timer has fired, for nothing, before it hears what is lost. It takes that for a proof that
+/// nothing was, and sends its first segment only with its timer again.
+#[test]
+fn who_hears_that_its_segments_are_too_big_sends_them_again_whatever_it_has_concluded() {
+    if !privileged() {
+        return;
+    }
+    for (v6, hears_of_loss) in [(false, true), (false, false), (true, true), (true, false)] {
+        let (peer, node, to) = timed_pair(v6, true, "2s");
+        peer.sysctl("net.ipv4.tcp_frto", "2").unwrap();
+        let (mut client, mut socket, facts) = live(&peer, &node, to);
+        send_to(&peer, to, NOBODY);
+        let Lost { bytes, loss } = lose(&mut client, &socket, &facts);
+        let since = Instant::now();
+        while counted(&peer, "TCPTimeouts") == 0 {
+            assert!(since.elapsed() < Duration::from_secs(20), "its timer fires");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        send_to(&peer, to, NODE);
+        let mut got = vec![0; bytes.len()];
+        if hears_of_loss {
+            tell(&node, &socket, facts, loss, 0);
+            socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            assert!(
+                socket.read(&mut got).is_err(),
+                "the first segment does not come: there is nothing to mend"
+            );
+        }
+        for times in [1, 2] {
+            let told = node.run(move || Prober::new().unwrap().tell_too_big(&facts, &loss, times)).unwrap();
+            assert!(told);
+        }
+        socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        socket.read_exact(&mut got).unwrap();
+        assert!(got == bytes);
+        // What was named and nobody had comes with a timer of its own, of 10 ms.
+        let timers = ["TCPTimeouts", "TCPSACKReneging"].map(|name| counted(&peer, name));
+        assert_eq!(timers, [1, 0].map(|count| count + u64::from(hears_of_loss)), "v6: {v6}, {hears_of_loss}");
+        // It goes on as before, with segments that are a little smaller.
+        client.write_all(&bytes).unwrap();
+        socket.read_exact(&mut got).unwrap();
+        assert!(got == bytes);
     }
 }

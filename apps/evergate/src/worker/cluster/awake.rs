@@ -335,12 +335,13 @@ fn move_on(cluster: &mut Cluster, pulse: &Pulse, awake: &[Awake], silent: Micros
         let died = matches!(cluster.role(take.bucket), Role::Owner { begin: Begin::TakeOver, .. });
         let stays = !cluster.freezing.contains_key(&take.bucket); // else what comes again meets a bucket on hold
         let tells = died && stays && silent >= LONG_SILENCE;
-        for (leg, lives) in take.asked.iter().zip(take.legs()) {
+        for (number, (leg, lives)) in take.asked.iter().zip(take.legs()).enumerate() {
             if let Some(unsaid) = leg.unsaid() {
                 let socket = lives.socket.as_raw_fd();
                 let was_told = tells && unsaid.tell(cluster, socket, 0);
                 told += u64::from(was_told);
-                cluster.unheard.push(Unheard::new(unsaid, lives.slot.index(), socket, was_told, now));
+                let (slot, is_client) = (lives.slot.index(), number == 0);
+                cluster.unheard.push(Unheard::new(unsaid, slot, socket, is_client, was_told, now));
             }
             if leg.room() < LITTLE_ROOM {
                 leg.ask(cluster, now_ms);
