@@ -5,10 +5,10 @@
 //! clock or thread, so the simulator and the property tests run the very code that serves traffic.
 //!
 //! # A connection is a value
-//! With backups ([`Connection::mirror_to_backups`]) every output that the rule table of the failover design names has
-//! its entry queued first, and waits in an [`Outlet`] until the entry is acknowledged. [`Connection::restore`] builds a
-//! connection from nothing but the fold of those entries; fed with the input that was never acknowledged, it writes the
-//! very same bytes at the very same positions. Without backups nothing is queued and nothing waits: same code.
+//! With backups ([`Connection::mirror_to_backups`]) every output has its entry queued first where `docs/failover.md`
+//! ("What waits for what") names one, and waits in an [`Outlet`] until the entry is acknowledged. [`Connection::restore`]
+//! builds a connection from nothing but the fold of those entries; fed with the input that was never acknowledged, it
+//! writes the very same bytes at the very same positions. Without backups nothing is queued and nothing waits: same code.
 //! FINs and [`Effect::Release`] come when all backups hold what they depend on, so the worker performs them at once; but a
 //! leg that may carry the next request is released before ([`Connection::is_unsettled`]).
 //! `tests/value` drops and restores connections at every step and compares each byte.

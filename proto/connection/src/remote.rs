@@ -1,8 +1,8 @@
 //! What a connection with backups keeps beside its state: the log, candidates for checkpoints, input that may have to be
 //! stashed, legs that a take-over might still need, and the decisions that a restored connection must repeat.
 //!
-//! Laws kept here: an ACK is released only when the entry that makes it safe is acknowledged; a boundary is queued
-//! before its record leaves; a leg goes only when the client has its response, as far as all backups know.
+//! Kept here of the laws (`docs/failover.md`): an ACK is released only when the entry that makes it safe is acknowledged; a
+//! boundary is queued before its record leaves; a leg goes only when the client has its response, as far as all backups know.
 //! When checkpoints are made is in `checkpoint`.
 
 use crate::Effect;

@@ -2,8 +2,8 @@
 //!
 //! A connection is a value that can move: [`Mirrored`] is that value as a backup knows it, [`Entry`] one change of it.
 //! The owner queues entries in a [`Log`]; an output that depends on an entry leaves only after every backup of the
-//! bucket acknowledged it. Which output waits for which entry is the rule table of the failover design; the connection
-//! crate applies it, this crate keeps the state and its laws.
+//! bucket acknowledged it. Which output waits for which entry, and the laws behind that, are in `docs/failover.md`; the
+//! connection crate applies them, this crate keeps the state and its invariants.
 //!
 //! Invariants: positions are absolute and never move backwards; a record boundary, once queued, is irrevocable; the
 //! fold of a prefix of the log is always a state that a connection can be restored from.

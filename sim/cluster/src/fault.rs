@@ -1,4 +1,4 @@
-//! What goes wrong, and laws broken on purpose.
+//! What goes wrong, and laws (`docs/failover.md`) broken on purpose.
 
 use crate::agenda::Time;
 
