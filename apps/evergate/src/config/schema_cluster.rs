@@ -68,7 +68,7 @@ pub(super) static CLUSTER: Section = Section {
             "mode",
             Kind::Choice(&["witness", "majority"]),
             "\"witness\"",
-            "How a node knows that it is not cut off: a `witness` answers, or more than half of all nodes agree. `witness` survives down to one node; `majority` is safe under every partition, and of two nodes none goes on alone; of four no more may be missing than of three.",
+            "How a node knows that it is not cut off: a `witness` answers, or more than half of all nodes agree. `witness` survives down to one node; `majority` is safe under every partition, and of two nodes none goes on alone; four nodes tolerate no more failures than three.",
         ),
         with_default(
             "witness",

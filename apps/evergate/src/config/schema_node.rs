@@ -106,7 +106,7 @@ pub(super) static LIMITS: Section = Section {
             "gather_us",
             Kind::Integer(0, 1000),
             "200",
-            "How long a worker that is more than half busy lets events gather before it looks for more, in microseconds, while nine tenths of the work at least are done that are done without it; 0 = never. Saves about a tenth of its processor time, and an answer comes up to twice so much later.",
+            "How long a worker that is more than half busy lets events gather before it looks for more, in microseconds, as long as at least 90 % of the work is done that is done without it; 0 = never. Saves about a tenth of the worker's processor time, and delays an answer by up to twice this time.",
         ),
         HEAD_BYTES_MAX,
         HEADERS_MAX,
