@@ -2,7 +2,8 @@
 //!
 //! Exit codes are part of the interface: 0 it worked; 1 it failed; 2 the command line or the configuration is wrong. What service
 //! managers go by: after 1 another try may succeed, after 2 it cannot.
-//! `check` has 3 besides: the configuration is not wrong, but no node starts with it on this machine.
+//! For `check` 1 is that host names do not resolve, and it has 3 besides: the configuration is not wrong, but no node starts with it on
+//! this machine.
 //! Data goes to standard output, everything else to standard error.
 
 mod bench;
@@ -37,7 +38,7 @@ const UNSTARTABLE: u8 = 3;
     name = "evergate",
     version,
     about = "TLS front end: terminates TLS, routes by content, balances over servers",
-    after_help = "Exit codes: 0 it worked, 1 it failed, 2 the command line or the configuration is wrong.",
+    after_help = "Exit codes: 0 it worked, 1 it failed, 2 the command line or the configuration is wrong; those of `check` are its own.",
     subcommand_required = true,
     arg_required_else_help = true
 )]
