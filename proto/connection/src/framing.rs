@@ -309,7 +309,7 @@ impl Connection {
     }
 }
 
-/// Adds one record to a run of boundaries; `None` when it starts another run.
+/// Adds one record to a run of boundaries.
 pub(crate) fn extend(boundary: &mut Boundary, length: usize, tag: u64) {
     let length = length.min(PAYLOAD_MAX) as u16;
     match boundary.lengths.last_mut() {

@@ -55,7 +55,7 @@ pub struct ClusterStatus {
     /// How long connections of nodes that died stood still before they went on here.
     #[serde(default)]
     pub stalls: StallStatus,
-    /// Peers that were told what they had sent to a node that was silent, and sent it again at once.
+    /// Peers that were told what they had sent to a node that was silent, so that they send it again at once.
     #[serde(default)]
     pub losses_told: u64,
     /// Peers that were told because they did not send it again by themselves: servers of slow clients.

@@ -57,7 +57,7 @@ pub struct Counters {
     pub session_ids_missed: Count,
     /// Responses by hundreds of their status: 1xx to 5xx.
     pub responses: [Count; 5],
-    /// Plaintext and wire bytes from clients, as read.
+    /// Bytes read from clients, of TLS as they are on the wire.
     pub client_bytes_in: Count,
     /// Bytes written to clients.
     pub client_bytes_out: Count,
@@ -83,7 +83,7 @@ pub struct Counters {
     pub stalls: [Stalls; 2],
     /// Peers that were told what they had sent to a node that was silent.
     pub losses_told: Count,
-    /// Those of them who said nothing for a second after a take-over or a move.
+    /// Peers that were told, beside those, because they said nothing for a second after a take-over or a move; each time counts.
     pub losses_told_late: Count,
     /// What this worker mirrors and holds, in a cluster: a second old at most.
     pub mirroring: Mutex<Mirrored>,

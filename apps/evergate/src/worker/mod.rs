@@ -1,8 +1,7 @@
 //! A worker: one thread, one epoll, its own listeners, and the connections that they accepted.
 //!
 //! The loop takes events, lets each connection's state machine decide, and performs what it answers. A connection lives
-//! on one worker from accept to close; workers share nothing in the data path but the servers' load counters, and the
-//! sessions of pools that choose by them.
+//! on one worker from accept to close; what workers share in the data path is listed in ARCHITECTURE.md, under "Threads".
 //!
 //! Invariants: one `epoll_ctl` per socket for its whole life, unless it is muted (see [`mute`]); a descriptor's readiness is
 //! kept in flags until used up; one connection gets at most [`ROUNDS`] turns before the others are served; work left over is

@@ -1,4 +1,5 @@
-//! Carrying out what a connection answered: bytes first, then effects, in order.
+//! Carrying out what a connection answered: bytes, then effects, in order. In a cluster entries go before the bytes, or, of a call that
+//! asks for a server, after the effects, which may add some.
 
 use super::slab::Key;
 use super::{SPARE_BUFFERS, Worker};

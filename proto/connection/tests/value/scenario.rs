@@ -253,8 +253,8 @@ pub(crate) fn request(kind: usize, size: usize) -> (Vec<u8>, Option<Vec<u8>>) {
         15 => (format!("GET /chunked/{size} HTTP/1.0\r\n\r\n").into_bytes(), None),
         16 => (b"GET /len HTTP/1.1\r\n\r\n".to_vec(), None),
         17 => get("/silent"),
-        // Answered before its body has come.
         19 => get("/flaky"),
+        // Answered before its body has come.
         18 => (post("/early", &format!("Content-Length: {size}\r\nConnection: close\r\n")), Some(body)),
         _ => {
             let head = "GET /ws HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";

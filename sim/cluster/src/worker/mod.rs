@@ -6,7 +6,7 @@
 //! - [`backup`]: entries of others come in;
 //! - [`take_over`]: connections of other nodes go on here.
 //!
-//! What it leaves out of the daemon's: splicing, TLS towards servers, several workers, logs and figures.
+//! What it leaves out of the daemon's: splicing, several workers, logs and figures.
 
 mod backup;
 mod owner;

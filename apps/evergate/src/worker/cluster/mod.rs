@@ -1,6 +1,7 @@
 //! A worker's part of a cluster: its connections are mirrored to other nodes, and it holds connections for others.
 //!
 //! - [`leg`]: a socket whose acknowledgements wait for the backups;
+//! - [`mirroring`]: what a mirrored connection is beside its state machine;
 //! - [`owner`]: entries of our connections go out, what they make safe comes back;
 //! - [`channel`]: the encrypted connection to one worker of another node;
 //! - [`copies`]: which nodes hold what of our buckets, and what they have yet to be told;
@@ -11,10 +12,13 @@
 //! - [`freeze`]: connections that move to another node on purpose become quiet here;
 //! - [`asking`]: what the peers of connections to be continued have;
 //! - [`resume`]: connections whose owner is gone, or has frozen them for us, get sockets here;
+//! - [`take`]: one of them, from its copy to its sockets;
 //! - [`awake`]: ... and go on;
 //! - [`knocks`]: clients of those that speak before their turn;
 //! - [`sessions`]: TLS 1.2 sessions that clients resume by their ids;
+//! - [`tending`]: what falls due with time;
 //! - [`told`]: what must be known elsewhere before they say anything;
+//! - [`unheard`]: peers that go on saying nothing are told what is lost;
 //! - [`work`]: what buckets cost.
 //!
 //! Which node serves which bucket is decided elsewhere (`crate::cluster`) and told as roles. Without a cluster none of

@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 impl Worker {
-    /// The gate's view of a connection that was just accepted; `None` refuses it.
+    /// The gate's view of a connection that was just accepted; `None` for one that is not mirrored. An error, the reason, refuses it.
     pub(in crate::worker) fn gate_client(
         &mut self,
         fd: i32,
