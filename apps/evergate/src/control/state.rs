@@ -277,29 +277,53 @@ fn worker_status((index, worker): (usize, &WorkerView)) -> WorkerStatus {
 fn total(workers: &[WorkerStatus]) -> Counts {
     let mut total = Counts::default();
     for WorkerStatus { counts, .. } in workers {
-        total.accepted += counts.accepted;
-        total.inherited += counts.inherited;
-        total.open += counts.open;
-        total.refused += counts.refused;
-        total.handshakes_full += counts.handshakes_full;
-        total.handshakes_resumed += counts.handshakes_resumed;
-        total.session_ids_found += counts.session_ids_found;
-        total.session_ids_missed += counts.session_ids_missed;
-        for (class, count) in &counts.responses {
+        // Without `..`, so that no field is forgotten.
+        let Counts {
+            accepted,
+            inherited,
+            open,
+            refused,
+            handshakes_full,
+            handshakes_resumed,
+            session_ids_found,
+            session_ids_missed,
+            responses,
+            client_bytes_in,
+            client_bytes_out,
+            server_bytes_in,
+            server_bytes_out,
+            connects,
+            reused,
+            server_failures,
+            queued,
+            log_lines_lost,
+            turns,
+            gathered,
+            cpu_ns,
+        } = counts;
+        total.accepted += accepted;
+        total.inherited += inherited;
+        total.open += open;
+        total.refused += refused;
+        total.handshakes_full += handshakes_full;
+        total.handshakes_resumed += handshakes_resumed;
+        total.session_ids_found += session_ids_found;
+        total.session_ids_missed += session_ids_missed;
+        for (class, count) in responses {
             *total.responses.entry(class.clone()).or_default() += count;
         }
-        total.client_bytes_in += counts.client_bytes_in;
-        total.client_bytes_out += counts.client_bytes_out;
-        total.server_bytes_in += counts.server_bytes_in;
-        total.server_bytes_out += counts.server_bytes_out;
-        total.connects += counts.connects;
-        total.reused += counts.reused;
-        total.server_failures += counts.server_failures;
-        total.queued += counts.queued;
-        total.log_lines_lost += counts.log_lines_lost;
-        total.turns += counts.turns;
-        total.gathered += counts.gathered;
-        total.cpu_ns += counts.cpu_ns;
+        total.client_bytes_in += client_bytes_in;
+        total.client_bytes_out += client_bytes_out;
+        total.server_bytes_in += server_bytes_in;
+        total.server_bytes_out += server_bytes_out;
+        total.connects += connects;
+        total.reused += reused;
+        total.server_failures += server_failures;
+        total.queued += queued;
+        total.log_lines_lost += log_lines_lost;
+        total.turns += turns;
+        total.gathered += gathered;
+        total.cpu_ns += cpu_ns;
     }
     total
 }
