@@ -35,6 +35,8 @@ const KEY: KeyId = KeyId(1);
 const MIRROR_BACKLOG: i32 = 128;
 /// Real-time priority of the agent: before everything ordinary, behind the kernel's own threads.
 const PRIORITY: i32 = 40;
+/// The protocol and the packet filter speak of the same buckets.
+const _: () = assert!(BUCKETS as usize == evergate_bpf::BUCKETS);
 
 /// Everything that is ready before the workers start.
 pub struct Ground {

@@ -11,7 +11,7 @@ use super::problem::{Problem, REFUSED, Report};
 use super::raw::{RawCluster, RawClusterNode, RawConfig, RawCount};
 
 /// Buckets that client connections fall into; each has its block of ports.
-const BUCKETS: u32 = 1024;
+const BUCKETS: u32 = evergate_cluster::BUCKETS as u32;
 /// Longest name of a network interface.
 const INTERFACE_BYTES_MAX: usize = 15;
 

@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(5);
 const PROGRESS: Duration = Duration::from_secs(2);
 /// How long everything runs undisturbed before each kill, for whoever watches.
 const CALM: Duration = Duration::from_secs(1);
-const BUCKETS: u64 = 1024;
+const BUCKETS: u64 = evergate_cluster::BUCKETS as u64;
 
 /// One node's death, and what followed.
 pub(super) struct Kill {
