@@ -54,7 +54,7 @@ pub use identity::{
     BUCKETS, Bucket, Generation, Incarnation, Member, MemberSet, Members, NODES_MAX, NodeId, Path, Reach,
     Term, ViewId,
 };
-pub use key::{KEYS_MAX, KeyError, KeyId, Keyring, TAG_BYTES};
+pub use key::{KeyId, Keyring, TAG_BYTES};
 pub use message::{
     Announced, Assignment, Body, CALM_AT, Change, Claim, Commit, DATAGRAM_BYTES_MAX, DecodeError, Header,
     Heartbeat, Held, Holds, Message, OPS_MAX, Op, Prepare, Promise, VERSION, is_calm,

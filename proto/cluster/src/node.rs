@@ -280,11 +280,6 @@ impl Node {
         self.heard_set()
     }
 
-    /// The keys, for a rotation.
-    pub fn keys_mut(&mut self) -> &mut Keyring {
-        &mut self.keys
-    }
-
     /// When [`Node::handle_timer`] is next due.
     pub fn poll_timeout(&self) -> Micros {
         if self.due {

@@ -204,27 +204,6 @@ fn pair_me(id: u8) -> Member {
 }
 
 #[test]
-fn keys_are_rotated_without_a_moment_of_silence() {
-    let mut pair = joined();
-    let view = pair.nodes[0].view();
-    for id in 0..2 {
-        pair.nodes[id].keys_mut().accept(KeyId(2), [3; 32]).unwrap();
-        pair.run_ms(50);
-    }
-    for id in 0..2 {
-        pair.nodes[id].keys_mut().send_with(KeyId(2)).unwrap();
-        pair.run_ms(50);
-    }
-    for id in 0..2 {
-        pair.nodes[id].keys_mut().remove(KeyId(1)).unwrap();
-        pair.run_ms(50);
-    }
-    assert!(pair.together());
-    assert_eq!(pair.nodes[0].view(), view);
-    assert_eq!(total_rejected(&pair.nodes[0]) + total_rejected(&pair.nodes[1]), 0);
-}
-
-#[test]
 fn a_node_with_another_key_stays_outside_and_is_counted() {
     let mut pair = Pair::new(Mode::Majority, [Keyring::new(KeyId(1), KEY), Keyring::new(KeyId(1), [1; 32])]);
     pair.run_ms(5000);

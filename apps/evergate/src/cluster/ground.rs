@@ -29,7 +29,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// The name of the key that the key file holds. A rotation will bring others.
+/// The name of the key that the key file holds.
 const KEY: KeyId = KeyId(1);
 /// Mirror channels that may wait to be accepted by a worker.
 const MIRROR_BACKLOG: i32 = 128;
