@@ -181,7 +181,7 @@ fn every_part_of_a_full_file_reaches_the_model() {
     assert_eq!(config.pools[1].health.as_ref().unwrap().check, HealthCheck::Tcp);
     assert_eq!(config.rules.specs[0].route.as_deref(), Some("q"));
     assert_eq!(config.pool_named("q"), Some(PoolId(1)));
-    assert_eq!(config.listeners_of_rule(&config.rules.specs[0]).count(), 1);
+    assert_eq!(config.rules.specs[0].listeners, ["l"]);
 }
 
 /// A pool with more lines of its own.

@@ -44,8 +44,8 @@ pub use pinger::{Pinger, Pong};
 pub use prober::{Loss, Probe, Prober};
 pub use process::{
     end_with_parent, hide_memory, lacks_descriptors, lock_memory, make_room_for_files, monotonic_us,
-    pin_to_core, raise_file_limit, resident_bytes, run_in_real_time, sleep_within, steady_clock_ms,
-    thread_cpu_ns, wall_clock_s,
+    raise_file_limit, resident_bytes, run_in_real_time, sleep_within, steady_clock_ms, thread_cpu_ns,
+    wall_clock_s,
 };
 pub use repair::{
     Restore, RestoreError, Restoring, Stamp, TcpFacts, bytes_received, facts, facts_between, timestamp,

@@ -63,16 +63,6 @@ pub fn make_room_for_files(count: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps the calling thread on one core.
-pub fn pin_to_core(core: usize) -> io::Result<()> {
-    // SAFETY: cpu_set_t is plain data for which all zero bytes are a valid value.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `core` is reduced to the set's size.
-    unsafe { libc::CPU_SET(core % libc::CPU_SETSIZE as usize, &mut set) };
-    // SAFETY: pointer and length describe the set.
-    check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) })
-}
-
 /// Puts the calling thread before all ordinary ones, at `priority` of 1 to 99; threads that it starts are ordinary again.
 /// Needs `CAP_SYS_NICE` or a limit `RLIMIT_RTPRIO`. Only for threads that wait most of the time.
 pub fn run_in_real_time(priority: i32) -> io::Result<()> {

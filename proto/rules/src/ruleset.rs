@@ -143,12 +143,6 @@ impl Ruleset {
         &self.pools
     }
 
-    /// Whether any rule looks into bodies.
-    pub fn needs_body(&self) -> bool {
-        let body = |&literal: &Literal| self.table.field_of(literal.atom()).of_body();
-        self.literals.iter().any(body)
-    }
-
     /// Decides. Allocates only for a redirect's location, more than 16 matching rules, and body parsing.
     pub fn decide<'r>(&'r self, request: &Request<'_>, scratch: &mut Scratch) -> Outcome<'r> {
         scratch.begin(self, request);

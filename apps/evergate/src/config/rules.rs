@@ -7,7 +7,7 @@ use std::sync::Arc;
 use evergate_rules::{Limits, RuleError, RuleId, RuleSpec, Ruleset, Sticky as RuleSticky};
 
 use super::checks::Checks;
-use super::model::{Config, Listener, Protocol};
+use super::model::Protocol;
 use super::place::KeyPath;
 use super::problem::REFUSED;
 use super::raw::RawConfig;
@@ -254,16 +254,6 @@ fn unseen_headers(config: &RawConfig, ruleset: &Ruleset, checks: &mut Checks<'_>
                 remedy,
             );
         }
-    }
-}
-
-impl Config {
-    /// The listeners that a rule applies to.
-    pub fn listeners_of_rule<'c>(&'c self, rule: &'c RuleSpec) -> impl Iterator<Item = &'c Listener> {
-        self.listeners
-            .iter()
-            .filter(|l| l.protocol.has_requests())
-            .filter(|l| rule.listeners.is_empty() || rule.listeners.contains(&l.name))
     }
 }
 
