@@ -14,7 +14,6 @@ impl KeyType for Length {
 }
 
 /// `N` bytes that depend on all of `secret` and on `label`. The same on every node; one label tells nothing of another.
-#[allow(clippy::expect_used)]
 pub fn derive<const N: usize>(secret: &[u8], label: &str) -> [u8; N] {
     const { assert!(N > 0 && N <= 255 * 32) }
     let mut out = [0; N];

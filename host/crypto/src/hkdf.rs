@@ -21,7 +21,6 @@ pub(crate) struct HkdfSha256;
 struct Expander(Hmac<Sha256>);
 
 /// HMAC-SHA256 under `key`, both halves begun.
-#[allow(clippy::expect_used)]
 pub(crate) fn keyed(key: &[u8]) -> Hmac<Sha256> {
     <Hmac<Sha256> as KeyInit>::new_from_slice(key).expect("HMAC takes keys of every length")
 }

@@ -82,7 +82,6 @@ impl KeyLog for CaptureLog {
 ///
 /// # Panics
 /// When the operating system gives none: no connection could be protected, so the process must not go on.
-#[allow(clippy::expect_used)]
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     aws_lc_rs::rand::fill(&mut bytes).expect("the operating system gives no randomness");

@@ -50,7 +50,6 @@ struct Key {
 }
 
 impl Key {
-    #[allow(clippy::expect_used)]
     fn new(material: Zeroizing<[u8; MATERIAL]>, active_from_unix_s: u64) -> Key {
         let master = hmac::Key::new(hmac::HMAC_SHA256, &material[..]);
         let derive = |label: &[u8]| hmac::sign(&master, label);

@@ -279,7 +279,6 @@ fn config_for(config: &Arc<ServerConfig>, hello: &HelloFacts) -> Arc<ServerConfi
 /// Each part is needed: the secret makes it unguessable and unique to the connection; the ClientHello's hash gives
 /// another key when a hello other than the mirrored one is answered; addresses, time and generation catch a mirror
 /// that mixed up its entries.
-#[allow(clippy::expect_used)]
 fn seed_key(params: &HandshakeParams, hello: &[u8]) -> Zeroizing<[u8; 32]> {
     let mut context =
         <Hmac<Sha256> as KeyInit>::new_from_slice(&params.secret).expect("HMAC takes keys of every length");

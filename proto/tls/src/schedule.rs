@@ -47,7 +47,6 @@ enum Prepared {
     Sha384(Hmac<Sha384>),
 }
 
-#[allow(clippy::expect_used)]
 fn keyed<M: KeyInit>(secret: &Secret) -> M {
     M::new_from_slice(secret.as_slice()).expect("HMAC takes keys of every length")
 }

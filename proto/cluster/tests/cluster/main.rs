@@ -1,7 +1,5 @@
 //! The cluster protocol as a whole: nodes in a simulated network, and the model checker.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 mod ailing;
 mod calm;
 mod checker;
