@@ -34,21 +34,39 @@ impl Same {
             Err(Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer))
         }
     }
+}
 
-    fn signature(
-        &self,
-        message: &[u8],
-        presented: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let key = SubjectPublicKeyInfoDer::from(presented.as_ref());
-        verify_tls13_signature_with_raw_key(
-            message,
-            &key,
-            signed,
-            &self.provider.signature_verification_algorithms,
-        )
-    }
+/// What verifiers of both sides have alike: raw keys, TLS 1.3 only.
+macro_rules! raw_keys_in_tls13 {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered))
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            presented: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let key = SubjectPublicKeyInfoDer::from(presented.as_ref());
+            let algorithms = &self.provider.signature_verification_algorithms;
+            verify_tls13_signature_with_raw_key(message, &key, signed, algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ED25519]
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            true
+        }
+    };
 }
 
 impl ServerCertVerifier for Same {
@@ -63,31 +81,7 @@ impl ServerCertVerifier for Same {
         self.check(presented).map(|()| ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        presented: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.signature(message, presented, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    raw_keys_in_tls13!();
 }
 
 impl ClientCertVerifier for Same {
@@ -104,31 +98,7 @@ impl ClientCertVerifier for Same {
         self.check(presented).map(|()| ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        presented: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.signature(message, presented, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    raw_keys_in_tls13!();
 }
 
 /// Both ends of mirror channels under a cluster's secret. The secret must be used for nothing else: derive it.
