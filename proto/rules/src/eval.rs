@@ -245,3 +245,46 @@ fn content_length(request: &Request<'_>) -> Option<f64> {
     let (first, None) = (lengths.next()?, lengths.next()) else { return None };
     std::str::from_utf8(first.trim_ascii()).ok()?.parse::<u64>().ok().map(|length| length as f64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::field::{FIXED, Kind};
+    use crate::request::TlsFacts;
+    use crate::scratch::Scratch;
+    use crate::spec::Limits;
+
+    #[test]
+    fn no_fixed_field_is_absent_from_a_request_that_has_all() {
+        let rules = Ruleset::compile(&[], &Limits::default()).unwrap();
+        let tls = TlsFacts {
+            sni: Some("h"),
+            alpn: Some("http/1.1"),
+            version: "TLSv1.3",
+            client_subject: Some("CN=c"),
+        };
+        let request = Request {
+            listener: "l",
+            method: b"GET",
+            scheme: "https",
+            host: b"h",
+            path: b"/",
+            query: b"",
+            headers: &[],
+            client: ([192, 0, 2, 1], 50_000).into(),
+            local: ([192, 0, 2, 2], 443).into(),
+            tls: Some(tls),
+            body: Body::Complete(b""),
+        };
+        let mut scratch = Scratch::new();
+        scratch.begin(&rules, &request);
+        for (id, field) in (0..).zip(FIXED) {
+            let found = match field.kind() {
+                _ if field.origin() == Origin::BodySize => continue,
+                Kind::Address | Kind::Number => address(&request, id).is_some(),
+                Kind::Text | Kind::TextOrNumber => text(&request, &scratch.gathered, id).is_some(),
+            };
+            assert!(found, "{field}");
+        }
+    }
+}

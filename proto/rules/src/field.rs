@@ -34,40 +34,54 @@ pub(crate) enum Field {
 /// Index of a field in [`Fields`]; the fixed fields have the constants of [`id`].
 pub(crate) type FieldId = u32;
 
-/// Ids of the fixed fields.
-pub(crate) mod id {
-    pub(crate) const LISTENER: u32 = 0;
-    pub(crate) const METHOD: u32 = 1;
-    pub(crate) const SCHEME: u32 = 2;
-    pub(crate) const HOST: u32 = 3;
-    pub(crate) const PATH: u32 = 4;
-    pub(crate) const CLIENT_IP: u32 = 5;
-    pub(crate) const CLIENT_PORT: u32 = 6;
-    pub(crate) const LOCAL_IP: u32 = 7;
-    pub(crate) const LOCAL_PORT: u32 = 8;
-    pub(crate) const SNI: u32 = 9;
-    pub(crate) const ALPN: u32 = 10;
-    pub(crate) const TLS_VERSION: u32 = 11;
-    pub(crate) const CLIENT_SUBJECT: u32 = 12;
-    pub(crate) const BODY_SIZE: u32 = 13;
+/// The fields that each request has at most one value of: in this order they have the first ids.
+macro_rules! fixed {
+    ($($constant:ident = $field:ident,)+) => {
+        /// Ids of the fixed fields.
+        pub(crate) mod id {
+            enum Order {
+                $($field,)+
+            }
+
+            $(pub(crate) const $constant: u32 = Order::$field as u32;)+
+        }
+
+        /// The fixed fields, by their ids.
+        pub(crate) const FIXED: &[Field] = &[$(Field::$field,)+];
+
+        impl Field {
+            /// Whether a request has at most one value of the field.
+            pub(crate) fn single(&self) -> bool {
+                match self {
+                    $(Field::$field)|+ => true,
+                    Field::Query(_)
+                    | Field::Header(_)
+                    | Field::Cookie(_)
+                    | Field::Form(_)
+                    | Field::Json(_)
+                    | Field::Xml(_) => false,
+                }
+            }
+        }
+    };
 }
 
-const FIXED: [Field; 14] = [
-    Field::Listener,
-    Field::Method,
-    Field::Scheme,
-    Field::Host,
-    Field::Path,
-    Field::ClientIp,
-    Field::ClientPort,
-    Field::LocalIp,
-    Field::LocalPort,
-    Field::Sni,
-    Field::Alpn,
-    Field::TlsVersion,
-    Field::ClientSubject,
-    Field::BodySize,
-];
+fixed! {
+    LISTENER = Listener,
+    METHOD = Method,
+    SCHEME = Scheme,
+    HOST = Host,
+    PATH = Path,
+    CLIENT_IP = ClientIp,
+    CLIENT_PORT = ClientPort,
+    LOCAL_IP = LocalIp,
+    LOCAL_PORT = LocalPort,
+    SNI = Sni,
+    ALPN = Alpn,
+    TLS_VERSION = TlsVersion,
+    CLIENT_SUBJECT = ClientSubject,
+    BODY_SIZE = BodySize,
+}
 
 /// What kind of values a field has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +128,15 @@ impl Field {
             | Field::Form(_)
             | Field::Json(_)
             | Field::Xml(_) => Kind::TextOrNumber,
-            _ => Kind::Text,
+            Field::Listener
+            | Field::Method
+            | Field::Scheme
+            | Field::Host
+            | Field::Path
+            | Field::Sni
+            | Field::Alpn
+            | Field::TlsVersion
+            | Field::ClientSubject => Kind::Text,
         }
     }
 
@@ -127,7 +149,19 @@ impl Field {
             Field::Json(_) => Origin::Body(Format::Json),
             Field::Xml(_) => Origin::Body(Format::Xml),
             Field::BodySize => Origin::BodySize,
-            _ => Origin::Single,
+            Field::Listener
+            | Field::Method
+            | Field::Scheme
+            | Field::Host
+            | Field::Path
+            | Field::ClientIp
+            | Field::ClientPort
+            | Field::LocalIp
+            | Field::LocalPort
+            | Field::Sni
+            | Field::Alpn
+            | Field::TlsVersion
+            | Field::ClientSubject => Origin::Single,
         }
     }
 
@@ -155,11 +189,6 @@ impl Field {
     /// Whether there are requests for which servers differ about the field, so that it is unknown.
     pub(crate) fn may_be_unknown(&self) -> bool {
         self.of_body() || matches!(self.origin(), Origin::Query | Origin::Cookie)
-    }
-
-    /// Whether a request has at most one value of the field.
-    pub(crate) fn single(&self) -> bool {
-        matches!(self.origin(), Origin::Single | Origin::BodySize)
     }
 }
 
@@ -232,9 +261,16 @@ mod tests {
     #[test]
     fn fixed_ids_name_their_fields_and_interning_is_stable() {
         let mut fields = Fields::new();
-        assert_eq!(fields.get(id::HOST), &Field::Host);
-        assert_eq!(fields.get(id::BODY_SIZE), &Field::BodySize);
-        assert_eq!(fields.intern(Field::Path), id::PATH);
+        for (id, field) in (0..).zip(FIXED) {
+            assert_eq!(fields.get(id), field);
+            assert_eq!(fields.intern(field.clone()), id, "{field}");
+            assert_eq!(
+                field.single(),
+                matches!(field.origin(), Origin::Single | Origin::BodySize),
+                "{field}"
+            );
+        }
+        assert_eq!((fields.get(id::HOST), fields.get(id::BODY_SIZE)), (&Field::Host, &Field::BodySize));
         let header = fields.intern(Field::Header("a".into()));
         assert_eq!(fields.intern(Field::Header("a".into())), header);
         assert_eq!(fields.get(header), &Field::Header("a".into()));
