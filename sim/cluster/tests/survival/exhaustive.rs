@@ -10,16 +10,15 @@ fn moments(script: &Script, plan: &Plan) -> Vec<Time> {
     run(script, plan).moments
 }
 
-fn everywhere(keep: impl Fn(&str, Wire) -> bool, fault: Fault, gathers: bool) {
-    let scenarios = fixed().into_iter().filter(|(name, scenario)| keep(name, scenario.wire));
-    in_all(scenarios.map(|(_, scenario)| scenario), fault, gathers);
+fn everywhere(keep: impl Fn(Wire) -> bool, fault: Fault, gathers: bool) {
+    in_all(fixed().into_iter().filter(|(_, scenario)| keep(scenario.wire)), fault, gathers);
 }
 
 /// `gathers`: frames wait for company.
-fn in_all(scenarios: impl Iterator<Item = Scenario>, fault: Fault, gathers: bool) {
+fn in_all(scenarios: impl IntoIterator<Item = (&'static str, Scenario)>, fault: Fault, gathers: bool) {
     let (mut points, mut resumed, mut worst) = (0, 0, 0);
-    for scenario in scenarios {
-        let script = Script::new(scenario);
+    for (name, scenario) in scenarios {
+        let script = Script::named(name, scenario);
         let plan = Plan { gathers, ..Plan::new(1, PAIR) };
         let undisturbed = run(&script, &plan);
         for at in moments(&script, &plan) {
@@ -36,59 +35,55 @@ fn in_all(scenarios: impl Iterator<Item = Scenario>, fault: Fault, gathers: bool
 
 #[test]
 fn a_power_cut_at_every_moment_without_tls() {
-    everywhere(|_, wire| wire == Wire::Plain, Fault::Power { lossy: false }, false);
+    everywhere(|wire| wire == Wire::Plain, Fault::Power { lossy: false }, false);
 }
 
 #[test]
 fn a_power_cut_at_every_moment_with_tls() {
-    everywhere(|_, wire| wire != Wire::Plain, Fault::Power { lossy: false }, false);
+    everywhere(|wire| wire != Wire::Plain, Fault::Power { lossy: false }, false);
 }
 
 #[test]
 fn a_power_cut_that_takes_what_is_on_its_way_at_every_moment() {
-    everywhere(|_, _| true, Fault::Power { lossy: true }, true);
+    everywhere(|_| true, Fault::Power { lossy: true }, true);
 }
 
 #[test]
 fn a_process_killed_at_every_moment() {
-    everywhere(|_, _| true, Fault::Process, false);
+    everywhere(|_| true, Fault::Process, false);
 }
 
 #[test]
 fn a_power_cut_at_every_moment_before_tls_servers() {
-    in_all(
-        before_tls_servers().into_iter().map(|(_, scenario)| scenario),
-        Fault::Power { lossy: false },
-        true,
-    );
+    in_all(before_tls_servers(), Fault::Power { lossy: false }, true);
 }
 
 #[test]
 fn a_process_killed_at_every_moment_before_tls_servers() {
-    in_all(before_tls_servers().into_iter().map(|(_, scenario)| scenario), Fault::Process, false);
+    in_all(before_tls_servers(), Fault::Process, false);
 }
 
 /// Their tickets leave when the first of them is acknowledged, long before the response begins.
 #[test]
 fn a_power_cut_at_every_moment_of_long_requests() {
     let uploads = [
-        requests(Wire::Tls13, &[(4, 60_000), (0, 3000)], false),
-        requests(Wire::Tls13, &[(4, 20_000), (4, 9000)], true),
-        requests(Wire::Tls13, &[(5, 40_000)], false),
+        ("upload", requests(Wire::Tls13, &[(4, 60_000), (0, 3000)], false)),
+        ("uploads, pipelined", requests(Wire::Tls13, &[(4, 20_000), (4, 9000)], true)),
+        ("chunked upload", requests(Wire::Tls13, &[(5, 40_000)], false)),
     ];
-    for scenario in &uploads {
+    for (_, scenario) in &uploads {
         let tally = run(&Script::new(scenario.clone()), &Plan::new(1, PAIR)).tally;
         assert_eq!(tally.tickets_along, 1, "{tally:?}");
     }
-    in_all(uploads.into_iter(), Fault::Power { lossy: true }, true);
+    in_all(uploads, Fault::Power { lossy: true }, true);
 }
 
 /// A drained node gives its connections to the other one; until it counts for nothing any more either may die.
 #[test]
 fn a_death_at_every_moment_of_a_drain() {
     let (mut points, mut resumed, mut tally) = (0, 0, Tally::default());
-    for (index, (_, scenario)) in fixed().into_iter().enumerate() {
-        let script = Script::new(scenario);
+    for (index, (name, scenario)) in fixed().into_iter().enumerate() {
+        let script = Script::named(name, scenario);
         let plan = Plan::new(1, PAIR);
         let all = moments(&script, &plan);
         // At another part of its life each.

@@ -114,15 +114,22 @@ impl Plan {
 
 /// A scenario with what both ends are to see in it.
 pub(crate) struct Script {
+    /// Empty where the seed makes it.
+    name: &'static str,
     pub(crate) scenario: Rc<Scenario>,
     pub(crate) expected: Rc<Expected>,
 }
 
 impl Script {
     pub(crate) fn new(scenario: Scenario) -> Script {
+        Script::named("", scenario)
+    }
+
+    /// One whose name a failure tells.
+    pub(crate) fn named(name: &'static str, scenario: Scenario) -> Script {
         // Applications see the same whatever servers speak below.
         let expected = Rc::new(reference(&scenario, snapshot(Wire::Plain, false)));
-        Script { scenario: Rc::new(scenario), expected }
+        Script { name, scenario: Rc::new(scenario), expected }
     }
 }
 
@@ -166,7 +173,7 @@ fn template(shape: Shape, behind: Wire) -> Arc<Template> {
 fn world(script: &Script, plan: &Plan, served: &Log, trace: bool) -> World {
     let clients = (0..plan.clients).map(|index| -> Box<dyn Application> {
         let seed = plan.seed * 10 + index as u64;
-        let Script { scenario, expected } = script;
+        let Script { scenario, expected, .. } = script;
         let client = Client::new(scenario, expected, seed, plan.lenient, served, plan.clients);
         let client = client.that_thinks_for(plan.thinks_for);
         Box::new(client.among_faults(!plan.faults.is_empty()).in_bad_weather(plan.loses()))
@@ -273,9 +280,10 @@ pub(crate) fn run(script: &Script, plan: &Plan) -> Ran {
     run_quietly(script, plan).unwrap_or_else(|what| {
         let traced = attempt(script, plan, true).err().unwrap_or_default();
         panic!(
-            "seed {}: {}\n{plan:?}\n{:?}\nthe end of its trace:\n{traced}\nagain: {}",
+            "seed {}: {}\n{plan:?}\nscenario {:?}: {:?}\nthe end of its trace:\n{traced}\nagain: {}",
             plan.seed,
             what.trim(),
+            script.name,
             script.scenario,
             plan.replay(),
         )
