@@ -3,7 +3,8 @@
 //! A connection is a value that can move: [`Mirrored`] is that value as a backup knows it, [`Entry`] one change of it.
 //! The owner queues entries in a [`Log`]; an output that depends on an entry leaves only after every backup of the
 //! bucket acknowledged it. Which output waits for which entry, and the laws behind that, are in `docs/failover.md`; the
-//! connection crate applies them, this crate keeps the state and its invariants.
+//! connection crate applies them, this crate keeps the state and its invariants. What backups hold of a peer's stream may be
+//! acknowledged: how much of it is, and when, [`Positions`] decides.
 //!
 //! Invariants: positions are absolute and never move backwards; a record boundary, once queued, is irrevocable; the
 //! fold of a prefix of the log is always a state that a connection can be restored from.
@@ -17,6 +18,7 @@ mod frame;
 mod holder;
 mod log;
 mod mirrored;
+mod positions;
 mod sparse;
 mod wire;
 
@@ -31,4 +33,5 @@ pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, LegFacts, Office,
 pub use holder::{Announced, Held, Holder, HolderError, Taken};
 pub use log::{Log, OUTSTANDING_MAX};
 pub use mirrored::{Mirrored, Stash};
+pub use positions::{Gate, Look, Origin, Positions, Stands};
 pub use wire::{ENTRY_BYTES_MAX, STATE_BYTES_MAX, WireError};

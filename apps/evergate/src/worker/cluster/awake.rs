@@ -4,7 +4,6 @@
 //! All peers hear before the first state machine is restored; meanwhile clients that speak to connections that rest are
 //! answered too, for each of them waits since its owner died.
 
-use super::leg::Stands;
 use super::resume::give_back;
 use super::take::{Leg, Take};
 use super::unheard::Unheard;
@@ -21,7 +20,7 @@ use evergate_base::Micros;
 use evergate_bpf::{Leases, Slot};
 use evergate_cluster::{Begin, Bucket, Role};
 use evergate_connection::{Accepted, Connection, Failure, Io, ResumedLeg};
-use evergate_mirror::{ConnectionId, Held, LegFacts, Mirrored};
+use evergate_mirror::{ConnectionId, Held, LegFacts, Mirrored, Stands};
 use std::os::fd::AsRawFd;
 
 /// Between two lines about connections under a configuration that is not here.

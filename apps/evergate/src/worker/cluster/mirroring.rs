@@ -2,10 +2,9 @@
 
 use super::Gated;
 use super::figures::Counted;
-use super::leg::Look;
 use evergate_base::Micros;
 use evergate_cluster::{Bucket, MemberSet, NodeId};
-use evergate_mirror::{ConnectionId, Entry, Frame, LegFacts, Mirrored, Phase};
+use evergate_mirror::{ConnectionId, Entry, Frame, LegFacts, Look, Mirrored, Phase};
 use std::collections::BTreeMap;
 
 /// What a mirrored connection has beside its state machine.

@@ -65,12 +65,6 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// How often a connection is looked at of which something is due.
-const TEND_EVERY: Micros = Micros::from_ms(1);
-/// ... or only an acknowledgement, which most often goes or comes with something else.
-const LOOK_EVERY: Micros = Micros::from_ms(5);
-/// ... or a peer that takes nothing.
-const LOOK_AT_LAST: Micros = Micros::from_ms(500);
 /// When a pooled server connection is acknowledged that owes an ACK, and how much later so that several are at once: far
 /// below a server's shortest retransmission time.
 const POOLED_AFTER_MS: u64 = 5;

@@ -1,14 +1,13 @@
 //! The owner's side: entries go to the backups before what depends on them leaves, and acknowledgements come back.
 
 use super::channel::Notice;
-use super::leg::Look;
 use super::{End, Gated, Mirroring};
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstream::Upstream;
 use evergate_bpf::{Flow, Leases};
 use evergate_cluster::{Bucket, NodeId};
-use evergate_mirror::{Entry, Frame, Haste, Mirrored, Next, Side};
+use evergate_mirror::{Entry, Frame, Haste, Look, Mirrored, Next, Side};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;

@@ -1,13 +1,10 @@
 //! What is due at some time: ACKs that nothing took along, stalls, and what peers have acknowledged meanwhile.
 
-use super::leg::Look;
-use super::{
-    Cluster, End, Gated, LOOK_AT_LAST, LOOK_EVERY, Mirroring, POOLED_AFTER_MS, POOLED_TOGETHER, TEND_EVERY,
-};
+use super::{Cluster, End, Gated, Mirroring, POOLED_AFTER_MS, POOLED_TOGETHER};
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
 use evergate_base::Micros;
-use evergate_mirror::Haste;
+use evergate_mirror::{Haste, Look};
 
 impl Worker {
     /// Before the worker turns away from a connection: events for what its peers will acknowledge, and time for what
@@ -76,7 +73,8 @@ impl Worker {
             self.guarded(Some(Source::Client(key)), |worker| worker.tend(key, (Look::Soon, due)));
         }
         // Requests may wait for server connections that are given back once clients have acknowledged responses.
-        let ahead = if self.counters.queued.get() > 0 { LOOK_EVERY.since(TEND_EVERY) } else { Micros(0) };
+        let ahead =
+            if self.counters.queued.get() > 0 { Look::Later.span() - Look::Soon.span() } else { Micros(0) };
         while let Some(cluster) = &mut self.cluster
             && let Some((due, key)) = cluster.timed_later.pop_front_if(|(due, _)| *due <= now + ahead)
         {
@@ -164,14 +162,16 @@ impl Cluster {
     /// A connection is looked at no later than this.
     pub(super) fn look_at(&mut self, mirroring: &mut Mirroring, key: Key, look: Look, now: Micros) {
         let known = mirroring.timed.map(|(known, _)| known);
-        let (queue, span) = match look {
-            Look::Soon if known != Some(look) => (&mut self.timed, TEND_EVERY),
-            Look::Later if matches!(known, None | Some(Look::AtLast)) => (&mut self.timed_later, LOOK_EVERY),
-            Look::AtLast if known.is_none() => (&mut self.timed_at_last, LOOK_AT_LAST),
-            _ => return,
+        if known.is_some_and(|known| known <= look) {
+            return;
+        }
+        let queue = match look {
+            Look::Soon => &mut self.timed,
+            Look::Later => &mut self.timed_later,
+            Look::AtLast => &mut self.timed_at_last,
         };
-        queue.push_back((now + span, key));
-        mirroring.timed = Some((look, now + span));
+        queue.push_back((now + look.span(), key));
+        mirroring.timed = Some((look, now + look.span()));
     }
 
     /// A server connection goes to the pool. False when the backups lack some of what was read from it.
