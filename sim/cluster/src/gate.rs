@@ -25,12 +25,14 @@ pub(crate) struct Slot {
     kernel_edge: u64,
     snd_nxt: u64,
     /// What really left.
-    sent_ack: u64,
+    pub(crate) sent_ack: u64,
     sent_edge: u64,
     answered_at: Option<Time>,
     /// What the peer acknowledged, as our kernel may know it, and in truth.
     pub(crate) snd_una: u64,
     peer_ack: u64,
+    /// The program is to hear when the peer has acknowledged so much.
+    wakes_at: Option<u64>,
 }
 
 impl Slot {
@@ -50,6 +52,7 @@ impl Slot {
             answered_at: None,
             snd_una: FIRST,
             peer_ack: FIRST,
+            wakes_at: None,
         }
     }
 
@@ -67,9 +70,16 @@ impl Slot {
         }
     }
 
-    /// Whether less has been acknowledged than may be.
-    pub(crate) fn owes_ack(&self) -> bool {
-        self.sent_ack < self.committed
+    /// Asks for news when the peer has acknowledged up to `ack`. False when it has already: then none may come.
+    pub(crate) fn wake_at(&mut self, ack: u64) -> bool {
+        self.wakes_at = Some(ack);
+        self.snd_una < ack
+    }
+
+    /// Whether what was asked for has come.
+    pub(crate) fn wakes(&mut self) -> bool {
+        let una = self.snd_una;
+        self.wakes_at.take_if(|at| *at <= una).is_some()
     }
 
     /// Whether the peer has more than this node has sent.
@@ -152,6 +162,8 @@ impl Slot {
 /// What a peer said to a bucket on hold.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Heard {
+    /// Number after all that it has said.
+    pub(crate) seq: u64,
     pub(crate) ack: u64,
     pub(crate) edge: u64,
 }

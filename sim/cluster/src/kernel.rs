@@ -4,6 +4,7 @@ use crate::agenda::Time;
 use crate::gate::{Heard, Slot};
 use crate::segment::{FIRST, Flow, Segment};
 use crate::tcp::Tcp;
+use evergate_mirror::Gate;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The port that clients connect to.
@@ -34,7 +35,7 @@ pub(crate) struct Kernel {
 pub(crate) enum Arrival {
     /// Nothing for the program.
     Nothing,
-    /// The flow's socket has news.
+    /// The flow's socket has news, or its peer has acknowledged what was asked about.
     News(Flow),
     /// A client's connection is made: it belongs to nobody yet.
     Accepted(Flow),
@@ -58,14 +59,17 @@ impl Kernel {
         }
         if let Some(socket) = self.sockets.get_mut(&flow) {
             let connecting = !socket.is_open() && !socket.is_reset();
+            let before = socket.events();
             socket.handle(now, &segment);
+            let mut news = socket.events() != before || socket.has_room_again();
             if connecting && socket.is_open() {
                 self.slots.insert(flow, Slot::new(socket.offered_edge()));
             }
             if self.orphans.contains(&flow) && self.sockets.get(&flow).is_some_and(Tcp::has_input) {
                 self.kill(flow);
             }
-            return Arrival::News(flow);
+            news |= self.slots.get_mut(&flow).is_some_and(Slot::wakes);
+            return if news { Arrival::News(flow) } else { Arrival::Nothing };
         }
         let accepts = runs && flow.ours.port() == PORT;
         let pending = accepts && self.pending.contains(&bucket) && !self.slots.contains_key(&flow);
@@ -102,6 +106,7 @@ impl Kernel {
     pub(crate) fn hear(&mut self, segment: &Segment) {
         if let (Some(ack), false) = (segment.ack, segment.syn || segment.rst) {
             let heard = self.heard.entry(segment.flow).or_default();
+            heard.seq = heard.seq.max(segment.end());
             heard.ack = heard.ack.max(ack);
             heard.edge = heard.edge.max(segment.edge);
         }
@@ -136,13 +141,6 @@ impl Kernel {
 
     pub(crate) fn socket(&mut self, flow: Flow) -> Option<&mut Tcp> {
         self.sockets.get_mut(&flow).filter(|socket| !socket.is_reset())
-    }
-
-    /// Lets ACKs up to here pass.
-    pub(crate) fn commit(&mut self, flow: Flow, ack: u64) {
-        if let Some(slot) = self.slots.get_mut(&flow) {
-            slot.committed = slot.committed.max(ack);
-        }
     }
 
     /// Sends the ACK that is owed, if one is.

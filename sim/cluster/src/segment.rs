@@ -18,8 +18,21 @@ impl fmt::Display for Flow {
     }
 }
 
-/// Sequence number of the first byte of a stream; the SYN has number 0. The model's numbers do not wrap.
+/// Number of the first byte of a stream; the SYN has number 0. The model's numbers do not wrap.
 pub(crate) const FIRST: u64 = 1;
+
+/// The sequence number of number 0 in what is real: those of most streams wrap around.
+const BEGIN: u32 = u32::MAX - 3_000;
+
+/// The sequence number of a number.
+pub(crate) fn sequence(number: u64) -> u32 {
+    BEGIN.wrapping_add(number as u32)
+}
+
+/// The number of a sequence number.
+pub(crate) fn number(sequence: u32) -> u64 {
+    u64::from(sequence.wrapping_sub(BEGIN))
+}
 
 /// One TCP segment.
 #[derive(Clone, Debug, PartialEq, Eq)]

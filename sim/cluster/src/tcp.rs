@@ -37,6 +37,8 @@ pub struct Tcp {
     high: u64,
     out: VecDeque<u8>,
     out_max: usize,
+    /// The application had more to say than there was room for.
+    blocked: bool,
     end_wanted: bool,
     end_acked: bool,
     peer_edge: u64,
@@ -51,6 +53,8 @@ pub struct Tcp {
     early: BTreeMap<u64, Vec<u8>>,
     end_at: Option<u64>,
     ended: bool,
+    /// The peer's end came before the endpoint was: nobody is told.
+    ended_before: bool,
     owed: u32,
     ack_at: Option<Time>,
     challenged_at: Option<Time>,
@@ -67,6 +71,7 @@ impl Tcp {
             high: FIRST,
             out: VecDeque::new(),
             out_max: buffer,
+            blocked: false,
             end_wanted: false,
             end_acked: false,
             peer_edge: FIRST,
@@ -81,6 +86,7 @@ impl Tcp {
             early: BTreeMap::new(),
             end_at: None,
             ended: false,
+            ended_before: false,
             owed: 0,
             ack_at: None,
             challenged_at: None,
@@ -139,12 +145,24 @@ impl Tcp {
 
     /// Both ends are said and acknowledged.
     pub fn is_finished(&self) -> bool {
-        self.reset || (self.ended && self.end_acked)
+        self.reset || ((self.ended || self.ended_before) && self.end_acked)
     }
 
     /// Whether bytes wait to be read.
     pub fn has_input(&self) -> bool {
         !self.input.is_empty()
+    }
+
+    /// What makes news for the application when it changes.
+    pub(crate) fn events(&self) -> (u64, bool, bool, bool) {
+        (self.rcv, self.ended, self.reset, self.connecting)
+    }
+
+    /// Whether there is room again for somebody who has more to say: a third of all, said once.
+    pub(crate) fn has_room_again(&mut self) -> bool {
+        let again = self.blocked && 3 * self.out.len() <= 2 * self.out_max;
+        self.blocked &= !again;
+        again
     }
 
     /// The right edge that is offered to the peer.
@@ -200,6 +218,7 @@ impl Tcp {
         }
         let count = bytes.len().min(self.out_max.saturating_sub(self.out.len()));
         self.out.extend(&bytes[..count]);
+        self.blocked |= count < bytes.len();
         count
     }
 
@@ -212,6 +231,11 @@ impl Tcp {
     pub(crate) fn note_end(&mut self) {
         self.end_wanted = true;
         self.end_acked = true;
+    }
+
+    /// The peer has said its end, and another node has read it: it is below what is expected next.
+    pub(crate) fn note_end_before(&mut self) {
+        self.ended_before = true;
     }
 
     /// Breaks the connection; what is to be said about it.

@@ -4,7 +4,8 @@
 //! - [`pump`]: flushes, reads, and tells what peers acknowledged;
 //! - [`owner`]: entries go to the backups before what depends on them leaves;
 //! - [`backup`]: entries of others come in;
-//! - [`take_over`]: connections of other nodes go on here.
+//! - [`take_over`]: connections of other nodes go on here;
+//! - [`tending`]: what time brings.
 //!
 //! What it leaves out of the daemon's: splicing, several workers, logs and figures.
 
@@ -13,6 +14,7 @@ mod owner;
 mod perform;
 mod pump;
 mod take_over;
+mod tending;
 
 use crate::agenda::Time;
 use crate::agent::{Instruction, Report};
@@ -25,9 +27,9 @@ use evergate_base::Micros;
 use evergate_base::seed::{Seed, scoped};
 use evergate_cluster::{Freeze, MemberSet, NodeId, Role};
 use evergate_connection::{Accepted, Connection, Effects, Io, Node, Scratch, Snapshot};
-use evergate_mirror::{Company, ConnectionId, Holder, LegFacts, Mirrored, Office};
+use evergate_mirror::{Company, ConnectionId, Holder, LegFacts, Look, Mirrored, Office};
 use evergate_tls::Records;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use take_over::Round;
@@ -79,6 +81,8 @@ struct Client {
     legs: BTreeMap<u32, LegFacts>,
     queued: u64,
     acknowledged: BTreeMap<NodeId, u64>,
+    /// When it is looked at, where that is due.
+    timed: Option<(Look, Time)>,
     client_end: Option<u64>,
     server_end: Option<(u32, u64)>,
     upstream: Option<Upstream>,
@@ -115,6 +119,8 @@ pub(crate) struct Worker {
     by_flow: BTreeMap<Flow, ConnectionId>,
     idle: BTreeMap<(u32, u32, u16), Vec<Upstream>>,
     unsettled: BTreeMap<Flow, Unsettled>,
+    /// Server connections that went to the pool: when each is looked at.
+    pooled: VecDeque<(Time, Flow)>,
     roles: Vec<Role>,
     pub(crate) outgoing: BTreeMap<NodeId, Outgoing>,
     broken: BTreeMap<NodeId, Time>,
@@ -153,6 +159,8 @@ pub(crate) struct Worker {
     pub(crate) knocked: u64,
     /// Tickets that left with an acknowledgement.
     pub(crate) tickets_along: u64,
+    /// Calls after which entries waited for later ones.
+    pub(crate) entries_kept: u64,
 }
 
 /// What is needed to start a process.
@@ -179,6 +187,7 @@ impl Worker {
             by_flow: BTreeMap::new(),
             idle: BTreeMap::new(),
             unsettled: BTreeMap::new(),
+            pooled: VecDeque::new(),
             roles: Vec::new(),
             outgoing: BTreeMap::new(),
             broken: BTreeMap::new(),
@@ -207,6 +216,7 @@ impl Worker {
             rested: 0,
             knocked: 0,
             tickets_along: 0,
+            entries_kept: 0,
         }
     }
 
@@ -284,6 +294,10 @@ impl Worker {
         let late: Vec<ConnectionId> =
             self.clients.iter().filter(|(_, client)| due(client)).map(|(key, _)| *key).collect();
         for key in late.into_iter().filter(|key| !self.is_frozen(*key)).collect::<Vec<_>>() {
+            if self.clients.get(&key).is_some_and(|client| client.connection.looks_at_peers()) {
+                self.learn_from_peers(kernel, key);
+                self.tell_news(now, kernel, key);
+            }
             self.call(now, kernel, key, |connection, io| connection.handle_timeout(io));
             self.pump(now, kernel, key);
         }
@@ -310,12 +324,12 @@ impl Worker {
             return Some(now);
         }
         let deadlines = self.clients.values().map(|client| client.connection.deadline().0);
-        let rests = self.clients.values().any(Client::rests_on_time).then_some(now + 1_000);
+        let tends = self.tends_at().map(|at| at.max(now));
         let rounds = self.rounds.iter().map(|round| round.next_at);
         let channels = self.wants_channels().then_some(self.channels_at.max(now));
         let soon = if self.company.is_urgent() { now } else { now + 1_000 };
         let frames = self.company.is_waiting().then_some(soon);
-        let deadlines = deadlines.filter(|at| *at < u64::MAX).chain(rests);
+        let deadlines = deadlines.filter(|at| *at < u64::MAX).chain(tends);
         deadlines.chain(rounds).chain(channels).chain(frames).min()
     }
 
@@ -367,7 +381,7 @@ impl Worker {
         let client = self.clients.get(key)?;
         let server = client.upstream.as_ref().filter(|upstream| upstream.leg.flow == flow);
         let (number, leg) = server.map_or((0, &client.leg), |upstream| (upstream.number, &upstream.leg));
-        Some((*key, client.bucket, number, leg.origin_received()))
+        Some((*key, client.bucket, number, leg.received().0))
     }
 
     /// Whether the flow belongs to a connection.
@@ -408,6 +422,9 @@ impl Worker {
         self.holder.check_states();
         for client in self.clients.values() {
             client.fold.check_invariants();
+            client.leg.positions.check_invariants();
+            let server = client.upstream.iter();
+            server.for_each(|upstream| upstream.leg.positions.check_invariants());
         }
     }
 
@@ -429,6 +446,7 @@ impl Client {
             legs: BTreeMap::new(),
             queued: 0,
             acknowledged: BTreeMap::new(),
+            timed: None,
             client_end: None,
             server_end: None,
             upstream: None,
@@ -437,11 +455,5 @@ impl Client {
             left: None,
             end_told: false,
         }
-    }
-
-    fn rests_on_time(&self) -> bool {
-        let server = self.upstream.as_ref().filter(|upstream| !upstream.connecting);
-        let waits = self.connection.has_entries() || self.leg.rests_on_time();
-        waits || server.is_some_and(|upstream| upstream.leg.rests_on_time())
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! The model of the daemon's `worker/cluster/owner.rs` and `freeze.rs`.
 
+use super::perform::open_slot;
 use super::{Client, Ending, Worker};
 use crate::agenda::Time;
 use crate::agent::{Report, office};
@@ -11,7 +12,7 @@ use crate::kernel::Kernel;
 use crate::segment::Flow;
 use evergate_base::Micros;
 use evergate_cluster::{Begin, Bucket, MemberSet, NodeId, Role};
-use evergate_mirror::{ConnectionId, Entry, Frame, Haste, LegFacts, Mirrored, Office, Phase};
+use evergate_mirror::{ConnectionId, Entry, Frame, Haste, LegFacts, Look, Mirrored, Office, Phase};
 use std::collections::BTreeMap;
 
 /// Between two attempts to make a channel.
@@ -57,7 +58,7 @@ impl Worker {
     }
 
     /// Connections whose clients have everything, our FIN included, are over for the backups too.
-    pub(super) fn end_acknowledged(&mut self, kernel: &Kernel) {
+    pub(super) fn end_acknowledged(&mut self, kernel: &mut Kernel) {
         let over = |flow: &Flow, end: u64| {
             let lives = kernel.sockets.contains_key(flow);
             !lives || kernel.slots.get(flow).is_none_or(|slot| slot.snd_una >= end)
@@ -70,6 +71,7 @@ impl Worker {
             .collect();
         for flow in ended {
             if let Some(Ending { key: connection, bucket, .. }) = self.ending.remove(&flow) {
+                open_slot(kernel, flow);
                 self.say(bucket, &Frame::End { connection }, None);
             }
         }
@@ -77,11 +79,16 @@ impl Worker {
 
     /// Sends the entries of the last call to the backups. What depends on them waits. Those that nobody waits for go with later
     /// ones of their connection, or with the next look at it.
-    pub(super) fn mirror(&mut self, key: ConnectionId) {
-        let Some(Client { connection, bucket, queued, .. }) = self.clients.get(&key) else { return };
-        let may_wait = connection.haste() == Haste::None && *queued > 0 && !connection.is_past_requests();
-        if !may_wait || self.freezing.contains_key(bucket) || self.awaited(*bucket).is_empty() {
+    pub(super) fn mirror(&mut self, now: Time, key: ConnectionId) {
+        let Some(Client { connection, bucket, leg, .. }) = self.clients.get(&key) else { return };
+        // A client that has yet to ask again may wait for acknowledgements.
+        let may_wait = connection.haste() == Haste::None && !leg.positions.is_patient();
+        let may_wait = may_wait && !connection.is_past_requests() && !self.freezing.contains_key(bucket);
+        if !may_wait || !connection.has_entries() || self.awaited(*bucket).is_empty() {
             self.mirror_all(key);
+        } else if let Some(client) = self.clients.get_mut(&key) {
+            client.look_at(Look::Later, now);
+            self.entries_kept += 1;
         }
     }
 
@@ -93,6 +100,12 @@ impl Worker {
         if entries.is_empty() {
             return;
         }
+        // Some clients say nothing more before what they said is acknowledged; tickets see to that of the handshake's end.
+        let connection = &client.connection;
+        let waits = client.leg.positions.is_patient()
+            && !connection.is_past_requests()
+            && !connection.holds_tickets()
+            && entries.iter().any(|entry| matches!(entry, Entry::Client(_)));
         entries.iter().cloned().for_each(|entry| client.apply(entry));
         let (bucket, index) = (client.bucket, client.queued);
         match self.mutation {
@@ -100,7 +113,7 @@ impl Worker {
             Mutation::LostRoute => entries.retain(|entry| !matches!(entry, Entry::Route(_))),
             _ => {}
         }
-        self.company.hurry(haste);
+        self.company.hurry(if waits { Haste::Full } else { haste });
         self.say(bucket, &Frame::Entries { connection: key, entries }, Some(Notice::Entry { key, index }));
         if self.awaited(bucket).is_empty() {
             if let Some(client) = self.clients.get_mut(&key) {
@@ -127,16 +140,17 @@ impl Worker {
         let held = client.held_by(awaited);
         let mut ends = Vec::new();
         if client.client_end.is_some_and(|index| index <= held) {
-            ends.extend(client.leg.release_end().map(|ack| (client.leg.flow, ack)));
+            ends.push(&mut client.leg);
         }
         if let Some(upstream) = &mut client.upstream
             && client.server_end.is_some_and(|(_, index)| index <= held)
         {
-            ends.extend(upstream.leg.release_end().map(|ack| (upstream.leg.flow, ack)));
+            ends.push(&mut upstream.leg);
         }
-        for (flow, ack) in ends {
-            kernel.commit(flow, ack);
-            self.dirty.insert(flow);
+        for leg in ends {
+            if kernel.slots.get_mut(&leg.flow).is_some_and(|slot| leg.positions.release_end(slot)) {
+                self.dirty.insert(leg.flow);
+            }
         }
         self.call(now, kernel, key, |connection, io| connection.learn_mirror_acked(io, held));
         self.pump(now, kernel, key);
@@ -158,37 +172,6 @@ impl Worker {
             self.pump(now, kernel, key);
         }
         self.deliver_acknowledged(now, kernel);
-    }
-
-    /// What is held back ripens, and what waits too long is stashed.
-    pub(super) fn tend_timed(&mut self, now: Time, kernel: &mut Kernel) {
-        let keys: Vec<ConnectionId> =
-            self.clients.iter().filter(|(_, client)| client.rests_on_time()).map(|(key, _)| *key).collect();
-        for key in keys {
-            if self.is_frozen(key) {
-                continue;
-            }
-            self.mirror_all(key);
-            let Some(client) = self.clients.get_mut(&key) else { continue };
-            let answered = client.connection.acknowledged() >= client.connection.newest_entry();
-            let (client_partial, server_partial) = client.connection.awaits_completion();
-            let client_stalled = client.leg.is_stalled(client_partial, now);
-            let server = client.upstream.as_mut().map(|upstream| &mut upstream.leg);
-            let server_stalled = server.as_ref().is_some_and(|leg| leg.is_stalled(server_partial, now));
-            let legs = server.into_iter().chain([&mut client.leg]);
-            for leg in legs.filter(|_| answered) {
-                if let Some(ack) = leg.ripen(now) {
-                    kernel.commit(leg.flow, ack);
-                    self.dirty.insert(leg.flow);
-                }
-            }
-            if client_stalled {
-                self.call(now, kernel, key, |connection, io| connection.handle_client_stall(io));
-            }
-            if server_stalled {
-                self.call(now, kernel, key, |connection, io| connection.handle_server_stall(io));
-            }
-        }
     }
 
     /// A backup has taken in so many frames.

@@ -27,7 +27,7 @@ impl Worker {
         // A server connection that is there already adds entries to those of this call: they go in one frame.
         let dials = self.effects.list.iter().any(|effect| matches!(effect, Effect::Dial { .. }));
         if !dials {
-            self.mirror(key);
+            self.mirror(now, key);
         }
         self.send_down(now, kernel, key);
         self.send_up(now, kernel, key);
@@ -36,7 +36,7 @@ impl Worker {
             self.carry_out(now, kernel, key, effect);
         }
         if dials {
-            self.mirror(key);
+            self.mirror(now, key);
         }
         self.send_fins(kernel, key);
     }
@@ -57,10 +57,10 @@ impl Worker {
         let Some(client) = self.clients.get_mut(&key).filter(|_| !bytes.is_empty()) else { return };
         let free = after <= client.connection.acknowledged()
             && client.connection.down().is_empty()
-            && !client.leg.has_surplus();
+            && !client.leg.positions.has_surplus();
         let socket = kernel.socket(client.leg.flow).filter(|_| free);
         let written = socket.map_or(0, |socket| socket.write(&bytes));
-        client.leg.handle_written(written);
+        client.leg.positions.handle_written(written, Micros(now));
         if written < bytes.len() {
             client.connection.down().push(bytes[written..].to_vec(), after);
             client.connection.handle_blocked(Micros(now));
@@ -79,10 +79,11 @@ impl Worker {
         let after = self.after(key);
         let Some(client) = self.clients.get_mut(&key).filter(|_| !bytes.is_empty()) else { return };
         let free = after <= client.connection.acknowledged() && client.connection.up().is_empty();
-        let upstream = client.upstream.as_mut().filter(|up| free && !up.connecting && !up.leg.has_surplus());
+        let takes = |upstream: &&mut Upstream| !upstream.connecting && !upstream.leg.positions.has_surplus();
+        let upstream = client.upstream.as_mut().filter(|_| free).filter(takes);
         let written = upstream.map_or(0, |upstream| {
             let written = kernel.socket(upstream.leg.flow).map_or(0, |socket| socket.write(&bytes));
-            upstream.leg.handle_written(written);
+            upstream.leg.positions.handle_written(written, Micros(now));
             written
         });
         if written < bytes.len() {
@@ -101,7 +102,7 @@ impl Worker {
                     client.left = Some(records);
                 }
             }
-            Effect::Release { clean, records, .. } => self.release_server(kernel, key, clean, records),
+            Effect::Release { clean, records, .. } => self.release_server(now, kernel, key, clean, records),
             Effect::ResetServer { .. } => {
                 if let Some(upstream) = self.clients.get_mut(&key).and_then(|client| client.upstream.as_mut())
                 {
@@ -118,7 +119,7 @@ impl Worker {
                     client.fin_waits = true;
                 }
             }
-            Effect::CloseClient { abort } => self.forget(kernel, key, abort),
+            Effect::CloseClient { abort } => self.forget(now, kernel, key, abort),
             Effect::Acknowledge { side, position } => self.release_input(now, kernel, key, side, position),
             Effect::KeepSession(_) | Effect::WithdrawSession(_) => {} // clients here take tickets
             Effect::Matched(_) | Effect::Logged(_) | Effect::ServerFailed { .. } => {}
@@ -168,7 +169,7 @@ impl Worker {
         let bucket = client.bucket;
         let idle = self.idle.get_mut(&(pool, server, bucket)).filter(|_| reuse).and_then(Vec::pop);
         if let Some(mut upstream) = idle {
-            upstream.leg.restart(now);
+            upstream.leg.positions.restart(Micros(now));
             upstream.number = leg;
             self.by_flow.insert(upstream.leg.flow, key);
             client.upstream = Some(upstream);
@@ -226,6 +227,7 @@ impl Worker {
 
     fn release_server(
         &mut self,
+        now: Time,
         kernel: &mut Kernel,
         key: ConnectionId,
         clean: bool,
@@ -235,22 +237,24 @@ impl Worker {
         client.server_fin_waits = false;
         let bucket = client.bucket;
         let Some(mut upstream) = client.upstream.take() else { return };
+        let unsettled = client.connection.is_unsettled(upstream.number);
         let flow = upstream.leg.flow;
         self.by_flow.remove(&flow);
         let quiet = kernel.socket(flow).is_some_and(|socket| !socket.has_input() && !socket.is_ended());
-        let number = upstream.number;
-        if clean && client.connection.is_unsettled(number) {
-            let (origin, end) = (upstream.leg.origin_received(), upstream.leg.read_sequence());
-            self.unsettled.insert(flow, Unsettled { key, number, origin, end, ends: false });
+        let (number, mut whole) = (upstream.number, true);
+        if clean && let Some(slot) = kernel.slots.get_mut(&flow) {
+            whole = upstream.leg.positions.rest(slot, Micros(now));
+            self.look_at_pooled(flow, now);
         }
-        if clean && quiet && !upstream.ended && !upstream.connecting {
-            if let Some(ack) = upstream.leg.settle() {
-                kernel.commit(flow, ack);
-                self.dirty.insert(flow);
-            }
+        if clean && unsettled {
+            let (origin, end) = upstream.leg.received();
+            self.unsettled.insert(flow, Unsettled { key, number, origin, end, ends: false });
+            whole = true; // it will be
+        }
+        if clean && quiet && whole && !upstream.ended && !upstream.connecting {
             upstream.records = records;
             self.idle.entry((upstream.pool, upstream.server, bucket)).or_default().push(upstream);
-        } else if upstream.leg.has_surplus() || is_behind(kernel, flow) {
+        } else if upstream.leg.positions.has_surplus() || is_behind(kernel, flow) {
             // The server has more of the node before us than was made again, or our end: nothing is left to say.
             kernel.silence(flow);
         } else {
@@ -267,16 +271,22 @@ impl Worker {
     }
 
     /// The backups know of the last response of a leg that was given back: its input may be acknowledged up to `position`.
-    fn settle_server(&mut self, kernel: &mut Kernel, key: ConnectionId, number: u32, position: u64) -> bool {
+    fn settle_server(
+        &mut self,
+        now: Time,
+        kernel: &mut Kernel,
+        key: ConnectionId,
+        number: u32,
+        position: u64,
+    ) -> bool {
         let is_it = |unsettled: &Unsettled| unsettled.key == key && unsettled.number == number;
         let found = self.unsettled.iter().find(|(_, unsettled)| is_it(unsettled)).map(|(flow, _)| *flow);
         let Some((flow, unsettled)) = found.and_then(|flow| Some((flow, self.unsettled.get(&flow)?))) else {
             return false;
         };
-        let (settled, ends) = (unsettled.origin + position, unsettled.ends);
-        kernel.commit(flow, settled);
-        self.dirty.insert(flow);
-        if settled >= unsettled.end {
+        let (settled, end, ends) = (unsettled.origin + position, unsettled.end, unsettled.ends);
+        self.settle(now, kernel, flow, settled);
+        if settled >= end {
             self.unsettled.remove(&flow);
             if ends {
                 drop_server(kernel, flow, false);
@@ -305,7 +315,7 @@ impl Worker {
 
     /// The connection is over and leaves a server connection that others can use, once the backups were told so. Whether there
     /// is one.
-    fn keep_left(&mut self, kernel: &mut Kernel, key: ConnectionId) -> bool {
+    fn keep_left(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
         let Some(client) = self.clients.get_mut(&key) else { return false };
         let (Some(records), Some(mut upstream)) = (client.left.take(), client.upstream.take()) else {
             return false;
@@ -318,12 +328,10 @@ impl Worker {
             self.end_server(kernel, flow, false);
             return true;
         }
-        if let Some(ack) = upstream.leg.release_early() {
-            kernel.commit(flow, ack);
-            self.dirty.insert(flow);
-        }
+        let read = upstream.leg.received().1;
         upstream.records = records;
         self.idle.entry((upstream.pool, upstream.server, bucket)).or_default().push(upstream);
+        self.settle(now, kernel, flow, read); // nobody needs its last response any more
         true
     }
 
@@ -333,17 +341,17 @@ impl Worker {
     }
 
     /// The client's connection is over.
-    pub(super) fn forget(&mut self, kernel: &mut Kernel, key: ConnectionId, abort: bool) {
+    pub(super) fn forget(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId, abort: bool) {
         let over = abort || self.has_our_end(kernel, key);
-        let told = over && self.keep_left(kernel, key);
-        self.release_server(kernel, key, false, None);
+        let told = over && self.keep_left(now, kernel, key);
+        self.release_server(now, kernel, key, false, None);
         // Nobody will say any more that its last response has arrived: what nobody uses yet is not kept.
         let left: Vec<Flow> =
             self.unsettled.iter().filter(|(_, left)| left.key == key).map(|(flow, _)| *flow).collect();
         for flow in left {
             let Some(Unsettled { end, ends, .. }) = self.unsettled.remove(&flow) else { continue };
             if told && !ends {
-                kernel.commit(flow, end);
+                self.settle(now, kernel, flow, end);
                 continue;
             }
             let mut idle = false;
@@ -362,7 +370,14 @@ impl Worker {
         if !abort {
             send_fin(kernel, &mut client.leg);
         }
-        open_slot(kernel, flow);
+        // As long as the client may lack our end it is told nothing that backups may not hold.
+        if over {
+            let slot = kernel.slots.get_mut(&flow).filter(|_| !abort);
+            if slot.is_some_and(|slot| client.leg.positions.finish_end(slot)) {
+                self.dirty.insert(flow); // its end came after ours: nothing takes the ACK along
+            }
+            open_slot(kernel, flow);
+        }
         kernel.close(flow, abort);
         let end = if abort { 0 } else { client.leg.end() };
         let Client { bucket, fold, legs, .. } = client;
@@ -390,21 +405,24 @@ impl Worker {
         position: u64,
     ) {
         if let Side::Server(number) = side
-            && self.settle_server(kernel, key, number, position)
+            && self.settle_server(now, kernel, key, number, position)
         {
             return;
         }
         let Some(client) = self.clients.get_mut(&key) else { return };
-        let leg = match side {
-            Side::Client => Some(&mut client.leg),
+        // The answer takes the ACK along, or the end, or tickets.
+        let connection = &client.connection;
+        let answers = connection.is_busy() || connection.is_past_requests() || connection.holds_tickets();
+        let (leg, waits) = match side {
+            Side::Client => (Some(&mut client.leg), !answers),
             Side::Server(number) => {
-                client.upstream.as_mut().filter(|up| up.number == number).map(|upstream| &mut upstream.leg)
+                let upstream = client.upstream.as_mut().filter(|upstream| upstream.number == number);
+                (upstream.map(|upstream| &mut upstream.leg), false)
             }
         };
-        if let Some(leg) = leg
-            && let Some(ack) = leg.release(position, now)
-        {
-            kernel.commit(leg.flow, ack);
+        let Some(leg) = leg else { return };
+        let Some(slot) = kernel.slots.get_mut(&leg.flow) else { return };
+        if leg.positions.release(slot, position, Micros(now)) || (waits && leg.positions.is_patient()) {
             self.dirty.insert(leg.flow);
         }
     }
@@ -416,13 +434,13 @@ fn send_fin(kernel: &mut Kernel, leg: &mut Leg) {
     }
     let Some(socket) = kernel.socket(leg.flow) else { return };
     // What the peer has beyond all output is the FIN of the node before us.
-    match leg.take_surplus(1) {
+    match leg.positions.take_surplus(1) {
         0 => socket.shutdown(),
         _ => socket.note_end(),
     }
 }
 
-fn open_slot(kernel: &mut Kernel, flow: Flow) {
+pub(super) fn open_slot(kernel: &mut Kernel, flow: Flow) {
     if let Some(slot) = kernel.slots.get_mut(&flow) {
         slot.open = true;
     }

@@ -5,6 +5,7 @@ use crate::agenda::Time;
 use crate::fault::Mutation;
 use crate::kernel::Kernel;
 use crate::tcp::Tcp;
+use evergate_base::Micros;
 use evergate_connection::{INPUT_BYTES, ReadPlan, SLOTS, Scratch, Slots};
 use evergate_mirror::ConnectionId;
 
@@ -38,7 +39,10 @@ impl Worker {
         let Some(client) = self.clients.get(&key) else { return };
         let broken = kernel.sockets.get(&client.leg.flow).is_some_and(Tcp::is_reset);
         if broken && !client.connection.wants_client() && self.mutation != Mutation::DeafToResets {
-            self.call(now, kernel, key, |connection, io| connection.handle_abort(io, "client_reset"));
+            return self.call(now, kernel, key, |connection, io| connection.handle_abort(io, "client_reset"));
+        }
+        if self.watch(now, kernel, key) {
+            self.again.insert(key);
         }
     }
 
@@ -58,15 +62,17 @@ impl Worker {
     }
 
     /// Tells the connection what its peers have acknowledged; it does what follows with the next call.
-    fn learn_from_peers(&mut self, kernel: &Kernel, key: ConnectionId) {
+    pub(super) fn learn_from_peers(&mut self, kernel: &Kernel, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         if let Some(upstream) = client.upstream.as_mut().filter(|upstream| !upstream.connecting) {
-            let acked = kernel.slots.get(&upstream.leg.flow).and_then(|slot| upstream.leg.newly_acked(slot));
+            let slot = kernel.slots.get(&upstream.leg.flow);
+            let acked = slot.and_then(|slot| upstream.leg.positions.newly_acked(slot));
             if let Some(output) = acked {
                 client.connection.learn_server_acked(upstream.number, output);
             }
         }
-        let acked = kernel.slots.get(&client.leg.flow).and_then(|slot| client.leg.newly_acked(slot));
+        let slot = kernel.slots.get(&client.leg.flow);
+        let acked = slot.and_then(|slot| client.leg.positions.newly_acked(slot));
         if let Some(output) = acked {
             client.connection.learn_client_acked(output);
         }
@@ -88,10 +94,10 @@ impl Worker {
         if waiting.is_empty() {
             return false;
         }
-        let mut moved = client.leg.take_surplus(waiting.len());
+        let mut moved = client.leg.positions.take_surplus(waiting.len());
         if moved == 0 {
             moved = kernel.socket(client.leg.flow).map_or(0, |socket| socket.write(waiting));
-            client.leg.handle_written(moved);
+            client.leg.positions.handle_written(moved, Micros(now));
         }
         client.connection.down().advance(moved);
         if moved > 0 {
@@ -115,10 +121,10 @@ impl Worker {
             client.connection.up().clear();
             return false;
         };
-        let mut moved = upstream.leg.take_surplus(waiting.len());
+        let mut moved = upstream.leg.positions.take_surplus(waiting.len());
         if moved == 0 {
             moved = socket.write(waiting);
-            upstream.leg.handle_written(moved);
+            upstream.leg.positions.handle_written(moved, Micros(now));
         }
         client.connection.up().advance(moved);
         if moved > 0 {
@@ -144,15 +150,18 @@ impl Worker {
         let bytes = socket.read(READ_BYTES.min(INPUT_BYTES.saturating_sub(held)));
         if !bytes.is_empty() {
             self.scratch.input[held..held + bytes.len()].copy_from_slice(&bytes);
-            client.leg.handle_read(bytes.len(), now);
+            if let Some(slot) = kernel.slots.get(&client.leg.flow).filter(|_| !client.connection.is_busy()) {
+                client.leg.positions.note_next(slot);
+            }
+            client.leg.positions.handle_read(bytes.len(), Micros(now));
             let count = held + bytes.len();
             self.call(now, kernel, key, |connection, io| connection.handle_client_data(io, count));
-            self.acknowledge_early(kernel, key);
+            self.acknowledge_early(now, kernel, key);
             return true;
         }
         if socket.is_ended() && !client.end_told {
             client.end_told = true;
-            client.leg.handle_end();
+            client.leg.positions.handle_end();
             self.call(now, kernel, key, |connection, io| connection.handle_client_end(io));
             return true;
         }
@@ -171,15 +180,15 @@ impl Worker {
         };
         let count = read_into(&mut self.scratch, plan, socket);
         if count > 0 {
-            upstream.leg.handle_read(count, now);
+            upstream.leg.positions.handle_read(count, Micros(now));
             self.call(now, kernel, key, |connection, io| connection.handle_server_data(io, plan, count));
-            self.acknowledge_early(kernel, key);
+            self.acknowledge_early(now, kernel, key);
             return true;
         }
         let (broken, number) = (socket.is_reset(), upstream.number);
         if (broken || socket.is_ended()) && !upstream.ended {
             upstream.ended = true;
-            upstream.leg.handle_end();
+            upstream.leg.positions.handle_end();
             self.call(now, kernel, key, |connection, io| match broken {
                 true => connection.handle_server_reset(io, number),
                 false => connection.handle_server_end(io, number),
@@ -190,15 +199,15 @@ impl Worker {
     }
 
     /// The mutation that acknowledges what only this node has.
-    fn acknowledge_early(&mut self, kernel: &mut Kernel, key: ConnectionId) {
+    fn acknowledge_early(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
         let Some(client) = self.clients.get_mut(&key) else { return };
         if self.mutation != crate::Mutation::EarlyAck {
             return;
         }
         let server = client.upstream.as_mut().map(|upstream| &mut upstream.leg);
         for leg in server.into_iter().chain([&mut client.leg]) {
-            if let Some(ack) = leg.release_early() {
-                kernel.commit(leg.flow, ack);
+            if let Some(slot) = kernel.slots.get_mut(&leg.flow) {
+                leg.positions.settle(slot, leg.positions.received().1, Micros(now));
                 self.dirty.insert(leg.flow);
             }
         }

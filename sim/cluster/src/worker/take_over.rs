@@ -13,12 +13,12 @@ use crate::fault::Mutation;
 use crate::gate::Slot;
 use crate::kernel::Kernel;
 use crate::leg::Leg;
-use crate::segment::{Flow, Segment};
+use crate::segment::{Flow, Segment, number};
 use crate::tcp::Tcp;
 use evergate_base::Micros;
 use evergate_cluster::{Bucket, MemberSet, NodeId, Role};
 use evergate_connection::{Accepted, Connection, Io, RestoreError, ResumedLeg};
-use evergate_mirror::{ConnectionId, Frame, Held, LegFacts, Office, Taken};
+use evergate_mirror::{ConnectionId, Frame, Held, LegFacts, Office, Phase, Stands, Taken};
 
 /// Probes are repeated so often at most, this far apart.
 const PROBES: u32 = 20;
@@ -43,6 +43,10 @@ struct TakenLeg {
     received: u64,
     /// What the peer turned out to have.
     acked: u64,
+    /// The mirrored input is the whole stream: the peer's end was read.
+    whole: bool,
+    /// The peer has said its FIN: it is taken as received.
+    ended: bool,
     edge: u64,
     heard: bool,
 }
@@ -73,19 +77,25 @@ pub(super) struct Round {
 }
 
 impl TakenLeg {
-    fn of(held: &Held, number: u32) -> Option<TakenLeg> {
-        let facts = *held.legs.get(&number)?;
-        let (sent, received) = held.positions(number);
+    fn of(held: &Held, leg: u32) -> Option<TakenLeg> {
+        let facts = *held.legs.get(&leg)?;
+        let (sent, received) = held.positions(leg);
         let flow = Flow { ours: facts.local, theirs: facts.remote };
-        Some(TakenLeg { flow, facts, sent, received, acked: sent, edge: 0, heard: false })
+        let state = &held.state;
+        let whole = match leg {
+            0 => state.client.phase == Phase::Ended || state.closed.is_some(),
+            _ => state.server_ends.get(&leg) == Some(&received),
+        };
+        let (acked, edge) = (sent, 0);
+        Some(TakenLeg { flow, facts, sent, received, acked, whole, ended: false, edge, heard: false })
     }
 
     fn send(&self) -> u64 {
-        u64::from(self.facts.sent) + self.acked
+        number(self.facts.sent) + self.acked
     }
 
     fn receive(&self) -> u64 {
-        u64::from(self.facts.received) + self.received
+        number(self.facts.received) + self.received + u64::from(self.ended)
     }
 
     fn gate(&self, kernel: &mut Kernel) {
@@ -101,7 +111,8 @@ impl TakenLeg {
 
     fn listen(&mut self, kernel: &Kernel) -> bool {
         if let Some(heard) = kernel.heard.get(&self.flow) {
-            self.acked = heard.ack.saturating_sub(u64::from(self.facts.sent)).max(self.sent);
+            self.acked = heard.ack.saturating_sub(number(self.facts.sent)).max(self.sent);
+            self.ended |= self.whole && heard.seq == number(self.facts.received) + self.received + 1;
             self.edge = heard.edge;
             self.heard = true;
         }
@@ -134,7 +145,10 @@ impl TakenLeg {
         }
         self.gate(kernel);
         let edge = self.edge.max(self.send() + 1);
-        let socket = Tcp::restored(self.flow, BUFFERS * kernel.buffer, self.send(), self.receive(), edge);
+        let mut socket = Tcp::restored(self.flow, BUFFERS * kernel.buffer, self.send(), self.receive(), edge);
+        if self.ended {
+            socket.note_end_before();
+        }
         kernel.restore(self.flow, socket);
         if let Some(slot) = kernel.slots.get(&self.flow) {
             let segment = slot.template(self.flow);
@@ -362,9 +376,9 @@ impl Worker {
         };
         self.resumed += 1;
         self.say(take.bucket, &take.frame().0, None);
-        let TakenLeg { facts, received, acked, .. } = take.client;
-        let sent = take.held.state.server.output;
-        let leg = Leg::resumed(client_flow, &facts, received, sent, acked, now);
+        let TakenLeg { facts, received, acked, ended, .. } = take.client;
+        let stands = Stands { received, ended, sent: take.held.state.server.output, acked };
+        let leg = Leg::resumed(client_flow, &facts, stands, now);
         let mut client = Client::new(connection, leg, take.bucket, Box::new(take.held.state));
         client.legs.insert(0, facts);
         if let (Some(server), Some(leg)) = (&take.server, &resumed) {
@@ -379,6 +393,9 @@ impl Worker {
         }
         self.perform(now, kernel, take.id);
         self.call(now, kernel, take.id, |connection, io| connection.handle_client_acked(io, acked));
+        if ended {
+            self.call(now, kernel, take.id, |connection, io| connection.handle_client_ended_before(io));
+        }
         self.pump(now, kernel, take.id);
     }
 
@@ -391,11 +408,11 @@ impl Worker {
         server: TakenLeg,
         leg: ResumedLeg,
     ) {
-        let TakenLeg { flow, facts, received, acked, .. } = server;
+        let TakenLeg { flow, facts, received, acked, ended, .. } = server;
         let (number, index) = (leg.route.leg, leg.route.server);
         let Some(client) = self.clients.get_mut(&key) else { return };
         client.upstream = Some(Upstream {
-            leg: Leg::resumed(flow, &facts, received, leg.output, acked, now),
+            leg: Leg::resumed(flow, &facts, Stands { received, ended, sent: leg.output, acked }, now),
             number,
             pool: leg.route.pool,
             server: index,

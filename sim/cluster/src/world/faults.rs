@@ -101,6 +101,7 @@ impl World {
         self.tally.rested += worker.rested;
         self.tally.knocked += worker.knocked;
         self.tally.tickets_along += worker.tickets_along;
+        self.tally.entries_kept += worker.entries_kept;
         if host.blackouts.last().is_some_and(|(at, _)| *at == now) {
             return; // nobody is there to say that it is over
         }

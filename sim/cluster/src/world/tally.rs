@@ -28,6 +28,8 @@ pub struct Tally {
     pub knocked: u64,
     /// Tickets that left because part of a request was acknowledged.
     pub tickets_along: u64,
+    /// Calls after which entries waited for later ones of their connection.
+    pub entries_kept: u64,
     /// Processes, and machines, that stood still and went on.
     pub resumptions: u64,
 }
@@ -44,6 +46,7 @@ impl AddAssign for Tally {
         self.rested += other.rested;
         self.knocked += other.knocked;
         self.tickets_along += other.tickets_along;
+        self.entries_kept += other.entries_kept;
         self.resumptions += other.resumptions;
     }
 }
@@ -56,6 +59,7 @@ impl World {
             tally.rested += worker.rested;
             tally.knocked += worker.knocked;
             tally.tickets_along += worker.tickets_along;
+            tally.entries_kept += worker.entries_kept;
         }
         tally
     }

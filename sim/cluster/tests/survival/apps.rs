@@ -31,7 +31,8 @@ pub(crate) struct Client {
     /// What it says when it breaks the connection off may be lost, and is said again only to who speaks to it.
     unheard: bool,
     broke: bool,
-    /// How long it waits before it goes on, whether it does so now, and whether it has.
+    /// How long it waits after its handshake, and before it goes on; whether it does so now, and whether it has.
+    asks_after: Time,
     thinks_for: Time,
     thinks: bool,
     thought: bool,
@@ -64,6 +65,7 @@ impl Client {
             faults: false,
             unheard: false,
             broke: false,
+            asks_after: 0,
             thinks_for: 0,
             thinks: false,
             thought: false,
@@ -88,6 +90,12 @@ impl Client {
         self
     }
 
+    /// Its first request does not come with its last word of the handshake.
+    pub(crate) fn that_asks_after(mut self, span: Time) -> Client {
+        self.asks_after = if self.scenario.wire == Wire::Plain { 0 } else { span };
+        self
+    }
+
     pub(crate) fn in_bad_weather(mut self, lossy: bool) -> Client {
         self.unheard = lossy;
         self
@@ -97,12 +105,17 @@ impl Client {
     fn go_on(&mut self, said: &mut Said) {
         while let Some(step) = self.scenario.steps.get(self.next) {
             let answered = self.peer.received().len() >= self.expected.marks[self.next];
-            let early = !matches!(step.act, Act::Send(_)) && self.peer.is_handshaking();
+            let pause = match self.next {
+                0 => self.asks_after,
+                _ if step.waits => self.thinks_for,
+                _ => 0,
+            };
+            let early = (pause > 0 || !matches!(step.act, Act::Send(_))) && self.peer.is_handshaking();
             if (step.waits && !answered) || early || self.finished {
                 return;
             }
-            if step.waits && self.thinks_for > 0 && self.next > 0 && !self.thought {
-                said.pause = (!self.thinks).then_some(self.thinks_for);
+            if pause > 0 && !self.thought {
+                said.pause = (!self.thinks).then_some(pause);
                 self.thinks = true;
                 return;
             }

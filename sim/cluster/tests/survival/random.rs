@@ -94,6 +94,7 @@ fn any(seed: u64) -> Ran {
         let span = if random.chance(60) { 10_000_000 } else { span };
         *fault = random.pick(&[Fault::Pause(span), Fault::Halt(span)]);
     }
+    ask_later(seed, &mut plan);
     run(&script, &plan.of_kind("any"))
 }
 
@@ -188,7 +189,16 @@ fn thinking(seed: u64) -> Ran {
     if plan.shape == TWO_BACKUPS && random.chance(500) {
         second_death(&mut random, at, &mut plan.faults);
     }
+    ask_later(seed, &mut plan);
     run(&Script::new(scripts::requests(wire, &kinds, false)), &plan.of_kind("thinking"))
+}
+
+/// Half of the clients end their handshake before they ask for something, and do not wait for an acknowledgement of that.
+fn ask_later(seed: u64, plan: &mut Plan) {
+    let mut random = Random::new(seed.rotate_left(40));
+    if random.chance(500) {
+        plan.asks_after = 1 + random.below(400);
+    }
 }
 
 /// Clients, servers or both take little at a time: at least 10 KB/s, so that everything has arrived before the run is over.
@@ -349,6 +359,7 @@ fn seeds(range: std::ops::Range<u64>) {
     let tally = seeds_of(any, range);
     assert!(tally.deaths > 2_000 && tally.channels_given_up > 8, "{tally:?}");
     assert!(tally.resumptions > 300 && tally.frames_held > 10_000, "{tally:?}");
+    assert!(tally.entries_kept > 500, "{tally:?}");
 }
 
 fn seeds_of(run: fn(u64) -> Ran, range: std::ops::Range<u64>) -> Tally {

@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) buffer: usize,
     pub(crate) gathers: bool,
     pub(crate) clients: usize,
+    /// How long clients wait with their first request after the handshake.
+    pub(crate) asks_after: Time,
     /// How long clients wait before they go on.
     pub(crate) thinks_for: Time,
     /// How fast both sides take what they are sent.
@@ -67,6 +69,7 @@ impl Plan {
             buffer: 65_536,
             gathers: false,
             clients: 1,
+            asks_after: 0,
             thinks_for: 0,
             paces: Paces::EAGER,
             impatient: false,
@@ -175,7 +178,7 @@ fn world(script: &Script, plan: &Plan, served: &Log, trace: bool) -> World {
         let seed = plan.seed * 10 + index as u64;
         let Script { scenario, expected, .. } = script;
         let client = Client::new(scenario, expected, seed, plan.lenient, served, plan.clients);
-        let client = client.that_thinks_for(plan.thinks_for);
+        let client = client.that_thinks_for(plan.thinks_for).that_asks_after(plan.asks_after);
         Box::new(client.among_faults(!plan.faults.is_empty()).in_bad_weather(plan.loses()))
     });
     let (scenario, log) = (script.scenario.clone(), served.clone());

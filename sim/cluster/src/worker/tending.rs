@@ -1,0 +1,181 @@
+//! What is due at some time: ACKs that nothing took along, stalls, and what peers have acknowledged meanwhile.
+//!
+//! The model of the daemon's `worker/cluster/tending.rs`.
+
+use super::{Client, Upstream, Worker};
+use crate::agenda::Time;
+use crate::kernel::Kernel;
+use crate::leg::Leg;
+use crate::segment::{Flow, number};
+use evergate_base::Micros;
+use evergate_mirror::{ConnectionId, Haste, Look};
+
+/// When a pooled server connection is acknowledged that owes an ACK, and how much later so that several are at once.
+const POOLED_AFTER: Time = 5_000;
+const POOLED_TOGETHER: Time = 2_000;
+
+impl Client {
+    /// It is looked at no later than this.
+    pub(super) fn look_at(&mut self, look: Look, now: Time) {
+        if self.timed.is_none_or(|(known, _)| known > look) {
+            self.timed = Some((look, now + look.span().0));
+        }
+    }
+
+    /// The server leg that is in use.
+    fn server(&self) -> Option<&Leg> {
+        self.upstream.as_ref().filter(|upstream| !upstream.connecting).map(|upstream| &upstream.leg)
+    }
+
+    fn server_mut(&mut self) -> Option<&mut Leg> {
+        self.upstream.as_mut().filter(|upstream| !upstream.connecting).map(|upstream| &mut upstream.leg)
+    }
+}
+
+impl Worker {
+    /// Before the worker turns away from a connection: news of what its peers will acknowledge, and time for what rests. True
+    /// when something has happened meanwhile.
+    pub(super) fn watch(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
+        let Some(Client { connection, leg, .. }) = self.clients.get(&key) else { return false };
+        // The next request of a client that did not wait for the answer waits for its acknowledgement.
+        let (eager, server_partial) = connection.awaits_completion();
+        let (client_inside, server_inside) = connection.expects_more();
+        // ... or for what is on its way to the backups.
+        let readable = kernel.sockets.get(&leg.flow).is_some_and(|socket| socket.has_input());
+        let refuses = readable && !connection.wants_client();
+        if eager || (refuses && !connection.is_busy() && !connection.is_past_requests()) {
+            self.company.hurry(Haste::Full);
+            self.mirror_all(key);
+        }
+        let Some(client) = self.clients.get_mut(&key) else { return false };
+        let mut happened = watch(kernel, &client.leg, eager, now);
+        let mut due = rests_on_time(kernel, &client.leg, eager || client_inside, now);
+        if let Some(server) = client.server() {
+            happened |= watch(kernel, server, false, now);
+            let of_server = rests_on_time(kernel, server, server_partial || server_inside, now);
+            due = [due, of_server].into_iter().flatten().min();
+        }
+        if let Some(look) = due {
+            client.look_at(look, now);
+        }
+        happened
+    }
+
+    /// What is held back ripens, what waits too long is stashed, and what peers have acknowledged is noticed.
+    pub(super) fn tend_timed(&mut self, now: Time, kernel: &mut Kernel) {
+        let due = |client: &Client| client.timed.is_some_and(|(_, at)| at <= now);
+        let keys: Vec<ConnectionId> =
+            self.clients.iter().filter(|(_, client)| due(client)).map(|(key, _)| *key).collect();
+        for key in keys {
+            self.tend(now, kernel, key);
+        }
+        self.acknowledge_pooled(now, kernel);
+    }
+
+    /// When something of that is due.
+    pub(super) fn tends_at(&self) -> Option<Time> {
+        let timed = self.clients.values().filter_map(|client| client.timed).map(|(_, at)| at);
+        timed.chain(self.pooled.front().map(|(at, _)| at + POOLED_TOGETHER)).min()
+    }
+
+    fn tend(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+        self.mirror_all(key);
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        client.timed = None;
+        if self.freezing.contains_key(&client.bucket) {
+            return;
+        }
+        let answered = client.connection.acknowledged() >= client.connection.newest_entry();
+        let overdue = is_overdue(kernel, &client.leg, now);
+        if overdue {
+            client.leg.positions.note_silence();
+        }
+        let tickets = overdue && client.connection.holds_tickets();
+        if answered && (ripen(kernel, &mut client.leg, now) || overdue) && !tickets {
+            self.dirty.insert(client.leg.flow);
+        }
+        if answered
+            && let Some(server) = client.server_mut()
+            && (ripen(kernel, server, now) || is_overdue(kernel, server, now))
+        {
+            self.dirty.insert(server.flow);
+        }
+        let (client_partial, server_partial) = client.connection.awaits_completion();
+        let client_stalled = client.leg.positions.is_stalled(client_partial, Micros(now));
+        let stalls = |server: &Leg| server.positions.is_stalled(server_partial, Micros(now));
+        let server_stalled = client.server().is_some_and(stalls);
+        if tickets {
+            self.tickets_along += 1;
+            self.call(now, kernel, key, |connection, io| connection.handle_tickets_due(io));
+        }
+        if client_stalled {
+            self.call(now, kernel, key, |connection, io| connection.handle_client_stall(io));
+        }
+        if server_stalled {
+            self.call(now, kernel, key, |connection, io| connection.handle_server_stall(io));
+        }
+        self.learn_from_peers(kernel, key);
+        if self.tell_news(now, kernel, key) | self.watch(now, kernel, key) {
+            self.again.insert(key);
+        } else if let Some(client) = self.clients.get_mut(&key).filter(|client| client.timed.is_none()) {
+            client.connection.handle_rest();
+        }
+    }
+
+    // ---- server connections that rest ----
+
+    /// Looks after a while whether a pooled server connection owes an ACK.
+    pub(super) fn look_at_pooled(&mut self, flow: Flow, now: Time) {
+        self.pooled.push_back((now + POOLED_AFTER, flow));
+    }
+
+    /// Pooled server connections that nothing takes an ACK along from: of several at once. One that was used meanwhile has
+    /// acknowledged what it owed then, and is looked at again.
+    fn acknowledge_pooled(&mut self, now: Time, kernel: &Kernel) {
+        if self.pooled.front().is_none_or(|(at, _)| now < at + POOLED_TOGETHER) {
+            return;
+        }
+        while let Some((_, flow)) = self.pooled.pop_front_if(|(at, _)| *at <= now) {
+            if self.server_leg(flow).is_some_and(|leg| is_overdue(kernel, leg, now)) {
+                self.dirty.insert(flow);
+            }
+        }
+    }
+
+    /// A server connection's leg, whether it is in use or not.
+    fn server_leg(&mut self, flow: Flow) -> Option<&mut Leg> {
+        let used = self.clients.values_mut().filter_map(|client| client.upstream.as_mut());
+        let legs = used.chain(self.idle.values_mut().flatten()).map(|Upstream { leg, .. }| leg);
+        legs.into_iter().find(|leg| leg.flow == flow)
+    }
+
+    /// Input of a server connection that was given back may be acknowledged up to this number.
+    pub(super) fn settle(&mut self, now: Time, kernel: &mut Kernel, flow: Flow, ack: u64) {
+        let Some(slot) = kernel.slots.get_mut(&flow) else { return };
+        match self.server_leg(flow) {
+            Some(leg) => leg.positions.settle(slot, crate::segment::sequence(ack), Micros(now)),
+            None => slot.committed = slot.committed.max(ack), // it is to be closed
+        }
+        if self.idle.values().flatten().any(|upstream| upstream.leg.flow == flow) {
+            self.look_at_pooled(flow, now);
+        }
+    }
+}
+
+fn watch(kernel: &mut Kernel, leg: &Leg, eager: bool, now: Time) -> bool {
+    let ack = leg.positions.watched(eager, Micros(now)).map(number);
+    let slot = kernel.slots.get_mut(&leg.flow);
+    ack.zip(slot).is_some_and(|(ack, slot)| !slot.wake_at(ack))
+}
+
+fn rests_on_time(kernel: &Kernel, leg: &Leg, inside: bool, now: Time) -> Option<Look> {
+    leg.positions.rests_on_time(kernel.slots.get(&leg.flow)?, inside, Micros(now))
+}
+
+fn is_overdue(kernel: &Kernel, leg: &Leg, now: Time) -> bool {
+    kernel.slots.get(&leg.flow).is_some_and(|slot| leg.positions.is_overdue(slot, Micros(now)))
+}
+
+fn ripen(kernel: &mut Kernel, leg: &mut Leg, now: Time) -> bool {
+    kernel.slots.get_mut(&leg.flow).is_some_and(|slot| leg.positions.ripen(slot, Micros(now)))
+}
