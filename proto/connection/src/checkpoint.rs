@@ -7,6 +7,7 @@ use crate::Io;
 use crate::connection::{Answering, ClientTls, Connection, Receiving};
 use crate::leg::ServerLeg;
 use crate::remote::{Remote, position};
+use crate::restore::ResumedLeg;
 use crate::routing::encode_body;
 use crate::uplink::Uplink;
 use evergate_mirror::{ClientCheckpoint, Entry, Haste, Phase, RecordPosition, ServerCheckpoint, Side};
@@ -264,10 +265,11 @@ impl Connection {
         }
     }
 
-    /// The client of a restored connection did not answer when it was asked how much it has: of a response in clear it may have a
-    /// part, until it acknowledges something.
-    pub fn note_unheard_client(&mut self) {
-        let in_clear = self.leg.is_some() && !self.listener().protocol.is_tls();
+    /// The client of a connection that was restored with this leg has not said how much it has: of a response in clear it may have
+    /// a part, until it acknowledges something. Of one to a request that was decided on only here it has nothing.
+    pub fn note_unheard_client(&mut self, resumed: &ResumedLeg) {
+        let goes_on = self.leg.as_ref().is_some_and(|leg| leg.id == resumed.route.leg);
+        let in_clear = goes_on && !self.listener().protocol.is_tls();
         if let Some(remote) = self.remote.as_mut().filter(|_| in_clear) {
             remote.unheard = Some(remote.client_acked);
         }

@@ -333,8 +333,9 @@ fn no_answer_of_ours_takes_the_place_of_one_that_may_have_left() {
     // An end in order says that there was no answer. After a failed write it may be a RST, which says nothing.
     for (in_doubt, closed, reason) in [(false, None, "upstream_lost"), (true, Some(true), "upstream_lost")] {
         let (mut pair, leg) = restore(&state, &config).unwrap();
-        let (leg, sent) = (leg.unwrap().route.leg, pair.to_client.len());
-        pair.call(|conn, _| conn.note_unheard_client()); // entries tell what may have left in records
+        let (resumed, sent) = (leg.unwrap(), pair.to_client.len());
+        let leg = resumed.route.leg;
+        pair.call(|conn, _| conn.note_unheard_client(&resumed)); // entries tell what may have left in records
         if in_doubt {
             pair.call(|conn, io| conn.handle_server_write_error(io));
         }
@@ -372,8 +373,8 @@ fn who_does_not_say_what_he_has_of_a_response_in_clear_gets_no_answer_of_ours() 
     pair.open();
     let state = pair.mirrored;
     let unheard = || {
-        let mut pair = Pair::restore(&state, &config);
-        pair.call(|conn, _| conn.note_unheard_client());
+        let (mut pair, resumed) = restore(&state, &config).unwrap();
+        pair.call(|conn, _| conn.note_unheard_client(&resumed.unwrap()));
         pair.call(|conn, io| conn.handle_client_acked(io, 0));
         (pair.conn.leg_id().unwrap(), pair)
     };

@@ -359,8 +359,8 @@ impl Worker {
         let restored = Connection::restore(&snapshot, &take.held.state, &fresh, &mut io);
         let (connection, resumed) = match restored {
             Ok((mut connection, resumed)) => {
-                if !take.client.heard {
-                    connection.note_unheard_client();
+                if let Some(leg) = resumed.as_ref().filter(|_| !take.client.heard) {
+                    connection.note_unheard_client(leg);
                 }
                 (connection, resumed)
             }

@@ -400,6 +400,9 @@ fn seeds_that_found_something() {
     subset(248_191);
     // A view made a backup begin anew, and the owner's worker, which had not heard of it, acknowledged something: it may.
     subset(428_542);
+    // The request of a connection that rests had been stashed: its server's reset, at the next node, became one of the client.
+    subset(4_360);
+    ailing(4_289);
 }
 
 /// What `EVERGATE_SIM_RUN` names.

@@ -163,8 +163,8 @@ impl Worker {
         let Some(AwakeLeg { facts, received, ended, acked, heard, slot, socket }) = legs.0.take() else {
             return false;
         };
-        if !heard {
-            connection.note_unheard_client();
+        if let Some(leg) = leg.as_ref().filter(|_| !heard) {
+            connection.note_unheard_client(leg);
         }
         let stands = Stands { received, ended, sent: state.server.output, acked };
         let gated = Gated::resumed(slot, &facts, stands, self.now);
