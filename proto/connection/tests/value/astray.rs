@@ -373,8 +373,10 @@ fn who_does_not_say_what_he_has_of_a_response_in_clear_gets_no_answer_of_ours() 
     pair.open();
     let state = pair.mirrored;
     let unheard = || {
-        let (mut pair, resumed) = restore(&state, &config).unwrap();
-        pair.call(|conn, _| conn.note_unheard_client(&resumed.unwrap()));
+        let (mut pair, leg) = restore(&state, &config).unwrap();
+        let leg = leg.unwrap();
+        pair.call(|conn, _| conn.note_unheard_client(&leg));
+        pair.call(|conn, io| conn.handle_leg_open(io, leg.route.leg, leg.route.server, None));
         pair.call(|conn, io| conn.handle_client_acked(io, 0));
         (pair.conn.leg_id().unwrap(), pair)
     };
