@@ -172,21 +172,20 @@ fn who_hears_that_its_segments_are_too_big_sends_them_again_whatever_it_has_conc
             std::thread::sleep(Duration::from_millis(1));
         }
         send_to(&peer, to, NODE);
-        let mut got = vec![0; bytes.len()];
+        let (mut got, mut taken) = (vec![0; bytes.len()], 0);
         if hears_of_loss {
             tell(&node, &socket, facts, loss, 0);
             socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-            assert!(
-                socket.read(&mut got).is_err(),
-                "the first segment does not come: there is nothing to mend"
-            );
+            while let Ok(count @ 1..) = socket.read(&mut got[taken..]) {
+                taken += count; // from a kernel that does not fall into that
+            }
         }
         for times in [1, 2] {
             let told = node.run(move || Prober::new().unwrap().tell_too_big(&facts, &loss, times)).unwrap();
             assert!(told);
         }
         socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        socket.read_exact(&mut got).unwrap();
+        socket.read_exact(&mut got[taken..]).unwrap();
         assert!(got == bytes);
         // What was named and nobody had comes with a timer of its own, of 10 ms.
         let timers = ["TCPTimeouts", "TCPSACKReneging"].map(|name| counted(&peer, name));
