@@ -48,7 +48,7 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
     .sample(&[], status.losses_told);
     out.counter(
         "evergate_cluster_losses_told_late_total",
-        "Peers that were told what nobody has of what they had sent, because they said nothing for a second after a take-over or a move.",
+        "Peers that were told what nobody has of what they had sent, because they said nothing for a while after a take-over or a move.",
     )
     .sample(&[], status.losses_told_late);
     out.counter("evergate_cluster_channels_lost_total", "Mirror channels that broke or were too slow.")

@@ -83,7 +83,7 @@ pub struct Counters {
     pub stalls: [Stalls; 2],
     /// Peers that were told what they had sent to a node that was silent.
     pub losses_told: Count,
-    /// Peers that were told, beside those, because they said nothing for a second after a take-over or a move; each time counts.
+    /// Peers that were told, beside those, because they said nothing for a while after a take-over or a move (`unheard`); each time counts.
     pub losses_told_late: Count,
     /// What this worker mirrors and holds, in a cluster: a second old at most.
     pub mirroring: Mutex<Mirrored>,
