@@ -3,7 +3,7 @@
 use crate::flow::words;
 use crate::skeleton::accept::{AcceptSkelBuilder, types};
 use crate::table::bytes;
-use crate::{CookieKey, Flow, Gate, GateError, clock, pins, says};
+use crate::{CookieKey, Flow, Gate, GateError, Strange, clock, pins, says};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_INGRESS, TcHook, TcHookBuilder};
 use std::mem::MaybeUninit;
@@ -111,11 +111,11 @@ impl Accept {
 }
 
 impl Gate {
-    /// Whether what the peer acknowledges is a cookie that a node has just given this flow for a SYN: the peer has begun anew.
-    pub fn has_answered_syn(&self, flow: &Flow, acknowledged: u32) -> bool {
+    /// Whether what came acknowledges a cookie that a node has just given this flow for a SYN: the peer has begun anew.
+    pub fn has_answered_syn(&self, flow: &Flow, came: Strange) -> bool {
         let Some((key, epoch)) = self.cookies.get() else { return false };
         let epoch = epoch.map_or_else(|| (clock::tai_ns() >> 36) as u32, NonZeroU32::get);
-        key.has_answered(flow, acknowledged.wrapping_sub(1), epoch)
+        key.has_answered(flow, came.seq.wrapping_sub(1), came.ack.wrapping_sub(1), epoch)
     }
 
     /// Takes a stateless accept off an interface, also one that an earlier process left there: the kernel answers SYNs.

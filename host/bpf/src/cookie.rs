@@ -9,16 +9,16 @@ use crate::flow::words;
 pub struct CookieKey(pub [u64; 2]);
 
 impl CookieKey {
-    /// Whether a node has answered a SYN of this flow by this number, in `epoch` or the one before or after: what the peer
-    /// acknowledges then, less one. Says nothing of the SYN's own number. One of a thousand numbers looks like that.
-    pub(crate) fn has_answered(self, flow: &Flow, number: u32, epoch: u32) -> bool {
-        let distance = (number >> 8).wrapping_sub(epoch).wrapping_add(1) & 3; // 0: the epoch before, 1: this one, 2: the next
+    /// Whether a node has answered a SYN of this flow with the number `theirs` by the number `ours`, in `epoch` or the one
+    /// before or after. One of five million wrong pairs looks like that.
+    pub(crate) fn has_answered(self, flow: &Flow, theirs: u32, ours: u32, epoch: u32) -> bool {
+        let distance = (ours >> 8).wrapping_sub(epoch).wrapping_add(1) & 3; // 0: the epoch before, 1: this one, 2: the next
         let of = epoch.wrapping_add(distance).wrapping_sub(1);
-        distance != 3 && self.hash(flow, 0, of, number & 0xff) & 0x3ff == number >> 22
+        distance != 3 && self.hash(flow, of, ours & 0xff).wrapping_add(theirs) << 10 == ours & !0x3ff
     }
 
-    /// SipHash-2-4 of the flow, the peer's first sequence number, the epoch and the option bits.
-    fn hash(self, flow: &Flow, theirs: u32, epoch: u32, options: u32) -> u32 {
+    /// SipHash-2-4 of the flow, the epoch and the option bits.
+    fn hash(self, flow: &Flow, epoch: u32, options: u32) -> u32 {
         let (remote, local) = (words(flow.remote.ip()), words(flow.local.ip()));
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
         let ports = u32::from(flow.remote.port().to_be()) << 16 | u32::from(flow.local.port().to_be());
@@ -28,7 +28,7 @@ impl CookieKey {
             pair(remote[2], remote[3]),
             pair(local[0], local[1]),
             pair(local[2], local[3]),
-            pair(ports, theirs),
+            pair(ports, 0),
             pair(epoch, options),
             48 << 56,
         ] {

@@ -57,5 +57,5 @@ pub use knock::Knock;
 pub use lane::{BATCH, Events, Lane, LaneId};
 pub use owners::{BACKUPS_MAX, Leases, NodeId, Owner, Owners};
 pub use registry::Heard;
-pub use slot::{Origin, Restored, Slot, ahead_max};
+pub use slot::{Origin, Restored, Slot, Strange, ahead_max};
 pub use testrun::{Hook, Outcome};

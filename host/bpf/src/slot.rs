@@ -68,6 +68,15 @@ pub struct Restored {
     pub asleep: bool,
 }
 
+/// What came on hold for a flow and acknowledged what its peer would not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Strange {
+    /// Sequence number of the first segment with this acknowledgement.
+    pub seq: u32,
+    /// What it acknowledged: a sequence number.
+    pub ack: u32,
+}
+
 /// The handle of one gated flow. Exactly one exists per taken slot; it is given back with
 /// [`Lane::finish`](crate::Lane::finish). Dropping it instead leaves the flow gated for good, which is safe but leaks the slot.
 pub struct Slot {
@@ -224,9 +233,10 @@ impl Slot {
         self.read(|slot| field!(slot, snd_nxt))
     }
 
-    /// What was acknowledged on hold that this connection's peer would not acknowledge, last: it may have begun another one.
-    pub fn strange_ack(&self) -> Option<u32> {
-        Some(self.read(|slot| field!(slot, strange_ack))).filter(|ack| *ack != 0)
+    /// What came on hold and acknowledged what this connection's peer would not, last: it may have begun another one.
+    pub fn strange(&self) -> Option<Strange> {
+        let ack = self.read(|slot| field!(slot, strange_ack));
+        (ack != 0).then(|| Strange { seq: self.read(|slot| field!(slot, strange_seq)), ack })
     }
 
     /// FIN may leave from now on.

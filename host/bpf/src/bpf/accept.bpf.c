@@ -3,9 +3,10 @@
  * node from the first packet on, and a flood of SYNs costs no memory. Only clients of very small segments are left to our
  * kernel, few at a time. A tc filter behind the gate, in an object of its own: bpf_sk_assign_tcp_reqsk() needs Linux 6.8.
  *
- * The sequence number of our SYN-ACK: 10 bits of a keyed hash over the addresses, the epoch and the options; 12 bits of one
- * that covers the peer's sequence number too; 2 bits of the epoch (68.7 s, from the TAI clock); 3 bits of segment size, 4 of window scale (15: none),
- * 1 of SACK. Timestamps need no bits: whoever returns the cookie shows them. An epoch before or after ours is accepted: what
+ * The sequence number of our SYN-ACK: 22 bits of a keyed hash over the addresses, the epoch and the options, plus the peer's
+ * sequence number; 2 bits of the epoch (68.7 s, from the TAI clock); 3 bits of segment size, 4 of window scale (15: none),
+ * 1 of SACK. Of a later segment, whose number is at most a window further, the sum is never right: with a hash of both, one of
+ * some thousand connections whose first segment was lost would begin in the middle of what its peer says. Timestamps need no bits: whoever returns the cookie shows them. An epoch before or after ours is accepted: what
  * another node answered is taken while the difference of both clocks and the age of the cookie are 68.7 s together, and
  * never from twice that on. What is refused is left to the kernel, which answers it with a RST. */
 #include "offer.h"
@@ -32,14 +33,15 @@ struct card card = { .segment_bytes = { 1460, 1440 } };
 const volatile __u32 use_timestamps = 1, use_sack = 1, use_scaling = 1;
 
 #define NO_WSCALE 15
+#define FIRST_WINDOW 65535	/* bytes that a peer may send before it has heard more of us than the SYN-ACK */
 #define OUR_WSCALE 7
 #define SENSIBLE_MSS 88		/* our kernel takes no less from programs (TCP_MAXSEG): nobody means that */
 
 /* A word takes two rounds here, against one in the bucket hash. */
 #define COOKIE_WORD(m) do { __u64 m_ = (m); v3 ^= m_; SIP_ROUND; SIP_ROUND; v0 ^= m_; } while (0)
 
-/* SipHash-2-4 of the flow, the peer's first sequence number, the epoch and the option bits. */
-static __noinline __u32 cookie_hash(const struct flow_key *k, __u32 theirs, __u32 epoch, __u32 options)
+/* SipHash-2-4 of the flow, the epoch and the option bits. */
+static __noinline __u32 cookie_hash(const struct flow_key *k, __u32 epoch, __u32 options)
 {
 	if (!k)
 		return 0;
@@ -49,7 +51,7 @@ static __noinline __u32 cookie_hash(const struct flow_key *k, __u32 theirs, __u3
 	COOKIE_WORD((__u64)k->remote_addr[2] << 32 | k->remote_addr[3]);
 	COOKIE_WORD((__u64)k->local_addr[0] << 32 | k->local_addr[1]);
 	COOKIE_WORD((__u64)k->local_addr[2] << 32 | k->local_addr[3]);
-	COOKIE_WORD((__u64)k->remote_port << 48 | (__u64)k->local_port << 32 | theirs);
+	COOKIE_WORD((__u64)k->remote_port << 48 | (__u64)k->local_port << 32);
 	COOKIE_WORD((__u64)epoch << 32 | options);
 	COOKIE_WORD(48ULL << 56);
 	v2 ^= 0xff;
@@ -59,26 +61,22 @@ static __noinline __u32 cookie_hash(const struct flow_key *k, __u32 theirs, __u3
 
 static __always_inline __u32 epoch_now(void) { return test_epoch ? test_epoch : bpf_ktime_get_tai_ns() >> 36; }
 
-static __always_inline __u32 hash_of_flow(const struct flow_key *k, __u32 epoch, __u32 options)
-{
-	return cookie_hash(k, 0, epoch, options) & 0x3ff;
-}
-
 static __always_inline __u32 cookie_of(const struct flow_key *k, __u32 theirs, __u32 epoch, __u32 options)
 {
-	return hash_of_flow(k, epoch, options) << 22 | (cookie_hash(k, theirs, epoch, options) & 0xfff) << 10
-		| (epoch & 3) << 8 | options;
+	return (cookie_hash(k, epoch, options) + theirs) << 10 | (epoch & 3) << 8 | options;
 }
 
-/* 2: the cookie of this peer's SYN. 1: one that this flow was given, but not for a SYN just before this packet. */
-static __always_inline int judge_cookie(const struct flow_key *k, __u32 cookie, __u32 theirs)
+enum judgement { STRANGE, LATER, FIRST };
+
+/* FIRST: the cookie was given for a SYN of this number. LATER: for one of less, by up to a window. */
+static __always_inline enum judgement judge_cookie(const struct flow_key *k, __u32 cookie, __u32 theirs)
 {
 	__u32 now = epoch_now();
 	__s32 distance = ((cookie >> 8) - now + 1) & 3;	/* 0: the epoch before, 1: this one, 2: the next */
-	__u32 epoch = now + distance - 1;
-	if (distance == 3 || hash_of_flow(k, epoch, cookie & 0xff) != cookie >> 22)
-		return 0;
-	return cookie_of(k, theirs, epoch, cookie & 0xff) == cookie ? 2 : 1;
+	if (distance == 3)
+		return STRANGE;
+	__u32 further = (cookie_of(k, theirs, now + distance - 1, cookie & 0xff) - cookie) >> 10;
+	return !further ? FIRST : further <= FIRST_WINDOW ? LATER : STRANGE;
 }
 
 static __always_inline __u16 mss_of(__u32 index)
@@ -329,13 +327,13 @@ static __always_inline int accept_ack(struct __sk_buff *skb, struct packet *p)
 		return TC_ACT_OK;
 	if (sk->state != STATE_LISTEN)
 		goto release;
-	int judged = judge_cookie(&p->key, cookie, theirs);
-	if (judged < 2) {
+	enum judgement judged = judge_cookie(&p->key, cookie, theirs);
+	if (judged != FIRST) {
 		count(COOKIE_WRONG);
 		/* The first segment was lost or overtaken, and so was the ACK: the peer says it again, also when all that is
 		 * left is its end, and what overtook it may be an ACK of a SYN-ACK that came twice. A RST would be the end of
-		 * it. Of strangers one in a thousand looks like that, and is left to its own timers. */
-		if (judged == 1)
+		 * it. Of strangers one in 85 looks like that, and is left to its own timers, for three epochs at most. */
+		if (judged == LATER)
 			verdict = TC_ACT_SHOT;
 		goto release;
 	}

@@ -60,11 +60,12 @@ struct slot {
 	__be32 tsecr;		/* the peer's newest timestamp */
 	__u32 syn_sent;		/* active open that waits for its SYN-ACK */
 	__u32 established;	/* the peer has answered our SYN or SYN-ACK */
-	__u32 strange_ack;	/* on hold: what was acknowledged that this connection's peer would not; 0: nothing */
+	__u32 strange_ack;	/* on hold: what was acknowledged last that this connection's peer would not; 0: nothing */
 	__u32 room;		/* of a restored flow, once its peer was heard: the right edge of its window */
 	__u32 room_known;	/* that is all that the peer had ever offered to the node before us */
 	__u64 heard_ns;		/* of a restored flow: when its peer was heard first; 0: not yet */
-	__u32 ingress_pad[6];
+	__u32 strange_seq;	/* number of the first segment that acknowledged this */
+	__u32 ingress_pad[5];
 	/* 3: written at registration; egress writes where packets go next when it learns that, or it changes */
 	struct flow_key key;
 	__u8 eth[14];		/* link header of our packets */

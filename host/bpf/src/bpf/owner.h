@@ -208,6 +208,16 @@ static __always_inline bool begins(const struct packet *p)
 	return flags && !(*flags & LISTENER_STATELESS);
 }
 
+/* The peer may have begun anew: the first segment with an acknowledgement shows for which SYN that was given. */
+static __always_inline void keep_strange(const struct packet *p, struct slot *s)
+{
+	__u32 ack = bpf_ntohl(p->tcp.ack_seq);
+	if (READ(s->strange_ack) == ack)
+		return;
+	WRITE(s->strange_seq, bpf_ntohl(p->tcp.seq));
+	WRITE(s->strange_ack, ack);
+}
+
 /* Ingress verdict for a packet of the bucket; negative: it is ours, go on. `s`: the flow's slot, or 0. */
 static __always_inline int steer(struct __sk_buff *skb, const struct packet *p, __u32 bucket, bool stray, struct slot *s)
 {
@@ -220,7 +230,7 @@ static __always_inline int steer(struct __sk_buff *skb, const struct packet *p, 
 		if (!s || believable(p, s))
 			hear(skb, p);
 		else if (p->tcp.ack && !p->tcp.syn && !p->tcp.rst)
-			WRITE(s->strange_ack, bpf_ntohl(p->tcp.ack_seq));	/* the peer may have begun anew */
+			keep_strange(p, s);
 		count(HELD);
 		return TC_ACT_SHOT;
 	}

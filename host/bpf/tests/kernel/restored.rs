@@ -3,7 +3,7 @@
 use crate::frame::{ACK, FIN, RST, Segment, Tap};
 use crate::packets::{DROP, PASS, STOLEN, accepted, client, enter, inward, leave, listener, out, stamps};
 use crate::world::{bench, node, privileged};
-use evergate_bpf::{Flow, GateError, Hook, LaneId, Mode, Owner, Restored, Slot, interface_index};
+use evergate_bpf::{Flow, GateError, Hook, LaneId, Mode, Owner, Restored, Slot, Strange, interface_index};
 use std::net::SocketAddr;
 use std::process::Command;
 
@@ -143,7 +143,10 @@ fn what_a_peer_has_room_for_is_the_most_that_the_dead_node_can_have_sent() {
             gate.owners().set_all(Owner::new(node(1), &[]).unwrap().held());
             let held = |ack| enter(gate, &Segment { seq: 1000, ack, ..inward(v6) });
             assert_eq!(held(more(3 * ROOM + 1)), Err(DROP));
-            assert_eq!((gate.heard(&slot.flow()), slot.strange_ack()), (None, Some(more(3 * ROOM + 1))));
+            assert_eq!(
+                (gate.heard(&slot.flow()), slot.strange()),
+                (None, Some(Strange { seq: 1000, ack: more(3 * ROOM + 1) }))
+            );
             gate.owners().set_all(Owner::new(node(1), &[]).unwrap());
             // Our kernel has caught up: it knows best.
             let data = Segment { seq: more(3 * ROOM), data: vec![7; 10], ..ours.clone() };

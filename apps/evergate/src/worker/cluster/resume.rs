@@ -204,9 +204,9 @@ fn give_way(busy: &mut Vec<Take>, resting: &BTreeMap<Bucket, Vec<Take>>) {
 /// would only be in its way.
 fn leave_to_the_new(cluster: &mut Cluster, busy: &mut Vec<Take>) {
     let is_old = |take: &Take| {
-        let said = take.legs.first().and_then(|client| client.slot.as_ref()).and_then(Slot::strange_ack);
+        let said = take.legs.first().and_then(|client| client.slot.as_ref()).and_then(Slot::strange);
         let flow = take.client_flow();
-        said.zip(flow).is_some_and(|(ack, flow)| cluster.gate.has_answered_syn(&flow, ack))
+        said.zip(flow).is_some_and(|(said, flow)| cluster.gate.has_answered_syn(&flow, said))
     };
     for mut take in busy.extract_if(.., |take| is_old(take)).collect::<Vec<_>>() {
         give_back(cluster, &mut take);
