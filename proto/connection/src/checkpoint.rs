@@ -10,7 +10,10 @@ use crate::remote::{Remote, position};
 use crate::restore::ResumedLeg;
 use crate::routing::encode_body;
 use crate::uplink::Uplink;
-use evergate_mirror::{ClientCheckpoint, Entry, Haste, Phase, RecordPosition, ServerCheckpoint, Side};
+use evergate_http::Body;
+use evergate_mirror::{
+    ClientCheckpoint, Entry, Extent, Haste, Phase, RecordPosition, ServerCheckpoint, Side,
+};
 
 /// Candidates kept at most; beyond it the newest replaces the one before.
 const POINTS_MAX: usize = 256;
@@ -78,9 +81,9 @@ impl Remote {
             return;
         }
         let input = point.input;
-        self.retained_client.drop_before(input);
+        self.client_input.drop_before(input);
         if matches!(point.phase, Phase::Head | Phase::Ended) {
-            self.retained_client.shrink();
+            self.client_input.shrink();
         }
         self.checkpointed = Some(point.clone());
         self.log.push(Entry::Client(point));
@@ -149,9 +152,7 @@ impl Remote {
         let base = ServerPoint { leg: 0, input: 0, rx: None, plain: 0, request: 0, phase: Phase::Head };
         let point = point.or_else(|| self.last_point.take()).unwrap_or(base);
         self.last_point = Some(point.clone());
-        if point.leg != 0 && point.leg == self.retained_leg {
-            self.retained_server.drop_before(point.input);
-        }
+        self.server_input.drop_before(point.leg, point.input);
         self.log.push(Entry::Server(ServerCheckpoint {
             output: end.output,
             tx: end.tx,
@@ -337,14 +338,16 @@ impl Connection {
         }
     }
 
-    /// Whether the client's, and the server's, input ends inside something that only more of it completes: its peer may
-    /// be unable to send more before what it sent is acknowledged, so it is stashed soon.
-    pub fn awaits_completion(&self) -> (bool, bool) {
+    /// What the client, and the server, have yet to say: how soon it is stashed that goes by
+    /// ([`Positions::is_stalled`](evergate_mirror::Positions::is_stalled)).
+    pub fn extents(&self) -> [Extent; 2] {
         let client = !self.raw.is_empty() || !self.plain.is_empty();
         let server = self.leg.as_ref().is_some_and(|leg| !leg.raw.is_empty() || !leg.held.is_empty());
         let held = self.remote.as_ref().is_some_and(|remote| self.is_held_up(remote));
         let replays_up = self.leg.as_ref().is_some_and(|leg| leg.replay.is_some());
-        (client || replays_up, server || held)
+        let rest = if self.leg.is_some() { Extent::Open } else { Extent::Whole };
+        let or = |partial, rest| if partial { Extent::Partial } else { rest };
+        [or(client || replays_up, Extent::Open), or(server || held, rest)]
     }
 
     /// Whether the server's bytes make no record yet, and nothing else makes them acknowledged: what the client has yet to
@@ -371,9 +374,13 @@ impl Connection {
         self.catch_up(io);
         if self.send_held(io) {
             self.note_server_point(); // the server may be unable to say more before this is acknowledged
-        } else if let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) {
+        } else if let Some(remote) = &mut self.remote {
             remote.checkpoint_server_late();
-            remote.stash(Side::Server(leg.id), u64::MAX);
+            // The newest one is kept although its response has ended: the client lacks some of it.
+            let of_parted = remote.parting().map(|(leg, ..)| leg);
+            if let Some(leg) = self.leg.as_ref().map(|leg| leg.id).or(of_parted) {
+                remote.stash(Side::Server(leg), u64::MAX);
+            }
         }
         self.finish_call(io);
     }
@@ -420,10 +427,16 @@ impl Connection {
         }
     }
 
-    /// Server bytes at `range` of the slots are kept until they are acknowledged.
-    pub(crate) fn retain_server(&mut self, io: &mut Io<'_>, range: std::ops::Range<usize>) {
+    /// Server bytes at `range` of the slots are kept until they are acknowledged. Those before them, `held` bytes, are not
+    /// counted in the leg's position yet.
+    pub(crate) fn retain_server(&mut self, io: &mut Io<'_>, held: usize, range: std::ops::Range<usize>) {
         if let (Some(remote), Some(leg)) = (&mut self.remote, &self.leg) {
-            remote.retain_server(leg.id, io.scratch.down.at(range));
+            let left = match self.answering {
+                Answering::Body(Body::Length { left }) => Some(left),
+                _ => None,
+            };
+            let at = leg.in_pos + held as u64;
+            remote.server_input.retain(leg.id, at, io.scratch.down.at(range), left);
         }
     }
 
@@ -559,20 +572,24 @@ mod tests {
     fn a_place_that_is_known_late_makes_room_for_the_stash() {
         let mut remote = Remote::default();
         remote.client_acked = 10;
-        remote.retain_server(1, &vec![7; 2 << 20]);
-        remote.stash(Side::Server(1), u64::MAX);
-        let full = remote.stashed_server;
-        assert!(full.1 < 2 << 20);
+        let stash = |remote: &mut Remote| {
+            remote.stash(Side::Server(1), u64::MAX);
+            let stashed = |entry| match entry {
+                Entry::Stash { position, bytes, .. } => Some(position + bytes.len() as u64),
+                _ => None,
+            };
+            remote.log.drain().filter_map(stashed).next_back()
+        };
+        remote.server_input.retain(1, 0, &vec![7; 2 << 20], None);
+        assert!(stash(&mut remote).is_some_and(|end| end < 2 << 20));
         remote.push_record_end(RecordEnd { output: 10, plain: 10, ..RecordEnd::default() });
         remote.checkpoint_server();
         let (request, phase) = (1, Phase::Body(vec![1]));
         remote.push_server_point(ServerPoint { leg: 1, input: 1 << 20, rx: None, plain: 10, request, phase });
         remote.checkpoint_server();
-        remote.stash(Side::Server(1), u64::MAX);
-        assert_eq!(remote.stashed_server, full, "no further record");
+        assert_eq!(stash(&mut remote), None, "no further record");
         remote.checkpoint_server_late();
-        remote.stash(Side::Server(1), u64::MAX);
-        assert_eq!(remote.stashed_server, (1, 2 << 20));
+        assert_eq!(stash(&mut remote), Some(2 << 20));
         let newest = remote.log.last();
         remote.checkpoint_server_late();
         assert_eq!(remote.log.last(), newest, "it is said once");

@@ -17,7 +17,7 @@ impl Connection {
     pub fn handle_client_data(&mut self, io: &mut Io<'_>, n: usize) {
         let held = self.raw.len();
         if let Some(remote) = &mut self.remote {
-            remote.retain_client(self.in_pos + held as u64, &io.scratch.input[held..n]);
+            remote.client_input.append(self.in_pos + held as u64, &io.scratch.input[held..n]);
         }
         self.raw.clear();
         let mut input = std::mem::take(&mut io.scratch.input);

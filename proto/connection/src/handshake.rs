@@ -190,11 +190,11 @@ impl Remote {
     /// The client's handshake bytes between two positions, from the retained input.
     fn mirror_handshake_input(&mut self, before: u64, after: u64, had_hello: bool) {
         if had_hello && after > before {
-            let bytes = self.retained_client.slice(before, after);
+            let bytes = self.client_input.slice(before, after);
             self.log.push(Entry::Input(bytes));
         }
         self.release(Side::Client, after);
-        self.retained_client.drop_before(after);
+        self.client_input.drop_before(after);
     }
 
     /// What is answered to the input before. Whoever takes over makes it again, or ends the connection.

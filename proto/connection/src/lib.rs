@@ -42,6 +42,7 @@ mod remote;
 mod request;
 mod response;
 mod restore;
+mod retained;
 mod routing;
 mod slots;
 mod snapshot;

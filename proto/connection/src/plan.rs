@@ -67,7 +67,7 @@ impl Connection {
             remote.planned = framed && sealed;
             remote.resumed &= remote.planned; // what is not planned was sent with entries or not at all
             let passed_on = remote.planned && !remote.is_repeating();
-            remote.passed_on_leg = if passed_on { leg } else { 0 };
+            remote.server_input.pass_on(if passed_on { leg } else { 0 });
         }
     }
 

@@ -10,6 +10,7 @@ use crate::checkpoint::{RecordEnd, ServerPoint};
 use crate::effect::Effects;
 use crate::framing::extend;
 use crate::leg::ServerLeg;
+use crate::retained::{Retained, ServerInput};
 use crate::uplink::Uplink;
 use evergate_mirror::{
     Boundary, ClientCheckpoint, Entry, Established, Log, Mirrored, RUN_BYTES_MAX, RecordKind, RecordPosition,
@@ -18,77 +19,8 @@ use evergate_mirror::{
 use evergate_tls::{Position, Records};
 use std::collections::VecDeque;
 
-/// Memory that a stream may keep for what it retains: where something is retained, and between two messages that follow each
-/// other, in bytes.
-const RETAINED_KEPT: usize = 65_536;
-const RETAINED_BETWEEN: usize = 4_096;
-/// Bytes of one stash entry at most; more becomes several entries.
-const STASH_BYTES: usize = 65_536;
-/// Bytes stashed of one direction at most: the state of a connection has to fit into a frame. More waits for its peer.
-const STASH_MAX: u64 = 1 << 20;
-/// Of a body that is passed on in any case so much is kept for a stash: its server hears of it although the client is far away,
-/// and by then knows how long an acknowledgement takes.
-const KEPT_BYTES: u64 = 262_144;
-
 pub(crate) fn position(at: Position) -> RecordPosition {
     RecordPosition { generation: at.generation, sequence: at.sequence }
-}
-
-/// Input kept because it is not acknowledged yet. Bound: what a peer may send beyond our ACKs.
-#[derive(Debug, Default)]
-pub(crate) struct Retained {
-    pub(crate) start: u64,
-    bytes: VecDeque<u8>,
-}
-
-impl Retained {
-    pub(crate) fn append(&mut self, at: u64, bytes: &[u8]) {
-        if self.bytes.is_empty() {
-            self.start = at;
-        }
-        if at == self.end() {
-            self.bytes.extend(bytes);
-        }
-    }
-
-    pub(crate) fn end(&self) -> u64 {
-        self.start + self.bytes.len() as u64
-    }
-
-    pub(crate) fn slice(&self, from: u64, to: u64) -> Vec<u8> {
-        let end = to.saturating_sub(self.start).min(self.bytes.len() as u64) as usize;
-        let start = (from.saturating_sub(self.start) as usize).min(end);
-        self.bytes.range(start..end).copied().collect()
-    }
-
-    pub(crate) fn drop_before(&mut self, at: u64) {
-        if at > self.start {
-            let cut = (at - self.start).min(self.bytes.len() as u64) as usize;
-            self.bytes.drain(..cut);
-            self.start = at;
-        }
-        if self.bytes.capacity() > RETAINED_KEPT {
-            self.shrink_to(0);
-        }
-    }
-
-    /// Nothing so far is needed any more: what comes next is at `at`.
-    fn begin_anew(&mut self, at: u64) {
-        self.bytes.clear();
-        self.start = at;
-        self.shrink();
-    }
-
-    /// A message has ended; the next one may follow soon.
-    pub(crate) fn shrink(&mut self) {
-        self.shrink_to(RETAINED_BETWEEN);
-    }
-
-    fn shrink_to(&mut self, kept: usize) {
-        if self.bytes.is_empty() && self.bytes.capacity() > kept {
-            self.bytes = VecDeque::new();
-        }
-    }
 }
 
 /// A record whose plaintext is not all consumed.
@@ -146,12 +78,8 @@ struct Parting {
 #[derive(Debug, Default)]
 pub(crate) struct Remote {
     pub(crate) log: Log,
-    pub(crate) retained_client: Retained,
-    pub(crate) retained_server: Retained,
-    pub(crate) retained_leg: u32,
-    /// The leg whose input is passed on in any case, and the one of which no more is kept for that; 0 for none.
-    pub(crate) passed_on_leg: u32,
-    unkept_leg: u32,
+    pub(crate) client_input: Retained,
+    pub(crate) server_input: ServerInput,
     pub(crate) spans: VecDeque<Span>,
     /// Plaintext bytes consumed of the first span.
     pub(crate) used: u64,
@@ -174,8 +102,6 @@ pub(crate) struct Remote {
     /// Something was learned since the last call.
     pub(crate) has_news: bool,
     pub(crate) legs_done: u32,
-    pub(crate) stashed_client: u64,
-    pub(crate) stashed_server: (u32, u64),
     partings: Vec<Parting>,
     releases: VecDeque<(u64, Side, u64)>,
     /// Effects that the outside sees, each after an entry.
@@ -232,7 +158,7 @@ impl Remote {
             },
             response_from: state.response_from.unwrap_or(server.tx),
             reserved: state.reserved.filter(|(request, _)| *request == server.request).unwrap_or_default().1,
-            stashed_client: state.client_frontier(),
+            client_input: Retained::starting_at(state.client_frontier()),
             checkpointed: Some(state.client.clone()),
             owed: state.client.owed,
             closed: state.closed.is_some(),
@@ -250,13 +176,9 @@ impl Remote {
             remote.end_at = state.closed.map(|(end, _)| end);
         }
         if let Some(route) = state.routes.get(&server.request) {
-            remote.retained_leg = route.leg;
-            remote.retained_server.start = state.leg_input(route.leg);
-            if let Some(stash) = state.server_stash.get(&route.leg) {
-                remote.retained_server.append(remote.retained_server.start, &stash.bytes);
-                remote.stashed_server = (route.leg, stash.end());
-            }
-            remote.release(Side::Server(route.leg), remote.retained_server.end());
+            let stash = state.server_stash.get(&route.leg).map_or(&[][..], |stash| &stash.bytes);
+            remote.server_input.restore(route.leg, state.leg_input(route.leg), stash);
+            remote.release(Side::Server(route.leg), remote.server_input.end());
         }
         // All that is mirrored may be acknowledged: it makes the peers go on at once.
         remote.release(Side::Client, state.client_frontier());
@@ -334,39 +256,13 @@ impl Remote {
 
     /// No message follows soon: an idle connection holds no buffer.
     pub(crate) fn rest(&mut self) {
-        self.retained_client.shrink_to(0);
-        self.retained_server.shrink_to(0);
+        self.client_input.rest();
+        self.server_input.rest();
     }
 
     /// How much is retained of both peers.
     pub(crate) fn retained_bytes(&self) -> usize {
-        self.retained_client.bytes.len() + self.retained_server.bytes.len()
-    }
-
-    pub(crate) fn retain_client(&mut self, at: u64, bytes: &[u8]) {
-        self.retained_client.append(at, bytes);
-    }
-
-    /// Server bytes are kept until they are acknowledged.
-    pub(crate) fn retain_server(&mut self, leg: u32, bytes: &[u8]) {
-        if self.passed_on_leg == leg && self.retained_leg == leg && self.retained_server.end() >= KEPT_BYTES {
-            self.unkept_leg = leg;
-        }
-        if self.unkept_leg == leg {
-            return;
-        }
-        if self.retained_leg != leg {
-            self.retained_leg = leg;
-            self.retained_server.begin_anew(0);
-        }
-        let at = self.retained_server.end();
-        self.retained_server.append(at, bytes);
-    }
-
-    /// The leg's input is kept from here on.
-    pub(crate) fn retain_server_from(&mut self, leg: u32, at: u64, bytes: &[u8]) {
-        self.retained_leg = leg;
-        self.retained_server = Retained { start: at, bytes: bytes.to_vec().into() };
+        self.client_input.len() + self.server_input.len()
     }
 
     pub(crate) fn note_record(&mut self, input: u64, rx: Position, length: usize) {
@@ -496,9 +392,7 @@ impl Remote {
         }
         for (leg, input) in done {
             self.legs_done = self.legs_done.max(leg);
-            if leg == self.retained_leg {
-                self.retained_server.begin_anew(self.retained_server.end());
-            }
+            self.server_input.forget(leg, input);
             if input > 0 {
                 self.release(Side::Server(leg), input);
             }
@@ -548,26 +442,13 @@ impl Remote {
     /// Stashes the client's or the server's input up to `to`, so that it can be acknowledged.
     pub(crate) fn stash(&mut self, side: Side, to: u64) {
         loop {
-            let (retained, done) = match side {
-                Side::Client => (&self.retained_client, self.stashed_client),
-                Side::Server(leg) if leg == self.retained_leg => (
-                    &self.retained_server,
-                    if self.stashed_server.0 == leg { self.stashed_server.1 } else { 0 },
-                ),
-                Side::Server(_) => return,
+            let next = match side {
+                Side::Client => self.client_input.next_stash(to),
+                Side::Server(leg) => self.server_input.next_stash(leg, to),
             };
-            let from = done.max(retained.start);
-            let to = to.min(retained.start.saturating_add(STASH_MAX));
-            let bytes = retained.slice(from, to.min(from.saturating_add(STASH_BYTES as u64)));
-            if bytes.is_empty() {
-                return;
-            }
-            let end = from + bytes.len() as u64;
-            match side {
-                Side::Client => self.stashed_client = end,
-                Side::Server(leg) => self.stashed_server = (leg, end),
-            }
-            self.log.push(Entry::Stash { side, position: from, bytes });
+            let Some((position, bytes)) = next else { return };
+            let end = position + bytes.len() as u64;
+            self.log.push(Entry::Stash { side, position, bytes });
             self.release(side, end);
         }
     }
@@ -621,26 +502,10 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_kept_between_messages_but_not_at_rest() {
-        let kept = |length: usize| {
-            let mut remote = Remote::default();
-            remote.retain_client(0, &vec![7; length]);
-            remote.rest();
-            assert!(remote.retained_client.bytes.capacity() >= length, "it is needed");
-            remote.retained_client.drop_before(length as u64);
-            remote.retained_client.shrink();
-            let between = remote.retained_client.bytes.capacity();
-            remote.rest();
-            (between >= length, remote.retained_client.bytes.capacity())
-        };
-        assert_eq!([kept(1_300), kept(5_000)], [(true, 0), (false, 0)]);
-    }
-
-    #[test]
     fn what_a_server_said_is_forgotten_with_its_leg() {
         let mut remote = Remote::default();
         for (number, length) in [(1, 1_300), (2, 5_000)] {
-            remote.retain_server(number, &vec![7; length]);
+            remote.server_input.retain(number, 0, &vec![7; length], None);
             let parting = Parting {
                 leg: number,
                 clean: true,
@@ -653,47 +518,21 @@ mod tests {
             };
             remote.partings.push(parting);
             remote.free_legs(9);
-            assert_eq!(
-                remote.retained_server.slice(0, u64::MAX).len(),
-                length,
-                "the client lacks some of it"
-            );
+            assert_eq!(remote.server_input.len(), length, "the client lacks some of it");
             remote.free_legs(10);
-            assert_eq!(remote.retained_server.slice(0, u64::MAX), b"");
+            assert_eq!(remote.server_input.len(), 0);
         }
-        assert_eq!(remote.retained_server.bytes.capacity(), 0);
-        remote.retain_server(2, b"more");
-        assert_eq!(remote.retained_server.slice(5_000, 5_004), b"more", "of a server that goes on");
+        remote.server_input.retain(2, 5_000, b"more", None);
+        let of_who_goes_on = (5_000, b"more".to_vec());
+        assert_eq!(remote.server_input.next_stash(2, u64::MAX), Some(of_who_goes_on));
     }
 
     #[test]
     fn a_stash_always_leaves_room_in_a_frame() {
         let mut remote = Remote::default();
-        remote.retain_server(1, &vec![7; 3 << 20]);
+        remote.server_input.retain(1, 0, &vec![7; 3 << 20], None);
         remote.stash(Side::Server(1), u64::MAX);
-        remote.stash(Side::Server(1), u64::MAX);
-        assert_eq!(remote.stashed_server, (1, STASH_MAX));
-        remote.retained_server.drop_before(1000);
-        remote.stash(Side::Server(1), u64::MAX);
-        assert_eq!(remote.stashed_server, (1, STASH_MAX + 1000), "what is passed on makes room");
         let stashed: usize = remote.log.drain().map(|entry| entry.encode().unwrap().len()).sum();
-        assert!(stashed > STASH_MAX as usize && stashed < evergate_mirror::FRAME_BYTES_MAX / 2);
-    }
-
-    #[test]
-    fn what_is_passed_on_in_any_case_is_not_kept() {
-        let mut remote = Remote { passed_on_leg: 1, ..Remote::default() };
-        for _ in 0..5 {
-            remote.retain_server(1, &[7; 100_000]);
-        }
-        remote.stash(Side::Server(1), u64::MAX);
-        assert_eq!(remote.stashed_server, (1, 300_000), "the first");
-        remote.retained_server.drop_before(400_000);
-        remote.retain_server(1, &[7; 100_000]);
-        remote.stash(Side::Server(1), u64::MAX);
-        assert_eq!(remote.stashed_server, (1, 300_000));
-        remote.retain_server(2, b"head");
-        remote.stash(Side::Server(2), u64::MAX);
-        assert_eq!(remote.stashed_server, (2, 4));
+        assert!(stashed > 1 << 20 && stashed < evergate_mirror::FRAME_BYTES_MAX / 2);
     }
 }

@@ -43,7 +43,7 @@ impl Connection {
                 if let Some(leg) = &mut self.leg {
                     leg.held = Vec::new();
                 }
-                self.retain_server(io, start + held..range.end);
+                self.retain_server(io, held, start + held..range.end);
                 if self.must_copy_down() || self.answering != Answering::Head {
                     let bytes = io.scratch.down.at(range).to_vec();
                     self.take_response(io, &bytes);
@@ -70,7 +70,7 @@ impl Connection {
                 break;
             }
             left -= range.len();
-            self.retain_server(io, range.clone());
+            self.retain_server(io, 0, range.clone());
             if index > 0 && range.len() < room.len() && self.waits_for_more(range.len()) {
                 self.note_server_point(); // a record ends here
                 self.hold_body(io, range);

@@ -316,7 +316,7 @@ impl Connection {
         let Some(remote) = &mut self.remote else { return };
         let stash = &state.client_stash.bytes;
         remote.skip_input = u64::from(state.client.used);
-        remote.retain_client(state.client.input, stash);
+        remote.client_input.append(state.client.input, stash);
         match self.tls {
             ClientTls::Plain => {
                 self.in_pos += stash.len() as u64;

@@ -168,7 +168,7 @@ impl Connection {
         if let Some(leg) = &mut self.leg {
             leg.raw.clear();
             if let Some(remote) = self.remote.as_mut().filter(|_| leg.is_open()) {
-                remote.retain_server(leg.id, &input[held..n]);
+                remote.server_input.retain(leg.id, leg.in_pos + held as u64, &input[held..n], None);
             }
         }
         self.take_leg_bytes(io, &mut input[..n]);
@@ -284,7 +284,8 @@ impl Connection {
         leg.records = Some(Box::new(finished.records));
         leg.in_pos = finished.consumed;
         if let Some(remote) = &mut self.remote {
-            remote.retain_server_from(leg.id, finished.consumed, &finished.leftover);
+            remote.server_input.restore(leg.id, finished.consumed, &[]);
+            remote.server_input.retain(leg.id, finished.consumed, &finished.leftover, None);
         }
         self.leg_ready(io);
         self.take_leg_bytes(io, &mut finished.leftover);

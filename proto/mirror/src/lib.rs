@@ -33,5 +33,5 @@ pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, LegFacts, Office,
 pub use holder::{Announced, Held, Holder, HolderError, Taken};
 pub use log::{Log, OUTSTANDING_MAX};
 pub use mirrored::{Mirrored, Stash};
-pub use positions::{Gate, Look, Origin, Positions, Stands};
+pub use positions::{Extent, Gate, Look, Origin, Positions, Stands};
 pub use wire::{ENTRY_BYTES_MAX, STATE_BYTES_MAX, WireError};

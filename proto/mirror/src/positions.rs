@@ -25,8 +25,10 @@ const FLIGHT_SMALL: u64 = 65_536;
 const LOOK_FOR: Micros = Micros::from_ms(5);
 /// Input that waits unacknowledged is stashed after so long without progress.
 const STASH_AFTER: Micros = Micros::from_ms(1);
-/// ... and after so long even while more arrives.
+/// ... after so long even while more arrives,
 const STASH_AT_LAST: Micros = Micros::from_ms(100);
+/// ... and after so long when nothing more will: most clients have it by then, the timers of servers have grown.
+const STASH_ALL_AFTER: Micros = Micros::from_ms(1000);
 /// Input that waits longer than this is looked at only now and then: it was stashed, or may not be.
 const POLLED_FOR: Micros = Micros::from_ms(200);
 
@@ -57,6 +59,18 @@ pub struct Origin {
     pub sent: u32,
     /// Of the first byte that the peer sends.
     pub received: u32,
+}
+
+/// What the peer of a leg has yet to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// What it said ends inside something that only more of it completes. It may be unable to say more before what it said is
+    /// acknowledged.
+    Partial,
+    /// More may come.
+    Open,
+    /// It has said all for now.
+    Whole,
 }
 
 /// When a leg must be looked at again.
@@ -365,10 +379,16 @@ impl Positions {
     }
 
     /// Whether input has waited so long that it must be stashed with the backups.
-    /// `incomplete`: it ends inside something that only more of it completes.
-    pub fn is_stalled(&self, incomplete: bool, now: Micros) -> bool {
-        let rests = now.since(self.read_at.max(self.target_at)) >= STASH_AFTER;
-        self.target < self.read && ((incomplete && rests) || now.since(self.waits_since) >= STASH_AT_LAST)
+    pub fn is_stalled(&self, extent: Extent, now: Micros) -> bool {
+        let waited = now.since(self.waits_since);
+        let is_long = match extent {
+            Extent::Partial => {
+                waited >= STASH_AT_LAST || now.since(self.read_at.max(self.target_at)) >= STASH_AFTER
+            }
+            Extent::Open => waited >= STASH_AT_LAST,
+            Extent::Whole => waited >= STASH_ALL_AFTER,
+        };
+        self.target < self.read && is_long
     }
 
     /// The peer's end may be acknowledged: the backups know of it. True when it was waiting.

@@ -324,9 +324,10 @@ fn input_that_waits_is_stashed_and_looked_at_less_and_less() {
     let look = |inside, ms| positions.rests_on_time(&gate, inside, START + Micros::from_ms(ms));
     assert_eq!([look(true, 0), look(false, 0)], [Some(Look::Soon), Some(Look::Later)]);
     assert_eq!([look(true, 199), look(true, 200)], [Some(Look::Soon), Some(Look::AtLast)]);
-    let stalls = |incomplete, ms| positions.is_stalled(incomplete, START + Micros::from_ms(ms));
-    assert_eq!([stalls(true, 0), stalls(true, 1)], [false, true]);
-    assert_eq!([stalls(false, 99), stalls(false, 100)], [false, true]);
+    for (extent, stalls_after) in [(Extent::Partial, 1), (Extent::Open, 100), (Extent::Whole, 1000)] {
+        let stalls = |ms| positions.is_stalled(extent, START + Micros::from_ms(ms));
+        assert_eq!([stalls(stalls_after - 1), stalls(stalls_after)], [false, true], "{extent:?}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::kernel::Kernel;
 use crate::leg::Leg;
 use crate::segment::{Flow, number};
 use evergate_base::Micros;
-use evergate_mirror::{ConnectionId, Haste, Look};
+use evergate_mirror::{ConnectionId, Extent, Haste, Look};
 
 /// When a pooled server connection is acknowledged that owes an ACK, and how much later so that several are at once.
 const POOLED_AFTER: Time = 5_000;
@@ -38,7 +38,7 @@ impl Worker {
     pub(super) fn watch(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) -> bool {
         let Some(Client { connection, leg, .. }) = self.clients.get(&key) else { return false };
         // The next request of a client that did not wait for the answer waits for its acknowledgement.
-        let (eager, server_partial) = connection.awaits_completion();
+        let (eager, server_partial) = connection.extents().map(|extent| extent == Extent::Partial).into();
         let (client_inside, server_inside) = connection.expects_more();
         // ... or for what is on its way to the backups.
         let readable = kernel.sockets.get(&leg.flow).is_some_and(|socket| socket.has_input());
@@ -100,9 +100,9 @@ impl Worker {
         {
             self.dirty.insert(server.flow);
         }
-        let (client_partial, server_partial) = client.connection.awaits_completion();
-        let client_stalled = client.leg.positions.is_stalled(client_partial, Micros(now));
-        let stalls = |server: &Leg| server.positions.is_stalled(server_partial, Micros(now));
+        let [of_client, of_server] = client.connection.extents();
+        let client_stalled = client.leg.positions.is_stalled(of_client, Micros(now));
+        let stalls = |server: &Leg| server.positions.is_stalled(of_server, Micros(now));
         let server_stalled = client.server().is_some_and(stalls);
         if tickets {
             self.tickets_along += 1;

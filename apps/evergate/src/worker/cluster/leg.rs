@@ -5,7 +5,7 @@
 
 use evergate_base::Micros;
 use evergate_bpf::{LaneId, Slot};
-use evergate_mirror::{Gate, LegFacts, Look, Origin, Positions, Stands};
+use evergate_mirror::{Extent, Gate, LegFacts, Look, Origin, Positions, Stands};
 use evergate_sys::{Stamp, TcpFacts};
 
 /// A leg whose acknowledgements wait for the backups. What its methods are for: see [`Positions`].
@@ -145,8 +145,8 @@ impl Gated {
         self.positions.rests_on_time(&Door(&self.slot), inside, now)
     }
 
-    pub(crate) fn is_stalled(&self, incomplete: bool, now: Micros) -> bool {
-        self.positions.is_stalled(incomplete, now)
+    pub(crate) fn is_stalled(&self, extent: Extent, now: Micros) -> bool {
+        self.positions.is_stalled(extent, now)
     }
 
     pub(crate) fn release_end(&mut self) -> bool {

@@ -4,7 +4,7 @@ use super::{Cluster, End, Gated, Mirroring, POOLED_AFTER_MS, POOLED_TOGETHER};
 use crate::worker::Worker;
 use crate::worker::slab::{Key, Source};
 use evergate_base::Micros;
-use evergate_mirror::{Haste, Look};
+use evergate_mirror::{Extent, Haste, Look};
 
 impl Worker {
     /// Before the worker turns away from a connection: events for what its peers will acknowledge, and time for what
@@ -18,7 +18,8 @@ impl Worker {
         }
         let lane = cluster.lane.id();
         // The next request of a client that did not wait for the answer waits for its acknowledgement.
-        let (eager, server_partial) = client.connection.awaits_completion();
+        let (eager, server_partial) =
+            client.connection.extents().map(|extent| extent == Extent::Partial).into();
         let (client_inside, server_inside) = client.connection.expects_more();
         // ... or for what is on its way to the backups.
         let refuses = client.readable && !client.connection.wants_client();
@@ -133,9 +134,9 @@ impl Worker {
         if answered && server.as_mut().is_some_and(|gated| gated.ripen(now) || gated.is_overdue(now)) {
             cluster.dirty.push((key, End::Server));
         }
-        let (client_partial, server_partial) = client.connection.awaits_completion();
-        let client_stalled = mirroring.leg.is_stalled(client_partial, now);
-        let server_stalled = server.is_some_and(|gated| gated.is_stalled(server_partial, now));
+        let [of_client, of_server] = client.connection.extents();
+        let client_stalled = mirroring.leg.is_stalled(of_client, now);
+        let server_stalled = server.is_some_and(|gated| gated.is_stalled(of_server, now));
         if tickets {
             self.with(key, |connection, io| connection.handle_tickets_due(io)); // they take the ACK along
             self.perform(key);
