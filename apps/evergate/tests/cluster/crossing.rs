@@ -15,7 +15,7 @@ use std::time::Duration;
 const BYTES: usize = 48 << 20;
 /// When it dies.
 const SO_FAR: usize = BYTES / 4;
-const SERVER: &str = "10.71.0.254:8000";
+pub(crate) const SERVER: &str = "10.71.0.254:8000";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -92,7 +92,7 @@ pub(crate) fn serving() -> World {
     world
 }
 
-fn connect(listener: Listener) -> Box<dyn Stream> {
+pub(crate) fn connect(listener: Listener) -> Box<dyn Stream> {
     let stream = TcpStream::connect((ADDRESS, listener.port())).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();

@@ -1,13 +1,15 @@
 //! Clients that take little: their servers' timers are long, and must not decide how long they wait after a move.
 
-use crate::crossing::{Listener, check, config, open, serving};
+use crate::crossing::{Listener, SERVER, check, config, connect, open, serving};
 use crate::support::eventually;
-use crate::traffic::{PATIENCE, head};
-use crate::world::{ADDRESS, Node, privileged, settled};
+use crate::traffic::{PATIENCE, content, head};
+use crate::world::{ADDRESS, Node, World, privileged, settled};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// A third of them moves. What their servers say just then is lost, and of so many one says something.
@@ -72,5 +74,55 @@ fn servers_of_slow_clients_are_told_what_is_lost_when_a_node_is_drained() {
     enough.store(true, Ordering::Relaxed);
     for (_, client) in clients {
         client.join().unwrap();
+    }
+}
+
+/// More than is kept of what is passed on in any case.
+const LONG: usize = 1_000_000;
+/// The client leaves so much of it: more than its buffer, and less behind that than is kept of a response's end.
+const LEFT: usize = 40_000;
+
+/// Sends the content to whoever asks first, and returns when all of it is acknowledged.
+fn send_once(listener: &TcpListener) -> TcpStream {
+    let (mut stream, _) = listener.accept().unwrap();
+    head(&mut stream).unwrap();
+    write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {LONG}\r\n\r\n").unwrap();
+    stream.write_all(&content(0, LONG)).unwrap();
+    eventually("all is acknowledged", || {
+        (evergate_sys::unacknowledged(stream.as_raw_fd()) == 0).then_some(())
+    });
+    stream
+}
+
+/// A server that has nothing more to resend need not be waited for after a death.
+#[test]
+fn a_server_that_has_said_all_is_acknowledged_although_its_client_takes_nothing() {
+    if !privileged() {
+        return;
+    }
+    for kind in [Listener::Http, Listener::Https] {
+        let world = World::new(3);
+        world.switch.sysctl("net.ipv4.tcp_rmem", "4096 8192 8192").unwrap();
+        let listener = world.switch.run(|| TcpListener::bind(SERVER).unwrap());
+        let server = world.switch.spawn(move || send_once(&listener));
+        let config = config(&world);
+        let mut nodes: Vec<Node> = (1..=3).map(|number| world.start(number, &config)).collect();
+        settled(&nodes);
+        let (tell, go_on) = channel();
+        let client = world.switch.spawn(move || {
+            let mut stream = connect(kind);
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
+            assert!(head(&mut stream).unwrap().starts_with("HTTP/1.1 200"));
+            check(&mut stream, 0, LONG - LEFT);
+            go_on.recv().unwrap();
+            check(&mut stream, LONG - LEFT, LONG);
+        });
+        let _server = server.join().unwrap();
+        let carrier = nodes.iter().position(|node| open(node) > 0).unwrap();
+        nodes.remove(carrier).kill();
+        tell.send(()).unwrap();
+        client.join().unwrap();
+        let continued: u64 = nodes.iter().map(|node| node.status().counts.connections_continued).sum();
+        assert_eq!(continued, 1, "{kind:?}");
     }
 }
