@@ -3,14 +3,17 @@
 use crate::counters::Counters;
 use crate::flow::words;
 use crate::lane::{Lane, LaneId};
-use crate::skeleton::{gate::GateSkelBuilder, types};
+use crate::skeleton::gate::{GateSkel, GateSkelBuilder, OpenGateSkel};
+use crate::skeleton::types;
 use crate::table::{Table, bytes};
 use crate::{
     Bucket, BucketKey, CookieKey, Flow, GateError, Leases, NodeId, Owners, PortBlocks, bucket_of, clock,
     pins, says,
 };
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
+use libbpf_rs::{
+    MapCore, MapFlags, MapHandle, MapMut, ProgramMut, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder,
+};
 use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
@@ -92,6 +95,60 @@ pub(crate) struct Programs {
     clock: OwnedFd,
 }
 
+const LOADING: &str = "loading the gate";
+
+fn handle(map: &MapMut<'_>) -> Result<MapHandle, GateError> {
+    MapHandle::try_from(map).map_err(|error| GateError::bpf("keeping a map", &error))
+}
+
+fn program(program: &ProgramMut<'_>) -> Result<OwnedFd, GateError> {
+    program.as_fd().try_clone_to_owned().map_err(|error| GateError::kernel("keeping a program", error))
+}
+
+impl Maps {
+    fn of(loaded: &GateSkel<'_>) -> Result<Maps, GateError> {
+        Ok(Maps {
+            flows: handle(&loaded.maps.flows)?,
+            free_slots: handle(&loaded.maps.free_slots)?,
+            events: handle(&loaded.maps.events)?,
+            greetings: Table::map(&handle(&loaded.maps.greetings)?)?,
+            heard: handle(&loaded.maps.heard)?,
+            addresses: handle(&loaded.maps.addresses)?,
+            listeners: handle(&loaded.maps.listeners)?,
+            peers: handle(&loaded.maps.peers)?,
+            settings: handle(&loaded.maps.settings)?,
+            counters: handle(&loaded.maps.counters)?,
+        })
+    }
+}
+
+impl Programs {
+    fn of(loaded: &GateSkel<'_>) -> Result<Programs, GateError> {
+        Ok(Programs {
+            egress: program(&loaded.progs.gate_egress)?,
+            ingress: program(&loaded.progs.gate_ingress)?,
+            emit: program(&loaded.progs.gate_emit)?,
+            clock: program(&loaded.progs.gate_clock)?,
+        })
+    }
+}
+
+/// Gives maps their sizes and where they are pinned.
+fn size_and_pin(open: &mut OpenGateSkel<'_>, flows_max: u32, folder: &Path) -> Result<(), GateError> {
+    let failed = |error| GateError::bpf(LOADING, &error);
+    for map in [&mut open.maps.slots, &mut open.maps.flows, &mut open.maps.free_slots, &mut open.maps.heard] {
+        map.set_max_entries(flows_max).map_err(failed)?;
+    }
+    for mut map in open.open_object_mut().maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        // Constants and the test clock belong to one load; rings belong to one process.
+        if !name.contains('.') && name != "events" {
+            map.set_pin_path(folder.join(name)).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
 /// The loaded gate.
 pub struct Gate {
     pub(crate) maps: Arc<Maps>,
@@ -127,7 +184,6 @@ impl Gate {
         if !options.keep {
             pins::clear(&folder).map_err(|said| GateError::Pins { path: options.pins.to_owned(), said })?;
         }
-        let loading = "loading the gate";
         let mut storage = MaybeUninit::uninit();
         let mut open = GateSkelBuilder::default()
             .open(&mut storage)
@@ -140,61 +196,22 @@ impl Gate {
             constants.bucket_key = options.bucket_key.0;
             constants.test_clock = u32::from(test_clock);
         }
-        let sized =
-            [&mut open.maps.slots, &mut open.maps.flows, &mut open.maps.free_slots, &mut open.maps.heard];
-        for map in sized {
-            map.set_max_entries(options.flows_max).map_err(|error| GateError::bpf(loading, &error))?;
-        }
-        for mut map in open.open_object_mut().maps_mut() {
-            let name = map.name().to_string_lossy().into_owned();
-            // Constants and the test clock belong to one load; rings belong to one process.
-            if !name.contains('.') && name != "events" {
-                map.set_pin_path(folder.join(name)).map_err(|error| GateError::bpf(loading, &error))?;
-            }
-        }
+        size_and_pin(&mut open, options.flows_max, &folder)?;
         let (loaded, said) = says::quietly(|| open.load());
-        let loaded = loaded.map_err(|error| GateError::bpf(format!("{loading} {said}"), &error))?;
+        let loaded = loaded.map_err(|error| GateError::bpf(format!("{LOADING} {said}"), &error))?;
         if !options.keep {
             // What cannot be removed takes memory, and nothing else.
             let _ = pins::clear_others(&folder);
         }
-        let handle = |map: &libbpf_rs::MapMut<'_>| {
-            MapHandle::try_from(map).map_err(|error| GateError::bpf("keeping a map", &error))
-        };
-        let program = |program: &libbpf_rs::ProgramMut<'_>| {
-            program
-                .as_fd()
-                .try_clone_to_owned()
-                .map_err(|error| GateError::kernel("keeping a program", error))
-        };
-        let clock = match (test_clock, &loaded.maps.bss) {
-            (true, map) => Some(Table::map(&handle(map)?)?),
-            _ => None,
-        };
+        let clock = if test_clock { Some(Table::map(&handle(&loaded.maps.bss)?)?) } else { None };
         let gate = Gate {
             slots: Arc::new(Table::map(&handle(&loaded.maps.slots)?)?),
             batches: Arc::new(Table::map(&handle(&loaded.maps.batches)?)?),
             owners: Owners { table: Arc::new(Table::map(&handle(&loaded.maps.owners)?)?) },
             leases: Leases { table: Arc::new(Table::map(&handle(&loaded.maps.leases)?)?) },
             pending: Table::map(&handle(&loaded.maps.pending)?)?,
-            maps: Arc::new(Maps {
-                flows: handle(&loaded.maps.flows)?,
-                free_slots: handle(&loaded.maps.free_slots)?,
-                events: handle(&loaded.maps.events)?,
-                greetings: Table::map(&handle(&loaded.maps.greetings)?)?,
-                heard: handle(&loaded.maps.heard)?,
-                addresses: handle(&loaded.maps.addresses)?,
-                listeners: handle(&loaded.maps.listeners)?,
-                peers: handle(&loaded.maps.peers)?,
-                settings: handle(&loaded.maps.settings)?,
-                counters: handle(&loaded.maps.counters)?,
-            }),
-            programs: Arc::new(Programs {
-                egress: program(&loaded.progs.gate_egress)?,
-                ingress: program(&loaded.progs.gate_ingress)?,
-                emit: program(&loaded.progs.gate_emit)?,
-                clock: program(&loaded.progs.gate_clock)?,
-            }),
+            maps: Arc::new(Maps::of(&loaded)?),
+            programs: Arc::new(Programs::of(&loaded)?),
             ports: options.ports,
             bucket_key: options.bucket_key,
             legs: std::sync::Mutex::new(BTreeMap::new()),

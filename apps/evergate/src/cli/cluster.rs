@@ -10,110 +10,125 @@ pub(super) fn key() -> u8 {
 
 pub(super) fn status(args: &RemoteArgs) -> u8 {
     remote::show(args, "/v1/cluster", |status: &ClusterStatus| {
-        let mut text = format!("cluster {}, node {}: {}", status.name, status.node, status.standing);
-        if status.draining {
-            text += if status.drained { ", drained" } else { ", draining" };
-        }
-        if let Some(wait) = status.held_down_ms {
-            text += &format!(", waits {:.1} s before it joins again", wait as f64 / 1000.0);
-        }
-        text += "\n";
-        if let Some(CutOff { network, why }) = &status.cut_off {
-            text += &format!("cut off:       the {network} network: {why}\n");
-        }
-        if let Some(view) = &status.view {
-            let members: Vec<String> = view.members.iter().map(u8::to_string).collect();
-            let age_s = view.age_ms as f64 / 1000.0;
-            text += &format!(
-                "view:          {} with nodes {}, for {age_s:.1} s\n",
-                view.epoch,
-                members.join(" ")
-            );
-        }
-        if let Some(waits) = status.waits_for_view_ms.filter(|waits| *waits >= 1000) {
-            let missing: Vec<String> = status.waits_for.iter().map(u8::to_string).collect();
-            let missing = if missing.is_empty() { "all".to_owned() } else { missing.join(" ") };
-            text += &format!("waits:         {:.1} s until nodes agree: {missing}\n", waits as f64 / 1000.0);
-        }
-        let buckets = &status.buckets;
-        text += &format!(
-            "buckets:       {} owned ({} held, {} without a copy), {} backed up, {} being copied here, {} unowned\n",
-            buckets.owned, buckets.held, buckets.bare, buckets.backed, buckets.filling, buckets.unowned
-        );
-        let mirroring = &status.mirroring;
-        text += &format!(
-            "connections:   {}, mirrored {}, copies of other nodes' held {}\n",
-            mirroring.connections, mirroring.mirrored, mirroring.held
-        );
-        for lag in &mirroring.backups {
-            text += &format!(
-                "mirror lag:    node {}: {} frames, {} bytes unsent, {:.1} ms\n",
-                lag.node,
-                lag.frames,
-                lag.unsent_bytes,
-                lag.behind_us as f64 / 1000.0
-            );
-        }
-        let counts = &status.counts;
-        text += &format!(
-            "take-overs:    {}, buckets handed over {}, connections continued {}, lost {}\n",
-            counts.take_overs, counts.hand_overs, counts.connections_continued, counts.connections_lost
-        );
-        text += &stalls("busy", &status.stalls.busy);
-        text += &stalls("resting", &status.stalls.resting);
-        text += &format!("fenced:        {} times, {} times voided\n", counts.fenced, counts.voided);
-        if let Some(Quorum { heard, needed }) = status.quorum {
-            let all = status.nodes.len();
-            text +=
-                &format!("majority:      {heard} of {all} nodes heard, this one included; {needed} needed\n");
-        }
-        for witness in &status.witnesses {
-            let network = witness.network.as_deref().unwrap_or("on neither network");
-            text += &format!("witness:       {} ({network}) {}\n", witness.address, ago(witness.answered_ms));
-        }
-        text += &listed("rejected:", status.rejected.iter());
-        text += &listed("gate:", status.gate.iter());
-        let mut nodes = Table::new(&[
-            "NODE",
-            "MEMBER",
-            "WITNESS",
-            "GENERATION",
-            "LOAD",
-            "INSIDE",
-            "HEARD",
-            "OUTSIDE",
-            "HEARD",
-        ]);
-        for node in &status.nodes {
-            let own = node.number == status.node;
-            let heard = |ms, network: &str| {
-                let at = if own { "this node".to_owned() } else { ago(ms) };
-                let lost = node.lost.iter().any(|lost| lost == network);
-                if lost { format!("{at} (down there)") } else { at }
-            };
-            nodes.row(vec![
-                node.number.to_string(),
-                match (node.member, node.draining) {
-                    (true, Some(true)) => "drains",
-                    (true, _) => "yes",
-                    (false, _) => "no",
-                }
-                .to_owned(),
-                node.witnessed.map_or("-", |witnessed| if witnessed { "yes" } else { "no" }).to_owned(),
-                generation(node, own),
-                node.load.map_or_else(|| "-".to_owned(), |load| format!("{:.1} %", load as f64 / 10_000.0)),
-                node.inside.clone(),
-                heard(node.heard_inside_ms, "inside"),
-                node.outside.clone(),
-                heard(node.heard_outside_ms, "outside"),
-            ]);
-        }
-        text += &format!("\n{}", nodes.show(""));
+        let mut text = standing(status);
+        text += &carried(status);
+        text += &surroundings(status);
+        text += &format!("\n{}", nodes(status).show(""));
         if !status.take_overs.is_empty() {
             text += &format!("\n{}", take_overs(&status.take_overs));
         }
         text
     })
+}
+
+/// What the node is to the others.
+fn standing(status: &ClusterStatus) -> String {
+    let mut text = format!("cluster {}, node {}: {}", status.name, status.node, status.standing);
+    if status.draining {
+        text += if status.drained { ", drained" } else { ", draining" };
+    }
+    if let Some(wait) = status.held_down_ms {
+        text += &format!(", waits {:.1} s before it joins again", seconds(wait));
+    }
+    text += "\n";
+    if let Some(CutOff { network, why }) = &status.cut_off {
+        text += &format!("cut off:       the {network} network: {why}\n");
+    }
+    if let Some(view) = &status.view {
+        let (members, age) = (numbers(&view.members), seconds(view.age_ms));
+        text += &format!("view:          {} with nodes {members}, for {age:.1} s\n", view.epoch);
+    }
+    if let Some(waits) = status.waits_for_view_ms.filter(|waits| *waits >= 1000) {
+        let missing = if status.waits_for.is_empty() { "all".to_owned() } else { numbers(&status.waits_for) };
+        text += &format!("waits:         {:.1} s until nodes agree: {missing}\n", seconds(waits));
+    }
+    text
+}
+
+/// What it carries, and what became of connections.
+fn carried(status: &ClusterStatus) -> String {
+    let buckets = &status.buckets;
+    let mut text = format!(
+        "buckets:       {} owned ({} held, {} without a copy), {} backed up, {} being copied here, {} unowned\n",
+        buckets.owned, buckets.held, buckets.bare, buckets.backed, buckets.filling, buckets.unowned
+    );
+    let mirroring = &status.mirroring;
+    text += &format!(
+        "connections:   {}, mirrored {}, copies of other nodes' held {}\n",
+        mirroring.connections, mirroring.mirrored, mirroring.held
+    );
+    for lag in &mirroring.backups {
+        let behind_ms = lag.behind_us as f64 / 1000.0;
+        text += &format!(
+            "mirror lag:    node {}: {} frames, {} bytes unsent, {behind_ms:.1} ms\n",
+            lag.node, lag.frames, lag.unsent_bytes
+        );
+    }
+    let counts = &status.counts;
+    text += &format!(
+        "take-overs:    {}, buckets handed over {}, connections continued {}, lost {}\n",
+        counts.take_overs, counts.hand_overs, counts.connections_continued, counts.connections_lost
+    );
+    text += &stalls("busy", &status.stalls.busy);
+    text += &stalls("resting", &status.stalls.resting);
+    text + &format!("fenced:        {} times, {} times voided\n", counts.fenced, counts.voided)
+}
+
+/// Whom it hears, and what it refused.
+fn surroundings(status: &ClusterStatus) -> String {
+    let mut text = String::new();
+    if let Some(Quorum { heard, needed }) = status.quorum {
+        let all = status.nodes.len();
+        text += &format!("majority:      {heard} of {all} nodes heard, this one included; {needed} needed\n");
+    }
+    for witness in &status.witnesses {
+        let network = witness.network.as_deref().unwrap_or("on neither network");
+        text += &format!("witness:       {} ({network}) {}\n", witness.address, ago(witness.answered_ms));
+    }
+    text += &listed("rejected:", status.rejected.iter());
+    text + &listed("gate:", status.gate.iter())
+}
+
+fn nodes(status: &ClusterStatus) -> Table {
+    let heads = ["NODE", "MEMBER", "WITNESS", "GENERATION", "LOAD", "INSIDE", "HEARD", "OUTSIDE", "HEARD"];
+    let mut table = Table::new(&heads);
+    for node in &status.nodes {
+        table.row(row(node, node.number == status.node));
+    }
+    table
+}
+
+fn row(node: &NodeStatus, own: bool) -> Vec<String> {
+    let heard = |ms, network: &str| {
+        let at = if own { "this node".to_owned() } else { ago(ms) };
+        let lost = node.lost.iter().any(|lost| lost == network);
+        if lost { format!("{at} (down there)") } else { at }
+    };
+    let member = match (node.member, node.draining) {
+        (true, Some(true)) => "drains",
+        (true, _) => "yes",
+        (false, _) => "no",
+    };
+    let witnessed = node.witnessed.map_or("-", |witnessed| if witnessed { "yes" } else { "no" });
+    vec![
+        node.number.to_string(),
+        member.to_owned(),
+        witnessed.to_owned(),
+        generation(node, own),
+        node.load.map_or_else(|| "-".to_owned(), |load| format!("{:.1} %", load as f64 / 10_000.0)),
+        node.inside.clone(),
+        heard(node.heard_inside_ms, "inside"),
+        node.outside.clone(),
+        heard(node.heard_outside_ms, "outside"),
+    ]
+}
+
+fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1000.0
+}
+
+fn numbers(nodes: &[u8]) -> String {
+    nodes.iter().map(u8::to_string).collect::<Vec<_>>().join(" ")
 }
 
 /// What a node has, and whether it can follow this one.

@@ -111,6 +111,34 @@ const NO_INTERFACE: &str = "use an address that needs no interface, such as one 
 
 /// Splits host and port. `host_example` completes remedies.
 fn split<'t>(text: &'t str, host_example: &str) -> Result<(&'t str, u16), Wrong> {
+    no_other_form(text, host_example)?;
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => in_brackets(rest)?,
+        None => without_brackets(text)?,
+    };
+    let shown = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let Some(port) = port.strip_prefix(':') else {
+        if !host.is_empty() && host.bytes().all(|b| b.is_ascii_digit()) {
+            let remedy = format!("write `{host_example}:{host}`");
+            return wrong("the address has no colon before its port", remedy);
+        }
+        let remedy = format!("add the port: `{shown}:8080`, or the port that is meant");
+        return wrong("the address has no port", remedy);
+    };
+    if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) {
+        return wrong(format!("the port `{port}` is not a number"), format!("write it like `{shown}:8080`"));
+    }
+    match port.parse::<u16>() {
+        Ok(0) => {
+            wrong("port 0 means \"any free port\", which nobody could find", "choose a port from 1 to 65535")
+        }
+        Ok(port) => Ok((host, port)),
+        Err(_) => wrong(format!("the port {port} does not exist"), "choose a port from 1 to 65535"),
+    }
+}
+
+/// Refuses what is no host with a port: URLs, paths, unix sockets, zones.
+fn no_other_form(text: &str, host_example: &str) -> Result<(), Wrong> {
     if text.is_empty() {
         return wrong("the address is empty", format!("write it like `{host_example}:8080`"));
     }
@@ -132,76 +160,48 @@ fn split<'t>(text: &'t str, host_example: &str) -> Result<(&'t str, u16), Wrong>
     }
     if let Some((before, zone)) = text.split_once('%') {
         let name = zone.split([']', ':']).next().unwrap_or_default();
-        let plain = before.trim_start_matches('[');
-        if plain.parse::<Ipv6Addr>().is_ok() {
+        if before.trim_start_matches('[').parse::<Ipv6Addr>().is_ok() {
             return wrong(format!("IPv6 zones (`%{name}`) are not supported"), NO_INTERFACE);
         }
     }
     if let Some((bare, _)) = text.split_once('/') {
-        return wrong(
-            "the address has a path",
-            format!("write host and port only: `{bare}`; rules look at paths"),
-        );
+        let remedy = format!("write host and port only: `{bare}`; rules look at paths");
+        return wrong("the address has a path", remedy);
     }
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => match rest.split_once(']') {
-            Some((host, port)) if host.parse::<Ipv6Addr>().is_ok() => (host, port),
-            Some((host, _)) => {
-                return wrong(
-                    format!("`{host}` is not an IPv6 address"),
-                    "only IPv6 addresses stand in brackets",
-                );
-            }
-            None => return wrong("the bracket is not closed", "write an IPv6 address like `[::1]:8080`"),
-        },
-        None => {
-            if text.parse::<Ipv6Addr>().is_ok() {
-                if let Some((host, port)) = text.rsplit_once(':')
-                    && host.parse::<Ipv6Addr>().is_ok()
-                    && port.parse::<u16>().is_ok_and(|port| port > 0)
-                {
-                    let remedy =
-                        format!("write `[{host}]:{port}`, or `[{text}]:443` with the port that is meant");
-                    return wrong("an IPv6 address with a port needs brackets", remedy);
-                }
-                return wrong(
-                    "an IPv6 address needs brackets and a port",
-                    format!("write `[{text}]:443`, with the port that is meant"),
-                );
-            }
-            match text.rfind(':') {
-                Some(at) if text[..at].contains(':') => {
-                    let remedy = format!("write `[{}]{}`", &text[..at], &text[at..]);
-                    return wrong("an IPv6 address with a port needs brackets", remedy);
-                }
-                Some(at) => (&text[..at], &text[at..]),
-                None => (text, ""),
-            }
+    Ok(())
+}
+
+/// Host, and port with its colon, of what follows on an opening bracket.
+fn in_brackets(rest: &str) -> Result<(&str, &str), Wrong> {
+    match rest.split_once(']') {
+        Some((host, port)) if host.parse::<Ipv6Addr>().is_ok() => Ok((host, port)),
+        Some((host, _)) => {
+            wrong(format!("`{host}` is not an IPv6 address"), "only IPv6 addresses stand in brackets")
         }
-    };
-    let shown = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    let Some(port) = port.strip_prefix(':') else {
-        if !host.is_empty() && host.bytes().all(|b| b.is_ascii_digit()) {
-            return wrong(
-                "the address has no colon before its port",
-                format!("write `{host_example}:{host}`"),
-            );
-        }
-        return wrong(
-            "the address has no port",
-            format!("add the port: `{shown}:8080`, or the port that is meant"),
-        );
-    };
-    if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) {
-        return wrong(format!("the port `{port}` is not a number"), format!("write it like `{shown}:8080`"));
+        None => wrong("the bracket is not closed", "write an IPv6 address like `[::1]:8080`"),
     }
-    match port.parse::<u16>() {
-        Ok(0) => {
-            wrong("port 0 means \"any free port\", which nobody could find", "choose a port from 1 to 65535")
+}
+
+/// Host, and port with its colon if there is one.
+fn without_brackets(text: &str) -> Result<(&str, &str), Wrong> {
+    const NEEDS_BRACKETS: &str = "an IPv6 address with a port needs brackets";
+    if text.parse::<Ipv6Addr>().is_ok() {
+        if let Some((host, port)) = text.rsplit_once(':')
+            && host.parse::<Ipv6Addr>().is_ok()
+            && port.parse::<u16>().is_ok_and(|port| port > 0)
+        {
+            let remedy = format!("write `[{host}]:{port}`, or `[{text}]:443` with the port that is meant");
+            return wrong(NEEDS_BRACKETS, remedy);
         }
-        Ok(port) => Ok((host, port)),
-        Err(_) => wrong(format!("the port {port} does not exist"), "choose a port from 1 to 65535"),
+        let remedy = format!("write `[{text}]:443`, with the port that is meant");
+        return wrong("an IPv6 address needs brackets and a port", remedy);
     }
+    let at = text.rfind(':').unwrap_or(text.len());
+    let (host, port) = text.split_at(at);
+    if host.contains(':') {
+        return wrong(NEEDS_BRACKETS, format!("write `[{host}]{port}`"));
+    }
+    Ok((host, port))
 }
 
 /// Whether the text is a host name: labels of 1 to 63 letters, digits, hyphens and underscores (RFC 1123;

@@ -129,96 +129,40 @@ fn fit_value(key: &'static Key, value: &mut DeValue<'_>, at: &KeyPath, report: &
 }
 
 fn fit_scalar(key: &'static Key, value: &DeValue<'_>, at: &KeyPath, report: &mut Report<'_>) -> bool {
+    let as_in_example = |key: &Key| format!("write it like `{} = {}`", key.name, key.example);
     match (key.kind, value) {
-        (Kind::Bool, DeValue::Boolean(_)) | (Kind::Text, DeValue::String(_)) => true,
-        (Kind::Integer(min, max), DeValue::Integer(number)) => {
-            let digits = number.as_str().replace('_', "");
-            match i64::from_str_radix(&digits, number.radix()) {
-                Ok(n) if (min..=max).contains(&n) => true,
-                _ => {
-                    let what = format!("`{}` must be between {min} and {max}", key.name);
-                    refuse(
-                        at,
-                        what,
-                        format!("choose a value in that range, such as `{} = {}`", key.name, key.example),
-                        report,
-                    )
-                }
-            }
+        (Kind::Bool, DeValue::Boolean(_)) | (Kind::Text | Kind::StatusSet, DeValue::String(_)) => true,
+        (Kind::Integer(min, max), DeValue::Integer(_)) => {
+            let remedy = || format!("choose a value in that range, such as `{} = {}`", key.name, key.example);
+            is_integer_in(min, max, value)
+                || refuse(at, format!("`{}` must be between {min} and {max}", key.name), remedy(), report)
         }
         (Kind::IntegerOr(min, max, word), value) => {
-            let fits = match value {
-                DeValue::Integer(number) => {
-                    i64::from_str_radix(&number.as_str().replace('_', ""), number.radix())
-                        .is_ok_and(|n| (min..=max).contains(&n))
-                }
-                DeValue::String(text) => text == word,
-                _ => false,
-            };
-            if fits {
-                return true;
-            }
-            let what = format!("`{}` must be between {min} and {max}, or {word:?}", key.name);
-            refuse(at, what, format!("write it like `{} = {}`", key.name, key.example), report)
+            let what = || format!("`{}` must be between {min} and {max}, or {word:?}", key.name);
+            is_integer_in(min, max, value)
+                || matches!(value, DeValue::String(text) if text == word)
+                || refuse(at, what(), as_in_example(key), report)
         }
         (Kind::Choice(words), DeValue::String(word)) => {
-            if words.contains(&word.as_ref()) {
-                return true;
-            }
-            let what = format!("`{}` has no value {word:?}", key.name);
-            let remedy = format!(
-                "{}use one of {}",
-                did_you_mean(word, words.iter().copied()),
-                listed(words.iter().copied())
-            );
-            refuse(at, what, remedy, report)
+            words.contains(&word.as_ref()) || refuse_choice(key, words, word, at, report)
         }
         (Kind::Texts, DeValue::Array(array)) => {
-            let mut fits = true;
-            for (i, element) in array.iter().enumerate() {
-                if !matches!(element.get_ref(), DeValue::String(_)) {
-                    let what = format!(
-                        "`{}` is a list of strings; this is {}",
-                        key.name,
-                        kind_of(element.get_ref())
-                    );
-                    report.error(&at.index(i), what, "put the element in quotes");
-                    fits = false;
-                }
-            }
-            if !fits {
-                report.excuse(at);
-            }
-            fits
+            let elements = array.iter().enumerate().map(|(i, element)| (at.index(i), element.get_ref()));
+            let what = format!("`{}` is a list of strings", key.name);
+            are_strings(elements, &what, "put the element in quotes", at, report)
         }
         (Kind::TwoNumbers(min, max), DeValue::Array(array)) => {
             let in_range = |n: f64| (min..=max).contains(&n);
-            if array.len() == 2 && array.iter().all(|value| number_of(value.get_ref()).is_some_and(in_range))
-            {
-                return true;
-            }
-            let what = format!("`{}` takes two numbers between {min} and {max}", key.name);
-            refuse(at, what, format!("write it like `{} = {}`", key.name, key.example), report)
+            let fits = array.len() == 2
+                && array.iter().all(|value| number_of(value.get_ref()).is_some_and(in_range));
+            let what = || format!("`{}` takes two numbers between {min} and {max}", key.name);
+            fits || refuse(at, what(), as_in_example(key), report)
         }
         (Kind::TextTable, DeValue::Table(table)) => {
-            let mut fits = true;
-            for (name, value) in table {
-                if !matches!(value.get_ref(), DeValue::String(_)) {
-                    let what = format!(
-                        "the values of `{}` are strings; this is {}",
-                        key.name,
-                        kind_of(value.get_ref())
-                    );
-                    report.error(&at.key(name.get_ref()), what, "put the value in quotes");
-                    fits = false;
-                }
-            }
-            if !fits {
-                report.excuse(at);
-            }
-            fits
+            let values = table.iter().map(|(name, value)| (at.key(name.get_ref()), value.get_ref()));
+            let what = format!("the values of `{}` are strings", key.name);
+            are_strings(values, &what, "put the value in quotes", at, report)
         }
-        (Kind::StatusSet, DeValue::String(_)) => true,
         (Kind::StatusSet, DeValue::Array(array))
             if array.iter().all(|v| matches!(v.get_ref(), DeValue::String(_) | DeValue::Integer(_))) =>
         {
@@ -229,6 +173,45 @@ fn fit_scalar(key: &'static Key, value: &DeValue<'_>, at: &KeyPath, report: &mut
             refuse(at, what, type_remedy(key, value), report)
         }
     }
+}
+
+fn is_integer_in(min: i64, max: i64, value: &DeValue<'_>) -> bool {
+    let DeValue::Integer(number) = value else { return false };
+    i64::from_str_radix(&number.as_str().replace('_', ""), number.radix())
+        .is_ok_and(|n| (min..=max).contains(&n))
+}
+
+fn refuse_choice(
+    key: &Key,
+    words: &'static [&'static str],
+    word: &str,
+    at: &KeyPath,
+    report: &mut Report<'_>,
+) -> bool {
+    let what = format!("`{}` has no value {word:?}", key.name);
+    let meant = did_you_mean(word, words.iter().copied());
+    refuse(at, what, format!("{meant}use one of {}", listed(words.iter().copied())), report)
+}
+
+/// Whether all elements of a list or table are strings. `what` they are, and the remedy where one is not.
+fn are_strings<'v>(
+    elements: impl Iterator<Item = (KeyPath, &'v DeValue<'v>)>,
+    what: &str,
+    remedy: &'static str,
+    at: &KeyPath,
+    report: &mut Report<'_>,
+) -> bool {
+    let mut fit = true;
+    for (path, value) in elements {
+        if !matches!(value, DeValue::String(_)) {
+            report.error(&path, format!("{what}; this is {}", kind_of(value)), remedy);
+            fit = false;
+        }
+    }
+    if !fit {
+        report.excuse(at);
+    }
+    fit
 }
 
 /// An integer or a fraction; what is neither, or not finite, has none.

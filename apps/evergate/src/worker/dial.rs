@@ -211,6 +211,27 @@ impl Worker {
         self.current[current].pickers[pool].pick(&self.loads, random)
     }
 
+    /// An idle connection carries the request.
+    fn reuse(&mut self, (key, leg): (Key, u32), idle: Key, index: u32, counted: CountedIn<'_>) {
+        self.counters.reused.add(1);
+        let mut records = None;
+        if let Some(upstream) = self.upstreams.get_mut(idle) {
+            upstream.owner = Some((key, leg));
+            counted.stays();
+            upstream.index = index;
+            upstream.used_since = self.now;
+            upstream.answered_at = None;
+            upstream.reused = true;
+            records = upstream.records.take();
+        }
+        if let Some(client) = self.clients.get_mut(key) {
+            client.upstream = Some(idle);
+        }
+        self.gate_server(key, idle, leg);
+        self.with(key, |connection, io| connection.handle_leg_open(io, leg, index, records));
+        self.perform(key);
+    }
+
     /// Uses an idle connection to the server, or makes one.
     pub(super) fn connect(
         &mut self,
@@ -236,26 +257,10 @@ impl Worker {
             None
         };
         if let Some(idle) = idle {
-            self.counters.reused.add(1);
             if let Some(handed) = handed {
                 handed.handle_taken();
             }
-            let mut records = None;
-            if let Some(upstream) = self.upstreams.get_mut(idle) {
-                upstream.owner = Some((key, leg));
-                counted.stays();
-                upstream.index = index;
-                upstream.used_since = self.now;
-                upstream.answered_at = None;
-                upstream.reused = true;
-                records = upstream.records.take();
-            }
-            if let Some(client) = self.clients.get_mut(key) {
-                client.upstream = Some(idle);
-            }
-            self.gate_server(key, idle, leg);
-            self.with(key, |connection, io| connection.handle_leg_open(io, leg, index, records));
-            return self.perform(key);
+            return self.reuse((key, leg), idle, index, counted);
         }
         self.counters.connects.add(1);
         self.with(key, |connection, io| connection.handle_leg_connecting(io.now, leg, index));
@@ -267,25 +272,13 @@ impl Worker {
         match dialled {
             Ok(socket) => {
                 let upstream = Upstream {
-                    socket,
-                    server,
                     index,
                     owner: Some((key, leg)),
                     used_since: self.now,
-                    answered_at: None,
                     tls_fingerprint: pool.tls_fingerprint,
                     connecting: true,
-                    reused: false,
                     handed,
-                    readable: false,
-                    writable: false,
-                    ended: false,
-                    muted: false,
-                    broken: false,
-                    idle_until: Micros(0),
-                    records: None,
-                    gated: None,
-                    unsettled: None,
+                    ..Upstream::new(socket, server)
                 };
                 counted.stays();
                 self.add_upstream(key, upstream);

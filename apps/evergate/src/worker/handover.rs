@@ -429,25 +429,14 @@ impl Worker {
         let server = if is_todays { server } else { Arc::new(server.of_before()) };
         server.enter_resumed();
         let upstream = Upstream {
-            socket,
-            server,
             index,
             owner: Some((key, leg.leg)),
             used_since: Micros(cargo.used_since),
             answered_at: (cargo.answered_at > 0).then_some(Micros(cargo.answered_at)),
             tls_fingerprint,
-            connecting: false,
-            reused: false,
-            handed: None,
             readable: true,
             writable: true,
-            ended: false,
-            muted: false,
-            broken: false,
-            idle_until: Micros(0),
-            records: None,
-            gated: None,
-            unsettled: None,
+            ..Upstream::new(socket, server)
         };
         self.add_upstream(key, upstream);
     }

@@ -62,6 +62,31 @@ pub(super) struct Unsettled {
 }
 
 impl Upstream {
+    /// Nobody's yet.
+    pub(super) fn new(socket: OwnedFd, server: Arc<ServerRuntime>) -> Upstream {
+        Upstream {
+            socket,
+            server,
+            index: 0,
+            owner: None,
+            used_since: Micros(0),
+            answered_at: None,
+            tls_fingerprint: 0,
+            connecting: false,
+            reused: false,
+            handed: None,
+            readable: false,
+            writable: false,
+            ended: false,
+            muted: false,
+            broken: false,
+            idle_until: Micros(0),
+            records: None,
+            gated: None,
+            unsettled: None,
+        }
+    }
+
     /// Its server has said something.
     pub(super) fn note_answer(&mut self, now: Micros) {
         if self.answered_at.is_none() {

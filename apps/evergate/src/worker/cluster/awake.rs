@@ -275,25 +275,15 @@ impl Worker {
         let gated = Gated::resumed(slot, &facts, stands, self.now);
         let slot = gated.slot.index();
         let upstream = Upstream {
-            socket,
-            server: runtime,
             index: leg.route.server,
             owner: Some((key, number)),
-            connecting: false,
-            reused: false,
-            handed: None,
             readable: true,
             writable: true,
-            ended: false,
-            muted: false,
-            broken: false,
-            idle_until: Micros(0),
             used_since: self.now,
             answered_at: in_response.then_some(self.now), // how long that took, nobody here knows
             tls_fingerprint: if strange { !tls_fingerprint } else { tls_fingerprint },
-            records: None,
             gated: Some(Box::new(gated)),
-            unsettled: None,
+            ..Upstream::new(socket, runtime)
         };
         if !self.add_upstream(key, upstream) {
             return;
