@@ -141,6 +141,7 @@ fn build(generation: u64) -> Snapshot {
         rules,
         rule_pools,
         timeouts: Timeouts::default(),
+        request_key: [5, 7],
     }
 }
 

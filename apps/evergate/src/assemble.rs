@@ -41,6 +41,8 @@ pub struct Keepsakes {
     self_signed: HashMap<Vec<String>, (String, String)>,
     /// In a cluster: where the ticket keys of all nodes come from.
     shared_tickets: Option<Zeroizing<[u8; 32]>>,
+    /// In a cluster: what all nodes hash requests with.
+    request_key: [u64; 2],
     next_server: u64,
     /// Number of the generation in force; 0 before the first.
     generation: u64,
@@ -88,8 +90,13 @@ impl Keepsakes {
     }
 
     /// From now on ticket keys come from this secret and the wall clock, so that all nodes that have it have the same.
-    pub fn share_tickets(&mut self, secret: Option<[u8; 32]>) {
-        self.shared_tickets = secret.map(Zeroizing::new);
+    pub fn share_tickets(&mut self, secret: [u8; 32]) {
+        self.shared_tickets = Some(Zeroizing::new(secret));
+    }
+
+    /// From now on requests are hashed with this secret of all nodes.
+    pub fn share_request_key(&mut self, key: [u64; 2]) {
+        self.request_key = key;
     }
 
     /// Whether ticket keys without a file are those of the cluster.
@@ -191,6 +198,7 @@ pub fn assemble(config: &Config, previous: Option<&Generation>, keep: &mut Keeps
         rules,
         rule_pools,
         timeouts: timeouts(config),
+        request_key: keep.request_key,
     };
     let generation = Generation { snapshot: Arc::new(snapshot), pools: runtimes, rule_hits, rates };
     let names = config.certificates.iter().map(|certificate| certificate.name.clone());

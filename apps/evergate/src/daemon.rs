@@ -97,7 +97,10 @@ impl Daemon {
         evergate_crypto::warm_up();
         // Before anything listens: no packet of a movable address may get past the gate.
         let ground = config.cluster.as_ref().map(|cluster| Ground::prepare(&config, cluster)).transpose()?;
-        keep.share_tickets(ground.as_ref().map(Ground::ticket_secret));
+        if let Some(ground) = &ground {
+            keep.share_tickets(ground.ticket_secret());
+            keep.share_request_key(ground.request_key());
+        }
         if let Some(inherited) = &inherited {
             prefer_known(&mut config, &inherited.offer.servers);
         }

@@ -240,6 +240,7 @@ impl Generation {
             rules: source.rules.clone(),
             rule_pools: source.rule_pools.clone(),
             timeouts: source.timeouts,
+            request_key: source.request_key,
         };
         Generation {
             snapshot: Arc::new(snapshot),

@@ -2,6 +2,7 @@
 
 use crate::Flow;
 use crate::flow::words;
+use evergate_base::Sip;
 use std::ops::RangeInclusive;
 
 /// Number of buckets.
@@ -88,59 +89,6 @@ pub fn bucket_of(key: BucketKey, flow: &Flow) -> Bucket {
     state.word(pair(local[2], local[3]));
     state.word(pair(ports, 36 << 24));
     Bucket((state.finish() % BUCKETS as u64) as u16)
-}
-
-pub(crate) struct Sip([u64; 4]);
-
-impl Sip {
-    pub(crate) fn new(key: [u64; 2]) -> Sip {
-        Sip([
-            0x736f_6d65_7073_6575 ^ key[0],
-            0x646f_7261_6e64_6f6d ^ key[1],
-            0x6c79_6765_6e65_7261 ^ key[0],
-            0x7465_6462_7974_6573 ^ key[1],
-        ])
-    }
-
-    fn round(&mut self) {
-        let [v0, v1, v2, v3] = &mut self.0;
-        *v0 = v0.wrapping_add(*v1);
-        *v1 = v1.rotate_left(13) ^ *v0;
-        *v0 = v0.rotate_left(32);
-        *v2 = v2.wrapping_add(*v3);
-        *v3 = v3.rotate_left(16) ^ *v2;
-        *v0 = v0.wrapping_add(*v3);
-        *v3 = v3.rotate_left(21) ^ *v0;
-        *v2 = v2.wrapping_add(*v1);
-        *v1 = v1.rotate_left(17) ^ *v2;
-        *v2 = v2.rotate_left(32);
-    }
-
-    fn word(&mut self, word: u64) {
-        self.0[3] ^= word;
-        self.round();
-        self.0[0] ^= word;
-    }
-
-    /// Twice the rounds of [`Sip::word`].
-    pub(crate) fn word_in_two_rounds(&mut self, word: u64) {
-        self.0[3] ^= word;
-        self.round();
-        self.round();
-        self.0[0] ^= word;
-    }
-
-    fn finish(self) -> u64 {
-        self.finish_after(3)
-    }
-
-    pub(crate) fn finish_after(mut self, rounds: usize) -> u64 {
-        self.0[2] ^= 0xff;
-        for _ in 0..rounds {
-            self.round();
-        }
-        self.0.iter().fold(0, |all, word| all ^ word)
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Cookies of the stateless accept, as `bpf/accept.bpf.c` makes them.
 
 use crate::Flow;
-use crate::bucket::Sip;
 use crate::flow::words;
+use evergate_base::Sip;
 
 /// Key of the cookies: the same on all nodes, a secret.
 #[derive(Clone, Copy)]

@@ -3,7 +3,9 @@
 pub mod name;
 pub mod seed;
 pub mod session;
+mod sip;
 pub mod terminal;
 mod time;
 
+pub use sip::{Sip, sip_hash};
 pub use time::{Micros, Unix};

@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The form of parcels. Another form has another number: who does not know it must not get connections.
-pub const PARCEL_VERSION: u32 = 6;
+pub const PARCEL_VERSION: u32 = 7;
 /// The longest parcel, in bytes: outlets, and a body that the rules have to see.
 pub const PARCEL_BYTES_MAX: usize = 1 << 24;
 

@@ -4,9 +4,9 @@ use crate::connection::{Answering, ClientTls, Connection, PrefixScan, Receiving,
 use crate::facts::Facts;
 use crate::leg::ServerLeg;
 use crate::record::{class_of, printable_target};
-use crate::routing::{self, Plan};
+use crate::routing::{self, Plan, Prefix};
 use crate::{Effect, Io, Snapshot};
-use evergate_base::Micros;
+use evergate_base::{Micros, sip_hash};
 use evergate_http::{
     After, Body, FOR_RULES_MAX, Parsed, RequestEdits, RequestFraming, RequestHead, Version, parse_request,
     write_request_head,
@@ -128,7 +128,7 @@ impl Connection {
             return self.pass_answered(io, head.body(), head.head_len); // answered before a take-over
         }
         if let Some(known) = self.replayed_route() {
-            return self.repeat_request(io, head, data, known);
+            return self.repeat_request(io, head, data, &known);
         }
         // A request that waits for its body goes on under the configuration that it began with.
         if self.receiving == Receiving::Head {
@@ -170,8 +170,8 @@ impl Connection {
             Plan::default()
         } else {
             let body = match &prefix {
-                Some((bytes, true)) => RuleBody::Complete(bytes),
-                Some((bytes, false)) => RuleBody::Prefix(bytes),
+                Some(Prefix { content, whole: true, .. }) => RuleBody::Complete(content),
+                Some(Prefix { content, whole: false, .. }) => RuleBody::Prefix(content),
                 None if head.framing == RequestFraming::None => RuleBody::Complete(b""),
                 None => RuleBody::Pending,
             };
@@ -185,7 +185,9 @@ impl Connection {
                 None => return self.wait_for_body(io, head),
             }
         };
-        self.act(io, head, data, plan)
+        // What was decided holds for what was looked at, and for nothing else.
+        let looked_at = prefix.map_or(0, |prefix| prefix.looked_at);
+        self.act(io, head, &data[..head.head_len + looked_at], plan)
     }
 
     /// The rules must see the body: hold the head, and tell a client that waits for it to go on.
@@ -242,8 +244,8 @@ impl Connection {
         }
     }
 
-    /// Carries out what was decided.
-    fn act(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>, data: &[u8], plan: Plan) -> usize {
+    /// Carries out what was decided, having looked at so much of the request.
+    fn act(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>, looked_at: &[u8], plan: Plan) -> usize {
         let snapshot = self.snapshot.clone();
         if let Some(log) = &mut self.log {
             log.rule = plan.rule;
@@ -288,7 +290,7 @@ impl Connection {
         let Some(pool) = pool else {
             return self.answer(io, head, 404, "no_route", &[]);
         };
-        self.route(io, head, data, pool, sticky, &plan.matched)
+        self.route(io, head, looked_at, pool, sticky, &plan.matched)
     }
 
     /// Opens a leg for the request and hands it the rewritten head.
@@ -296,7 +298,7 @@ impl Connection {
         &mut self,
         io: &mut Io<'_>,
         head: &RequestHead<'_>,
-        data: &[u8],
+        looked_at: &[u8],
         pool: u32,
         sticky: Option<crate::Stickiness>,
         matched: &[RuleId],
@@ -325,8 +327,9 @@ impl Connection {
             rules: Vec::new(),
             shape: 0,
             flags,
+            looked_at: (looked_at.len() - head.head_len) as u32,
             // Nobody will compare it without backups.
-            head_hash: self.remote.as_ref().map_or(0, |_| routing::hash_head(&data[..head.head_len])),
+            hash: self.remote.as_ref().map_or(0, |_| sip_hash(snapshot.request_key, looked_at)),
             tls: None,
         };
         let leg = ServerLeg::new(route, matched.to_vec(), hint, head.is_idempotent());
@@ -356,16 +359,23 @@ impl Connection {
         }
     }
 
-    /// After a take-over the client sends a head again whose leg is known: nothing is decided anew.
+    /// After a take-over the client says a request again whose leg is known: nothing is decided anew. So it must be the same
+    /// as far as was looked at.
     fn repeat_request(
         &mut self,
         io: &mut Io<'_>,
         head: &RequestHead<'_>,
         data: &[u8],
-        known: Route,
+        known: &Route,
     ) -> usize {
+        let looked_at = head.head_len.saturating_add(known.looked_at as usize);
+        if data.len() < looked_at && self.await_repeated(head, data, looked_at) {
+            return 0;
+        }
+        self.prefix = None;
         io.scratch.path.clear();
-        let same = known.head_hash == routing::hash_head(&data[..head.head_len])
+        let key = self.snapshot.request_key;
+        let same = data.get(..looked_at).is_some_and(|said| sip_hash(key, said) == known.hash)
             && evergate_http::canonical_path(head.path, &mut io.scratch.path).is_ok();
         let Some(mut leg) = self.leg.take().filter(|leg| same && leg.awaits_head) else {
             self.end_abruptly(io, "head_changed");
@@ -383,6 +393,21 @@ impl Connection {
             self.leg_ready(io);
         }
         head.head_len
+    }
+
+    /// Waits for what was looked at of a body before. False when no more of it comes.
+    fn await_repeated(&mut self, head: &RequestHead<'_>, data: &[u8], enough: usize) -> bool {
+        let limits = &self.listener().limits;
+        let (mut body, said) = (head.body(), &data[head.head_len..]);
+        let goes_on = body.advance(said, &limits.http).is_ok() && !body.is_done();
+        let looks_at = routing::framed_max(limits.body_prefix_bytes, &limits.http);
+        if !goes_on || enough > head.head_len.saturating_add(looks_at) {
+            return false;
+        }
+        let at = data.len();
+        self.receiving = Receiving::Prefix;
+        self.prefix = Some(Box::new(PrefixScan { body, at, seen: at, enough }));
+        true
     }
 
     /// Writes the head that the server gets into the leg.
@@ -427,7 +452,8 @@ impl Connection {
             rules: Vec::new(),
             shape: 0,
             flags: RouteFlags { close: true, ..RouteFlags::default() },
-            head_hash: 0,
+            looked_at: 0,
+            hash: 0,
             tls: None,
         };
         let mut leg = ServerLeg::new(route, Vec::new(), hint, false);

@@ -61,9 +61,9 @@ fn server_of(pool: &Pool, value: &[u8]) -> Option<usize> {
     pool.servers.iter().position(|server| server.cookie.as_bytes() == value)
 }
 
-/// Words of eight bytes multiplied and folded, FNV-1a for the rest, and a final mix: recognises a head that was sent again, is no
-/// defence by itself. The same on all nodes: mirrored routes carry it.
-pub(crate) fn hash_head(bytes: &[u8]) -> u64 {
+/// Words of eight bytes multiplied and folded, FNV-1a for the rest, and a final mix: for names of the configuration, no defence
+/// against anybody. The same on all nodes: mirrored routes carry it.
+pub(crate) fn hash_name(bytes: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut words = bytes.chunks_exact(8);
     for word in &mut words {
@@ -187,29 +187,44 @@ pub(crate) fn https_location(head: &RequestHead<'_>, local: IpAddr, port: u16) -
     String::from_utf8_lossy(&location).into_owned()
 }
 
-/// The body's first bytes without their framing, and whether that is all of it; `None` until there are enough. Whether bytes
-/// come one by one or all at once, the answer is the same.
+/// What rules see of a body.
+pub(crate) struct Prefix {
+    /// Its first bytes without their framing.
+    pub(crate) content: Vec<u8>,
+    /// That is all of it.
+    pub(crate) whole: bool,
+    /// Bytes that were looked at for that, with their framing.
+    pub(crate) looked_at: usize,
+}
+
+/// Framing may double what a chunked body takes, its trailers aside; past that the prefix is what there is.
+pub(crate) fn framed_max(bytes_max: usize, limits: &Limits) -> usize {
+    bytes_max.saturating_mul(2).saturating_add(limits.trailer_bytes_max)
+}
+
+/// The body's first bytes; `None` until there are enough. Whether they come one by one or all at once, the content is the same.
 pub(crate) fn body_prefix(
     head: &RequestHead<'_>,
     received: &[u8],
     bytes_max: usize,
     limits: &Limits,
-) -> Result<Option<(Vec<u8>, bool)>, Refusal> {
+) -> Result<Option<Prefix>, Refusal> {
     let chunked = head.framing == RequestFraming::Chunked;
-    // Framing may double what a chunked body takes, its trailers aside; past that the prefix is what there is.
-    let framed_max = bytes_max.saturating_mul(2).saturating_add(limits.trailer_bytes_max);
-    let looked_at = if chunked { &received[..received.len().min(framed_max)] } else { received };
-    let mut content = Vec::with_capacity(looked_at.len());
+    let framed_max = framed_max(bytes_max, limits);
+    // More than is needed to know that there is more must not count as looked at: it may be any.
+    let most = if chunked { framed_max } else { bytes_max.saturating_add(1) };
+    let received = &received[..received.len().min(most)];
+    let mut content = Vec::with_capacity(received.len());
     let mut body = head.body();
-    body.advance_content(looked_at, limits, &mut content)?;
+    let looked_at = body.advance_content(received, limits, &mut content)?;
     if body.is_done() && content.len() <= bytes_max {
-        return Ok(Some((content, true)));
+        return Ok(Some(Prefix { content, whole: true, looked_at }));
     }
     // A chunked body may end with the last byte that there is room for.
     let enough = bytes_max.saturating_add(usize::from(chunked));
-    if content.len() >= enough || (chunked && looked_at.len() == framed_max) {
+    if content.len() >= enough || (chunked && received.len() == framed_max) {
         content.truncate(bytes_max);
-        return Ok(Some((content, false)));
+        return Ok(Some(Prefix { content, whole: false, looked_at }));
     }
     Ok(None)
 }
@@ -226,8 +241,8 @@ mod tests {
     use super::*;
     use evergate_http::{HeaderSlots, Parsed, parse_request};
 
-    /// What is said of a body of which so many bytes come at a time.
-    fn prefix_of(framing: &str, body: &[u8], step: usize) -> Option<(Vec<u8>, bool)> {
+    /// What is seen of a body of which so many bytes come at a time.
+    fn prefix_of(framing: &str, body: &[u8], step: usize) -> Option<Prefix> {
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n");
         let (limits, mut slots) = (Limits { trailer_bytes_max: 50, ..Limits::default() }, HeaderSlots::new());
         let Ok(Parsed::Complete(head)) = parse_request(head.as_bytes(), &limits, &mut slots) else {
@@ -257,7 +272,10 @@ mod tests {
         ] {
             for step in [1, 2, 7, 64, 10_000] {
                 let found = prefix_of(&framing, body.as_bytes(), step);
-                let found = found.map(|(content, whole)| (content.len(), whole));
+                let found = found.map(|prefix| {
+                    assert!(prefix.looked_at >= prefix.content.len() && prefix.looked_at <= body.len());
+                    (prefix.content.len(), prefix.whole)
+                });
                 assert_eq!(found, expected, "{body:?} by {step}");
             }
         }
@@ -281,12 +299,12 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_differ_anywhere_hash_differently() {
+    fn names_that_differ_anywhere_hash_differently() {
         let head = b"GET /path HTTP/1.1\r\nHost: a\r\n\r\n";
         for place in 0..head.len() {
             let mut other = head.to_vec();
             other[place] ^= 1;
-            assert_ne!(hash_head(head), hash_head(&other));
+            assert_ne!(hash_name(head), hash_name(&other));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The configuration as a connection sees it: one immutable generation, shared by all connections of a worker.
 
-use crate::routing::hash_head;
+use crate::routing::hash_name;
 use evergate_base::Micros;
 use evergate_mirror::Route;
 use evergate_rules::{RuleId, Ruleset};
@@ -210,6 +210,9 @@ pub struct Snapshot {
     pub rule_pools: Vec<u32>,
     /// Bounds in time.
     pub timeouts: Timeouts,
+    /// What requests are hashed with, so that another node knows one again that its client says once more: a secret of the
+    /// cluster, or clients could make another request of the same hash.
+    pub request_key: [u64; 2],
 }
 
 impl Snapshot {
@@ -255,6 +258,6 @@ impl Snapshot {
 
 /// Also says whether the server speaks TLS: who goes on with a connection to it has its records, or there are none.
 fn place_of(pool: &Pool, server: &Server) -> u64 {
-    let hash = hash_head(pool.name.as_bytes()).rotate_left(7) ^ hash_head(server.name.as_bytes());
+    let hash = hash_name(pool.name.as_bytes()).rotate_left(7) ^ hash_name(server.name.as_bytes());
     hash ^ u64::from(pool.tls.is_some())
 }

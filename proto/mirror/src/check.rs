@@ -186,6 +186,7 @@ impl Route {
     fn check(&self) -> Checked {
         request(self.request)?;
         leg(self.leg)?;
+        within("bytes of a body that were looked at", self.looked_at, POSITION_MAX)?;
         self.tls.as_ref().map_or(Ok(()), |tls| tls.check())
     }
 }
@@ -290,7 +291,8 @@ mod tests {
             rules: Vec::new(),
             shape: 0,
             flags: RouteFlags::default(),
-            head_hash: 0,
+            looked_at: 0,
+            hash: 0,
             tls: None,
         }
     }

@@ -125,9 +125,11 @@ pub struct Route {
     pub shape: u64,
     /// What the response depends on.
     pub flags: RouteFlags,
-    /// Hash of the head as the client sent it: a client that retransmits another head is refused.
+    /// Bytes of the body that rules have looked at, with their framing.
+    pub looked_at: u32,
+    /// Keyed hash of the head and these bytes as the client sent them: one that says another request again is refused.
     #[serde(with = "postcard::fixint::le")]
-    pub head_hash: u64,
+    pub hash: u64,
     /// Where the leg speaks TLS.
     pub tls: Option<Box<LegTls>>,
 }

@@ -160,7 +160,7 @@ pub struct Answer {
 }
 
 /// Version of the frames.
-pub const FRAME_VERSION: u8 = 13;
+pub const FRAME_VERSION: u8 = 14;
 
 impl Frame {
     /// How long it may wait for company. That of entries is known where they are queued ([`crate::Log::haste`]).

@@ -414,7 +414,8 @@ mod tests {
             rules: Vec::new(),
             shape: 0,
             flags: crate::RouteFlags::default(),
-            head_hash: 0,
+            looked_at: 0,
+            hash: 0,
             tls: None,
         })
     }

@@ -48,6 +48,7 @@ pub struct Ground {
     accept: Option<Accepting>,
     speaker: Speaker,
     tickets: [u8; 32],
+    requests: [u64; 2],
     reports: Arc<Mailbox<(usize, Report)>>,
     clock: Clock,
 }
@@ -126,6 +127,7 @@ impl Ground {
             accept,
             speaker,
             tickets: secrets.tickets,
+            requests: secrets.requests,
             reports: Arc::new(Mailbox::new()?),
             clock,
         })
@@ -149,6 +151,11 @@ impl Ground {
     /// Where the session ticket keys of all nodes come from.
     pub fn ticket_secret(&self) -> [u8; 32] {
         self.tickets
+    }
+
+    /// What all nodes hash requests with.
+    pub fn request_key(&self) -> [u64; 2] {
+        self.requests
     }
 
     /// Starts the agent. `tell` brings instructions to the workers; `working` says whether they do their work.

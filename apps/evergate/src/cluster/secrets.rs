@@ -20,6 +20,8 @@ pub(crate) struct Secrets {
     pub(crate) cookies: CookieKey,
     /// Where ticket keys come from.
     pub(crate) tickets: [u8; 32],
+    /// What requests are hashed with.
+    pub(crate) requests: [u64; 2],
 }
 
 impl Secrets {
@@ -42,6 +44,7 @@ impl Secrets {
             buckets: BucketKey(words(key, "bucket hash")),
             cookies: CookieKey(words(key, "syn cookies")),
             tickets: derive(key, "session tickets"),
+            requests: words(key, "request hash"),
         }
     }
 }
@@ -72,6 +75,7 @@ mod tests {
         let BucketKey([a, b]) = secrets.buckets;
         assert!(a != b && a != 0);
         assert_ne!(secrets.cookies.0, secrets.buckets.0);
+        assert!(![secrets.cookies.0, secrets.buckets.0, [0; 2]].contains(&secrets.requests));
         assert_ne!(fresh_key(), fresh_key());
     }
 }

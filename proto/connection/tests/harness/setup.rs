@@ -144,6 +144,7 @@ pub(crate) fn snapshot(edit: impl FnOnce(&mut Snapshot)) -> Arc<Snapshot> {
         rules: Arc::new(Ruleset::empty()),
         rule_pools: Vec::new(),
         timeouts: Timeouts::default(),
+        request_key: [5, 7],
     };
     edit(&mut snapshot);
     Arc::new(snapshot)

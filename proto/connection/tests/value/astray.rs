@@ -664,3 +664,76 @@ fn a_server_is_not_late_while_its_slow_client_takes_what_was_sent() {
         assert_eq!(pair.reasons, ["response_timeout"], "takes {takes}");
     }
 }
+
+/// Rules that look at bodies: what they let pass is what the server gets, also after a take-over in which the client could say
+/// another one.
+#[test]
+fn a_body_that_rules_saw_is_the_same_when_it_is_said_again() {
+    let config = config(Wire::Plain);
+    let ask = |framing: &str, body: &str| {
+        format!("POST /json HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n{framing}\r\n\r\n{body}")
+    };
+    let length = "Content-Length: 10";
+    let [good, bad] = ["0", "1"].map(|no| ask(length, &format!("{{\"no\":\"{no}\"}}")));
+    let mut refused = Pair::new(&config, setup::HTTP);
+    refused.client_says(bad.as_bytes());
+    assert!(refused.to_client.starts_with(b"HTTP/1.1 406 "));
+    let mut pair = Pair::new(&config, setup::HTTP);
+    pair.client_says(good.as_bytes());
+    pair.open();
+    let (state, said) = (pair.mirrored, pair.to_server);
+    assert_eq!(state.client_frontier(), 0, "nothing is acknowledged");
+    let chunked = |body: &str| ask("Transfer-Encoding: chunked", body);
+    for (again, goes_on) in [
+        (good.clone(), true),
+        (bad.clone(), false),
+        (ask("Content-Length: 11", "{\"no\":\"0\"} "), false),
+        (ask("Content-Length: 4", "null"), false),
+        (chunked("a\r\n{\"no\":\"0\"}\r\n0\r\n\r\n"), false),
+        (chunked("z"), false),
+    ] {
+        for step in [1, 7, 1000] {
+            let mut pair = Pair::restore(&state, &config);
+            for piece in again.as_bytes().chunks(step) {
+                assert!(pair.to_server.is_empty(), "it is not whole yet");
+                pair.client_says(piece);
+                if pair.closed.is_some() {
+                    break;
+                }
+            }
+            match goes_on {
+                true => assert_eq!((pair.closed, &pair.to_server), (None, &said), "by {step}"),
+                false => {
+                    assert_eq!((pair.closed, pair.reasons.last()), (Some(true), Some(&"head_changed")));
+                    assert!(pair.to_server.is_empty(), "{again:?} by {step}");
+                }
+            }
+        }
+    }
+}
+
+/// Only as far as rules looked: what comes behind that may be long, and is still the client's to say.
+#[test]
+fn a_body_that_goes_on_behind_what_rules_saw_is_not_waited_for() {
+    let config = setup::snapshot(|snapshot| {
+        snapshot.listeners.iter_mut().for_each(|listener| listener.limits.body_prefix_bytes = 100);
+        let odd = evergate_rules::RuleSpec {
+            name: "odd".to_owned(),
+            when: r#"form("no") == "1""#.to_owned(),
+            deny: Some(406),
+            ..Default::default()
+        };
+        setup::set_rules(snapshot, &[odd]);
+    });
+    let head = "POST /form HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000\r\n\r\n";
+    let mut pair = Pair::new(&config, setup::HTTP);
+    pair.client_says([head, &"a".repeat(100)].concat().as_bytes());
+    assert!(pair.dialled.is_some());
+    pair.open();
+    let state = pair.mirrored;
+    let mut next = Pair::restore(&state, &config);
+    next.client_says([head, &"a".repeat(99)].concat().as_bytes());
+    assert!(next.to_server.is_empty() && next.closed.is_none());
+    next.client_says(b"ab");
+    assert!(next.to_server.ends_with(b"ab") && next.closed.is_none());
+}
