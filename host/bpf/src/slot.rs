@@ -71,7 +71,7 @@ pub struct Restored {
 /// What came on hold for a flow and acknowledged what its peer would not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strange {
-    /// Sequence number of the first segment with this acknowledgement.
+    /// The least sequence number of a segment with this acknowledgement.
     pub seq: u32,
     /// What it acknowledged: a sequence number.
     pub ack: u32,

@@ -64,7 +64,7 @@ struct slot {
 	__u32 room;		/* of a restored flow, once its peer was heard: the right edge of its window */
 	__u32 room_known;	/* that is all that the peer had ever offered to the node before us */
 	__u64 heard_ns;		/* of a restored flow: when its peer was heard first; 0: not yet */
-	__u32 strange_seq;	/* number of the first segment that acknowledged this */
+	__u32 strange_seq;	/* the least number of a segment that acknowledged this */
 	__u32 ingress_pad[5];
 	/* 3: written at registration; egress writes where packets go next when it learns that, or it changes */
 	struct flow_key key;

@@ -211,10 +211,11 @@ static __always_inline bool begins(const struct packet *p)
 /* The peer may have begun anew: the first segment with an acknowledgement shows for which SYN that was given. */
 static __always_inline void keep_strange(const struct packet *p, struct slot *s)
 {
-	__u32 ack = bpf_ntohl(p->tcp.ack_seq);
-	if (READ(s->strange_ack) == ack)
+	__u32 ack = bpf_ntohl(p->tcp.ack_seq), seq = bpf_ntohl(p->tcp.seq);
+	/* The first one may be heard last: what was lost comes again behind what was not (RFC 8985, 7). */
+	if (READ(s->strange_ack) == ack && !before(seq, READ(s->strange_seq)))
 		return;
-	WRITE(s->strange_seq, bpf_ntohl(p->tcp.seq));
+	WRITE(s->strange_seq, seq);
 	WRITE(s->strange_ack, ack);
 }
 

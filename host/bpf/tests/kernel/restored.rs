@@ -387,3 +387,26 @@ fn on_hold_only_the_peer_of_a_restored_flow_is_heard() {
         });
     }
 }
+
+/// A client that began anew while nobody listened says what was lost behind what was not (RFC 8985, 7).
+#[test]
+fn of_what_begins_anew_the_first_segment_is_kept_whenever_it_comes() {
+    if !privileged() {
+        return;
+    }
+    bench(Mode::Steer, move |gate| {
+        let from = restored(false, None);
+        let slot = gate.restore(&from).unwrap();
+        gate.owners().set_all(Owner::new(node(1), &[]).unwrap().held());
+        let strange = |ahead: u32| from.send.wrapping_add((3 << 29) + ahead);
+        let hear = |seq: u32, ack| {
+            assert_eq!(enter(gate, &Segment { seq, ack, ..inward(false) }), Err(DROP));
+            slot.strange()
+        };
+        let kept = |seq, ack| Some(Strange { seq, ack });
+        assert_eq!(hear(u32::MAX, strange(0)), kept(u32::MAX, strange(0)));
+        assert_eq!(hear(1400, strange(0)), kept(u32::MAX, strange(0)));
+        assert_eq!(hear(u32::MAX - 1400, strange(0)), kept(u32::MAX - 1400, strange(0)));
+        assert_eq!(hear(7000, strange(1)), kept(7000, strange(1)));
+    });
+}
