@@ -2,7 +2,7 @@
 
 use crate::frame::{ACK, FIN, RST, Segment, Tap};
 use crate::packets::{DROP, PASS, STOLEN, accepted, client, enter, inward, leave, listener, out, stamps};
-use crate::world::{bench, node, privileged};
+use crate::world::{bench, eventually, node, privileged};
 use evergate_bpf::{Flow, GateError, Hook, LaneId, Mode, Owner, Restored, Slot, Strange, interface_index};
 use std::net::SocketAddr;
 use std::process::Command;
@@ -180,6 +180,11 @@ fn cards() -> [u32; 2] {
     ip("link add eth0 type veth peer name eth1");
     ip("link set eth0 up");
     ip("link set eth1 up");
+    // Its peer has just come up: until the kernel has noticed that, a card drops what it sends.
+    eventually("both have their carrier", || {
+        let links = Command::new("ip").args(["-o", "link"]).output().unwrap().stdout;
+        String::from_utf8_lossy(&links).matches("state UP").count() == 2
+    });
     ["eth0", "eth1"].map(|card| interface_index(card).unwrap())
 }
 
