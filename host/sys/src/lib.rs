@@ -12,7 +12,6 @@ mod datagram;
 mod descriptors;
 mod epoll;
 mod feature;
-mod icmp;
 mod leg;
 mod link;
 mod netlink;

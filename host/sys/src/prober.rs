@@ -10,10 +10,9 @@
 //! last segment, and while its congestion window is full it says nothing else that could be missed. A [`Loss`] acknowledges its
 //! last segment selectively, so that it takes all before that for lost at once (RFC 8985). That segment is lost too: the peer may not forget
 //! it until it is acknowledged in order (RFC 2018, 8), and sends it again when that does not happen. Who loses what it sends again, too, is
-//! told more each time, or that its segments were too big (docs/adr/0023).
+//! told more each time (docs/adr/0023).
 
 use crate::address::Raw;
-use crate::icmp::{self, folded, words};
 use crate::repair::TcpFacts;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -107,43 +106,32 @@ impl Prober {
 
     /// Sends one question. It never blocks; a full queue is an error, and the question can be repeated.
     pub fn ask(&self, facts: &TcpFacts, probe: &Probe) -> io::Result<()> {
-        self.deliver(facts, TCP, question(facts, probe))
+        self.deliver(facts, question(facts, probe))
     }
 
     /// Tells the peer what is lost, more of it the more often it was told `before`; false when there is nothing to tell: no more
     /// than one segment, or a peer that does not understand selective acknowledgements. It never blocks.
     pub fn tell(&self, facts: &TcpFacts, loss: &Loss, before: u32) -> io::Result<bool> {
         let Some(named) = loss.named(facts, before) else { return Ok(false) };
-        self.deliver(facts, TCP, notice(facts, loss, named)).map(|()| true)
+        self.deliver(facts, notice(facts, loss, named)).map(|()| true)
     }
 
-    /// Tells the peer that the first segment of what is lost was too big, as it was told `times`, this one counted: it makes smaller
-    /// ones, and sends all that was full again at once, whatever it has concluded before. False when there is nothing to tell: no more
-    /// than one segment, or one that every network carries. It never blocks.
-    pub fn tell_too_big(&self, facts: &TcpFacts, loss: &Loss, times: u32) -> io::Result<bool> {
-        let mtu = icmp::smaller_mtu(facts, times).filter(|_| loss.is_worth_telling(facts));
-        let Some(mtu) = mtu else { return Ok(false) };
-        let protocol = if facts.local.is_ipv4() { icmp::ICMP } else { icmp::ICMPV6 };
-        self.deliver(facts, protocol, icmp::too_big(facts, loss.receive, mtu)).map(|()| true)
-    }
-
-    fn deliver(&self, facts: &TcpFacts, protocol: u8, payload: Vec<u8>) -> io::Result<()> {
+    fn deliver(&self, facts: &TcpFacts, segment: Vec<u8>) -> io::Result<()> {
         match (facts.local.ip(), facts.remote.ip()) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                // The kernel fills in the rest.
-                let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, protocol, 0, 0];
+                let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, TCP, 0, 0]; // the kernel fills in the rest
                 packet.extend(local.octets());
                 packet.extend(remote.octets());
-                packet.extend(payload);
+                packet.extend(segment);
                 send(self.v4.as_raw_fd(), &packet, SocketAddr::new(remote.into(), 0))
             }
             (IpAddr::V6(local), IpAddr::V6(remote)) => {
                 let mut packet = vec![0x60, 0, 0, 0];
-                packet.extend((payload.len() as u16).to_be_bytes());
-                packet.extend([protocol, 64]);
+                packet.extend((segment.len() as u16).to_be_bytes());
+                packet.extend([TCP, 64]);
                 packet.extend(local.octets());
                 packet.extend(remote.octets());
-                packet.extend(payload);
+                packet.extend(segment);
                 send(self.v6.as_raw_fd(), &packet, SocketAddr::new(remote.into(), 0))
             }
             _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "the ends of a flow are of two families")),
@@ -197,16 +185,25 @@ fn segment(facts: &TcpFacts, [seq, ack]: [u32; 2], window: u32, options: &[u8], 
     tcp.extend(options);
     tcp.extend(data);
     let sum = checksum(&tcp, facts.local.ip(), facts.remote.ip());
-    tcp[16..18].copy_from_slice(&sum);
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
     tcp
 }
 
-fn checksum(tcp: &[u8], local: IpAddr, remote: IpAddr) -> [u8; 2] {
+fn checksum(tcp: &[u8], local: IpAddr, remote: IpAddr) -> u16 {
+    let words = |bytes: &[u8]| {
+        let pairs =
+            bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+        pairs.sum::<u32>()
+    };
     let address = |ip: IpAddr| match ip {
         IpAddr::V4(v4) => words(&v4.octets()),
         IpAddr::V6(v6) => words(&v6.octets()),
     };
-    folded(words(tcp) + address(local) + address(remote) + u32::from(TCP) + tcp.len() as u32)
+    let mut sum = words(tcp) + address(local) + address(remote) + u32::from(TCP) + tcp.len() as u32;
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
 }
 
 #[cfg(test)]
@@ -273,7 +270,7 @@ mod tests {
             assert_eq!(usize::from(segment[12] >> 4) * 4, segment.len(), "no data");
             assert_eq!(segment[4..12], [[0, 0, 0, 7], 1000u32.to_be_bytes()].concat());
             assert_eq!(segment[13..16], [ACK, 3, 13], "a window of 100,000 bytes");
-            assert_eq!(checksum(&segment, FACTS.local.ip(), FACTS.remote.ip()), [0, 0]);
+            assert_eq!(checksum(&segment, FACTS.local.ip(), FACTS.remote.ip()), 0);
         }
     }
 }

@@ -10,8 +10,11 @@ use evergate_base::Micros;
 
 /// Most that is held back of what may be acknowledged, in bytes.
 const HELD_BACK_MAX: u64 = 65_536;
-/// What is held back is let go when nothing came for so long.
+/// What is held back is let go when nothing came for so long,
 const RIPE_AFTER: Micros = Micros::from_ms(1);
+/// but for so many segments, while the peer said more that waits here: the first segment that it counts as unacknowledged is the one
+/// that its timer has sent again, for nothing, and that it would not send again when it hears what is lost (docs/adr/0023).
+const SPARED_SEGMENTS: u64 = 4;
 /// Input of less than so many segments is acknowledged with what goes the other way soon (RFC 9293, 3.8.6.3).
 const SMALL_SEGMENTS: u64 = 2;
 /// ... and by itself when nothing has gone for so long.
@@ -344,9 +347,13 @@ impl Positions {
 
     /// Lets go of what is held back once the stream rests. True when more may be acknowledged now.
     pub fn ripen(&mut self, gate: &mut impl Gate, now: Micros) -> bool {
-        self.committed < self.target
-            && now.since(self.target_at) >= RIPE_AFTER
-            && self.commit(gate, self.target, now)
+        now.since(self.target_at) >= RIPE_AFTER && self.commit(gate, self.ripe(), now)
+    }
+
+    /// How much may be acknowledged when the stream rests.
+    fn ripe(&self) -> u64 {
+        let spared = SPARED_SEGMENTS * u64::from(self.mss);
+        self.target.saturating_sub(spared.min(self.read - self.target))
     }
 
     /// The leg goes to the pool, where nobody watches the time: nothing is held back any more. False when the backups lack
@@ -369,7 +376,7 @@ impl Positions {
     pub fn rests_on_time(&self, gate: &impl Gate, inside: bool, now: Micros) -> Option<Look> {
         let waits = self.target < self.read;
         let polled = waits && now.since(self.waits_since.max(self.read_at)) < POLLED_FOR;
-        if self.committed < self.target || (polled && inside) {
+        if self.committed < self.ripe() || (polled && inside) {
             Some(Look::Soon)
         } else if polled || self.is_looked_at(now) || gate.owes_ack() {
             Some(Look::Later)

@@ -284,6 +284,26 @@ fn of_a_stream_half_is_held_back_until_it_rests() {
 }
 
 #[test]
+fn a_few_segments_before_what_waits_stay_unacknowledged() {
+    let (mut positions, mut gate) = beginning();
+    let rested = START + RIPE_AFTER;
+    for (read, held, committed) in
+        [(100_000, 50_000, 50_000 - 4 * u64::from(MSS)), (1_000, 99_500, 98_000), (0, 101_000, 101_000)]
+    {
+        positions.handle_read(read, START);
+        positions.release(&mut gate, held, START);
+        positions.ripen(&mut gate, rested);
+        assert_eq!(gate.committed, committed as u32 + 1);
+        gate.speak();
+        assert_ne!(
+            positions.rests_on_time(&gate, false, rested),
+            Some(Look::Soon),
+            "nothing ripens any more"
+        );
+    }
+}
+
+#[test]
 fn in_the_middle_of_a_stream_only_much_is_acknowledged_at_once() {
     let (mut positions, mut gate) = beginning();
     positions.handle_read(300_000, START);

@@ -68,11 +68,6 @@ impl Unsaid {
         let loss = Loss { timestamps, ..self.loss };
         cluster.prober.tell(&self.tcp, &loss, before).unwrap_or(false) // who does not hear it waits for its timer
     }
-
-    /// Tells the peer that its segments were too big, `times` so often with this one. Whether it was told.
-    pub(super) fn tell_too_big(&self, cluster: &Cluster, times: u32) -> bool {
-        cluster.prober.tell_too_big(&self.tcp, &self.loss, times).unwrap_or(false)
-    }
 }
 
 impl Leg {

@@ -2,8 +2,7 @@
 //!
 //! What a server sends is acknowledged when its client has it. Behind a slow client its kernel therefore measures round trips of
 //! seconds, and its timer, by which alone it would send again, grows to tens of them. Who has not begun by itself after a while
-//! is told, a few times: a server that its segments were too big, so that it sends them again whatever it has concluded, and who
-//! does not hear that, what is lost, more of it each time (docs/adr/0023).
+//! is told what is lost, more of it each time, a few times (docs/adr/0023).
 
 use super::Cluster;
 use super::take::Unsaid;
@@ -11,31 +10,12 @@ use crate::worker::Worker;
 use evergate_base::Micros;
 use std::os::fd::RawFd;
 
-/// What a peer is told.
-#[derive(Clone, Copy)]
-enum Word {
-    /// That its segments were too big: they are 8 bytes smaller for ten minutes then, to this node's address.
-    TooBig,
-    /// What is lost.
-    Lost,
-}
-
-/// When a peer is told what, each as long after the one before as it still says nothing: a server, whose answer would be here long
+/// When a peer is told, each as long after the time before as it still says nothing: a server, whose answer would be here long
 /// before,
-const SERVERS: [(Micros, Word); 6] = [
-    (Micros::from_ms(500), Word::TooBig),
-    (Micros::from_ms(300), Word::TooBig),
-    (Micros::from_ms(300), Word::TooBig),
-    (Micros::from_ms(300), Word::Lost),
-    (Micros::from_ms(300), Word::Lost),
-    (Micros::from_ms(300), Word::Lost),
-];
+const SERVERS: [Micros; 4] =
+    [Micros::from_ms(500), Micros::from_ms(300), Micros::from_ms(300), Micros::from_ms(2000)];
 /// and a client, which may be far away: what it is sending again must not be named.
-const CLIENTS: [(Micros, Word); 3] = [
-    (Micros::from_ms(1000), Word::Lost),
-    (Micros::from_ms(2000), Word::Lost),
-    (Micros::from_ms(4000), Word::Lost),
-];
+const CLIENTS: [Micros; 3] = [Micros::from_ms(1000), Micros::from_ms(2000), Micros::from_ms(4000)];
 
 /// A peer that is waited for.
 pub(super) struct Unheard {
@@ -43,10 +23,10 @@ pub(super) struct Unheard {
     slot: u32,
     /// What its socket had received when it began to live.
     received: u64,
-    /// How often it was told what is lost, and that its segments were too big.
+    /// How often it was told.
     told: u32,
-    told_too_big: u32,
-    words: std::slice::Iter<'static, (Micros, Word)>,
+    /// The times that are left.
+    times: std::slice::Iter<'static, Micros>,
     since: Micros,
 }
 
@@ -61,30 +41,20 @@ impl Unheard {
         now: Micros,
     ) -> Unheard {
         let received = evergate_sys::bytes_received(socket).unwrap_or(0);
-        let words = if is_client { CLIENTS.iter() } else { SERVERS.iter() };
-        Unheard { unsaid, slot, received, told: u32::from(was_told), told_too_big: 0, words, since: now }
+        let times = if is_client { CLIENTS.iter() } else { SERVERS.iter() };
+        Unheard { unsaid, slot, received, told: u32::from(was_told), times, since: now }
     }
 
-    /// Whether the time of the next word has come; `None` after the last one.
+    /// Whether the next time has come; `None` after the last one.
     fn is_due(&self, now: Micros) -> Option<bool> {
-        self.words.as_slice().first().map(|(span, _)| now.since(self.since) >= *span)
+        self.times.as_slice().first().map(|span| now.since(self.since) >= *span)
     }
 
-    /// Says the next word; whether it has left.
+    /// Tells it once more; whether that has left.
     fn tell(&mut self, cluster: &Cluster, socket: RawFd, now: Micros) -> bool {
-        self.since = now;
-        match self.words.next() {
-            Some((_, Word::TooBig)) => {
-                self.told_too_big += 1;
-                self.unsaid.tell_too_big(cluster, self.told_too_big)
-            }
-            Some((_, Word::Lost)) => {
-                let before = self.told;
-                self.told += 1;
-                self.unsaid.tell(cluster, socket, before)
-            }
-            None => false,
-        }
+        let before = self.told;
+        (self.since, self.told) = (now, before + 1);
+        self.times.next().is_some() && self.unsaid.tell(cluster, socket, before)
     }
 }
 
