@@ -33,11 +33,17 @@ pub(crate) struct Incoming {
     pub(super) since: Micros,
     /// Which worker of that node.
     worker: u16,
-    /// How far this node's clock is ahead of its, in milliseconds.
+    /// When it was made, by that node's clock, and how far this node's is ahead, in milliseconds.
+    made_ms: u64,
     ahead_ms: i64,
     frames: u64,
     answers: Answers,
 }
+
+/// A channel that its owner has given up for another one is read late.
+#[derive(Debug, thiserror::Error)]
+#[error("a newer channel of the same worker was read before")]
+struct Replaced;
 
 /// What an owner has yet to be told of the frames that were taken in. Each answer says how many there are in all, so that one is
 /// enough for an owner that reads none for a while: nothing grows.
@@ -74,7 +80,10 @@ impl Worker {
         // What the agent has said comes before what others say because of it.
         self.obey();
         let Some(cluster) = &mut self.cluster else { return };
-        let Some(Some(incoming)) = cluster.incoming.get_mut(index) else { return };
+        let split = cluster.incoming.split_at_mut_checked(index);
+        let Some((before, [Some(incoming), after @ ..])) = split else { return };
+        let is_replaced =
+            |this: &Incoming| before.iter().chain(after.iter()).flatten().any(|other| other.replaces(this));
         let (knew, frames) = (incoming.from, incoming.frames);
         let ended = incoming.channel.receive(ends);
         if incoming.channel.has_more {
@@ -82,11 +91,13 @@ impl Worker {
             let _ = self.epoll.report_again(incoming.channel.fd(), Source::Incoming(index as u32).token());
         }
         let (mut complete, mut news) = (Vec::new(), Vec::new());
-        let result = incoming.take_in(&mut cluster.holder, &cluster.layout, &mut complete, &mut news);
+        let result =
+            incoming.take_in(&mut cluster.holder, &cluster.layout, is_replaced, &mut complete, &mut news);
         let result = result.and_then(|()| Ok(ended?));
+        let replaced = result.as_ref().is_err_and(|error| error.is::<Replaced>());
         cluster.work.note_frames(incoming.frames - frames);
         let (speaker, worker) = (incoming.announced.speaker(), incoming.worker);
-        if knew.is_none() && incoming.from.is_some() {
+        if knew.is_none() && incoming.from.is_some() && !replaced {
             // What an earlier channel of the same worker still brings is older than what this one begins with. Of an earlier
             // life of that node nothing more comes, and its end need not have been heard.
             let node = |announced: &Announced| announced.speaker().map(|(node, _)| node);
@@ -108,7 +119,7 @@ impl Worker {
             // What a node had said before it lost its buckets to this one may be read after that.
             let late = error.downcast_ref::<HolderError>().is_some()
                 && cluster.taken_at.is_some_and(|at| self.now.since(at) <= FORGET_AFTER);
-            let ended = late || error.downcast_ref::<io::Error>().is_some();
+            let ended = late || replaced || error.downcast_ref::<io::Error>().is_some();
             match incoming.from.map(|node| node.0.saturating_add(1)) {
                 _ if ended => {}
                 Some(number) => message::warning(format_args!(
@@ -192,6 +203,7 @@ impl Incoming {
             host,
             since,
             worker: 0,
+            made_ms: 0,
             ahead_ms: 0,
             frames: 0,
             answers: Answers::default(),
@@ -202,10 +214,19 @@ impl Incoming {
         self.channel.fd()
     }
 
+    /// Whether the same worker in the same life of its node made this channel after the other one. It has one at a time.
+    fn replaces(&self, other: &Incoming) -> bool {
+        self.from.is_some()
+            && self.announced.speaker() == other.announced.speaker()
+            && self.worker == other.worker
+            && self.made_ms > other.made_ms
+    }
+
     fn take_in(
         &mut self,
         holder: &mut evergate_mirror::Holder,
         layout: &crate::cluster::Layout,
+        is_replaced: impl Fn(&Incoming) -> bool,
         complete: &mut Vec<(Bucket, Office)>,
         news: &mut Vec<SessionNews>,
     ) -> anyhow::Result<()> {
@@ -217,6 +238,7 @@ impl Incoming {
             anyhow::ensure!(introduces == self.from.is_none(), "frames out of order");
             if introduces {
                 self.meet(&frame, layout)?;
+                anyhow::ensure!(!is_replaced(self), Replaced);
             }
             let hear = |facts: &mut LegFacts| {
                 facts.shift(self.ahead_ms);
@@ -253,7 +275,7 @@ impl Incoming {
                     node.saturating_add(1),
                     layout.workers
                 );
-                self.worker = *worker;
+                (self.worker, self.made_ms) = (*worker, *clock_ms);
                 self.ahead_ms = evergate_sys::steady_clock_ms().wrapping_sub(*clock_ms) as i64;
             }
             (Frame::Hello { version, node, .. }, None) => anyhow::bail!(

@@ -1,6 +1,7 @@
 //! Who makes channels to the worker and says nothing on them, and what else keeps it from taking some.
 
 use super::*;
+use crate::worker::cluster::channel::Outgoing;
 use std::net::Shutdown;
 
 /// Another node's address has so many places before it has said whose the channels are, any other address as many as these.
@@ -27,6 +28,46 @@ impl Scene {
     fn channels(&mut self, host: Option<NodeId>) -> (usize, Option<Micros>) {
         let theirs = self.cluster().incoming.iter().flatten().filter(|incoming| incoming.host == host);
         (theirs.clone().count(), theirs.map(|incoming| incoming.since).min())
+    }
+
+    /// The backup's worker, whose clock shows this, makes a channel, and has these connections of a bucket to tell.
+    fn channel_with(&mut self, clock_ms: u64, connections: &[u64]) -> Outgoing {
+        let bucket = 5;
+        let hello = Frame::Hello {
+            version: evergate_mirror::FRAME_VERSION,
+            node: BACKUP.0,
+            incarnation: 9,
+            worker: 0,
+            workers: 1,
+            clock_ms,
+        };
+        let layout = self.cluster().layout.clone();
+        let settings = Frame::Settings(layout.settings.clone());
+        let mut frames = vec![hello, settings, Frame::Office { bucket, office: office(term(3)) }];
+        frames.extend(connections.iter().map(|number| Frame::Begin {
+            connection: ConnectionId(*number),
+            bucket,
+            state: None,
+            legs: BTreeMap::new(),
+        }));
+        frames.push(Frame::Complete { bucket });
+        let to = SocketAddr::from((MIRROR, MIRROR_PORT));
+        let mut channel = Outgoing::connect(to, &layout.client_tls, &frames).unwrap();
+        channel.connecting = false;
+        self.worker.accept_channels();
+        channel
+    }
+
+    /// What was to be told on this channel is read; false when its end is.
+    fn hear(&mut self, channel: &mut Outgoing) -> bool {
+        while channel.feed.lag() > 0 {
+            let now = self.worker.now;
+            if channel.flush().is_err() || channel.answers(false, now).is_err() {
+                return false;
+            }
+            self.worker.turn().unwrap();
+        }
+        true
     }
 
     fn counted(&self, reason: &str) -> u64 {
@@ -85,4 +126,23 @@ fn a_worker_that_can_take_no_channel_asks_again_once_a_second() {
         scene.worker.turn().unwrap();
         assert_eq!(scene.counted("accept_failed"), 2);
     });
+}
+
+#[test]
+fn of_two_channels_of_a_worker_the_one_made_last_counts_whichever_is_read_first() {
+    for late in [true, false] {
+        play(1, move |mut scene| {
+            let mut older = scene.channel_with(1000, &[1]);
+            let mut newer = scene.channel_with(3000, &[1, 2]);
+            let (first, second) = if late { (&mut newer, &mut older) } else { (&mut older, &mut newer) };
+            assert!(scene.hear(first));
+            assert_eq!(scene.hear(second), !late);
+            let held: Vec<u64> = scene.cluster().holder.iter().map(|(id, _)| id.0).collect();
+            assert_eq!(held, [1, 2], "what was acknowledged: {late}");
+            newer.feed.push(&Frame::End { connection: ConnectionId(2) }, None).unwrap();
+            assert!(scene.hear(&mut newer));
+            assert_eq!(scene.cluster().holder.iter().count(), 1, "it goes on: {late}");
+            assert_eq!(scene.counted("mirror_channel_ended"), u64::from(late));
+        });
+    }
 }
