@@ -113,6 +113,7 @@ pub(crate) fn frames(put: &impl Fn(&str, &str, &[u8]), name: &str, entries: &[En
         Frame::Complete { bucket },
         Frame::Sessions(vec![SessionNews::Kept(kept), SessionNews::Withdrawn(id)]),
         Frame::Settings(BTreeMap::from([("mode".to_owned(), "witness".to_owned())])),
+        Frame::Clock { clock_ms: 60_009 },
         Frame::End { connection },
     ]);
     let mut input = Vec::new();

@@ -141,6 +141,11 @@ pub enum Frame {
     Sessions(Vec<SessionNews>),
     /// Directly after `Hello`: settings of the node, by name. Those that its listener has too must have the same values.
     Settings(BTreeMap<String, String>),
+    /// What the node's clock shows now, once a minute: clocks of two machines run apart.
+    Clock {
+        /// In milliseconds.
+        clock_ms: u64,
+    },
 }
 
 /// What a node tells all others of a session that goes by an id.

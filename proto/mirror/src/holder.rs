@@ -192,7 +192,8 @@ impl Holder {
                 };
                 announced.offices.insert(bucket, (office, telling));
             }
-            Frame::Sessions(_) | Frame::Settings(_) => {} // of no connection: the channel's owner takes them before
+            // Of no connection: the channel's owner takes them before.
+            Frame::Sessions(_) | Frame::Settings(_) | Frame::Clock { .. } => {}
             Frame::Begin { connection, bucket, state, legs } => {
                 let office = self.office(announced, bucket)?;
                 if !self.counts(bucket, office) {

@@ -33,11 +33,31 @@ pub(crate) struct Incoming {
     pub(super) since: Micros,
     /// Which worker of that node.
     worker: u16,
-    /// When it was made, by that node's clock, and how far this node's is ahead, in milliseconds.
+    /// When it was made, by that node's clock, in milliseconds; and how far this node's is ahead.
     made_ms: u64,
-    ahead_ms: i64,
+    ahead: Ahead,
     frames: u64,
     answers: Answers,
+}
+
+/// Owners say once a minute what their clocks show.
+pub(super) const CLOCK_EVERY: Micros = Micros::from_ms(60_000);
+/// Two clocks run apart by so many milliseconds in that time at most (1 part in 2000, as in `evergate_sys::Stamp`).
+const APART_MS: i64 = 30;
+
+/// How far this node's clock is ahead of another one's, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Ahead(i64);
+
+impl Ahead {
+    fn heard(clock_ms: u64, now_ms: u64) -> Ahead {
+        Ahead(now_ms.wrapping_sub(clock_ms) as i64)
+    }
+
+    /// It shows this now. A word that was long on its way makes this clock seem ahead; what clocks cannot have run apart is taken for that.
+    fn hear(&mut self, clock_ms: u64, now_ms: u64) {
+        self.0 = Ahead::heard(clock_ms, now_ms).0.min(self.0.saturating_add(APART_MS));
+    }
 }
 
 /// A channel that its owner has given up for another one is read late.
@@ -204,7 +224,7 @@ impl Incoming {
             since,
             worker: 0,
             made_ms: 0,
-            ahead_ms: 0,
+            ahead: Ahead::default(),
             frames: 0,
             answers: Answers::default(),
         }
@@ -241,12 +261,13 @@ impl Incoming {
                 anyhow::ensure!(!is_replaced(self), Replaced);
             }
             let hear = |facts: &mut LegFacts| {
-                facts.shift(self.ahead_ms);
+                facts.shift(self.ahead.0);
                 layout.know_neighbour(facts);
             };
             match &mut frame {
                 Frame::Begin { legs, .. } => legs.values_mut().for_each(hear),
                 Frame::Leg { facts, .. } => hear(facts),
+                Frame::Clock { clock_ms } => self.ahead.hear(*clock_ms, evergate_sys::steady_clock_ms()),
                 _ => {}
             }
             if let Frame::Sessions(more) = frame {
@@ -276,7 +297,7 @@ impl Incoming {
                     layout.workers
                 );
                 (self.worker, self.made_ms) = (*worker, *clock_ms);
-                self.ahead_ms = evergate_sys::steady_clock_ms().wrapping_sub(*clock_ms) as i64;
+                self.ahead = Ahead::heard(*clock_ms, evergate_sys::steady_clock_ms());
             }
             (Frame::Hello { version, node, .. }, None) => anyhow::bail!(
                 "node {} speaks mirror frames of form {version}, and this one form {FRAME_VERSION}: run the same version on all nodes",
@@ -389,6 +410,20 @@ mod tests {
                 (at, newest) = (at + length, answer.frames);
             }
             assert_eq!((at, newest), (sent.len(), (1 << 40) + 100 * 100), "{sent_at_once} bytes at once");
+        }
+    }
+
+    #[test]
+    fn a_clock_is_followed_for_weeks_and_not_led_astray_by_words_that_were_late() {
+        // It gains 50 ms in a million, and each hundredth word takes 1.5 s.
+        let ours = |minute: u64| minute * 60_000;
+        let theirs = |minute: u64| 7_000_000 + minute * 60_003;
+        let mut ahead = Ahead::heard(theirs(0), ours(0));
+        for minute in 1..30 * 24 * 60 {
+            let late = if minute % 100 == 0 { 1500 } else { 1 };
+            ahead.hear(theirs(minute), ours(minute) + late);
+            let is = ours(minute) as i64 - theirs(minute) as i64;
+            assert!((is..=is + 40).contains(&ahead.0), "minute {minute}: {} and not {is}", ahead.0);
         }
     }
 }

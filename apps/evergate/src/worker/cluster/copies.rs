@@ -4,6 +4,7 @@
 //! anew from the beginning.
 
 use super::Cluster;
+use super::backup::CLOCK_EVERY;
 use super::channel::{Notice, Outgoing};
 use crate::cluster::{Report, arrives, office};
 use crate::worker::slab::{Key, Slab, Source};
@@ -175,6 +176,7 @@ impl Worker {
         cluster.forget_late(now);
         cluster.lose_mute(now);
         cluster.publish_figures(&self.counters, now);
+        cluster.tell_time(now);
         self.end_nameless();
         let Some(cluster) = &mut self.cluster else { return };
         let worker = cluster.worker;
@@ -331,6 +333,23 @@ impl Cluster {
         outgoing.wait(bucket, true);
         let notice = Notice::Complete { bucket: bucket.0, office };
         self.say_to(node, bucket, &Frame::Complete { bucket: bucket.0 }, Some(notice));
+    }
+
+    /// Says what this node's clock shows, once a minute.
+    fn tell_time(&mut self, now: Micros) {
+        if now < self.clock_at {
+            return;
+        }
+        self.clock_at = now + CLOCK_EVERY;
+        let clock = Frame::Clock { clock_ms: evergate_sys::steady_clock_ms() };
+        let ready = |outgoing: &Outgoing| !outgoing.connecting && outgoing.feed.unsent().is_empty(); // it comes at once
+        let mut failed = Vec::new();
+        for (peer, outgoing) in self.outgoing.iter_mut().filter(|(_, outgoing)| ready(outgoing)) {
+            if let Err(error) = outgoing.feed.push(&clock, None) {
+                failed.push((*peer, error.to_string()));
+            }
+        }
+        failed.into_iter().for_each(|(peer, error)| self.give_up(peer, &error));
     }
 
     /// Says something to everybody who mirrors the bucket.

@@ -111,6 +111,8 @@ pub(crate) struct Cluster {
     /// ... and when they did.
     broken_at: BTreeMap<(NodeId, usize), Micros>,
     channels_at: Micros,
+    /// When other nodes hear next what this one's clock shows.
+    clock_at: Micros,
     incoming: Vec<Option<Incoming>>,
     /// No channels are taken for a moment.
     channels_paused: bool,
@@ -211,6 +213,7 @@ impl Cluster {
             broken: BTreeMap::new(),
             broken_at: BTreeMap::new(),
             channels_at: Micros(0),
+            clock_at: Micros(0),
             incoming: Vec::new(),
             channels_paused: false,
             holder: Holder::default(),
