@@ -119,6 +119,7 @@ impl Agent {
         state.counts.views += 1;
         state.installed_at = self.clock.now();
         let lost = self.lost(members);
+        lost.iter().for_each(|id| state.worries.forget_channels_lost(*id));
         let silence = |id: &NodeId| self.silence(state.installed_at, *id);
         state.silent = lost.iter().filter_map(silence).max().unwrap_or_default();
         let lost: String = lost.iter().map(|id| self.why_lost(*id, silence(id))).collect();

@@ -75,6 +75,13 @@ impl Worries {
         channels.why = why;
     }
 
+    /// The line about the view that comes says more of what was lost with this node, which may be back before it is looked at.
+    pub(super) fn forget_channels_lost(&mut self, node: NodeId) {
+        if let Some(channels) = self.channels.get_mut(&node) {
+            channels.untold = 0;
+        }
+    }
+
     /// The lines about channels that are due, with the nodes they are of. `ended`: of these the line about the view says more.
     fn channel_lines(&mut self, now: Micros, ended: impl Fn(NodeId) -> bool) -> Vec<(NodeId, String)> {
         let mut lines = Vec::new();
@@ -331,6 +338,9 @@ mod tests {
         worries.note_channel_lost(Micros(20 * SECOND), PEER, "eof".to_owned());
         assert!(worries.channel_lines(Micros(21 * SECOND), |_| true).is_empty());
         assert!(lines(&mut worries, 22).is_empty(), "it has ended");
+        worries.note_channel_lost(Micros(40 * SECOND), PEER, "eof".to_owned());
+        worries.forget_channels_lost(PEER);
+        assert!(lines(&mut worries, 41).is_empty(), "it has ended, and is back");
     }
 
     #[test]
