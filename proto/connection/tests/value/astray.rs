@@ -152,17 +152,23 @@ fn restore(state: &Mirrored, config: &Arc<Snapshot>) -> Result<(Pair, Option<Res
     Ok((pair, leg))
 }
 
+/// A client of a listener, whose handshake is over.
+fn greeted(config: &Arc<Snapshot>, listener: u32) -> (Peer, Pair) {
+    let (mut peer, hello) = Peer::ours(&rustls::version::TLS13, 1);
+    let mut pair = Pair::new(config, listener);
+    pair.client_says(&hello);
+    let finished = peer.receive(&std::mem::take(&mut pair.to_client));
+    pair.client_says(&finished);
+    (peer, pair)
+}
+
 /// A tunnel inside TLS whose server has said `said`, in records that the client has not acknowledged.
 fn tunnel(config: &Arc<Snapshot>, said: &[u8]) -> Mirrored {
     tunnel_in_pieces(config, &[said])
 }
 
 fn tunnel_in_pieces(config: &Arc<Snapshot>, said: &[&[u8]]) -> Mirrored {
-    let (mut peer, hello) = Peer::ours(&rustls::version::TLS13, 1);
-    let mut pair = Pair::new(config, setup::TLS);
-    pair.client_says(&hello);
-    let finished = peer.receive(&std::mem::take(&mut pair.to_client));
-    pair.client_says(&finished);
+    let (_, mut pair) = greeted(config, setup::TLS);
     // What the client has of the handshake, it has acknowledged.
     let output = pair.conn.output_position();
     pair.call(|conn, io| conn.handle_client_acked(io, output));
@@ -300,11 +306,7 @@ fn a_stash_that_is_full_and_ends_inside_a_run_makes_room_as_the_client_acknowled
 #[test]
 fn the_end_of_a_long_response_is_stashed_when_a_slow_client_has_the_rest() {
     let config = config(Wire::Plain);
-    let (mut peer, hello) = Peer::ours(&rustls::version::TLS13, 1);
-    let mut pair = Pair::new(&config, setup::HTTPS);
-    pair.client_says(&hello);
-    let finished = peer.receive(&std::mem::take(&mut pair.to_client));
-    pair.client_says(&finished);
+    let (mut peer, mut pair) = greeted(&config, setup::HTTPS);
     pair.client_says(&peer.send(b"GET /page HTTP/1.1\r\nHost: h\r\n\r\n"));
     pair.open();
     let leg = pair.mirrored.routes.values().next().unwrap().leg;
@@ -358,11 +360,7 @@ fn an_acknowledged_answer_of_ours_may_be_followed_by_another() {
 #[test]
 fn no_answer_of_ours_takes_the_place_of_one_that_may_have_left() {
     let config = config(Wire::Plain);
-    let (mut peer, hello) = Peer::ours(&rustls::version::TLS13, 1);
-    let mut pair = Pair::new(&config, setup::HTTPS);
-    pair.client_says(&hello);
-    let finished = peer.receive(&std::mem::take(&mut pair.to_client));
-    pair.client_says(&finished);
+    let (mut peer, mut pair) = greeted(&config, setup::HTTPS);
     pair.client_says(&peer.send(b"GET /len/5 HTTP/1.1\r\nHost: h\r\n\r\n"));
     pair.open();
     let state = pair.mirrored;
@@ -467,11 +465,7 @@ fn a_tunnel_whose_server_has_ended_goes_on_when_its_request_comes_again() {
 #[test]
 fn a_route_without_the_handshake_that_it_needs_is_refused() {
     let config = config(Wire::Plain);
-    let (mut peer, hello) = Peer::ours(&rustls::version::TLS13, 1);
-    let mut pair = Pair::new(&config, setup::TLS);
-    pair.client_says(&hello);
-    let finished = peer.receive(&std::mem::take(&mut pair.to_client));
-    pair.client_says(&finished);
+    let (_, mut pair) = greeted(&config, setup::TLS);
     pair.open();
     let mut state = pair.mirrored;
     let consumed = state.established.take().unwrap().consumed;
