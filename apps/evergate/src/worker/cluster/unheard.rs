@@ -12,8 +12,14 @@ use std::os::fd::RawFd;
 
 /// When a peer is told, each as long after the time before as it still says nothing: a server, whose answer would be here long
 /// before,
-const SERVERS: [Micros; 4] =
-    [Micros::from_ms(500), Micros::from_ms(300), Micros::from_ms(300), Micros::from_ms(2000)];
+const SERVERS: [Micros; 6] = [
+    Micros::from_ms(500),
+    Micros::from_ms(300),
+    Micros::from_ms(300),
+    Micros::from_ms(300),
+    Micros::from_ms(300),
+    Micros::from_ms(2000),
+];
 /// and a client, which may be far away: what it is sending again must not be named.
 const CLIENTS: [Micros; 3] = [Micros::from_ms(1000), Micros::from_ms(2000), Micros::from_ms(4000)];
 
