@@ -104,14 +104,18 @@ impl Node {
     }
 
     /// The members of this node's lapsed view without which it may be followed: they are heard to say that it has lapsed, and that no
-    /// witness vouches for them, in answer to this node's word that one does for it. Such a member can open its gate, or promise
-    /// anything, only with this node; and it does not go on without one that has a witness.
+    /// witness vouches for them, in answer to this node's word that one does for it, or without hearing it at all. Such a member can
+    /// open its gate, or promise anything, only with this node; and it does not go on without one that has a witness, or that it does
+    /// not hear.
     pub(crate) fn stranded(&self) -> MemberSet {
         let Some(since) = self.witness_since.filter(|_| self.is_witnessed()) else { return MemberSet::EMPTY };
         let since = since + self.patience();
         let is_stranded = |(id, incarnation): (&NodeId, &Incarnation)| {
             let peer = self.peers.get(id).filter(|peer| peer.has_lapsed_with_us())?;
-            let answers = peer.last.is_some_and(|last| !last.witnessed && Micros(last.echo_us) >= since);
+            let answers = peer.last.is_some_and(|last| {
+                let deaf = self.now >= since && !last.hears(self.me.id); // nor can it answer
+                !last.witnessed && (deaf || Micros(last.echo_us) >= since)
+            });
             let lives = self.hears_life(Member { id: *id, incarnation: *incarnation });
             (answers && lives && peer.view == self.view).then_some(*id)
         };

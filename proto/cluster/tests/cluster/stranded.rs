@@ -152,3 +152,38 @@ fn who_is_cut_off_is_not_taken_in_again_after_each_outage() {
         }
     }
 }
+
+/// A node receives nothing any more, and says that it hears nobody; the witness is away for the others at the same time.
+#[test]
+fn a_node_that_hears_nobody_does_not_keep_those_waiting_whose_witness_was_away() {
+    for timing in [Timing::BARE_METAL, Timing::VIRTUAL_MACHINE] {
+        for nodes in [2, 3] {
+            for (away_first, away) in
+                [(true, 20_000), (true, 60_000), (true, 3_000_000), (false, 60_000), (false, 3_000_000)]
+            {
+                let mut world = settled(1, Config { timing, ..config(nodes, 4, 1, Mode::Witness) });
+                world.run_for(1_000_000).unwrap();
+                let others: Vec<usize> = (1..usize::from(nodes)).collect();
+                let (lives, takeovers) = (world.lives(), world.takeovers);
+                let witness = |world: &mut World, answers: bool| {
+                    others.iter().for_each(|id| world.hosts[*id].witness = answers);
+                };
+                if away_first {
+                    witness(&mut world, false);
+                    world.run_for(10_000).unwrap();
+                }
+                world.hosts[0].witness = false;
+                world.cut_between(&others, &[0], &Path::ALL, false);
+                world.run_for(2_000).unwrap();
+                witness(&mut world, false);
+                world.run_for(away).unwrap();
+                witness(&mut world, true);
+                let serve = |world: &World| world.is_served_by(&others);
+                let place = format!("{nodes} nodes, {away_first}, {away} us");
+                assert_eq!(world.run_until(2_000_000, serve), Ok(true), "{place}\n{}", world.describe());
+                assert_eq!(world.lives()[1..], lives[1..], "{place}: with all their state");
+                assert!(world.takeovers > takeovers, "{place}: and the other's, of which they have copies");
+            }
+        }
+    }
+}
