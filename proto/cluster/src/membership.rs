@@ -92,7 +92,8 @@ impl Node {
         match self.config.mode {
             Mode::Witness => {
                 self.note_excluded();
-                if self.is_lapsed_for_good(now) {
+                let keeps_waiting = self.keeps_others_waiting();
+                if self.is_forgotten_for_long(keeps_waiting, now) || self.is_lapsed_for_good(now) {
                     self.void(false);
                 }
             }
@@ -163,6 +164,18 @@ impl Node {
             self.witness_until > now && now.since(since) >= self.config.timing.listen_lapse
         });
         replaced || (missing && witness && now.since(lapsed_at) >= self.config.timing.listen_lapse)
+    }
+
+    /// Witness mode: the view has lapsed and no witness is there, while a node without state that has one, and hears this node, founds
+    /// nothing for that reason. Where one with state has a witness, it may yet go on.
+    fn keeps_others_waiting(&self) -> bool {
+        let acts = |state| matches!(state, Announced::Active | Announced::Fenced);
+        let waits = |last: &Heartbeat| last.state == Announced::Listen && last.hears(self.me.id);
+        let witnessed = || self.words().map(|(_, last)| last).filter(|last| last.witnessed);
+        self.lapsed_at.is_some()
+            && self.witness_until <= self.now
+            && witnessed().any(waits)
+            && !witnessed().any(|last| acts(last.state))
     }
 
     /// Majority mode: the view has lapsed, and enough nodes are heard for another one, but too few of them remember any.

@@ -76,7 +76,7 @@ pub struct Node {
     pub(crate) lapsed_at: Option<Micros>,
     /// The view that this life's predecessor gave up in order, because it was cut off, and of which nothing is held.
     pub(crate) remembered: Option<crate::message::Held>,
-    /// Majority mode: since when enough nodes are heard for a view, and too few of them remember one.
+    /// Since when what this node remembers has only kept those from founding a cluster that are heard.
     pub(crate) forgotten_since: Option<Micros>,
     /// When the last lapse ended with the same view.
     pub(crate) renewed_at: Option<Micros>,

@@ -205,7 +205,7 @@ impl Node {
     }
 
     /// The last words of the nodes that are heard at all.
-    fn words(&self) -> impl Iterator<Item = (NodeId, &Heartbeat)> {
+    pub(crate) fn words(&self) -> impl Iterator<Item = (NodeId, &Heartbeat)> {
         self.peers
             .iter()
             .filter(|(id, _)| self.hears(**id))

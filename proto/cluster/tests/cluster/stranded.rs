@@ -187,3 +187,80 @@ fn a_node_that_hears_nobody_does_not_keep_those_waiting_whose_witness_was_away()
         }
     }
 }
+
+/// One node went on alone and has lost its witness. Another one comes back, and has one; the third is dead, or kept out because its
+/// cable is out.
+#[test]
+fn a_node_that_cannot_go_on_gives_its_state_up_for_one_that_can() {
+    for third_is_dead in [true, false] {
+        for seed in 0..5 {
+            let mut world = settled(seed, default_timers(3, 4, 1, Mode::Witness));
+            world.run_for(1_000_000).unwrap();
+            if third_is_dead {
+                world.crash(2);
+            } else {
+                cut(&mut world, &[2], Path::Inside);
+                carriers(&mut world, &[2], Path::Inside, false);
+            }
+            world.run_for(3_000_000).unwrap();
+            world.crash(0);
+            world.run_for(3_000_000).unwrap();
+            assert!(world.is_served_by(&[1]), "seed {seed}: {}", world.describe());
+            world.hosts[1].witness = false;
+            world.run_for(1_000_000).unwrap();
+            let life = world.hosts[1].node.me();
+            world.restart(0);
+            world.run_for(800_000).unwrap();
+            assert_eq!(world.hosts[1].node.me(), life, "seed {seed}: its witness may come back");
+            let serves = world.run_until(6_000_000, |world| world.is_served_by(&[0])).unwrap();
+            assert!(serves, "seed {seed}, {third_is_dead}: {}", world.describe());
+            world.hosts[1].witness = true;
+            let both =
+                |world: &World| world.is_served_by(&[0, 1]) && world.hosts[0].node.members().0.len() == 2;
+            assert_eq!(world.run_until(8_000_000, both), Ok(true), "seed {seed}\n{}", world.describe());
+        }
+    }
+}
+
+/// The same where the witness of the one with the state comes back in time.
+#[test]
+fn a_node_whose_witness_comes_back_soon_gives_nothing_up() {
+    let mut world = settled(1, default_timers(3, 4, 1, Mode::Witness));
+    world.crash(2);
+    world.run_for(2_000_000).unwrap();
+    world.crash(0);
+    world.run_for(2_000_000).unwrap();
+    let life = world.hosts[1].node.me();
+    world.hosts[1].witness = false;
+    world.run_for(500_000).unwrap();
+    world.restart(0);
+    world.run_for(800_000).unwrap();
+    world.hosts[1].witness = true;
+    let both = |world: &World| world.is_served_by(&[0, 1]) && world.hosts[1].node.members().0.len() == 2;
+    assert_eq!(world.run_until(4_000_000, both), Ok(true), "{}", world.describe());
+    assert_eq!(world.hosts[1].node.me(), life);
+}
+
+/// Two of four wait for their witness, and a third one, which has just begun, waits for them. The witness comes back for one of the two
+/// just before they would give up for that: it goes on with what both had.
+#[test]
+fn nobody_gives_up_for_a_newcomer_what_another_one_may_go_on_with() {
+    for timing in [Timing::BARE_METAL, Timing::VIRTUAL_MACHINE] {
+        for back in [300_000, 600_000, 900_000] {
+            let mut world = settled(1, Config { timing, ..config(4, 16, 2, Mode::Witness) });
+            world.crash(0);
+            world.run_for(2_000_000).unwrap();
+            world.crash(1);
+            world.run_for(2_000_000).unwrap();
+            let life = world.hosts[2].node.me();
+            [2, 3].iter().for_each(|id| world.hosts[*id].witness = false);
+            world.run_for(1_000_000).unwrap();
+            world.restart(1);
+            world.run_for(back).unwrap();
+            world.hosts[2].witness = true;
+            let serves = |world: &World| world.is_served_by(&[2, 1]);
+            assert_eq!(world.run_until(3_000_000, serves), Ok(true), "{back} us\n{}", world.describe());
+            assert_eq!(world.hosts[2].node.me(), life, "{back} us: with all its state");
+        }
+    }
+}
