@@ -178,9 +178,9 @@ impl Node {
             && !witnessed().any(|last| acts(last.state))
     }
 
-    /// Majority mode: the view has lapsed, and enough nodes are heard for another one, but too few of them remember any.
+    /// Majority mode: the view has lapsed, and enough nodes hear each other for another one, but too few of them remember any.
     fn is_forgotten(&self) -> bool {
-        let heard = self.heard_set();
+        let heard = self.clique(self.heard_set());
         let remembers = |id: &NodeId| {
             *id == self.me.id || self.peers.get(id).is_some_and(|peer| peer.view != ViewId::NONE)
         };

@@ -264,3 +264,24 @@ fn nobody_gives_up_for_a_newcomer_what_another_one_may_go_on_with() {
         }
     }
 }
+
+/// Majority mode: one of three has just begun, and another one receives nothing any more. What that one remembers is of no use.
+#[test]
+fn a_majority_does_not_wait_for_the_memory_of_one_that_hears_nobody() {
+    for deaf_first in [true, false] {
+        for seed in 0..5 {
+            let mut world = settled(seed, default_timers(3, 4, 1, Mode::Majority));
+            world.crash(0);
+            world.run_for(3_000_000).unwrap();
+            assert!(world.is_served_by(&[1, 2]), "seed {seed}: {}", world.describe());
+            if deaf_first {
+                world.cut_between(&[0, 1], &[2], &Path::ALL, false);
+                world.run_for(1_000_000).unwrap();
+            }
+            world.restart(0);
+            world.cut_between(&[0, 1], &[2], &Path::ALL, false);
+            let serve = |world: &World| world.is_served_by(&[0, 1]);
+            assert_eq!(world.run_until(6_000_000, serve), Ok(true), "seed {seed}\n{}", world.describe());
+        }
+    }
+}
