@@ -384,26 +384,24 @@ impl Node {
         (listened || founders == self.config.nodes).then_some(founders)
     }
 
-    /// A set of nodes that all hear each other, this one included: greedy, present members first, then by how many of
-    /// the candidates hear them.
+    /// A set of nodes that all hear each other, this one included.
     pub(crate) fn clique(&self, candidates: MemberSet) -> MemberSet {
         let me = self.me.id;
-        let mut order: Vec<NodeId> =
-            candidates.without(me).iter().filter(|id| self.mutual(me, *id)).collect();
-        let degree = |id: NodeId| order.iter().filter(|other| self.mutual(id, **other)).count();
-        let mut ranked: Vec<(bool, std::cmp::Reverse<usize>, NodeId)> = Vec::with_capacity(order.len());
-        for id in &order {
-            let stranger = !self.members.0.contains_key(id);
-            ranked.push((stranger, std::cmp::Reverse(degree(*id)), *id));
-        }
+        let near = candidates.without(me).iter().filter(|id| self.mutual(me, *id)).collect();
+        self.joined(MemberSet::of(me), near)
+    }
+
+    /// These nodes, and of the candidates some that hear them and each other: greedy, present members first, then by how many of
+    /// the candidates hear them.
+    pub(crate) fn joined(&self, first: MemberSet, candidates: MemberSet) -> MemberSet {
+        let degree = |id: NodeId| candidates.iter().filter(|other| self.mutual(id, *other)).count();
+        let rank = |id: NodeId| (!self.members.0.contains_key(&id), std::cmp::Reverse(degree(id)), id);
+        let mut ranked: Vec<_> = candidates.iter().map(rank).collect();
         ranked.sort();
-        order = ranked.into_iter().map(|(_, _, id)| id).collect();
-        let mut clique = MemberSet::of(me);
-        for id in order {
-            if clique.iter().all(|other| self.mutual(id, other)) {
-                clique = clique.with(id);
-            }
-        }
-        clique
+        let add = |clique: MemberSet, (_, _, id)| {
+            let fits = clique.iter().all(|other| self.mutual(id, other));
+            if fits { clique.with(id) } else { clique }
+        };
+        ranked.into_iter().fold(first, add)
     }
 }

@@ -156,8 +156,8 @@ impl Node {
         majority.then(|| (self.heard_set().len(), self.config.majority()))
     }
 
-    /// Majority mode: whether the others that are heard are too few to go on without this node. Of those that are cut off as it
-    /// is none goes on.
+    /// Majority mode: whether of the others that are heard too few hear each other to go on without this node. Of those that are cut
+    /// off as it is none goes on.
     pub(crate) fn is_needed(&self) -> bool {
         if self.config.mode != Mode::Majority {
             return false;
@@ -171,7 +171,8 @@ impl Node {
             let votes = matches!(last.state, Announced::Active | Announced::Fenced | Announced::Listen);
             votes && lost.is_none_or(works)
         };
-        self.words().filter(goes_on).count() < self.config.majority()
+        let others: MemberSet = self.words().filter(goes_on).map(|(id, _)| id).collect();
+        self.joined(MemberSet::EMPTY, others).len() < self.config.majority()
     }
 
     /// Whether this node votes and takes no buckets, because it is cut off and the others need it.

@@ -449,3 +449,29 @@ fn a_node_without_a_carrier_gives_way_to_one_whose_witness_is_dead() {
         }
     }
 }
+
+/// Majority mode, five nodes: one is dead, two of the others do not hear each other, and a third one loses a network. Of those that
+/// are left only two can be in one view, so its vote is needed.
+#[test]
+fn a_node_is_needed_where_the_others_cannot_be_in_one_view() {
+    for carrier in [true, false] {
+        let mut world = settled(1, default_timers(5, 4, 1, Mode::Majority));
+        world.crash(1);
+        world.run_for(3_000_000).unwrap();
+        world.cut_between(&[0], &[4], &Path::ALL, true);
+        world.run_for(3_000_000).unwrap();
+        cut(&mut world, &[3], Path::Outside);
+        if !carrier {
+            carriers(&mut world, &[3], Path::Outside, false);
+        }
+        let whole = |world: &World| world.is_served_by(&[0, 2, 4]);
+        assert_eq!(world.run_until(3_000_000, whole), Ok(true), "{carrier}: {}", world.describe());
+        world.run_for(1_000_000).unwrap();
+        let (lives, view) = (world.lives(), world.hosts[2].node.view());
+        for _ in 0..50 {
+            world.run_for(100_000).unwrap();
+            assert!(whole(&world), "{carrier}: {}", world.describe());
+        }
+        assert_eq!((world.lives(), world.hosts[2].node.view()), (lives, view), "{carrier}: it stays so");
+    }
+}
