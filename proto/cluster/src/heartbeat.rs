@@ -42,13 +42,14 @@ impl Node {
         Ok(())
     }
 
-    /// A heartbeat that is not for this life still tells of a view: a node that founds a cluster must not overhear it.
-    /// Only rising clocks count, so that a recording can delay a foundation but not for ever.
+    /// A heartbeat that is not for this life still tells of a view: a node that founds a cluster must not overhear it, unless
+    /// its sender can do nothing by itself. Only rising clocks count, so that a recording can delay a foundation but not for
+    /// ever.
     pub(crate) fn note_stray(&mut self, message: &Message) {
         let Body::Heartbeat(heartbeat) = &message.body else { return };
         let Some(peer) = self.peers.get_mut(&message.header.from.id) else { return };
         let acts = matches!(heartbeat.state, Announced::Active | Announced::Fenced);
-        if peer.note_stray(message.header.from.incarnation, heartbeat, self.now) && acts {
+        if peer.note_stray(&message.header, heartbeat, self.now) && acts && !heartbeat.is_powerless() {
             self.stray_at = Some(self.now);
         }
     }

@@ -287,8 +287,10 @@ impl Node {
     }
 
     fn propose(&mut self, members: Members) {
-        let heard = self.peers.values().flat_map(|peer| peer.last.map(|last| last.promised.max(peer.view)));
-        let highest = heard.fold(self.promised.max(self.view), ViewId::max);
+        let heard = |peer: &crate::peer::Peer| {
+            peer.last.map_or(peer.stray_view, |last| last.promised.max(peer.view).max(peer.stray_view))
+        };
+        let highest = self.peers.values().map(heard).fold(self.promised.max(self.view), ViewId::max);
         let view = ViewId {
             epoch: highest.epoch.saturating_add(1),
             proposer: self.me.id,

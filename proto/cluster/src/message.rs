@@ -153,6 +153,11 @@ impl Heartbeat {
         matches!(self.state, Announced::Listen | Announced::HeldDown) && !self.witnessed
     }
 
+    /// Whether the sender's gate stays closed until another node or a witness vouches for it.
+    pub(crate) fn is_powerless(&self) -> bool {
+        self.is_empty_handed() || (self.state == Announced::Fenced && self.lapsed && !self.witnessed)
+    }
+
     /// Whether the sender got a heartbeat of this node lately, on either network.
     pub fn hears(&self, id: NodeId) -> bool {
         self.heard.iter().any(|heard| heard.contains(id))

@@ -38,8 +38,10 @@ pub(crate) struct Peer {
     replied_at: Option<Micros>,
     /// The newest clocks in heartbeats that were not for our present life, by the life that sent them.
     strays: BTreeMap<Incarnation, u64>,
-    /// When anything was last heard of it, whichever life it spoke to; of a life that speaks to another one of ours and is
-    /// empty-handed only its first word counts.
+    /// The newest view that it told another life of, or had promised.
+    pub(crate) stray_view: ViewId,
+    /// When anything was last heard of it, whichever life it spoke to; of a life that speaks to another one of ours and can
+    /// do nothing by itself only its first word counts.
     pub(crate) sign_at: Option<Micros>,
     /// When its life was adopted.
     pub(crate) adopted_at: Option<Micros>,
@@ -82,6 +84,7 @@ impl Peer {
             hello: None,
             replied_at: None,
             strays: BTreeMap::new(),
+            stray_view: ViewId::NONE,
             sign_at: None,
             adopted_at: None,
             reluctant_until: Micros(0),
@@ -205,12 +208,8 @@ impl Peer {
     }
 
     /// Notes a heartbeat that was not for our present life. Whether it is newer than those before.
-    pub(crate) fn note_stray(
-        &mut self,
-        incarnation: Incarnation,
-        heartbeat: &Heartbeat,
-        now: Micros,
-    ) -> bool {
+    pub(crate) fn note_stray(&mut self, header: &Header, heartbeat: &Heartbeat, now: Micros) -> bool {
+        let incarnation = header.from.incarnation;
         let (clock_us, known) = (heartbeat.clock_us, self.strays.get(&incarnation).copied());
         if self.is_dead(incarnation, now) || known.is_some_and(|known| clock_us <= known) {
             return false;
@@ -219,8 +218,9 @@ impl Peer {
             self.strays.pop_first();
         }
         self.strays.insert(incarnation, clock_us);
+        self.stray_view = self.stray_view.max(header.view).max(heartbeat.promised);
         // A life that cannot act may have followed one that could.
-        if known.is_none() || !heartbeat.is_empty_handed() {
+        if known.is_none() || !heartbeat.is_powerless() {
             self.sign_at = Some(now);
         }
         true

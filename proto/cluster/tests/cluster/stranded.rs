@@ -285,3 +285,30 @@ fn a_majority_does_not_wait_for_the_memory_of_one_that_hears_nobody() {
         }
     }
 }
+
+/// One node receives nothing any more, and its view has lapsed. The other ones are started anew: it speaks to their former lives.
+#[test]
+fn a_node_that_hears_nobody_does_not_keep_those_from_founding_that_are_started_anew() {
+    for timing in [Timing::BARE_METAL, Timing::VIRTUAL_MACHINE] {
+        for (nodes, back) in [(2, &[1][..]), (3, &[1]), (3, &[1, 2])] {
+            let mut world = settled(1, Config { timing, ..config(nodes, 4, 1, Mode::Witness) });
+            world.run_for(1_000_000).unwrap();
+            let others: Vec<usize> = (1..usize::from(nodes)).collect();
+            world.hosts[0].witness = false;
+            world.cut_between(&others, &[0], &Path::ALL, false);
+            world.run_for(2_000_000).unwrap();
+            others.iter().for_each(|id| world.crash(*id));
+            world.run_for(2_000_000).unwrap();
+            back.iter().for_each(|id| world.restart(*id));
+            let serves = world.run_until(6_000_000, |world| world.is_served_by(back)).unwrap();
+            assert!(serves, "{nodes} nodes, {back:?}: {}", world.describe());
+            let lives = world.lives();
+            world.cut.clear();
+            world.hosts[0].witness = true;
+            let joined =
+                |world: &World| world.is_settled() && world.hosts[0].node.members().0.len() > back.len();
+            assert_eq!(world.run_until(8_000_000, joined), Ok(true), "{nodes} nodes\n{}", world.describe());
+            assert_eq!(world.lives()[1..], lives[1..], "{nodes} nodes, {back:?}: what is newer stays");
+        }
+    }
+}
