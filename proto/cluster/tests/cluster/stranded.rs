@@ -290,8 +290,11 @@ fn a_majority_does_not_wait_for_the_memory_of_one_that_hears_nobody() {
 #[test]
 fn a_node_that_hears_nobody_does_not_keep_those_from_founding_that_are_started_anew() {
     for timing in [Timing::BARE_METAL, Timing::VIRTUAL_MACHINE] {
-        for (nodes, back) in [(2, &[1][..]), (3, &[1]), (3, &[1, 2])] {
+        for (nodes, dead, back) in
+            [(2, &[][..], &[1][..]), (3, &[], &[1]), (3, &[], &[1, 2]), (3, &[1], &[1])]
+        {
             let mut world = settled(1, Config { timing, ..config(nodes, 4, 1, Mode::Witness) });
+            dead.iter().for_each(|id| world.crash(*id)); // and its view is later than the first
             world.run_for(1_000_000).unwrap();
             let others: Vec<usize> = (1..usize::from(nodes)).collect();
             world.hosts[0].witness = false;
