@@ -141,7 +141,7 @@ fn build(generation: u64) -> Snapshot {
         rules,
         rule_pools,
         timeouts: Timeouts::default(),
-        request_key: [5, 7],
+        request_key: evergate_connection::RequestKey([5, 7]),
     }
 }
 

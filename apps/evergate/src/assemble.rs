@@ -14,7 +14,8 @@ use crate::runtime::{Generation, ServerRuntime};
 use anyhow::{Context, Result};
 use evergate_base::Micros;
 use evergate_connection::{
-    Limits, Listener, Pool, Protocol as WireProtocol, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
+    Limits, Listener, Pool, Protocol as WireProtocol, RequestKey, Server, Snapshot, Stickiness, Timeouts,
+    UpstreamTls,
 };
 use evergate_crypto::{
     CertifiedName, ClientAuth, ClientCertificate, ClientSettings, ServerSettings, TICKET_LIFETIME_S,
@@ -42,7 +43,7 @@ pub struct Keepsakes {
     /// In a cluster: where the ticket keys of all nodes come from.
     shared_tickets: Option<Zeroizing<[u8; 32]>>,
     /// In a cluster: what all nodes hash requests with.
-    request_key: [u64; 2],
+    request_key: RequestKey,
     next_server: u64,
     /// Number of the generation in force; 0 before the first.
     generation: u64,
@@ -95,7 +96,7 @@ impl Keepsakes {
     }
 
     /// From now on requests are hashed with this secret of all nodes.
-    pub fn share_request_key(&mut self, key: [u64; 2]) {
+    pub fn share_request_key(&mut self, key: RequestKey) {
         self.request_key = key;
     }
 

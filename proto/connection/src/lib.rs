@@ -60,4 +60,6 @@ pub use outlet::Outlet;
 pub use parcel::{PARCEL_BYTES_MAX, PARCEL_VERSION, ParcelError, ParcelLeg};
 pub use restore::{RestoreError, ResumedLeg};
 pub use slots::{FIRST_READ, HEAD_ROOM, SLOTS, Slots};
-pub use snapshot::{Limits, Listener, Pool, Protocol, Server, Snapshot, Stickiness, Timeouts, UpstreamTls};
+pub use snapshot::{
+    Limits, Listener, Pool, Protocol, RequestKey, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,
+};

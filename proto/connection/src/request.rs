@@ -329,7 +329,7 @@ impl Connection {
             flags,
             looked_at: (looked_at.len() - head.head_len) as u32,
             // Nobody will compare it without backups.
-            hash: self.remote.as_ref().map_or(0, |_| sip_hash(snapshot.request_key, looked_at)),
+            hash: self.remote.as_ref().map_or(0, |_| sip_hash(snapshot.request_key.0, looked_at)),
             tls: None,
         };
         let leg = ServerLeg::new(route, matched.to_vec(), hint, head.is_idempotent());
@@ -374,7 +374,7 @@ impl Connection {
         }
         self.prefix = None;
         io.scratch.path.clear();
-        let key = self.snapshot.request_key;
+        let key = self.snapshot.request_key.0;
         let same = data.get(..looked_at).is_some_and(|said| sip_hash(key, said) == known.hash)
             && evergate_http::canonical_path(head.path, &mut io.scratch.path).is_ok();
         let Some(mut leg) = self.leg.take().filter(|leg| same && leg.awaits_head) else {

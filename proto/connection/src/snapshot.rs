@@ -195,6 +195,17 @@ impl Listener {
     }
 }
 
+/// What requests are hashed with, so that another node knows one again that its client says once more: a secret of the cluster,
+/// or clients could make another request of the same hash. Zeros where there is no cluster: nobody compares then.
+#[derive(Clone, Copy, Default)]
+pub struct RequestKey(pub [u64; 2]);
+
+impl std::fmt::Debug for RequestKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RequestKey")
+    }
+}
+
 /// One generation of the configuration.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -210,9 +221,8 @@ pub struct Snapshot {
     pub rule_pools: Vec<u32>,
     /// Bounds in time.
     pub timeouts: Timeouts,
-    /// What requests are hashed with, so that another node knows one again that its client says once more: a secret of the
-    /// cluster, or clients could make another request of the same hash.
-    pub request_key: [u64; 2],
+    /// The same on all nodes.
+    pub request_key: RequestKey,
 }
 
 impl Snapshot {

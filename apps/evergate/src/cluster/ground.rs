@@ -23,6 +23,7 @@ use evergate_bpf::{Address, CookieKey, Gate, Options, PortBlocks};
 use evergate_cluster::{
     BUCKETS, ClusterId, Incarnation, KeyId, Keyring, Mode, Node, NodeId, Pace, Path, Timing,
 };
+use evergate_connection::RequestKey;
 use evergate_crypto::derive;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -48,7 +49,7 @@ pub struct Ground {
     accept: Option<Accepting>,
     speaker: Speaker,
     tickets: [u8; 32],
-    requests: [u64; 2],
+    requests: RequestKey,
     reports: Arc<Mailbox<(usize, Report)>>,
     clock: Clock,
 }
@@ -154,7 +155,7 @@ impl Ground {
     }
 
     /// What all nodes hash requests with.
-    pub fn request_key(&self) -> [u64; 2] {
+    pub fn request_key(&self) -> RequestKey {
         self.requests
     }
 

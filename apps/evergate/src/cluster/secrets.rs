@@ -5,6 +5,7 @@
 use crate::config::{Machine, World};
 use anyhow::{Context, Result};
 use evergate_bpf::{BucketKey, CookieKey};
+use evergate_connection::RequestKey;
 use evergate_crypto::derive;
 use std::path::Path;
 
@@ -21,7 +22,7 @@ pub(crate) struct Secrets {
     /// Where ticket keys come from.
     pub(crate) tickets: [u8; 32],
     /// What requests are hashed with.
-    pub(crate) requests: [u64; 2],
+    pub(crate) requests: RequestKey,
 }
 
 impl Secrets {
@@ -44,7 +45,7 @@ impl Secrets {
             buckets: BucketKey(words(key, "bucket hash")),
             cookies: CookieKey(words(key, "syn cookies")),
             tickets: derive(key, "session tickets"),
-            requests: words(key, "request hash"),
+            requests: RequestKey(words(key, "request hash")),
         }
     }
 }
@@ -75,7 +76,7 @@ mod tests {
         let BucketKey([a, b]) = secrets.buckets;
         assert!(a != b && a != 0);
         assert_ne!(secrets.cookies.0, secrets.buckets.0);
-        assert!(![secrets.cookies.0, secrets.buckets.0, [0; 2]].contains(&secrets.requests));
+        assert!(![secrets.cookies.0, secrets.buckets.0, [0; 2]].contains(&secrets.requests.0));
         assert_ne!(fresh_key(), fresh_key());
     }
 }

@@ -144,7 +144,7 @@ pub(crate) fn snapshot(edit: impl FnOnce(&mut Snapshot)) -> Arc<Snapshot> {
         rules: Arc::new(Ruleset::empty()),
         rule_pools: Vec::new(),
         timeouts: Timeouts::default(),
-        request_key: [5, 7],
+        request_key: evergate_connection::RequestKey([5, 7]),
     };
     edit(&mut snapshot);
     Arc::new(snapshot)

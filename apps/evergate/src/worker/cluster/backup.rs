@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn a_clock_is_followed_for_weeks_and_not_led_astray_by_words_that_were_late() {
-        // It gains 50 ms in a million, and each hundredth word takes 1.5 s.
+        // Theirs gains 50 parts in a million, and each hundredth word takes 1.5 s.
         let ours = |minute: u64| minute * 60_000;
         let theirs = |minute: u64| 7_000_000 + minute * 60_003;
         let mut ahead = Ahead::heard(theirs(0), ours(0));
