@@ -3,7 +3,7 @@
 //!
 //! Kept here of the laws (`docs/failover.md`): an ACK is released only when the entry that makes it safe is acknowledged; a
 //! boundary is queued before its record leaves; a leg goes only when the client has its response, as far as all backups know.
-//! When checkpoints are made is in `checkpoint`.
+//! When checkpoints are made is in `checkpoint`, what is kept of input in `retained`.
 
 use crate::Effect;
 use crate::checkpoint::{RecordEnd, ServerPoint};
