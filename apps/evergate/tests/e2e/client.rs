@@ -42,11 +42,15 @@ pub(crate) struct Wire<S> {
 }
 
 pub(crate) fn tcp(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    stream.set_write_timeout(Some(DEADLINE)).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream
+    try_tcp(address).unwrap()
+}
+
+fn try_tcp(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(DEADLINE))?;
+    stream.set_write_timeout(Some(DEADLINE))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// A connection from another address of this machine, such as 127.0.0.7.
@@ -62,6 +66,23 @@ pub(crate) fn connect_from(source: [u8; 4], address: SocketAddr) -> Wire<TcpStre
 
 pub(crate) fn connect(address: SocketAddr) -> Wire<TcpStream> {
     Wire::new(tcp(address))
+}
+
+/// As [`connect`], to a node that may refuse: its reset may come before the kernel has said that there is a connection.
+pub(crate) fn try_connect(address: SocketAddr) -> io::Result<Wire<TcpStream>> {
+    try_tcp(address).map(Wire::new)
+}
+
+/// Whether a new connection ends without an answer.
+pub(crate) fn is_refused(address: SocketAddr) -> bool {
+    match try_connect(address).and_then(|mut wire| wire.get("/x")) {
+        Ok(_) => false,
+        Err(error) => !is_timeout(&error),
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// One GET on a connection of its own.
@@ -121,7 +142,7 @@ impl<S: Read + Write> Wire<S> {
     pub(crate) fn is_closed(&mut self) -> bool {
         match self.fill() {
             Ok(more) => !more && self.buffer.is_empty(),
-            Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut),
+            Err(error) => !is_timeout(&error),
         }
     }
 
