@@ -2,6 +2,7 @@
 //! when a server comes or goes.
 
 use crate::picker::ServerLoad;
+use evergate_base::SplitMix64;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// The server for a client address. Each server is a stable hash of its name, its weight, and whether it is
@@ -70,12 +71,8 @@ pub fn source_key(ip: IpAddr) -> u64 {
     mix((bits >> 64) as u64 ^ mix(bits as u64))
 }
 
-/// The finaliser of SplitMix64: every input bit flips every output bit with probability one half.
 fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    SplitMix64(value).bits()
 }
 
 /// An exponentially distributed value: `-ln` of the hash as a fraction in (0, 1). The least of exponentials divided

@@ -1,6 +1,7 @@
 //! Properties of the policies: eligibility, distribution by weight, balance, and stability of rendezvous hashing.
 
 use evergate_balance::{Picker, Policy, ServerLoad, source_server};
+use evergate_base::{GAMMA, spread};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::net::IpAddr;
@@ -17,12 +18,7 @@ fn idle(weights: &[u32]) -> Vec<ServerLoad> {
 
 /// A fixed sequence of well-mixed numbers.
 fn randoms(seed: u64) -> impl Iterator<Item = u64> {
-    (0u64..).map(move |i| {
-        let mut z = (seed ^ i).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    })
+    (0u64..).map(move |i| spread((seed ^ i).wrapping_add(1).wrapping_mul(GAMMA)))
 }
 
 fn any_server() -> impl Strategy<Value = ServerLoad> {

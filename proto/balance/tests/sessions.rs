@@ -4,7 +4,7 @@ use evergate_balance::{
     Arrival, Distributor, NodeCost, Policy, Renewal, Scope, ServerLoad, SessionKey, SessionPolicy,
     SessionTable, Settings, Weights, bounded_server,
 };
-use evergate_base::Micros;
+use evergate_base::{GAMMA, Micros};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -47,12 +47,7 @@ fn up(outstanding: &[u32]) -> Vec<ServerLoad> {
 }
 
 fn arrival(now: u64, key: u64, resumes: bool) -> Arrival {
-    Arrival {
-        now: Micros(now),
-        key: SessionKey(key),
-        resumes,
-        random: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-    }
+    Arrival { now: Micros(now), key: SessionKey(key), resumes, random: key.wrapping_mul(GAMMA) }
 }
 
 #[derive(Clone, Debug)]

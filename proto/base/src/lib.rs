@@ -1,5 +1,6 @@
 //! Types that several crates share, and what they must agree on. Either enters only when two crates need it.
 
+mod mix;
 pub mod name;
 pub mod seed;
 pub mod session;
@@ -7,5 +8,6 @@ mod sip;
 pub mod terminal;
 mod time;
 
+pub use mix::{GAMMA, SplitMix64, spread};
 pub use sip::{Sip, sip_hash};
 pub use time::{Micros, Unix};

@@ -1,15 +1,16 @@
 //! Weighted rendezvous hashing: which nodes a bucket prefers, the same on every node and stable when others come or go.
 
 use crate::NodeId;
+use evergate_base::{GAMMA, spread};
 
 /// How much `bucket` likes `id`; higher is better. A node of weight 0 scores below every other.
 pub(crate) fn score(bucket: u16, id: NodeId, weight: u16) -> u64 {
     if weight == 0 {
-        return u64::from(mix(u64::from(bucket) << 8 | u64::from(id.0)) as u16);
+        return u64::from(spread(u64::from(bucket) << 8 | u64::from(id.0)) as u16);
     }
     // Rank by -weight / ln(u), with u from the hash: the share of buckets won is proportional to the weight. The
     // logarithm is computed in integers, so that the nodes agree on any platform.
-    let hash = mix((u64::from(bucket) << 8 | u64::from(id.0)) ^ 0x9E37_79B9_7F4A_7C15) | 1;
+    let hash = spread((u64::from(bucket) << 8 | u64::from(id.0)) ^ GAMMA) | 1;
     let neg_log2 = neg_log2_q32(hash);
     (u64::from(u16::MAX) + 1)
         + (u128::from(weight) << 64)
@@ -31,13 +32,6 @@ fn neg_log2_q32(hash: u64) -> u64 {
     }
     // log2(hash) = 63 - leading + fraction; minus it from 64.
     (u64::from(leading + 1) << 32) - fraction
-}
-
-/// The finaliser of splitmix64.
-pub(crate) fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

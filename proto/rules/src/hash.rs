@@ -4,6 +4,7 @@
 //! merely makes it a candidate.
 
 use evergate_base::name::folded;
+use evergate_base::spread;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -55,22 +56,14 @@ impl Fold {
     /// Ends the hash with what the bytes stand for.
     #[inline]
     pub(crate) fn key(self, tag: Tag, field: u32) -> u64 {
-        mix(self.0 ^ mix(u64::from(field) << 8 | tag as u64))
+        spread(self.0 ^ spread(u64::from(field) << 8 | tag as u64))
     }
 
     /// The key of a host together with a path or prefix.
     #[inline]
     pub(crate) fn with_host(self, host: Fold, tag: Tag) -> u64 {
-        mix(self.0 ^ mix(host.0 ^ mix(tag as u64)))
+        spread(self.0 ^ spread(host.0 ^ spread(tag as u64)))
     }
-}
-
-/// Spreads all bits (the finaliser of SplitMix64).
-#[inline]
-pub(crate) fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 /// Keys are hashes already.
@@ -83,7 +76,7 @@ impl Hasher for Identity {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.0 = mix(self.0 ^ u64::from(byte)));
+        bytes.iter().for_each(|&byte| self.0 = spread(self.0 ^ u64::from(byte)));
     }
 
     fn write_u64(&mut self, key: u64) {
@@ -102,7 +95,7 @@ impl Default for Fold {
 
 impl Hasher for Fold {
     fn finish(&self) -> u64 {
-        mix(self.0)
+        spread(self.0)
     }
 
     fn write(&mut self, bytes: &[u8]) {

@@ -1,8 +1,9 @@
 //! Names of rules that hold in other rule sets too.
 
 use crate::decision::RuleId;
-use crate::hash::{Fold, KeyMap, mix};
+use crate::hash::{Fold, KeyMap};
 use crate::ruleset::{Rule, RuleEffect, Ruleset};
+use evergate_base::spread;
 
 /// What is left of a rule once its request is on the way to a server: its name, and what it does to the response and the log. Rules
 /// that agree in that have one mark, in whatever sets they stand.
@@ -53,7 +54,7 @@ fn mark(rule: &Rule) -> u64 {
             RuleEffect::SetRequest(..) | RuleEffect::RemoveRequest(_) | RuleEffect::RateLimit(_) => {}
         }
     }
-    mix(std::hash::Hasher::finish(&fold))
+    spread(std::hash::Hasher::finish(&fold))
 }
 
 #[cfg(test)]

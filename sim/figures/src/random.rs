@@ -3,9 +3,11 @@
 //! Invariants: a [`Stream`] is a function of its seed; streams of different purposes and clients share nothing, so
 //! that two policies under one seed meet the same clients with the same patience.
 
-/// A stream of random numbers: SplitMix64 (Steele, Lea and Flood 2014). Eight bytes, so that each client has its own.
+use evergate_base::SplitMix64;
+
+/// A stream of random numbers. Eight bytes, so that each client has its own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stream(u64);
+pub(crate) struct Stream(SplitMix64);
 
 /// What a stream is for; part of its seed.
 #[derive(Clone, Copy, Debug)]
@@ -19,12 +21,11 @@ pub(crate) enum Purpose {
 impl Stream {
     /// The stream number `index` of a purpose.
     pub(crate) fn new(seed: u64, purpose: Purpose, index: u64) -> Stream {
-        Stream(mix(mix(mix(seed) ^ purpose as u64) ^ index))
+        Stream(SplitMix64(mix(mix(mix(seed) ^ purpose as u64) ^ index)))
     }
 
     pub(crate) fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        finish(self.0)
+        self.0.bits()
     }
 
     /// Uniform in (0, 1), never either.
@@ -62,13 +63,7 @@ impl Stream {
 
 /// Spreads all bits of a value.
 pub(crate) fn mix(value: u64) -> u64 {
-    finish(value.wrapping_add(0x9e37_79b9_7f4a_7c15))
-}
-
-fn finish(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    SplitMix64(value).bits()
 }
 
 #[cfg(test)]

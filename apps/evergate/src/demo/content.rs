@@ -1,6 +1,8 @@
 //! Bytes that both ends of a transfer know beforehand: a position and a seed give the byte, so nothing has to be kept, and a
 //! byte that is lost, doubled or moved shows wherever it happens.
 
+use evergate_base::{GAMMA, spread};
+
 /// Writes what stands from `position` on.
 pub(super) fn fill(seed: u64, position: u64, buffer: &mut [u8]) {
     let mut at = position;
@@ -30,12 +32,9 @@ pub(super) fn differing(seed: u64, position: u64, bytes: &[u8]) -> u64 {
     wrong
 }
 
-/// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+/// The word number `index` of a seed's SplitMix64.
 fn word(seed: u64, index: u64) -> u64 {
-    let mut word = seed.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
+    spread(seed.wrapping_add(index.wrapping_mul(GAMMA)))
 }
 
 #[cfg(test)]

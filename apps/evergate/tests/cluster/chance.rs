@@ -1,10 +1,11 @@
 //! What tests leave to chance (when a node dies, how long clients pause) comes from one seed, which is printed.
 //! `EVERGATE_SEED=n` gives it again; what the machine does in between is another time another thing all the same.
 
+use evergate_base::{GAMMA, spread};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A seeded source of numbers (splitmix64).
+/// A seeded source of numbers.
 pub(crate) struct Chance {
     pub(crate) seed: u64,
     state: AtomicU64,
@@ -41,10 +42,7 @@ impl Chance {
 }
 
 fn mixed(state: u64) -> u64 {
-    let x = state.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+    spread(state.wrapping_add(1).wrapping_mul(GAMMA))
 }
 
 #[test]

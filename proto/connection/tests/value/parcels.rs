@@ -18,7 +18,7 @@ fn run(
     scratch: &mut Scratch,
 ) -> (u64, u64, Outcome) {
     let mut world = World::new(scenario, config, Some(marks), seed, Mutation::Alone, scratch);
-    let (mut moves, mut rng) = (0, Rng(seed ^ 0x5555));
+    let (mut moves, mut rng) = (0, Rng::new(seed ^ 0x5555));
     while world.advance() {
         if rng.chance(percent) && world.pass() {
             moves += 1;
@@ -51,7 +51,7 @@ fn a_connection_in_a_parcel_goes_on_as_if_it_had_stayed() {
     let (config, mut scratch) = (config(Wire::Plain), Scratch::new());
     let mut moves = 0;
     for seed in 0..300_u64 {
-        let scenario = before_plain_servers(random(&mut Rng(seed.wrapping_mul(0x0765_4321))));
+        let scenario = before_plain_servers(random(&mut Rng::new(seed.wrapping_mul(0x0765_4321))));
         moves += compare(&scenario, &config, seed, &mut scratch);
     }
     assert!(moves > 10_000, "only {moves} moves");
@@ -61,7 +61,7 @@ fn a_connection_in_a_parcel_goes_on_as_if_it_had_stayed() {
 fn no_bits_of_a_parcel_make_it_panic() {
     let (config, mut scratch) = (config(Wire::Plain), Scratch::new());
     for seed in 0..60_u64 {
-        let scenario = before_plain_servers(random(&mut Rng(seed.wrapping_mul(0x0765_4321))));
+        let scenario = before_plain_servers(random(&mut Rng::new(seed.wrapping_mul(0x0765_4321))));
         let (marks, _) = reference(&scenario, &config, &mut scratch);
         let mut world = World::new(&scenario, &config, Some(&marks), seed, Mutation::Alone, &mut scratch);
         while world.advance() && world.step < 200 {

@@ -111,7 +111,7 @@ fn seeds(from: u64, to: u64, make: fn(&mut Rng) -> Scenario) {
     let configs = [Wire::Plain, Wire::Tls12, Wire::Tls13].map(|behind| (behind, config(behind)));
     let mut scratch = Scratch::new();
     for seed in from..to {
-        let mut rng = Rng(seed.wrapping_mul(0x1234_5677));
+        let mut rng = Rng::new(seed.wrapping_mul(0x1234_5677));
         let scenario = make(&mut rng);
         let (_, config) = configs.iter().find(|(behind, _)| *behind == scenario.behind).unwrap();
         let expected = reference(&scenario, config, &mut scratch);

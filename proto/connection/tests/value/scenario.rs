@@ -2,21 +2,21 @@
 
 use crate::harness::peer::deterministic_config;
 use crate::harness::setup::{self, set_rules, snapshot};
+use evergate_base::SplitMix64;
 use evergate_connection::{Snapshot, Stickiness, UpstreamTls};
 use evergate_rules::RuleSpec;
 use std::sync::Arc;
 
-/// splitmix64.
 #[derive(Clone, Debug)]
-pub(crate) struct Rng(pub(crate) u64);
+pub(crate) struct Rng(SplitMix64);
 
 impl Rng {
+    pub(crate) fn new(seed: u64) -> Rng {
+        Rng(SplitMix64(seed))
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.bits()
     }
 
     pub(crate) fn below(&mut self, bound: usize) -> usize {
@@ -190,7 +190,7 @@ pub(crate) fn config_with(behind: Wire, tls: &Arc<rustls::ServerConfig>) -> Arc<
 }
 
 pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut rng = Rng(seed ^ 0x5eed);
+    let mut rng = Rng::new(seed ^ 0x5eed);
     let mut out = Vec::with_capacity(len + 8);
     while out.len() < len {
         out.extend_from_slice(&rng.next().to_le_bytes());
@@ -277,7 +277,7 @@ pub(crate) fn random(rng: &mut Rng) -> Scenario {
     // Drawn beside the others, which stay what they were.
     let sessions = [Session::Ticket, Session::New, Session::Known, Session::Forgotten];
     let session = match wire {
-        Wire::Tls12 => Rng(rng.0 ^ 0x1d).pick(&sessions),
+        Wire::Tls12 => Rng::new(rng.0.0 ^ 0x1d).pick(&sessions),
         _ => Session::Ticket,
     };
     let http = rng.chance(75);

@@ -154,7 +154,7 @@ impl<'a> World<'a> {
         let mut world = World {
             scenario,
             marks,
-            rng: Rng(seed),
+            rng: Rng::new(seed),
             step: 0,
             mutation,
             mirrors: marks.is_some() && mutation != Mutation::Alone,

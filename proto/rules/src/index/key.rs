@@ -3,7 +3,8 @@
 use crate::atom::{AtomId, Net, Num, Table, Test};
 use crate::dnf::Literal;
 use crate::field::{Field, FieldId, Format, Kind, Origin, id};
-use crate::hash::{Fold, Tag, mix};
+use crate::hash::{Fold, Tag};
+use evergate_base::spread;
 
 use super::net_key;
 
@@ -37,8 +38,8 @@ impl Key<'_> {
             Key::Equal(field, bytes) => Fold::of(bytes).key(Tag::Equal, field),
             Key::Starts(field, bytes) => Fold::of(bytes).key(Tag::Starts, field),
             Key::Ends(field, bytes) => Fold::of_reversed(bytes).key(Tag::Ends, field),
-            Key::Contains(field, bytes) => mix(Fold::of(bytes).key(Tag::Starts, field)),
-            Key::Regex(field, regex) => mix(Fold::of(&regex.to_le_bytes()).key(Tag::Ends, field)),
+            Key::Contains(field, bytes) => spread(Fold::of(bytes).key(Tag::Starts, field)),
+            Key::Regex(field, regex) => spread(Fold::of(&regex.to_le_bytes()).key(Tag::Ends, field)),
             Key::Number(field, number) => Fold::of(&number.to_bytes()).key(Tag::Number, field),
             Key::Exists(field) => Fold::new().key(Tag::Exists, field),
             Key::Net(field, net) => net_key(&net, field),
