@@ -163,47 +163,17 @@ impl Holder {
                 announced.speaker = Some((node, incarnation));
                 announced.worker = (worker, workers);
             }
-            Frame::Office { bucket, office } => {
-                let speaker = announced.speaker;
-                let next = match self.known.get(&bucket) {
-                    // Another worker of the process may have been told of a newer one already.
-                    Some(known) if known.speaker == speaker && known.floor <= office => Known {
-                        since: known.since.min(office),
-                        newest: known.newest.max(office),
-                        ..known.clone()
-                    },
-                    Some(known) if known.speaker == speaker || known.newest > office => {
-                        let known = Some(known.newest);
-                        return Err(HolderError::Office { bucket, said: Some(office), known });
-                    }
-                    before => Known {
-                        floor: before.map(|before| before.newest).unwrap_or_default(),
-                        ..Known::begin(speaker, office)
-                    },
-                };
-                self.known.insert(bucket, next);
-                let telling = match announced.offices.get(&bucket) {
-                    // Who stays in office need not repeat itself.
-                    Some((before, telling)) if *before != office => *telling,
-                    _ => {
-                        self.tellings += 1;
-                        self.tellings
-                    }
-                };
-                announced.offices.insert(bucket, (office, telling));
-            }
+            Frame::Office { bucket, office } => self.take_office(announced, bucket, office)?,
             // Of no connection: the channel's owner takes them before.
             Frame::Sessions(_) | Frame::Settings(_) | Frame::Clock { .. } => {}
             Frame::Begin { connection, bucket, state, legs } => {
                 let office = self.office(announced, bucket)?;
-                if !self.counts(bucket, office) {
-                    if self.get(connection).is_none() && self.forgotten.len() < FORGOTTEN_MAX {
-                        self.forgotten.insert(connection, bucket);
-                    }
-                    return Ok(());
+                if self.counts(bucket, office) {
+                    let state = state.map(|state| *state).unwrap_or_default();
+                    self.insert(connection, Held { bucket, office, state, legs, by: announced.by(bucket) });
+                } else if self.get(connection).is_none() && self.forgotten.len() < FORGOTTEN_MAX {
+                    self.forgotten.insert(connection, bucket);
                 }
-                let state = state.map(|state| *state).unwrap_or_default();
-                self.insert(connection, Held { bucket, office, state, legs, by: announced.by(bucket) });
             }
             Frame::Leg { connection, leg, facts } => {
                 let Some(filed) = self.known(announced, connection)? else { return Ok(()) };
@@ -223,17 +193,56 @@ impl Holder {
                     self.remove(connection);
                 }
             }
-            Frame::Complete { bucket } => {
-                let office = self.office(announced, bucket)?;
-                let (worker, workers) = announced.worker;
-                self.drop_unmentioned(bucket, announced.by(bucket));
-                if let Some(known) = self.known.get_mut(&bucket) {
-                    known.complete.insert(worker);
-                    let (all, since) = (known.complete.len() >= usize::from(workers), known.since);
-                    if all && self.counts(bucket, office) {
-                        self.drop_older(bucket, since);
-                    }
-                }
+            Frame::Complete { bucket } => self.complete(announced, bucket)?,
+        }
+        Ok(())
+    }
+
+    /// A process speaks for a bucket from this office on.
+    fn take_office(
+        &mut self,
+        announced: &mut Announced,
+        bucket: u16,
+        office: Office,
+    ) -> Result<(), HolderError> {
+        let speaker = announced.speaker;
+        let next = match self.known.get(&bucket) {
+            // Another worker of the process may have been told of a newer one already.
+            Some(known) if known.speaker == speaker && known.floor <= office => {
+                Known { since: known.since.min(office), newest: known.newest.max(office), ..known.clone() }
+            }
+            Some(known) if known.speaker == speaker || known.newest > office => {
+                let known = Some(known.newest);
+                return Err(HolderError::Office { bucket, said: Some(office), known });
+            }
+            before => Known {
+                floor: before.map(|before| before.newest).unwrap_or_default(),
+                ..Known::begin(speaker, office)
+            },
+        };
+        self.known.insert(bucket, next);
+        let telling = match announced.offices.get(&bucket) {
+            // Who stays in office need not repeat itself.
+            Some((before, telling)) if *before != office => *telling,
+            _ => {
+                self.tellings += 1;
+                self.tellings
+            }
+        };
+        announced.offices.insert(bucket, (office, telling));
+        Ok(())
+    }
+
+    /// A worker has said all that it has of a bucket.
+    fn complete(&mut self, announced: &Announced, bucket: u16) -> Result<(), HolderError> {
+        let office = self.office(announced, bucket)?;
+        let (worker, workers) = announced.worker;
+        self.drop_unmentioned(bucket, announced.by(bucket));
+        if let Some(known) = self.known.get_mut(&bucket) {
+            known.complete.insert(worker);
+            let (all, since) = (known.complete.len() >= usize::from(workers), known.since);
+            if all && self.counts(bucket, office) {
+                self.drop_older(bucket, since);
             }
         }
         Ok(())

@@ -85,6 +85,8 @@ struct Builder<'t> {
     probes: BTreeMap<FieldId, Probe>,
     contains: BTreeMap<FieldId, BTreeMap<&'t [u8], Vec<u32>>>,
     regexes: BTreeMap<FieldId, BTreeMap<u32, Vec<u32>>>,
+    /// See [`Built`].
+    longest: Vec<u32>,
     index: Index,
 }
 
@@ -128,86 +130,106 @@ impl<'t> Builder<'t> {
     }
 
     /// Adds a list; its conjuncts are ascending already.
-    fn list(index: &mut Index, mut conjuncts: Vec<u32>) -> u32 {
+    fn list(&mut self, mut conjuncts: Vec<u32>) -> u32 {
         conjuncts.dedup();
+        let index = &mut self.index;
         let start = index.postings.len() as u32;
         index.postings.extend(conjuncts);
         index.lists.push((start, index.postings.len() as u32));
         index.lists.len() as u32 - 1
     }
 
+    /// As [`Builder::list`]; an empty one is none.
+    fn list_or_none(&mut self, conjuncts: Vec<u32>) -> u32 {
+        if conjuncts.is_empty() { NONE } else { self.list(conjuncts) }
+    }
+
+    fn keep_longest(&mut self, list: &[u32]) {
+        if list.len() > self.longest.len() {
+            self.longest = list.to_vec();
+        }
+    }
+
     fn finish(mut self, table: &Table) -> Built {
-        let mut index = self.index;
-        let mut longest = Vec::new();
-        let mut keep_longest = |list: &Vec<u32>| {
-            if list.len() > longest.len() {
-                longest.clone_from(list);
-            }
-        };
-        for (field, parts) in self.contains {
-            parts.values().for_each(&mut keep_longest);
+        self.index_parts();
+        self.index_patterns(table);
+        self.index_hashed();
+        self.index_whole_lists();
+        self.index_probes(table);
+        Built { index: self.index, residual: self.residual, longest: self.longest }
+    }
+
+    /// What is searched for anywhere in a field.
+    fn index_parts(&mut self) {
+        for (field, parts) in std::mem::take(&mut self.contains) {
+            parts.values().for_each(|list| self.keep_longest(list));
             let built = AhoCorasick::builder().match_kind(MatchKind::Standard).build(parts.keys());
-            let probe = self.probes.get_mut(&field);
-            match (built, probe) {
-                (Ok(automaton), Some(probe)) => {
-                    let lists = parts.into_values().map(|list| Self::list(&mut index, list)).collect();
-                    probe.contains = Some((automaton, lists));
+            match built {
+                Ok(automaton) => {
+                    let lists = parts.into_values().map(|list| self.list(list)).collect();
+                    self.probe(field).contains = Some((automaton, lists));
                 }
-                _ => self.residual.extend(parts.into_values().flatten()),
+                Err(_) => self.residual.extend(parts.into_values().flatten()),
             }
         }
+    }
+
+    fn index_patterns(&mut self, table: &Table) {
         let mut caches = 0;
         for (field, patterns) in std::mem::take(&mut self.regexes) {
-            patterns.values().for_each(&mut keep_longest);
+            patterns.values().for_each(|list| self.keep_longest(list));
             let patterns: Vec<(u32, Vec<u32>)> = patterns.into_iter().collect();
             for patterns in patterns.chunks(SET_PATTERNS_MAX) {
-                let built = regex_set(table, field, patterns);
-                match (built, self.probes.get_mut(&field)) {
-                    (Some(set), Some(probe)) => {
-                        let lists = patterns.iter().map(|(_, list)| Self::list(&mut index, list.clone()));
-                        probe.regexes.push((set, lists.collect(), caches));
+                match regex_set(table, field, patterns) {
+                    Some(set) => {
+                        let lists = patterns.iter().map(|(_, list)| self.list(list.clone())).collect();
+                        self.probe(field).regexes.push((set, lists, caches));
                         caches += 1;
                     }
-                    _ => self.residual.extend(patterns.iter().flat_map(|(_, list)| list)),
+                    None => self.residual.extend(patterns.iter().flat_map(|(_, list)| list)),
                 }
             }
         }
+    }
+
+    /// What is looked up by its hash.
+    fn index_hashed(&mut self) {
         let slots = (self.hashed.len() * 16).next_power_of_two().max(1024);
-        index.filter = vec![0; slots / 64];
-        let mut hashed: Vec<(u64, Vec<u32>)> = self.hashed.into_iter().collect();
+        self.index.filter = vec![0; slots / 64];
+        let mut hashed: Vec<(u64, Vec<u32>)> = std::mem::take(&mut self.hashed).into_iter().collect();
         hashed.sort_unstable_by_key(|(key, _)| *key);
         for (key, list) in hashed {
-            keep_longest(&list);
+            self.keep_longest(&list);
             let bit = key >> 20;
-            let word = (bit >> 6) as usize & (index.filter.len() - 1);
-            index.filter[word] |= 1 << (bit & 63);
-            let list = Self::list(&mut index, list);
-            index.map.insert(key, list);
+            let word = (bit >> 6) as usize & (self.index.filter.len() - 1);
+            self.index.filter[word] |= 1 << (bit & 63);
+            let list = self.list(list);
+            self.index.map.insert(key, list);
         }
+    }
+
+    /// Lists of which all are candidates at once.
+    fn index_whole_lists(&mut self) {
         self.residual.sort_unstable();
         self.residual.dedup();
-        index.residual = match self.residual.is_empty() {
-            true => NONE,
-            false => Self::list(&mut index, self.residual.clone()),
-        };
-        for (format, list) in [Format::Form, Format::Json, Format::Xml].into_iter().zip(self.bodies) {
-            index.body |= !list.is_empty();
-            index.bodies[format as usize] = if list.is_empty() { NONE } else { Self::list(&mut index, list) };
+        self.index.residual = self.list_or_none(self.residual.clone());
+        let bodies = std::mem::take(&mut self.bodies);
+        for (format, list) in [Format::Form, Format::Json, Format::Xml].into_iter().zip(bodies) {
+            self.index.body |= !list.is_empty();
+            self.index.bodies[format as usize] = self.list_or_none(list);
         }
-        index.unclear = self.unclear.map(|list| match list.is_empty() {
-            true => NONE,
-            false => Self::list(&mut index, list),
-        });
+        self.index.unclear = std::mem::take(&mut self.unclear).map(|list| self.list_or_none(list));
+    }
+
+    /// What is looked for in each field.
+    fn index_probes(&mut self, table: &Table) {
+        let index = &mut self.index;
         index.probe_of = vec![NONE; table.fields.len()];
-        for (at, (field, mut probe)) in (0..).zip(self.probes) {
-            probe.starts.sort_unstable();
-            probe.starts.dedup();
-            probe.ends.sort_unstable();
-            probe.ends.dedup();
-            probe.v4.sort_unstable();
-            probe.v4.dedup();
-            probe.v6.sort_unstable();
-            probe.v6.dedup();
+        for (at, (field, mut probe)) in (0..).zip(std::mem::take(&mut self.probes)) {
+            sort_once(&mut probe.starts);
+            sort_once(&mut probe.ends);
+            sort_once(&mut probe.v4);
+            sort_once(&mut probe.v6);
             match table.fields.get(field).origin() {
                 Origin::Single => index.singles.push(at),
                 Origin::Header => index.headers = true,
@@ -218,8 +240,13 @@ impl<'t> Builder<'t> {
             index.probe_of[field as usize] = at;
             index.probes.push(probe);
         }
-        Built { index, residual: self.residual, longest }
     }
+}
+
+/// In order, each once.
+fn sort_once<T: Ord>(list: &mut Vec<T>) {
+    list.sort_unstable();
+    list.dedup();
 }
 
 /// Patterns as one automaton; `None` when it would be too large. Nobody asks where they match, only which of them: places would
