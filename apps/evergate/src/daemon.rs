@@ -1,32 +1,29 @@
-//! The process: binds, starts workers, and keeps what the control plane works on.
+//! The process: starts, and keeps what the control plane works on.
 
 mod ended;
+pub(crate) mod files;
 mod reload;
+mod start;
 
-use crate::assemble::{Assembled, Keepsakes, assemble};
-use crate::bind::bind_all;
-use crate::cluster::{self, Ground};
+pub(crate) use start::{becomes, settings};
+
+use crate::assemble::Keepsakes;
+use crate::cluster;
 use crate::config::Config;
 use crate::config::model::{ListenAddress, Listener};
-use crate::control::message;
-use crate::handover::{
-    Inheritance, Offer, Offered, Progress, Told, adopt_servers, offered_servers, prefer_known,
-};
-use crate::log::{self, Target, Writer};
+use crate::handover::{Offer, Offered, Progress, Told, offered_servers};
+use crate::log::{Target, Writer};
 use crate::runtime::Generation;
-use crate::worker::cluster::Joining;
-use crate::worker::{
-    Bounds, Command, Counters, ListenerSocket, Pulse, Settings, Shared, Worker, end_stream, files_for_clients,
-};
+use crate::worker::{Command, Counters, ListenerSocket, Pulse, Shared, end_stream};
 use anyhow::{Context, Result};
 use evergate_crypto::CertifiedName;
-use evergate_sys::{Account, Waker};
+use evergate_sys::Waker;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -87,96 +84,6 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Binds everything, becomes the configured user, and starts the workers. With an inheritance its sockets take the place
-    /// of new ones. Serves once [`Daemon::listen`] is called.
-    pub fn start(mut config: Config, inherited: Option<&mut Inheritance>) -> Result<Daemon> {
-        let mut keep = Keepsakes::default();
-        if let Some(inherited) = &inherited {
-            keep.inherit(&inherited.offer)?;
-        }
-        evergate_crypto::warm_up();
-        // Before anything listens: no packet of a movable address may get past the gate.
-        let ground = config.cluster.as_ref().map(|cluster| Ground::prepare(&config, cluster)).transpose()?;
-        if let Some(ground) = &ground {
-            keep.share_tickets(ground.ticket_secret());
-            keep.share_request_key(ground.request_key());
-        }
-        if let Some(inherited) = &inherited {
-            prefer_known(&mut config, &inherited.offer.servers);
-        }
-        let Assembled { generation, certificates } = assemble(&config, None, &mut keep)?;
-        keep.commit();
-        let files = make_room_for_files(config.limits.listener.connections_max as u64);
-        let count = config.node.worker_count().get();
-        let is_first = inherited.is_none();
-        let inherited_sessions =
-            inherited.as_ref().map(|from| from.offer.sessions.clone()).unwrap_or_default();
-        let announced = inherited.as_ref().map_or(0, |from| from.offer.descriptors);
-        let (bound, sockets, streams) = match inherited {
-            None => {
-                let (bound, sockets) = bind_all(&config, count)?;
-                (bound, sockets, Vec::new())
-            }
-            Some(inherited) => {
-                adopt_servers(&generation, &inherited.offer.servers);
-                let Inheritance { bound, listeners, streams, .. } = inherited;
-                (std::mem::take(bound), std::mem::take(listeners), std::mem::take(streams))
-            }
-        };
-        // A process that inherits was started by one that has become it.
-        let account = if is_first { becomes(&config)? } else { None };
-        let log = Target::of(&config.logs.access);
-        if let (Some(account), Some(user)) = (account, &config.node.user) {
-            if let Some(to) = &log {
-                log::make(to, &account);
-            }
-            account.become_it().with_context(|| cannot_become(user))?;
-        }
-        let writer = log.map(|to| log::start_as(config.node.user.as_deref(), &to)).transpose()?;
-        let shared = Arc::new(Shared::default());
-        if let Some(limit) = files {
-            shared.room.set_limit(limit);
-        }
-        shared.sessions.set_bytes_max(config.limits.session_cache_bytes_max);
-        for session in inherited_sessions {
-            shared.sessions.keep(session);
-        }
-        let settings = settings(&config, count);
-        let workers = (0..count)
-            .map(|index| {
-                let joining = ground.as_ref().map(|ground| Joining {
-                    gate: ground.gate(),
-                    layout: ground.layout(),
-                    worker: index,
-                    reports: ground.reporter(index),
-                });
-                start_worker(index, &generation, &settings, &shared, writer.as_ref(), joining)
-            })
-            .collect::<Result<Vec<_>>>()?;
-        shared.inheriting.store(streams.len(), Ordering::Relaxed);
-        shared.room.hold_back(announced);
-        let mut cluster = ground.map(|ground| start_agent(ground, &workers)).transpose()?;
-        if let Some(cluster) = &mut cluster {
-            cluster.has_configuration(generation.snapshot.generation);
-        }
-        let leaving = AtomicBool::new(false);
-        Ok(Daemon {
-            sockets: Mutex::new(sockets),
-            streams,
-            config,
-            generation,
-            certificates,
-            workers,
-            bound,
-            metrics: None,
-            shared,
-            keep,
-            writer,
-            cluster,
-            leaving,
-        })
-    }
-
     /// Takes the connections of the process before from now on.
     pub fn inherit(&mut self) {
         for (worker, stream) in self.workers.iter().zip(std::mem::take(&mut self.streams)) {
@@ -396,17 +303,6 @@ impl Daemon {
     }
 }
 
-/// Whom a process that starts under this configuration becomes, if it is to be somebody else.
-pub(crate) fn becomes(config: &Config) -> Result<Option<Account>> {
-    let Some(user) = &config.node.user else { return Ok(None) };
-    let account = Account::named(user, config.node.group.as_deref());
-    account.map(Some).with_context(|| cannot_become(user))
-}
-
-fn cannot_become(user: &str) -> String {
-    format!("cannot become user \"{user}\": start as root, or leave node.user out")
-}
-
 /// Whether so many seconds have passed since `last`, which then is now. A clock that was ahead once must not stop it until
 /// the time is there again.
 fn is_due(last: &mut u64, now: u64, every: u64) -> bool {
@@ -418,59 +314,6 @@ fn is_due(last: &mut u64, now: u64, every: u64) -> bool {
     due
 }
 
-/// Descriptors beside those of connections, roughly: listeners, workers, checks, idle connections to servers.
-const FILES_BESIDE: u64 = 1024;
-
-/// `limits.connections_max` where the configuration does not say, and so many descriptors that nobody need hear that it cannot
-/// all be had.
-pub(crate) const CONNECTIONS_MAX_UNSAID: u64 = 100_000;
-const FILES_PLENTY: u64 = 16_384;
-
-/// Whether the operator hears that this process may have too few descriptors.
-fn is_worth_telling(connections: u64, needed: u64, limit: u64) -> bool {
-    needed > limit && (connections != CONNECTIONS_MAX_UNSAID || limit < FILES_PLENTY)
-}
-
-/// Descriptors for so many connections, and as many to servers: as far as the process may, and a table of 2 MB. How many it
-/// may have; the operator is told when that is too few.
-fn make_room_for_files(connections: u64) -> Option<u64> {
-    const ROOM_MAX: u64 = 1 << 18;
-    let limit = evergate_sys::raise_file_limit().ok()?;
-    let needed = connections.saturating_mul(2).saturating_add(FILES_BESIDE);
-    let _ = evergate_sys::make_room_for_files(needed.min(limit).min(ROOM_MAX));
-    if is_worth_telling(connections, needed, limit) {
-        let idle = files_for_clients(limit);
-        let busy = idle.saturating_sub(FILES_BESIDE.min(idle / 2)) / 2;
-        message::warning(format_args!(
-            "limits.connections_max = {connections} needs up to {needed} file descriptors (one for a client, one for its \
-             server, some for the rest), and this process may have {limit}: clients beyond about {busy} with a server \
-             each, or {idle} that are idle, wait in the kernel's queue; raise the hard limit (LimitNOFILE={needed} in the \
-             unit, or ulimit -Hn), or lower limits.connections_max"
-        ));
-    }
-    Some(limit)
-}
-
-pub(crate) fn settings(config: &Config, workers: usize) -> Settings {
-    Settings {
-        handshakes_per_turn: config.limits.handshakes_per_turn.get(),
-        gather: config.limits.gather,
-        connections_max: config.limits.listener.connections_max,
-        listeners: config
-            .listeners
-            .iter()
-            .map(|listener| {
-                let bounds = Bounds {
-                    connections_max: listener.limits.connections_max,
-                    per_source_max: listener.limits.connections_per_source_max.map_or(0, |max| max.get()),
-                };
-                (listener.name.clone(), bounds)
-            })
-            .collect(),
-        buffered_max: config.limits.buffers_bytes_max.get() / workers.max(1),
-    }
-}
-
 fn copies(sockets: &[Vec<ListenerSocket>]) -> Result<Vec<Vec<ListenerSocket>>> {
     let copy = |socket: &ListenerSocket| {
         let (name, local) = (socket.name.clone(), socket.local);
@@ -478,55 +321,6 @@ fn copies(sockets: &[Vec<ListenerSocket>]) -> Result<Vec<Vec<ListenerSocket>>> {
     };
     let all: std::io::Result<_> = sockets.iter().map(|of| of.iter().map(copy).collect()).collect();
     all.context("cannot copy the listening sockets: is the limit of open files reached?")
-}
-
-/// Starts the agent: it tells the workers what they are to do.
-fn start_agent(ground: Ground, workers: &[WorkerHandle]) -> Result<cluster::Running> {
-    let ways: Vec<_> = workers.iter().map(|worker| (worker.commands.clone(), worker.waker.clone())).collect();
-    let mut pulses: Vec<_> = workers.iter().map(|worker| (worker.pulse.clone(), 0)).collect();
-    let working = move || pulses.iter_mut().fold(true, |well, (pulse, last)| pulse.goes_on(last) && well);
-    let tell = move |worker: usize, instruction| {
-        if let Some((commands, waker)) = ways.get(worker) {
-            // A worker that is gone hears nothing more.
-            let _ = commands.send(Command::Cluster(instruction));
-            waker.wake();
-        }
-    };
-    ground.start(tell, working)
-}
-
-fn start_worker(
-    index: usize,
-    generation: &Arc<Generation>,
-    settings: &Settings,
-    shared: &Arc<Shared>,
-    writer: Option<&Writer>,
-    joining: Option<Joining>,
-) -> Result<WorkerHandle> {
-    let (commands, received) = channel();
-    let lines = writer.map(Writer::sender);
-    let mut worker = Worker::new(generation, settings.clone(), shared.clone(), received, lines)
-        .context("cannot set up a worker: is epoll allowed here, and are there file descriptors left?")?;
-    if let Some(joining) = joining {
-        worker.join(joining);
-    }
-    let (waker, counters, pulse) = (worker.waker(), worker.counters(), worker.pulse());
-    let end = End(pulse.clone());
-    let run = move || {
-        let _end = end;
-        worker.run()
-    };
-    let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(run)?;
-    Ok(WorkerHandle { commands, waker, counters, pulse, thread: Some(thread) })
-}
-
-/// Tells that a worker's thread has ended, however it did.
-struct End(Arc<Pulse>);
-
-impl Drop for End {
-    fn drop(&mut self) {
-        self.0.end();
-    }
 }
 
 #[cfg(test)]
@@ -538,21 +332,5 @@ mod tests {
         let mut last = 5000;
         let due = [1000, 1059, 1060, 1061, 1120].map(|now| is_due(&mut last, now, 60));
         assert_eq!(due, [false, false, true, false, true]);
-    }
-
-    #[test]
-    fn a_limit_that_nobody_set_is_told_of_only_where_little_can_be_had() {
-        for (connections, limit, told) in [
-            (100_000, 20_000, false),
-            (100_000, 4096, true),
-            (50_000, 20_000, true),
-            (100_000, 1 << 20, false),
-        ] {
-            assert_eq!(
-                is_worth_telling(connections, 2 * connections + 1024, limit),
-                told,
-                "{connections} {limit}"
-            );
-        }
     }
 }

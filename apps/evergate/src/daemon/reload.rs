@@ -1,6 +1,7 @@
 //! Another configuration takes the place of the one in force.
 
-use super::{Daemon, copies, make_room_for_files, settings};
+use super::files::make_room_for_files;
+use super::{Daemon, copies, settings};
 use crate::assemble::assemble;
 use crate::bind::bind;
 use crate::config::Config;

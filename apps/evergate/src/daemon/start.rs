@@ -1,0 +1,221 @@
+//! A process begins: what is bound, whom it becomes, its workers and its agent.
+
+use super::files::make_room_for_files;
+use super::{Daemon, WorkerHandle};
+use crate::assemble::{Assembled, Keepsakes, assemble};
+use crate::bind::bind_all;
+use crate::cluster::{self, Ground};
+use crate::config::Config;
+use crate::handover::{Inheritance, adopt_servers, prefer_known};
+use crate::log::{self, Target, Writer};
+use crate::runtime::Generation;
+use crate::worker::cluster::Joining;
+use crate::worker::{Bounds, Command, ListenerSocket, Pulse, Settings, Shared, Worker};
+use anyhow::{Context, Result};
+use evergate_sys::Account;
+use std::mem::take;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+
+/// Where a process is reached.
+struct Places {
+    bound: Vec<(String, SocketAddr)>,
+    /// By worker.
+    sockets: Vec<Vec<ListenerSocket>>,
+    /// See [`Daemon`].
+    streams: Vec<UnixStream>,
+}
+
+impl Daemon {
+    /// Binds everything, becomes the configured user, and starts the workers. With an inheritance its sockets take the place
+    /// of new ones. Serves once [`Daemon::listen`] is called.
+    pub fn start(mut config: Config, inherited: Option<&mut Inheritance>) -> Result<Daemon> {
+        let mut keep = Keepsakes::default();
+        if let Some(inherited) = &inherited {
+            keep.inherit(&inherited.offer)?;
+        }
+        evergate_crypto::warm_up();
+        // Before anything listens: no packet of a movable address may get past the gate.
+        let ground = config.cluster.as_ref().map(|cluster| Ground::prepare(&config, cluster)).transpose()?;
+        if let Some(ground) = &ground {
+            keep.share_tickets(ground.ticket_secret());
+            keep.share_request_key(ground.request_key());
+        }
+        if let Some(inherited) = &inherited {
+            prefer_known(&mut config, &inherited.offer.servers);
+        }
+        let Assembled { generation, certificates } = assemble(&config, None, &mut keep)?;
+        keep.commit();
+        let shared = share(&config);
+        let count = config.node.worker_count().get();
+        // A process that inherits was started by one that has become the user.
+        let account = if inherited.is_none() { becomes(&config)? } else { None };
+        let Places { bound, sockets, streams } = match inherited {
+            None => bind_all(&config, count).map(|(bound, sockets)| Places {
+                bound,
+                sockets,
+                streams: Vec::new(),
+            })?,
+            Some(inherited) => adopt(inherited, &generation, &shared),
+        };
+        let writer = become_user(&config, account)?;
+        let workers = start_workers(&config, &generation, &shared, writer.as_ref(), ground.as_ref())?;
+        shared.inheriting.store(streams.len(), Ordering::Relaxed);
+        let mut cluster = ground.map(|ground| start_agent(ground, &workers)).transpose()?;
+        if let Some(cluster) = &mut cluster {
+            cluster.has_configuration(generation.snapshot.generation);
+        }
+        let leaving = AtomicBool::new(false);
+        Ok(Daemon {
+            sockets: Mutex::new(sockets),
+            streams,
+            config,
+            generation,
+            certificates,
+            workers,
+            bound,
+            metrics: None,
+            shared,
+            keep,
+            writer,
+            cluster,
+            leaving,
+        })
+    }
+}
+
+/// What the workers share.
+fn share(config: &Config) -> Arc<Shared> {
+    let shared = Shared::default();
+    if let Some(limit) = make_room_for_files(config.limits.listener.connections_max as u64) {
+        shared.room.set_limit(limit);
+    }
+    shared.sessions.set_bytes_max(config.limits.session_cache_bytes_max);
+    Arc::new(shared)
+}
+
+/// What the process before leaves: its sockets, its sessions, and what it knows of its servers.
+fn adopt(inherited: &mut Inheritance, generation: &Arc<Generation>, shared: &Shared) -> Places {
+    let Inheritance { offer, bound, listeners, streams, .. } = inherited;
+    adopt_servers(generation, &offer.servers);
+    offer.sessions.iter().cloned().for_each(|session| shared.sessions.keep(session));
+    shared.room.hold_back(offer.descriptors);
+    Places { bound: take(bound), sockets: take(listeners), streams: take(streams) }
+}
+
+/// Opens the log as whoever this process becomes.
+fn become_user(config: &Config, account: Option<Account>) -> Result<Option<Writer>> {
+    let log = Target::of(&config.logs.access);
+    if let (Some(account), Some(user)) = (account, &config.node.user) {
+        if let Some(to) = &log {
+            log::make(to, &account);
+        }
+        account.become_it().with_context(|| cannot_become(user))?;
+    }
+    log.map(|to| log::start_as(config.node.user.as_deref(), &to)).transpose()
+}
+
+/// Whom a process that starts under this configuration becomes, if it is to be somebody else.
+pub(crate) fn becomes(config: &Config) -> Result<Option<Account>> {
+    let Some(user) = &config.node.user else { return Ok(None) };
+    let account = Account::named(user, config.node.group.as_deref());
+    account.map(Some).with_context(|| cannot_become(user))
+}
+
+fn cannot_become(user: &str) -> String {
+    format!("cannot become user \"{user}\": start as root, or leave node.user out")
+}
+
+pub(crate) fn settings(config: &Config, workers: usize) -> Settings {
+    Settings {
+        handshakes_per_turn: config.limits.handshakes_per_turn.get(),
+        gather: config.limits.gather,
+        connections_max: config.limits.listener.connections_max,
+        listeners: config
+            .listeners
+            .iter()
+            .map(|listener| {
+                let bounds = Bounds {
+                    connections_max: listener.limits.connections_max,
+                    per_source_max: listener.limits.connections_per_source_max.map_or(0, |max| max.get()),
+                };
+                (listener.name.clone(), bounds)
+            })
+            .collect(),
+        buffered_max: config.limits.buffers_bytes_max.get() / workers.max(1),
+    }
+}
+
+fn start_workers(
+    config: &Config,
+    generation: &Arc<Generation>,
+    shared: &Arc<Shared>,
+    writer: Option<&Writer>,
+    ground: Option<&Ground>,
+) -> Result<Vec<WorkerHandle>> {
+    let count = config.node.worker_count().get();
+    let settings = settings(config, count);
+    let joining = |worker| {
+        ground.map(|ground| Joining {
+            gate: ground.gate(),
+            layout: ground.layout(),
+            worker,
+            reports: ground.reporter(worker),
+        })
+    };
+    (0..count)
+        .map(|index| start_worker(index, generation, &settings, shared, writer, joining(index)))
+        .collect()
+}
+
+/// Starts the agent: it tells the workers what they are to do.
+fn start_agent(ground: Ground, workers: &[WorkerHandle]) -> Result<cluster::Running> {
+    let ways: Vec<_> = workers.iter().map(|worker| (worker.commands.clone(), worker.waker.clone())).collect();
+    let mut pulses: Vec<_> = workers.iter().map(|worker| (worker.pulse.clone(), 0)).collect();
+    let working = move || pulses.iter_mut().fold(true, |well, (pulse, last)| pulse.goes_on(last) && well);
+    let tell = move |worker: usize, instruction| {
+        if let Some((commands, waker)) = ways.get(worker) {
+            // A worker that is gone hears nothing more.
+            let _ = commands.send(Command::Cluster(instruction));
+            waker.wake();
+        }
+    };
+    ground.start(tell, working)
+}
+
+fn start_worker(
+    index: usize,
+    generation: &Arc<Generation>,
+    settings: &Settings,
+    shared: &Arc<Shared>,
+    writer: Option<&Writer>,
+    joining: Option<Joining>,
+) -> Result<WorkerHandle> {
+    let (commands, received) = channel();
+    let lines = writer.map(Writer::sender);
+    let mut worker = Worker::new(generation, settings.clone(), shared.clone(), received, lines)
+        .context("cannot set up a worker: is epoll allowed here, and are there file descriptors left?")?;
+    if let Some(joining) = joining {
+        worker.join(joining);
+    }
+    let (waker, counters, pulse) = (worker.waker(), worker.counters(), worker.pulse());
+    let end = End(pulse.clone());
+    let run = move || {
+        let _end = end;
+        worker.run()
+    };
+    let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(run)?;
+    Ok(WorkerHandle { commands, waker, counters, pulse, thread: Some(thread) })
+}
+
+/// Tells that a worker's thread has ended, however it did.
+struct End(Arc<Pulse>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
