@@ -21,7 +21,7 @@ use evergate_bpf::{Leases, Slot};
 use evergate_cluster::{Begin, Bucket, Role};
 use evergate_connection::{Accepted, Connection, Failure, Io, ResumedLeg};
 use evergate_mirror::{ConnectionId, Held, LegFacts, Mirrored, Stands};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Between two lines about connections under a configuration that is not here.
 const GENERATION_LINES: Micros = Micros::from_ms(10_000);
@@ -42,7 +42,7 @@ pub(super) struct AwakeLeg {
     /// Its peer has said how much it has.
     heard: bool,
     slot: Slot,
-    socket: std::os::fd::OwnedFd,
+    socket: OwnedFd,
 }
 
 /// A connection whose sockets live.
@@ -125,16 +125,48 @@ impl Worker {
         let Some(client) = &legs.0 else { return false };
         #[cfg(test)]
         faults::strike_take("resume", Some(client.slot.flow()));
+        let Some((mut connection, leg)) = self.restore(id, state, &client.facts) else { return false };
+        let Some(cluster) = &self.cluster else { return false };
+        let counted = cluster.census.count(bucket);
+        let Some(AwakeLeg { facts, received, ended, acked, heard, slot, socket }) = legs.0.take() else {
+            return false;
+        };
+        if let Some(leg) = leg.as_ref().filter(|_| !heard) {
+            connection.note_unheard_client(leg);
+        }
+        let stands = Stands { received, ended, sent: state.server.output, acked };
+        let gated = Gated::resumed(slot, &facts, stands, self.now);
+        let mut mirroring = Mirroring::new(bucket, gated, std::mem::take(state), counted);
+        mirroring.legs.insert(0, facts);
+        if let (Some(server), Some(leg)) = (&legs.1, &leg) {
+            mirroring.legs.insert(leg.route.leg, server.facts);
+        }
+        let Some(key) = self.settle(socket, connection, mirroring) else { return false };
+        let mut goes_on = false;
+        self.guarded(Some(Source::Client(key)), |worker| {
+            worker.take_up(key, (&mut legs.1, leg), stands);
+            goes_on = true;
+        });
+        goes_on
+    }
+
+    /// The state machine, and where its server's leg stands. What it says waits for the sockets.
+    fn restore(
+        &mut self,
+        id: ConnectionId,
+        state: &mut Mirrored,
+        facts: &LegFacts,
+    ) -> Option<(Connection, Option<ResumedLeg>)> {
         let Some(index) = self.generation_for(state) else {
             self.counters.reason("resume_generation");
             self.tell_of_generation();
-            return false;
+            return None;
         };
         let fresh = Accepted {
             id,
             listener: 0,
-            client: canonical(client.facts.remote),
-            local: canonical(client.facts.local),
+            client: canonical(facts.remote),
+            local: canonical(facts.local),
             unix_s: evergate_sys::wall_clock_s(),
             secret: evergate_crypto::random_bytes(),
         };
@@ -151,54 +183,49 @@ impl Worker {
         };
         let mut io =
             Io { now: self.now, scratch: &mut self.scratch, effects: &mut self.effects, node: &mut view };
-        let Ok((mut connection, leg)) = Connection::restore(&snapshot, state, &fresh, &mut io) else {
+        let restored = Connection::restore(&snapshot, state, &fresh, &mut io).ok();
+        if restored.is_none() {
             self.counters.reason("resume_failed");
             self.scratch.down.clear();
             self.effects.clear();
-            return false;
-        };
-        let Some(cluster) = &self.cluster else { return false };
-        let counted = cluster.census.count(bucket);
-        // What restoring made waits for the sockets: the connection is not known to the worker yet.
-        let Some(AwakeLeg { facts, received, ended, acked, heard, slot, socket }) = legs.0.take() else {
-            return false;
-        };
-        if let Some(leg) = leg.as_ref().filter(|_| !heard) {
-            connection.note_unheard_client(leg);
         }
-        let stands = Stands { received, ended, sent: state.server.output, acked };
-        let gated = Gated::resumed(slot, &facts, stands, self.now);
-        let mut mirroring = Mirroring::new(bucket, gated, std::mem::take(state), counted);
-        mirroring.legs.insert(0, facts);
-        if let (Some(server), Some(leg)) = (&legs.1, &leg) {
-            mirroring.legs.insert(leg.route.leg, server.facts);
-        }
+        restored
+    }
+
+    /// Gives a connection its place in the worker.
+    fn settle(&mut self, socket: OwnedFd, connection: Connection, mirroring: Mirroring) -> Option<Key> {
+        let bucket = mirroring.bucket;
         let counted = self.count_in(connection.listener_name(), connection.client_address().ip());
         let mut entry = Client::new(socket, connection, counted);
         entry.mirroring = Some(Box::new(mirroring));
         let key = self.clients.insert(entry);
         self.note_bucket(key, bucket);
-        if !self.register_resumed(key) {
+        let registered = self.register_resumed(key);
+        if !registered {
             self.break_off(key);
-            return false;
         }
-        let mut goes_on = false;
-        self.guarded(Some(Source::Client(key)), |worker| {
-            worker.begin_again(key);
-            if let Some(leg) = leg {
-                worker.attach_server(key, &mut legs.1, &leg, acked);
-            }
-            worker.perform(key);
-            worker.with(key, |connection, io| connection.handle_client_acked(io, acked));
-            worker.perform(key);
-            if ended {
-                worker.with(key, |connection, io| connection.handle_client_ended_before(io));
-                worker.perform(key);
-            }
-            worker.pump(key);
-            goes_on = true;
-        });
-        goes_on
+        registered.then_some(key)
+    }
+
+    /// It does what restoring made, and hears of its legs.
+    fn take_up(
+        &mut self,
+        key: Key,
+        (server, leg): (&mut Option<AwakeLeg>, Option<ResumedLeg>),
+        stands: Stands,
+    ) {
+        self.begin_again(key);
+        if let Some(leg) = leg {
+            self.attach_server(key, server, &leg, stands.acked);
+        }
+        self.perform(key);
+        self.with(key, |connection, io| connection.handle_client_acked(io, stands.acked));
+        self.perform(key);
+        if stands.ended {
+            self.with(key, |connection, io| connection.handle_client_ended_before(io));
+            self.perform(key);
+        }
+        self.pump(key);
     }
 
     /// The generation that a connection goes on under: the one that it is bound to, or where that is gone here the newest, if it
