@@ -100,6 +100,12 @@ fn lose(world: &World, nodes: &mut Vec<Node>, traffic: &Traffic, fate: Fate, pau
             std::thread::sleep(pause);
         }
         _ if mute => world.mute(number, nets),
+        Fate::HostDead => {
+            // A busy machine takes its time between the two links: it must not tell on the other one that it gives way.
+            lost.process.signal("STOP");
+            links(world, number, nets, "down");
+            lost.process.signal("CONT");
+        }
         _ => links(world, number, nets, "down"),
     }
     traffic.goes_on("without the node");
