@@ -11,7 +11,7 @@ use evergate_cluster::{Bucket, NodeId, Role};
 use evergate_mirror::{
     Announced, Answer, FRAME_VERSION, Frame, HolderError, LegFacts, Office, SessionNews, WireError,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::RawFd;
 
@@ -65,6 +65,25 @@ impl Ahead {
 #[error("a newer channel of the same worker was read before")]
 struct Replaced;
 
+/// The newest channel of each worker of other nodes, also when it has ended: a worker has one at a time, and what it said on an
+/// earlier one, which may be read later, was true before.
+#[derive(Default)]
+pub(super) struct Newest(BTreeMap<(u8, u16), (u64, u64)>);
+
+impl Newest {
+    /// Notes a channel whose owner is known.
+    fn meet(&mut self, channel: &Incoming) -> Result<(), Replaced> {
+        let Some((node, incarnation)) = channel.announced.speaker() else { return Ok(()) };
+        let place = (node, channel.worker);
+        let replaced = |(of, made_ms): &(u64, u64)| *of == incarnation && *made_ms > channel.made_ms;
+        if self.0.get(&place).is_some_and(replaced) {
+            return Err(Replaced);
+        }
+        self.0.insert(place, (incarnation, channel.made_ms));
+        Ok(())
+    }
+}
+
 /// What an owner has yet to be told of the frames that were taken in. Each answer says how many there are in all, so that one is
 /// enough for an owner that reads none for a while: nothing grows.
 #[derive(Default)]
@@ -100,10 +119,7 @@ impl Worker {
         // What the agent has said comes before what others say because of it.
         self.obey();
         let Some(cluster) = &mut self.cluster else { return };
-        let split = cluster.incoming.split_at_mut_checked(index);
-        let Some((before, [Some(incoming), after @ ..])) = split else { return };
-        let is_replaced =
-            |this: &Incoming| before.iter().chain(after.iter()).flatten().any(|other| other.replaces(this));
+        let Some(Some(incoming)) = cluster.incoming.get_mut(index) else { return };
         let (knew, frames) = (incoming.from, incoming.frames);
         let ended = incoming.channel.receive(ends);
         if incoming.channel.has_more {
@@ -111,8 +127,13 @@ impl Worker {
             let _ = self.epoll.report_again(incoming.channel.fd(), Source::Incoming(index as u32).token());
         }
         let (mut complete, mut news) = (Vec::new(), Vec::new());
-        let result =
-            incoming.take_in(&mut cluster.holder, &cluster.layout, is_replaced, &mut complete, &mut news);
+        let result = incoming.take_in(
+            &mut cluster.holder,
+            &cluster.layout,
+            &mut cluster.newest,
+            &mut complete,
+            &mut news,
+        );
         let result = result.and_then(|()| Ok(ended?));
         let replaced = result.as_ref().is_err_and(|error| error.is::<Replaced>());
         cluster.work.note_frames(incoming.frames - frames);
@@ -234,19 +255,11 @@ impl Incoming {
         self.channel.fd()
     }
 
-    /// Whether the same worker in the same life of its node made this channel after the other one. It has one at a time.
-    fn replaces(&self, other: &Incoming) -> bool {
-        self.from.is_some()
-            && self.announced.speaker() == other.announced.speaker()
-            && self.worker == other.worker
-            && self.made_ms > other.made_ms
-    }
-
     fn take_in(
         &mut self,
         holder: &mut evergate_mirror::Holder,
         layout: &crate::cluster::Layout,
-        is_replaced: impl Fn(&Incoming) -> bool,
+        newest: &mut Newest,
         complete: &mut Vec<(Bucket, Office)>,
         news: &mut Vec<SessionNews>,
     ) -> anyhow::Result<()> {
@@ -258,7 +271,9 @@ impl Incoming {
             anyhow::ensure!(introduces == self.from.is_none(), "frames out of order");
             if introduces {
                 self.meet(&frame, layout)?;
-                anyhow::ensure!(!is_replaced(self), Replaced);
+                if self.from.is_some() {
+                    newest.meet(self)?;
+                }
             }
             let hear = |facts: &mut LegFacts| {
                 facts.shift(self.ahead.0);

@@ -114,6 +114,7 @@ pub(crate) struct Cluster {
     /// When other nodes hear next what this one's clock shows.
     clock_at: Micros,
     incoming: Vec<Option<Incoming>>,
+    newest: backup::Newest,
     /// No channels are taken for a moment.
     channels_paused: bool,
     holder: Holder,
@@ -215,6 +216,7 @@ impl Cluster {
             channels_at: Micros(0),
             clock_at: Micros(0),
             incoming: Vec::new(),
+            newest: backup::Newest::default(),
             channels_paused: false,
             holder: Holder::default(),
             waiting: Vec::new(),

@@ -129,6 +129,23 @@ fn a_worker_that_can_take_no_channel_asks_again_once_a_second() {
 }
 
 #[test]
+fn an_older_channel_that_is_read_after_the_newer_one_has_ended_changes_nothing() {
+    play(1, |mut scene| {
+        let mut older = scene.channel_with(1000, &[1]);
+        let mut newer = scene.channel_with(3000, &[1, 2]);
+        assert!(scene.hear(&mut newer));
+        drop(newer); // its process dies
+        for _ in 0..3 {
+            scene.worker.turn().unwrap();
+        }
+        assert_eq!(scene.cluster().incoming.iter().flatten().count(), 1, "its end was read");
+        assert!(!scene.hear(&mut older));
+        let held: Vec<u64> = scene.cluster().holder.iter().map(|(id, _)| id.0).collect();
+        assert_eq!(held, [1, 2], "what was acknowledged");
+    });
+}
+
+#[test]
 fn of_two_channels_of_a_worker_the_one_made_last_counts_whichever_is_read_first() {
     for late in [true, false] {
         play(1, move |mut scene| {
