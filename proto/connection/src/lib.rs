@@ -59,6 +59,8 @@ pub use leg::Failure;
 pub use outlet::Outlet;
 pub use parcel::{PARCEL_BYTES_MAX, PARCEL_VERSION, ParcelError, ParcelLeg};
 pub use restore::{RestoreError, ResumedLeg};
+pub use retained::UNDECIDED_MAX;
+pub use routing::undecided;
 pub use slots::{FIRST_READ, HEAD_ROOM, SLOTS, Slots};
 pub use snapshot::{
     Limits, Listener, Pool, Protocol, RequestKey, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,

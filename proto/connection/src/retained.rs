@@ -13,6 +13,9 @@ const RETAINED_BETWEEN: usize = 4_096;
 const STASH_BYTES: u64 = 65_536;
 /// Bytes stashed of one direction at most: the state of a connection has to fit into a frame. More waits for its peer.
 const STASH_MAX: u64 = 1 << 20;
+/// A request may take so many bytes, head and body with their framing, until its rules have decided: less than is stashed, because
+/// records have framing too. One that takes more is acknowledged no further, and never decided.
+pub const UNDECIDED_MAX: usize = (STASH_MAX - STASH_MAX / 32) as usize;
 /// Of a body that is passed on in any case so much is kept for a stash: its server hears of it although the client is far away,
 /// and by then knows how long an acknowledgement takes.
 const KEPT_BYTES: u64 = 262_144;

@@ -202,6 +202,12 @@ pub(crate) fn framed_max(bytes_max: usize, limits: &Limits) -> usize {
     bytes_max.saturating_mul(2).saturating_add(limits.trailer_bytes_max)
 }
 
+/// Bytes that a request may take until its rules have decided, where heads may have `head_bytes_max` and rules see so much of
+/// bodies. With backups no more than [`crate::UNDECIDED_MAX`] of them are taken in.
+pub fn undecided(head_bytes_max: usize, body_prefix_bytes: usize) -> usize {
+    head_bytes_max.saturating_add(framed_max(body_prefix_bytes, &Limits::default()))
+}
+
 /// The body's first bytes; `None` until there are enough. Whether they come one by one or all at once, the content is the same.
 pub(crate) fn body_prefix(
     head: &RequestHead<'_>,

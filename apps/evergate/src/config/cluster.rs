@@ -1,11 +1,15 @@
 //! Checks of `[cluster]`.
 
+mod fits;
+
+pub(super) use fits::fits;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::num::{NonZeroU8, NonZeroU16};
 
 use super::checks::{Checks, Content};
-use super::model::{Certificate, CertificateSource, Cluster, ClusterMode, ClusterNode, Config, NodeNumber};
+use super::model::{Cluster, ClusterMode, ClusterNode, Config, NodeNumber};
 use super::place::KeyPath;
 use super::problem::{Problem, REFUSED, Report};
 use super::raw::{RawCluster, RawClusterNode, RawConfig, RawCount};
@@ -423,78 +427,6 @@ fn backups(raw: &RawCount, nodes: usize, at: &KeyPath, checks: &mut Checks<'_>) 
         );
     }
     NonZeroU8::new(*number)
-}
-
-/// What only shows when the whole file is read: runs when there were no errors.
-pub(super) fn fits(config: &Config, checks: &mut Checks<'_>) {
-    let Some(cluster) = &config.cluster else { return };
-    let root = KeyPath::root();
-    let carried = config
-        .listeners
-        .iter()
-        .any(|l| l.address.socket.ip().is_unspecified() || cluster.moves(l.address.socket));
-    if !carried {
-        checks.report.warning(
-            &root.key("cluster").key("addresses"),
-            "no listener is on one of these addresses",
-            "no connection outlives its node",
-            format!(
-                "let a listener have the address \"{}:443\"",
-                cluster.addresses.first().map_or_else(String::new, ToString::to_string)
-            ),
-        );
-    }
-    for (index, listener) in config.listeners.iter().enumerate() {
-        let Some(tls) = &listener.tls else { continue };
-        let own =
-            |certificate: &&Certificate| matches!(certificate.source, CertificateSource::SelfSigned { .. });
-        if let Some(certificate) = tls.certificates.iter().map(|id| config.certificate(*id)).find(own) {
-            checks.report.error_because(
-                &root.key("listeners").index(index),
-                format!("the certificate {:?} is made anew by each node", certificate.name),
-                format!("another node could not go on with a handshake that this one began; {REFUSED}"),
-                "give all nodes the same `chain` and `key` files",
-            );
-        }
-    }
-    listener_ports(config, cluster, checks);
-    for (p, pool) in config.pools.iter().enumerate() {
-        for (s, server) in pool.servers.iter().enumerate() {
-            let family = |ip: IpAddr| ip.to_canonical().is_ipv4();
-            let lacks = |server: &std::net::SocketAddr| {
-                !cluster.server_source.iter().any(|source| family(*source) == family(server.ip()))
-            };
-            if server.addresses.iter().any(lacks) {
-                checks.report.warning(
-                    &root.key("pools").index(p).key("servers").index(s).key("address"),
-                    "`cluster.server_source` has no address of this server's family",
-                    "connections to it end with the node that carries them",
-                    "add an address of that family to `cluster.server_source`",
-                );
-            }
-        }
-    }
-}
-
-/// A client of a listener on the port of a connection to a server would be taken for that server.
-fn listener_ports(config: &Config, cluster: &Cluster, checks: &mut Checks<'_>) {
-    let first = u32::from(cluster.server_ports_first);
-    let last = first + u32::from(cluster.ports_per_bucket) * BUCKETS - 1;
-    for (index, listener) in config.listeners.iter().enumerate() {
-        let at = listener.address.socket;
-        let starts_there = |ip: &IpAddr| {
-            let anywhere =
-                at.ip().is_unspecified() && (listener.address.both_families || ip.is_ipv4() == at.is_ipv4());
-            *ip == at.ip() || (anywhere && cluster.addresses.contains(ip))
-        };
-        if (first..=last).contains(&u32::from(at.port())) && cluster.server_source.iter().any(starts_there) {
-            checks.report.error(
-                &KeyPath::root().key("listeners").index(index).key("address"),
-                format!("connections to servers start from the ports {first} to {last} of the same address (`cluster.server_source`)"),
-                "choose another port, or another `server_source`",
-            );
-        }
-    }
 }
 
 /// The secret in a key file: 64 hexadecimal digits, white space around them.

@@ -163,7 +163,7 @@ pub(super) const BODY_PREFIX_BYTES: Key = with_default(
     "body_prefix_bytes",
     Kind::Integer(0, 16_777_216),
     "65536",
-    "How much of a body rules may look at. What lies behind is `unknown` to them.",
+    "How much of a body rules may look at. What lies behind is `unknown` to them. With `[cluster]`, twice this and a head (`head_bytes_max`) must fit into 1,011,712 bytes.",
 );
 pub(super) const REQUESTS_PER_CONNECTION_MAX: Key = with_default(
     "requests_per_connection_max",

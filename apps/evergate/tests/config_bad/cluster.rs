@@ -148,6 +148,34 @@ fn a_listener_on_the_ports_of_connections_to_servers_is_refused() {
 }
 
 #[test]
+fn no_request_may_be_longer_than_backups_can_keep_until_it_is_decided() {
+    let with = |node: &str, listener: &str| {
+        let listener = format!("protocol = \"tcp\"\nlimits = {{ {listener} }}\n");
+        format!("{}[limits]\n{node}\n", CLUSTER.replace("protocol = \"tcp\"\n", &listener))
+    };
+    for (node, listener, key, advice) in [
+        (
+            "body_prefix_bytes = 498000",
+            "",
+            "limits.body_prefix_bytes",
+            "`body_prefix_bytes = 497664` or less",
+        ),
+        ("", "body_prefix_bytes = 498000", "listeners[0].limits.body_prefix_bytes", "497664"),
+        ("head_bytes_max = 1000000", "", "limits.head_bytes_max", "5856"),
+        ("head_bytes_max = 1048576", "", "limits.head_bytes_max", "lower `head_bytes_max`"),
+        ("body_prefix_bytes = 497664", "head_bytes_max = 8192", "", ""),
+    ] {
+        let problems = problems_of(&with(node, listener));
+        let keys: Vec<_> = problems.iter().map(|problem| problem.key.as_str()).collect();
+        let expected: &[&str] = if key.is_empty() { &[] } else { &[key] };
+        assert_eq!(keys, expected, "{problems:#?}");
+        assert!(problems.iter().all(|problem| problem.remedy.contains(advice)), "{problems:#?}");
+    }
+    let alone = &CLUSTER[..CLUSTER.find("[cluster]").unwrap()].replace("203.0.113.10", "127.0.0.1");
+    assert!(problems_of(&format!("{alone}[limits]\nbody_prefix_bytes = 16777216\n")).is_empty());
+}
+
+#[test]
 fn nodes_of_a_cluster_must_show_clients_the_same_certificate() {
     let text = CLUSTER.replace("protocol = \"tcp\"", "protocol = \"tls\"\ncertificates = [\"c\"]")
         + "[[certificates]]\nname = \"c\"\nself_signed = [\"localhost\"]\n";
