@@ -97,6 +97,7 @@ fn rewritten(head: &RequestHead<'_>, flags: u8) {
         remove: &["X-Removed", "Host", "Transfer-Encoding"],
         upgrade: true,
         continued: false,
+        close: flags & 4 != 0,
     };
     let mut out = b"before".to_vec();
     write_request_head(&mut out, head, &edits);

@@ -92,6 +92,8 @@ pub(crate) struct ServerLeg {
     pub(crate) interim: bool,
     /// Interim answers so far.
     pub(crate) interims: u32,
+    /// The server is asked to close the connection after this response.
+    pub(crate) closes: bool,
     /// The server keeps the connection open after this response.
     pub(crate) keep_alive: bool,
     /// The server's stream has ended.
@@ -146,6 +148,7 @@ impl ServerLeg {
             answered: false,
             interim: false,
             interims: 0,
+            closes: false,
             keep_alive: false,
             ended: false,
             in_pos: 0,
@@ -171,7 +174,7 @@ impl ServerLeg {
             held: _, answered: _, keep_alive: _, ended: _, in_pos: _, out_pos: _, raw: _, behind: _, records: _,
             answered_keys: _, up_ended: _, in_doubt: _,
             // These are of restored legs, which stay, and of those with backups.
-            ends_at: _, replay: _, flight: _, notify_at: _,
+            ends_at: _, replay: _, flight: _, notify_at: _, closes: _,
             connects: _, // the connection counts as new: what goes wrong is no stale one's fault
             // Without it nothing of our own follows what went out.
             interim: _,

@@ -4,6 +4,7 @@ use crate::connection::{Answering, ClientTls, Connection, PrefixScan, Receiving,
 use crate::facts::Facts;
 use crate::leg::ServerLeg;
 use crate::record::{class_of, printable_target};
+use crate::retained::UNDECIDED_MAX;
 use crate::routing::{self, Plan, Prefix};
 use crate::{Effect, Io, Snapshot};
 use evergate_base::{Micros, sip_hash};
@@ -400,14 +401,24 @@ impl Connection {
         let limits = &self.listener().limits;
         let (mut body, said) = (head.body(), &data[head.head_len..]);
         let goes_on = body.advance(said, &limits.http).is_ok() && !body.is_done();
-        let looks_at = routing::framed_max(limits.body_prefix_bytes, &limits.http);
-        if !goes_on || enough > head.head_len.saturating_add(looks_at) {
+        // The other node may have looked at more than this one would.
+        if !goes_on || enough > UNDECIDED_MAX {
             return false;
         }
         let at = data.len();
         self.receiving = Receiving::Prefix;
         self.prefix = Some(Box::new(PrefixScan { body, at, seen: at, enough }));
         true
+    }
+
+    /// Whether its server must take what follows the request for nothing. The next node passes on what the client says again of a
+    /// chunked body, behind what the server has: where its chunks begin elsewhere then, a server that goes on reading in clear
+    /// would find a request that no rule has seen. Records to TLS servers must be the same.
+    fn may_be_framed_anew(&self, head: &RequestHead<'_>, leg: &ServerLeg) -> bool {
+        let pool = self.snapshot.pools.get(leg.pool as usize);
+        self.remote.is_some()
+            && head.framing == RequestFraming::Chunked
+            && pool.is_none_or(|pool| pool.tls.is_none())
     }
 
     /// Writes the head that the server gets into the leg.
@@ -428,7 +439,9 @@ impl Connection {
             remove: &remove,
             upgrade: head.upgrade,
             continued: leg.route.flags.continued,
+            close: self.may_be_framed_anew(head, leg),
         };
+        leg.closes = edits.close;
         write_request_head(&mut leg.sent, head, &edits);
         leg.head_bytes = leg.sent.len();
     }

@@ -238,7 +238,7 @@ impl Connection {
 
     fn begin_response(&mut self, head: &ResponseHead<'_>) {
         let Some(leg) = &mut self.leg else { return };
-        leg.keep_alive = head.keep_alive;
+        leg.keep_alive = head.keep_alive && !leg.closes;
         let until_close = match head.body() {
             Body::UntilClose => true,
             Body::Chunked(_) => leg.route.flags.http10, // loses its framing

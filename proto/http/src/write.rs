@@ -31,6 +31,8 @@ pub struct RequestEdits<'a> {
     pub upgrade: bool,
     /// The client has been told to go on (100): its expectation is met, and the server is not to say so once more.
     pub continued: bool,
+    /// Ask the server to take nothing on this connection for another request.
+    pub close: bool,
 }
 
 /// What to change in a response on its way to the client.
@@ -107,21 +109,26 @@ pub fn write_request_head(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &Req
     }
 
     push_request_framing(out, head.framing);
-    let options: &[u8] = match (upgrade, te) {
-        (true, true) => b"upgrade, TE",
-        (true, false) => b"upgrade",
-        (false, true) => b"TE",
-        (false, false) => b"",
-    };
-    if !options.is_empty() {
-        push_line(out, b"Connection", options);
-    }
+    push_options(out, [(upgrade, b"upgrade"), (te, b"TE"), (edits.close, b"close")]);
     if te {
         push_line(out, b"TE", b"trailers");
     }
     push_forwarding(out, head, edits);
     push_set(out, edits.set);
     out.extend_from_slice(b"\r\n");
+}
+
+/// The options of the connection to the server that hold.
+fn push_options(out: &mut Vec<u8>, options: [(bool, &[u8]); 3]) {
+    let mut before: &[u8] = b"Connection: ";
+    for (_, option) in options.into_iter().filter(|(holds, _)| *holds) {
+        out.extend_from_slice(before);
+        out.extend_from_slice(option);
+        before = b", ";
+    }
+    if before == b", " {
+        out.extend_from_slice(b"\r\n");
+    }
 }
 
 /// What a client offers, but for what must not be tunnelled.

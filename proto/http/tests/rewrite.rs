@@ -16,6 +16,7 @@ const EDITS: RequestEdits<'static> = RequestEdits {
     remove: &[],
     upgrade: false,
     continued: false,
+    close: false,
 };
 
 const EDITS_BACK: ResponseEdits<'static> =
@@ -108,6 +109,19 @@ fn an_expectation_that_is_met_is_not_forwarded() {
     assert_eq!(request(bytes, &EDITS), sent("Expect: 100-continue\r\n"));
     let edits = RequestEdits { continued: true, ..EDITS };
     assert_eq!(request(bytes, &edits), sent(""), "the client was told to go on already");
+}
+
+#[test]
+fn a_server_is_asked_to_close_beside_what_else_holds() {
+    let bytes =
+        "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: TE\r\nTE: trailers\r\n\r\n";
+    let sent = |option: &str| {
+        format!(
+            "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: TE{option}\r\nTE: trailers\r\n{ADDED}"
+        )
+    };
+    assert_eq!(request(bytes, &EDITS), sent(""));
+    assert_eq!(request(bytes, &RequestEdits { close: true, ..EDITS }), sent(", close"));
 }
 
 #[test]

@@ -176,3 +176,18 @@ pub(crate) fn forwarded(lines: &str, scheme: &str, request: u32) -> Vec<u8> {
     )
     .into_bytes()
 }
+
+/// What a server in clear gets of a request in a cluster, where without one it gets `alone`: behind a body in chunks it is to close.
+pub(crate) fn asked_in_a_cluster(alone: &[u8]) -> Vec<u8> {
+    const CHUNKED: &[u8] = b"Transfer-Encoding: chunked\r\n";
+    let place = |of: &[u8], all: &[u8]| all.windows(of.len()).position(|window| window == of);
+    let head = place(b"\r\n\r\n", alone).unwrap_or(0);
+    let Some(at) = place(CHUNKED, &alone[..head + 2]).map(|at| at + CHUNKED.len()) else {
+        return alone.to_vec();
+    };
+    let (before, after) = alone.split_at(at);
+    match after.strip_prefix(b"Connection: TE\r\n") {
+        Some(after) => [before, b"Connection: TE, close\r\n", after].concat(),
+        None => [before, b"Connection: close\r\n", after].concat(),
+    }
+}

@@ -2,7 +2,8 @@
 
 use crate::apps::{Served, peer_of, perform};
 use crate::harness::rig::Rig;
-use crate::scenario::{Act, App, Scenario};
+use crate::harness::setup::asked_in_a_cluster;
+use crate::scenario::{Act, App, Scenario, Wire};
 use evergate_connection::Snapshot;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,8 +49,12 @@ pub(crate) fn reference(scenario: &Scenario, config: &Arc<Snapshot>) -> Expected
     expected.client_end = rig.client_fin;
     let tunnels = |id: &u32, fin: bool| apps.get(id).filter(|app| app.stage >= 10).map(|app| fin || app.fin);
     let legs = rig.legs.iter().filter(|(_, leg)| !leg.to_server.is_empty());
+    let asked = |alone: &[u8]| match scenario.behind {
+        Wire::Plain => asked_in_a_cluster(alone),
+        _ => alone.to_vec(),
+    };
     let served = legs.map(|(id, leg)| Served {
-        bytes: leg.to_server.clone(),
+        bytes: asked(&leg.to_server),
         // A tunnel's leg that is given up is closed, or breaks with its client: its server sees an end either way.
         tunnel_end: tunnels(id, leg.fin || leg.released.is_some()),
     });

@@ -5,6 +5,7 @@ use super::{DOWN, Mutation, Outcome, STEPS_MAX, World};
 use crate::harness::peer::Peer;
 use crate::harness::rig::fill;
 use crate::harness::secure::ServerTls;
+use crate::harness::setup::asked_in_a_cluster;
 use crate::scenario::{Act, App, Scenario, Wire};
 use evergate_base::Micros;
 use evergate_connection::{Failure, Hint, ReadPlan, Scratch, Snapshot};
@@ -398,7 +399,7 @@ impl World<'_> {
     }
 }
 
-/// An undisturbed run without backups: how much the client has received before each of its steps, and what all see.
+/// An undisturbed run without backups: how much the client has received before each of its steps, and what all are to see.
 pub(crate) fn reference(
     scenario: &Scenario,
     config: &Arc<Snapshot>,
@@ -408,5 +409,9 @@ pub(crate) fn reference(
     let mut marks = Vec::new();
     world.finish_steps(&mut marks);
     assert!(world.is_through(), "the script does not come to its end: {}", world.describe());
-    (marks, world.outcome())
+    let mut outcome = world.outcome();
+    if scenario.behind == Wire::Plain {
+        outcome.servers.iter_mut().for_each(|(bytes, _)| *bytes = asked_in_a_cluster(bytes));
+    }
+    (marks, outcome)
 }

@@ -1,0 +1,161 @@
+//! A connection with a backup, its peers played by a test.
+
+use crate::harness::rig::{TestNode, fill};
+use crate::harness::setup;
+use evergate_base::Micros;
+use evergate_base::seed::{Seed, scoped};
+use evergate_connection::{
+    Connection, Effect, Effects, Io, RestoreError, ResumedLeg, Scratch, Snapshot, Source,
+};
+use evergate_mirror::Mirrored;
+use std::sync::Arc;
+
+/// A connection with a backup that acknowledges at once, and peers that a test plays.
+pub(crate) struct Pair {
+    pub(crate) conn: Connection,
+    pub(crate) node: TestNode,
+    pub(crate) scratch: Scratch,
+    pub(crate) effects: Effects,
+    pub(crate) now: Micros,
+    pub(crate) mirrored: Mirrored,
+    pub(crate) entries: u64,
+    pub(crate) to_client: Vec<u8>,
+    pub(crate) to_server: Vec<u8>,
+    pub(crate) dialled: Option<u32>,
+    pub(crate) reasons: Vec<&'static str>,
+    /// Whether the client's socket was closed by RST.
+    pub(crate) closed: Option<bool>,
+    /// Legs that are given back, and whether their connections may serve others.
+    pub(crate) released: Vec<(u32, bool)>,
+}
+
+impl Pair {
+    pub(crate) fn new(config: &Arc<Snapshot>, listener: u32) -> Pair {
+        let now = Micros(1_000_000);
+        let mut conn = Connection::new(config, &setup::accepted(listener), now);
+        conn.mirror_to_backups();
+        let mut pair = Pair::around(conn, config, Scratch::new(), Effects::default());
+        pair.call(|conn, io| conn.handle_accepted(io));
+        pair
+    }
+
+    /// Another node takes over; the leg's socket is there.
+    pub(crate) fn restore(state: &Mirrored, config: &Arc<Snapshot>) -> Pair {
+        let (mut pair, leg) = restore(state, config).unwrap();
+        let leg = leg.unwrap();
+        pair.call(|conn, io| conn.handle_leg_open(io, leg.route.leg, leg.route.server, None));
+        pair
+    }
+
+    pub(crate) fn around(
+        conn: Connection,
+        config: &Arc<Snapshot>,
+        scratch: Scratch,
+        effects: Effects,
+    ) -> Pair {
+        Pair {
+            conn,
+            node: TestNode::new(config),
+            scratch,
+            effects,
+            now: Micros(1_000_000),
+            mirrored: Mirrored::default(),
+            entries: 0,
+            to_client: Vec::new(),
+            to_server: Vec::new(),
+            dialled: None,
+            reasons: Vec::new(),
+            closed: None,
+            released: Vec::new(),
+        }
+    }
+
+    pub(crate) fn call(&mut self, step: impl FnOnce(&mut Connection, &mut Io<'_>)) {
+        let Pair { conn, node, scratch, effects, now, .. } = self;
+        let mut seed = Some(Seed::new([5; 32], 1_700_000_000)); // for handshakes with servers
+        scoped(&mut seed, || step(conn, &mut Io { now: *now, scratch, effects, node }));
+        self.perform();
+    }
+
+    pub(crate) fn perform(&mut self) {
+        let before = self.entries;
+        for entry in self.conn.drain_entries() {
+            self.mirrored.apply(entry);
+            self.entries += 1;
+        }
+        let more = self.entries > before;
+        self.mirrored.check_invariants();
+        let (first, second) = self.scratch.down.ready();
+        self.to_client.extend_from_slice(&[first, second].concat());
+        self.scratch.down.clear();
+        for piece in std::mem::take(&mut self.effects.up) {
+            self.to_server.extend_from_slice(match piece.source {
+                Source::Input => &self.scratch.input[piece.range],
+                Source::Up => &self.scratch.up[piece.range],
+            });
+        }
+        self.scratch.up.clear();
+        self.reasons.extend(self.effects.answered.drain(..).map(|(_, reason)| reason));
+        for effect in std::mem::take(&mut self.effects.list) {
+            match effect {
+                Effect::Dial { leg, .. } => self.dialled = Some(leg),
+                Effect::CloseClient { abort } => self.closed = Some(abort),
+                Effect::Release { leg, clean, .. } => self.released.push((leg, clean)),
+                _ => {}
+            }
+        }
+        let entries = self.entries;
+        if more && self.closed.is_none() {
+            self.call(|conn, io| {
+                conn.learn_mirror_acked(io, entries);
+                conn.handle_news(io);
+            });
+        }
+    }
+
+    pub(crate) fn open(&mut self) -> u32 {
+        let leg = self.dialled.take().expect("a server is asked for");
+        self.call(|conn, io| conn.handle_leg_open(io, leg, 0, None));
+        leg
+    }
+
+    pub(crate) fn client_says(&mut self, bytes: &[u8]) {
+        let held = self.conn.begin_client_read(&mut self.scratch.input);
+        self.scratch.input[held..held + bytes.len()].copy_from_slice(bytes);
+        self.call(|conn, io| conn.handle_client_data(io, held + bytes.len()));
+    }
+
+    /// The server's bytes, as long as they are wanted.
+    pub(crate) fn server_says(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && self.closed.is_none() {
+            let plan = self.conn.begin_server_read(&mut self.scratch);
+            let count = fill(&mut self.scratch, plan, bytes);
+            assert!(count > 0, "the server is not listened to: {plan:?}");
+            bytes = &bytes[count..];
+            self.call(|conn, io| conn.handle_server_data(io, plan, count));
+        }
+    }
+
+    /// Time passes to the deadline.
+    pub(crate) fn expire(&mut self) {
+        self.now = self.now.max(self.conn.deadline());
+        self.call(|conn, io| conn.handle_timeout(io));
+    }
+}
+
+/// Another node takes over; the leg that it needs comes with it.
+pub(crate) fn restore(
+    state: &Mirrored,
+    config: &Arc<Snapshot>,
+) -> Result<(Pair, Option<ResumedLeg>), RestoreError> {
+    let now = Micros(1_000_000);
+    let (mut scratch, mut effects) = (Scratch::new(), Effects::default());
+    let mut node = TestNode::new(config);
+    let mut io = Io { now, scratch: &mut scratch, effects: &mut effects, node: &mut node };
+    let fresh = setup::accepted(setup::TLS);
+    let (conn, leg) = Connection::restore(config, state, &fresh, &mut io)?;
+    let mut pair = Pair::around(conn, config, scratch, effects);
+    pair.mirrored = state.clone();
+    pair.perform();
+    Ok((pair, leg))
+}

@@ -1,0 +1,131 @@
+//! Clients that say a request again after a take-over: what rules have let pass is what the server gets, and nothing else.
+
+use crate::harness::setup;
+use crate::pair::Pair;
+use crate::scenario::{Wire, config};
+use evergate_connection::Snapshot;
+use std::sync::Arc;
+
+/// A form of which rules see so much.
+fn form(seen: usize) -> Arc<Snapshot> {
+    setup::snapshot(|snapshot| {
+        snapshot.listeners.iter_mut().for_each(|listener| listener.limits.body_prefix_bytes = seen);
+        let odd = evergate_rules::RuleSpec {
+            name: "odd".to_owned(),
+            when: r#"form("no") == "1""#.to_owned(),
+            deny: Some(406),
+            ..Default::default()
+        };
+        setup::set_rules(snapshot, &[odd]);
+    })
+}
+
+const FORM: &str =
+    "POST /form HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: ";
+
+/// Rules that look at bodies: what they let pass is what the server gets, also after a take-over in which the client could say
+/// another one.
+#[test]
+fn a_body_that_rules_saw_is_the_same_when_it_is_said_again() {
+    let config = config(Wire::Plain);
+    let ask = |framing: &str, body: &str| {
+        format!("POST /json HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n{framing}\r\n\r\n{body}")
+    };
+    let length = "Content-Length: 10";
+    let [good, bad] = ["0", "1"].map(|no| ask(length, &format!("{{\"no\":\"{no}\"}}")));
+    let mut refused = Pair::new(&config, setup::HTTP);
+    refused.client_says(bad.as_bytes());
+    assert!(refused.to_client.starts_with(b"HTTP/1.1 406 "));
+    let mut pair = Pair::new(&config, setup::HTTP);
+    pair.client_says(good.as_bytes());
+    pair.open();
+    let (state, said) = (pair.mirrored, pair.to_server);
+    assert_eq!(state.client_frontier(), 0, "nothing is acknowledged");
+    let chunked = |body: &str| ask("Transfer-Encoding: chunked", body);
+    for (again, goes_on) in [
+        (good.clone(), true),
+        (bad.clone(), false),
+        (ask("Content-Length: 11", "{\"no\":\"0\"} "), false),
+        (ask("Content-Length: 4", "null"), false),
+        (chunked("a\r\n{\"no\":\"0\"}\r\n0\r\n\r\n"), false),
+        (chunked("z"), false),
+    ] {
+        for step in [1, 7, 1000] {
+            let mut pair = Pair::restore(&state, &config);
+            for piece in again.as_bytes().chunks(step) {
+                assert!(pair.to_server.is_empty(), "it is not whole yet");
+                pair.client_says(piece);
+                if pair.closed.is_some() {
+                    break;
+                }
+            }
+            match goes_on {
+                true => assert_eq!((pair.closed, &pair.to_server), (None, &said), "by {step}"),
+                false => {
+                    assert_eq!((pair.closed, pair.reasons.last()), (Some(true), Some(&"head_changed")));
+                    assert!(pair.to_server.is_empty(), "{again:?} by {step}");
+                }
+            }
+        }
+    }
+}
+
+/// Only as far as rules looked: what comes behind that may be long, and is still the client's to say.
+#[test]
+fn a_body_that_goes_on_behind_what_rules_saw_is_not_waited_for() {
+    let config = form(100);
+    let head = [FORM, "1000\r\n\r\n"].concat();
+    let mut pair = Pair::new(&config, setup::HTTP);
+    pair.client_says([&head, &*"a".repeat(100)].concat().as_bytes());
+    assert!(pair.dialled.is_some());
+    pair.open();
+    let state = pair.mirrored;
+    let mut next = Pair::restore(&state, &config);
+    next.client_says([&head, &*"a".repeat(99)].concat().as_bytes());
+    assert!(next.to_server.is_empty() && next.closed.is_none());
+    next.client_says(b"ab");
+    assert!(next.to_server.ends_with(b"ab") && next.closed.is_none());
+}
+
+/// Nodes get another configuration one after the other.
+#[test]
+fn a_node_that_shows_its_rules_less_of_bodies_waits_for_what_the_other_had_looked_at() {
+    let ask = [FORM, "60000\r\n\r\n", &"a".repeat(60_000)].concat();
+    let mut pair = Pair::new(&form(65_536), setup::HTTP);
+    pair.client_says(ask.as_bytes());
+    pair.open();
+    let mut next = Pair::restore(&pair.mirrored, &form(4_096));
+    for piece in ask.as_bytes().chunks(1_448) {
+        next.client_says(piece);
+    }
+    assert_eq!((next.closed, next.to_server == pair.to_server), (None, true));
+}
+
+/// Said in other chunks, a body ends elsewhere for a server that has part of it: what follows there would be a request to it, seen
+/// by no rule. It is asked to take none.
+#[test]
+fn a_server_takes_no_request_behind_a_body_whose_chunks_may_be_said_otherwise() {
+    let config = config(Wire::Plain);
+    let (close, response) = ("\r\nConnection: close\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    for (framing, body, closes) in [
+        ("Transfer-Encoding: chunked", "5\r\nhello\r\n0\r\n\r\n", true),
+        ("Content-Length: 5", "hello", false),
+    ] {
+        let head = format!("POST /page HTTP/1.1\r\nHost: h\r\n{framing}\r\n\r\n");
+        let mut pair = Pair::new(&config, setup::HTTP);
+        pair.client_says([&head, body].concat().as_bytes());
+        let leg = pair.open();
+        let said = String::from_utf8(pair.to_server.clone()).unwrap();
+        assert_eq!((said.contains(close), said.ends_with(body)), (closes, true), "{said}");
+        let mut next = Pair::restore(&pair.mirrored, &config);
+        next.client_says([&head, body].concat().as_bytes());
+        assert_eq!(next.to_server, pair.to_server, "the next node makes the same head");
+        // Nor does another client's request follow it.
+        let sent = said.len() as u64;
+        pair.call(|conn, io| conn.handle_server_acked(io, leg, sent));
+        pair.server_says(response.as_bytes());
+        let output = pair.conn.output_position();
+        pair.call(|conn, io| conn.handle_client_acked(io, output));
+        assert_eq!(pair.released, [(leg, !closes)]);
+    }
+}
