@@ -26,6 +26,12 @@ const SETTINGS: &[(&str, &str, &str)] = &[
         "a client that comes again from the same port must be able to refuse what is left of before",
     ),
 ];
+/// Where connections are tracked. The file may come with the module of a rule that asks for it.
+const TRACKING: (&str, &str, &str) = (
+    "net/netfilter/nf_conntrack_tcp_be_liberal",
+    "1",
+    "a rule that drops invalid packets must not meet connections that come back from another node",
+);
 const PORT_RANGE: &str = "net/ipv4/ip_local_port_range";
 
 /// Sets what is not as it must be, and says so.
@@ -40,6 +46,16 @@ pub(crate) fn settle(ports: PortBlocks) -> Result<()> {
     if now.start() > needed.start() || now.end() < needed.end() {
         let (first, last) = (now.start().min(needed.start()), now.end().max(needed.end()));
         write(PORT_RANGE, &format!("{first} {last}"), "connections to servers take their ports from it")?;
+    }
+    Ok(())
+}
+
+/// A firewall of this host follows the windows of the connections that it knows. Of one that was at another node for a while it
+/// knows what was there before, takes all that comes for invalid, and usual rules drop that.
+pub(crate) fn loosen_tracking() -> Result<()> {
+    let (name, value, why) = TRACKING;
+    if std::path::Path::new(&path(name)).exists() && read(name)? != value {
+        write(name, value, why)?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! What an operator tells a node.
 
 use crate::support::{DEADLINE, Process};
+use crate::traffic::{self, Traffic};
 use crate::world::{World, privileged, settled};
 use std::os::unix::net::UnixDatagram;
 
@@ -30,6 +31,37 @@ fn a_drained_node_gives_its_buckets_away_and_takes_them_back_when_told() {
     assert!(waited.code == Some(0) && waited.out.contains("is at another node too"), "{waited:?}");
     let status = nodes[0].status();
     assert_eq!((status.buckets.bare, status.buckets.filling), (0, 0), "{status:?}");
+}
+
+/// As many hosts have it. What its kernel knows of a connection is old when that comes back.
+const FIREWALL: &str = "table inet fw { chain input { type filter hook input priority 0;
+    ct state established,related accept; iif lo accept; ct state invalid counter drop;\n}\n}\n";
+
+#[test]
+fn connections_that_come_back_to_a_host_that_drops_invalid_packets_go_on() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let config = traffic::config(&world, 2, "");
+    let nodes: Vec<_> = (1..=2).map(|number| world.start(number, &config)).collect();
+    settled(&nodes);
+    for number in 1..=2 {
+        world.firewall(number, FIREWALL); // also where it comes after the node
+    }
+    let traffic = Traffic::start(&world, &traffic::PLAIN);
+    for round in ["first", "second"] {
+        traffic.goes_on("before");
+        for node in &nodes {
+            assert_eq!(node.cli(&["node", "drain", "--wait", "60"]).code, Some(0), "{round}");
+            traffic.goes_on("while they are at the other node");
+            assert_eq!(node.cli(&["node", "undrain"]).code, Some(0), "{round}");
+            node.eventually("has buckets again", |status| status.buckets.owned > 0);
+            settled(&nodes);
+        }
+    }
+    traffic.goes_on("afterwards");
+    traffic.end();
 }
 
 #[test]

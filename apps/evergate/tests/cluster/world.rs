@@ -163,8 +163,17 @@ impl World {
 
     /// Adds rules for the packets that pass the switches.
     pub(crate) fn filter(&self, rules: &str) {
+        self.rules(&self.switch, rules);
+    }
+
+    /// Rules of a node's host.
+    pub(crate) fn firewall(&self, number: u8, rules: &str) {
+        self.rules(self.host(number), rules);
+    }
+
+    fn rules(&self, place: &Namespace, rules: &str) {
         let file = self.folder.write("rules.nft", rules);
-        self.switch.run(move || {
+        place.run(move || {
             let made = Command::new("nft").arg("-f").arg(&file).output().unwrap();
             assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         });
