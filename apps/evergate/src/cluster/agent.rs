@@ -19,6 +19,7 @@ use super::instruction::{Instruction, Kept, term};
 use super::keeper::{Keeper, Line};
 use super::last::LastWords;
 use super::mailbox::Mailbox;
+use super::networks::Strayed;
 use super::roles::{EVERYBODY, Roles};
 use super::rounds::Rounds;
 use super::speaker::Speaker;
@@ -106,6 +107,7 @@ pub(crate) struct Agent {
     /// Whether the workers do their work; a node that only looks alive must be replaced.
     pub(crate) working: Box<dyn FnMut() -> bool + Send>,
     pub(crate) keeper: Keeper,
+    pub(crate) strayed: Strayed,
     pub(crate) published: Arc<Mutex<ClusterStatus>>,
     /// What does not change of the published figures.
     pub(crate) status: ClusterStatus,

@@ -7,6 +7,7 @@ use super::filters::{Accepting, Filters, card_facts};
 use super::instruction::Instruction;
 use super::keeper::{Keeper, Neighbourhood};
 use super::mailbox::Mailbox;
+use super::networks::{Beyond, Networks};
 use super::roles::gate_node;
 use super::secrets::Secrets;
 use super::speaker::Speaker;
@@ -192,12 +193,16 @@ impl Ground {
         let own = own.map(|own| {
             vec![(Path::Inside, inside.index, own.inside), (Path::Outside, outside.index, own.outside)]
         });
-        let whereabouts =
-            witnesses.as_ref().map(|all| all.whereabouts(own.unwrap_or_default())).unwrap_or_default();
+        let networks = Networks::new(own.unwrap_or_default());
+        let whereabouts = witnesses.as_ref().map(|all| all.whereabouts(networks.clone())).unwrap_or_default();
         whereabouts.look();
+        let mut beyond = Beyond::new(networks);
+        beyond.look();
+        let strayed = beyond.strayed();
         let agent = Agent {
             node: self.node,
-            keeper: Keeper::start(filters, places, moving(&self.cluster), whereabouts)?,
+            keeper: Keeper::start(filters, places, moving(&self.cluster), whereabouts, beyond)?,
+            strayed,
             gate: self.gate,
             links: self.links,
             witnesses,

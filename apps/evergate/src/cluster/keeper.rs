@@ -4,6 +4,7 @@
 
 use super::filters::Filters;
 use super::mailbox::Mailbox;
+use super::networks::Beyond;
 use super::witness::Whereabouts;
 use super::{Interface, host, roles};
 use crate::control::message::{info, warning};
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Lines that may wait.
 const LINES_MAX: usize = 256;
-/// Between two looks at neighbours while some are unknown, and when all are known.
+/// Between two looks at neighbours and routes: while some are unknown or gone, and when all are there.
 const LOOK_SOON: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_secs(1);
 /// A connection request that has come to nothing for so long gives its place in the gate back: longer than the kernel
@@ -66,15 +67,17 @@ impl Keeper {
         places: Vec<Neighbourhood>,
         addresses: Vec<IpAddr>,
         witnesses: Whereabouts,
+        beyond: Beyond,
     ) -> io::Result<Keeper> {
         let mailbox = Arc::new(Mailbox::new()?);
         let mut epoll = Epoll::new(1)?;
         epoll.add_input(mailbox.waker().fd(), 0)?;
         let read = mailbox.clone();
-        let (known, full, bare) = (BTreeMap::new(), false, false);
+        let (known, full, bare, strict) = (BTreeMap::new(), false, false, false);
         let gate = filters.gate();
         let work = move || {
-            Work { gate, filters, places, addresses, witnesses, known, full, bare }.run(&mut epoll, &read)
+            Work { gate, filters, places, addresses, witnesses, beyond, known, full, bare, strict }
+                .run(&mut epoll, &read)
         };
         let thread = std::thread::Builder::new().name("cluster-keeper".to_owned()).spawn(work)?;
         Ok(Keeper { mailbox, unsaid: Vec::new(), lost: 0, thread: Some(thread) })
@@ -117,10 +120,12 @@ struct Work {
     known: BTreeMap<(u32, NodeId), [u8; 6]>,
     addresses: Vec<IpAddr>,
     witnesses: Whereabouts,
+    beyond: Beyond,
     /// The operator knows that the gate is nearly full.
     full: bool,
-    /// ... and that an address is missing.
+    /// ... and that an address is missing, or that connections are tracked strictly.
     bare: bool,
+    strict: bool,
 }
 
 impl Work {
@@ -140,8 +145,10 @@ impl Work {
             }
             let now = Instant::now();
             if now >= look_at {
-                look_at = now + if self.look() { LOOK } else { LOOK_SOON };
+                let (met, leads) = (self.look(), self.beyond.look());
+                look_at = now + if met && leads { LOOK } else { LOOK_SOON };
                 self.keep_addresses();
+                self.keep_tracking();
                 self.witnesses.look();
                 self.filters.keep();
             }
@@ -163,6 +170,16 @@ impl Work {
             Ok(()) => self.bare = false,
             Err(error) if !std::mem::replace(&mut self.bare, true) => {
                 warning(format_args!("cluster: clients of this node hear nothing from it: {error:#}"));
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn keep_tracking(&mut self) {
+        match host::loosen_tracking() {
+            Ok(()) => self.strict = false,
+            Err(error) if !std::mem::replace(&mut self.strict, true) => {
+                warning(format_args!("cluster: connections that come back here may stand still: {error:#}"));
             }
             Err(_) => {}
         }

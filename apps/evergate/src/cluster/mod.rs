@@ -20,6 +20,7 @@ mod keeper;
 mod last;
 mod mailbox;
 mod neighbours;
+mod networks;
 mod roles;
 mod rounds;
 mod running;

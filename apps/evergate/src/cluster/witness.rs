@@ -2,9 +2,10 @@
 //!
 //! Bound: so many questions are remembered; the oldest is forgotten, and its answer does not count.
 
+use super::networks::Networks;
 use evergate_base::Micros;
 use evergate_cluster::Path;
-use evergate_sys::{Pinger, Pong, Route};
+use evergate_sys::{Pinger, Pong};
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
@@ -57,10 +58,10 @@ impl Witnesses {
         })
     }
 
-    /// For whoever looks where they are. `own`: this node's interface and address on each network.
-    pub(crate) fn whereabouts(&self, own: Vec<(Path, u32, IpAddr)>) -> Whereabouts {
+    /// For whoever looks where they are.
+    pub(crate) fn whereabouts(&self, networks: Networks) -> Whereabouts {
         let all = self.all.iter().map(|witness| (witness.ip, witness.path.clone()));
-        Whereabouts { own, witnesses: all.collect() }
+        Whereabouts { networks, witnesses: all.collect() }
     }
 
     /// Of the families that witnesses have.
@@ -128,11 +129,11 @@ impl Witnesses {
     }
 }
 
-/// Looks on which network each witness is, as the kernel's routes say. The answer may take its time: not for the agent. Once it is
-/// known it stays: a route over the other network, while this one is gone, says nothing new.
+/// Looks on which network each witness is, as the kernel's routes say. Once it is known it stays: a route over the other network,
+/// while this one is gone, says nothing new.
 #[derive(Default)]
 pub(crate) struct Whereabouts {
-    own: Vec<(Path, u32, IpAddr)>,
+    networks: Networks,
     witnesses: Vec<(IpAddr, Arc<OnceLock<Path>>)>,
 }
 
@@ -140,27 +141,9 @@ impl Whereabouts {
     /// Looks for those of which it is not known yet.
     pub(crate) fn look(&self) {
         for (ip, place) in self.witnesses.iter().filter(|(_, place)| place.get().is_none()) {
-            if let Some(path) = evergate_sys::route_to(*ip).ok().and_then(|route| self.path_of(&route)) {
+            if let Some(path) = self.networks.to(*ip) {
                 let _ = place.set(path); // nobody else does
             }
         }
     }
-
-    /// By the interface, which need not prefer this node's address; by that where both networks share one.
-    fn path_of(&self, route: &Route) -> Option<Path> {
-        let on = |(_, interface, address): &&(Path, u32, IpAddr)| {
-            *interface == route.interface || is_of(*address, route.interface)
-        };
-        let found: Vec<Path> = self.own.iter().filter(on).map(|(path, ..)| *path).collect();
-        let [path] = found[..] else {
-            return self.own.iter().find(|own| Some(own.2) == route.source).map(|own| own.0);
-        };
-        Some(path)
-    }
-}
-
-/// Whether an interface has this address; it may be another one than the file names, such as a bridge that that is a port of.
-fn is_of(address: IpAddr, interface: u32) -> bool {
-    let names = evergate_sys::interfaces_with(address).unwrap_or_default();
-    names.iter().any(|name| evergate_bpf::interface_index(name).is_ok_and(|index| index == interface))
 }

@@ -1,6 +1,7 @@
 //! What the agent asks of the kernel, both families.
 
-use crate::world::{World, eventually, inside, privileged, settled};
+use crate::world::{Node, World, eventually, inside, privileged, settled};
+use evergate::cluster::status::ClusterStatus;
 use evergate_bpf::interface_index;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
@@ -115,6 +116,38 @@ fn a_node_whose_card_was_replaced_ends_and_can_be_started_again() {
     settled(&nodes);
     nodes.insert(0, world.start(1, &world.config(&World::entries(2), "")));
     settled(&nodes);
+}
+
+/// Other nodes are on the link, and do not miss the route to everybody else.
+#[test]
+fn a_node_whose_default_route_is_gone_serves_nobody_until_it_is_back() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    let route = |number: u8| world.host(number).ip("route add default via 10.72.0.254 dev out").unwrap();
+    (1..=2).for_each(route);
+    let nodes = world.cluster(2, "");
+    let owned = |node: &Node| node.status().buckets.owned;
+    assert!(owned(&nodes[0]) > 0);
+    for state in ["down", "up"] {
+        world.host(1).ip(&format!("link set out {state}")).unwrap();
+    }
+    nodes[0].eventually("misses its route, and gives way", |status| {
+        let lost = status.cut_off.as_ref();
+        lost.is_some_and(|lost| lost.network == "outside" && lost.why.contains("default route"))
+            && status.buckets.owned == 0
+    });
+    let (_, seen) = nodes[0].process.line_after(0, "default route (IPv4) over the outside network is gone");
+    nodes[1].eventually("serves all", |status| status.buckets.owned == 1024);
+    // The two hear each other again, and nothing moves to where clients hear nothing from.
+    let heard = |status: &ClusterStatus| status.nodes[1].heard_outside_ms.is_some_and(|ago| ago < 50);
+    nodes[0].eventually("hears the other one", heard);
+    assert_eq!((owned(&nodes[0]), owned(&nodes[1])), (0, 1024));
+    route(1);
+    settled(&nodes);
+    nodes[0].process.line_after(seen, "is back");
+    nodes[0].eventually("has buckets again", |status| status.buckets.owned > 0);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! From what the protocol concludes to the gate and the workers.
 
-use super::senses::{Lack, net};
+use super::senses::Lack;
 use super::{Agent, COMPLETE, State};
 use crate::cluster::instruction::{Instruction, Round, office};
+use crate::cluster::networks::net;
 use crate::cluster::roles::{EVERYBODY, gate_node};
 use crate::cluster::status::CutOff;
 use evergate_base::Micros;
@@ -188,6 +189,7 @@ impl Agent {
         let why = match lack {
             Some(Lack::Carrier) => "its card has no carrier",
             Some(Lack::Address) => "nothing can be sent there as this node",
+            Some(Lack::Route) => "the default route that led there is gone",
             Some(Lack::Answers) => "it hears no node there, or none hears it, and no witness of it answers",
             None => "it hears no node there, or none hears it, while others hear each other",
         };

@@ -1,7 +1,7 @@
 //! The figures that the agent publishes.
 
-use super::senses::net;
 use super::{Agent, State};
+use crate::cluster::networks::net;
 use crate::cluster::status::{BucketStatus, Quorum, ViewStatus};
 use evergate_base::Micros;
 use evergate_cluster::{NodeId, Path, Reach, Rejected, Standing};

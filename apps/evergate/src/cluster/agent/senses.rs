@@ -25,6 +25,8 @@ pub(crate) enum Lack {
     Carrier,
     /// Nothing can be sent there as this node.
     Address,
+    /// The default route that led there is gone.
+    Route,
     /// No other node is heard there, or none hears this one, and no witness of it answers.
     Answers,
 }
@@ -32,17 +34,9 @@ pub(crate) enum Lack {
 impl Lack {
     fn reach(self) -> Reach {
         match self {
-            Lack::Carrier | Lack::Address => Reach::Gone,
+            Lack::Carrier | Lack::Address | Lack::Route => Reach::Gone,
             Lack::Answers => Reach::Silent,
         }
-    }
-}
-
-/// A network's name for the operator.
-pub(crate) fn net(path: Path) -> &'static str {
-    match path {
-        Path::Inside => "inside",
-        Path::Outside => "outside",
     }
 }
 
@@ -89,6 +83,7 @@ impl Agent {
             link.lack = match (up, link.mute, dead) {
                 (false, ..) => Some(Lack::Carrier),
                 (_, true, _) => Some(Lack::Address),
+                _ if self.strayed.is(link.path) => Some(Lack::Route),
                 (_, _, true) => Some(Lack::Answers),
                 _ => None,
             };

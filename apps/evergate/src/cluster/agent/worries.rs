@@ -3,8 +3,8 @@
 //!
 //! A node without a witness is as good as any other while all agree, and useless as soon as one is missing.
 
-use super::senses::net;
 use super::{Agent, State};
+use crate::cluster::networks::net;
 use crate::cluster::status::CutOff;
 use evergate_base::Micros;
 use evergate_cluster::{NodeId, Path, ROLLOUT, Standing};
