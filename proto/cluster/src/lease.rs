@@ -126,7 +126,8 @@ impl Node {
             },
             Mode::Witness => {
                 let all = self.members.set() == self.config.nodes;
-                let agreed = if all { expiries.last().copied().unwrap_or(ALWAYS) } else { Micros(0) };
+                let agree = all && !self.stands_back();
+                let agreed = if agree { expiries.last().copied().unwrap_or(ALWAYS) } else { Micros(0) };
                 let witness = if self.lapsed_at.is_some() { Micros(0) } else { self.witness_until };
                 agreed.max(witness)
             }

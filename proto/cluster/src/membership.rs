@@ -92,6 +92,7 @@ impl Node {
         match self.config.mode {
             Mode::Witness => {
                 self.note_excluded();
+                self.note_barring(now);
                 let keeps_waiting = self.keeps_others_waiting();
                 if self.is_forgotten_for_long(keeps_waiting, now) || self.is_lapsed_for_good(now) {
                     self.void(false);

@@ -78,6 +78,8 @@ pub struct Node {
     pub(crate) remembered: Option<crate::message::Held>,
     /// Since when what this node remembers has only kept those from founding a cluster that are heard.
     pub(crate) forgotten_since: Option<Micros>,
+    /// Since when this node has kept one that has a witness from going on without one that is fenced.
+    pub(crate) bars_since: Option<Micros>,
     /// When the last lapse ended with the same view.
     pub(crate) renewed_at: Option<Micros>,
     pub(crate) left: bool,
@@ -173,6 +175,7 @@ impl Node {
             lapsed_at: None,
             remembered: None,
             forgotten_since: None,
+            bars_since: None,
             renewed_at: None,
             left: false,
             listen_since: now,
@@ -522,6 +525,7 @@ impl Node {
         self.lapsed_at = None;
         self.remembered = None;
         self.forgotten_since = None;
+        self.bars_since = None;
         self.busy.clear();
         self.urgent.clear();
         self.replies.clear();

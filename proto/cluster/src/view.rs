@@ -336,6 +336,7 @@ impl Node {
         self.opened = false;
         self.lapsed_at = None;
         self.remembered = None;
+        self.bars_since = None;
         self.busy.clear();
         self.urgent.clear();
         self.replies.clear();

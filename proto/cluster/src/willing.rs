@@ -11,7 +11,7 @@
 use evergate_base::Micros;
 
 use crate::config::Mode;
-use crate::message::Announced;
+use crate::message::{Announced, Heartbeat};
 use crate::peer::Peer;
 use crate::view::Proposal;
 use crate::{Incarnation, Member, MemberSet, Members, Node, NodeId};
@@ -120,6 +120,24 @@ impl Node {
             (answers && lives && peer.view == self.view).then_some(*id)
         };
         self.members.0.iter().filter_map(is_stranded).collect()
+    }
+
+    /// Witness mode: notes since when a member has been fenced, and another one has the witness for a view without it, while this one has
+    /// none: it cannot promise that view, and is not left out as long as it acts.
+    pub(crate) fn note_barring(&mut self, now: Micros) {
+        let ours = |peer: &&Peer| peer.view == self.view && self.members.contains(peer.member());
+        let members = || self.peers.values().filter(ours).filter(|peer| self.hears(peer.member().id));
+        let says = |what: fn(&Heartbeat) -> bool| members().any(|peer| peer.last.as_ref().is_some_and(what));
+        let bars = !self.is_witnessed()
+            && says(|last| last.state == Announced::Fenced)
+            && says(|last| last.witnessed);
+        self.bars_since = bars.then(|| self.bars_since.unwrap_or(now));
+    }
+
+    /// Whether that has lasted for as long as an outage may: then the grants of the others do not keep this node's gate open any more,
+    /// so that its view lapses and it may be left out.
+    pub(crate) fn stands_back(&self) -> bool {
+        self.bars_since.is_some_and(|since| self.now.since(since) >= self.config.timing.listen_lapse)
     }
 
     fn is_impatient(&self, now: Micros) -> bool {

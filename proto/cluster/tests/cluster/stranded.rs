@@ -315,3 +315,50 @@ fn a_node_that_hears_nobody_does_not_keep_those_from_founding_that_are_started_a
         }
     }
 }
+
+/// Two nodes do not hear each other, and have no witness: their view lapses. A third has none either, but all grant to it. The others have
+/// one, and go on as soon as they need not wait for the third.
+#[test]
+fn who_acts_by_the_grants_of_all_does_not_keep_a_lapsed_node_s_buckets_from_those_with_a_witness() {
+    for timing in [Timing::BARE_METAL, Timing::VIRTUAL_MACHINE] {
+        for (nodes, with_witness) in [(4, &[3][..]), (5, &[3, 4]), (5, &[4])] {
+            for both in [false, true] {
+                let mut world = settled(1, Config { timing, ..config(nodes, 16, 2, Mode::Witness) });
+                world.run_for(1_000_000).unwrap();
+                let lives = world.lives();
+                (0..usize::from(nodes)).for_each(|id| world.hosts[id].witness = with_witness.contains(&id));
+                world.run_for(500_000).unwrap();
+                assert_eq!(world.lives(), lives, "while all grant nobody needs a witness");
+                world.cut_between(&[0], &[1], &Path::ALL, both);
+                world.run_for(800_000).unwrap();
+                assert_eq!(world.hosts[2].node.standing(), Standing::Active, "the cut may be a short one");
+                let serve = |world: &World| world.is_served_by(with_witness);
+                let place = format!("{nodes} nodes, {with_witness:?}, both ways {both}");
+                assert_eq!(world.run_until(1_000_000, serve), Ok(true), "{place}\n{}", world.describe());
+                let kept = |id: &usize| world.lives()[*id] == lives[*id];
+                assert!(with_witness.iter().all(kept), "{place}: with all their state");
+            }
+        }
+    }
+}
+
+/// The same, but the cut ends in time, or nobody has a witness that could go on.
+#[test]
+fn who_acts_by_the_grants_of_all_goes_on_where_that_helps_nobody() {
+    for witness in [true, false] {
+        let mut world = settled(1, default_timers(4, 16, 2, Mode::Witness));
+        world.run_for(1_000_000).unwrap();
+        (0..4).for_each(|id: usize| world.hosts[id].witness = witness && id == 3);
+        world.run_for(500_000).unwrap();
+        let life = world.hosts[2].node.me();
+        for _ in 0..4 {
+            world.cut_between(&[0], &[1], &Path::ALL, true);
+            world.run_for(if witness { 60_000 } else { 3_000_000 }).unwrap();
+            assert_eq!(world.hosts[2].node.standing(), Standing::Active, "{}", world.describe());
+            world.cut.clear();
+            world.run_for(300_000).unwrap();
+        }
+        assert_eq!(world.hosts[2].node.me(), life);
+        assert_eq!(world.run_until(3_000_000, World::is_settled), Ok(true), "{}", world.describe());
+    }
+}
