@@ -12,6 +12,9 @@ use crate::message::{Announced, Body, Header, Heartbeat, Prepare};
 use crate::view::{Pending, Proposal};
 use crate::{Member, MemberSet, Members, Node, NodeId, ViewId};
 
+/// How many nodes are tried in looking for a majority that all hear each other; beyond that it counts as none.
+const CLIQUE_STEPS_MAX: u32 = 2000;
+
 /// Whether a proposer says that it has promised a later view than the one that it proposed and never installed.
 fn is_dead(pending: &Pending, header: &Header, heartbeat: &Heartbeat) -> bool {
     let proposer = Member { id: pending.view.proposer, incarnation: pending.view.incarnation };
@@ -395,16 +398,43 @@ impl Node {
     }
 
     /// These nodes, and of the candidates some that hear them and each other: greedy, present members first, then by how many of
-    /// the candidates hear them.
+    /// the candidates hear them. In majority mode more than half of all nodes, if there are so many.
     pub(crate) fn joined(&self, first: MemberSet, candidates: MemberSet) -> MemberSet {
         let degree = |id: NodeId| candidates.iter().filter(|other| self.mutual(id, *other)).count();
         let rank = |id: NodeId| (!self.members.0.contains_key(&id), std::cmp::Reverse(degree(id)), id);
         let mut ranked: Vec<_> = candidates.iter().map(rank).collect();
         ranked.sort();
-        let add = |clique: MemberSet, (_, _, id)| {
-            let fits = clique.iter().all(|other| self.mutual(id, other));
-            if fits { clique.with(id) } else { clique }
+        let fits = |id: &NodeId| first.iter().all(|other| self.mutual(*id, other));
+        let ranked: Vec<NodeId> = ranked.into_iter().map(|(_, _, id)| id).filter(fits).collect();
+        let add = |clique: MemberSet, id: &NodeId| {
+            let fits = clique.iter().all(|other| self.mutual(*id, other));
+            if fits { clique.with(*id) } else { clique }
         };
-        ranked.into_iter().fold(first, add)
+        let greedy = ranked.iter().fold(first, add);
+        if self.config.mode == Mode::Witness || greedy.len() >= self.config.majority() {
+            return greedy;
+        }
+        let many = self.majority_of(first, &ranked, &mut { CLIQUE_STEPS_MAX });
+        many.map_or(greedy, |many| ranked.iter().fold(many, add))
+    }
+
+    /// Of candidates that hear all of a clique some with which it is more than half of all nodes. `steps` are left to look for it.
+    fn majority_of(&self, clique: MemberSet, candidates: &[NodeId], steps: &mut u32) -> Option<MemberSet> {
+        if clique.len() >= self.config.majority() {
+            return Some(clique);
+        }
+        for (at, id) in candidates.iter().enumerate() {
+            let rest = candidates.get(at + 1..).unwrap_or_default();
+            if clique.len() + 1 + rest.len() < self.config.majority() || *steps == 0 {
+                return None;
+            }
+            *steps -= 1;
+            let near: Vec<NodeId> = rest.iter().copied().filter(|other| self.mutual(*id, *other)).collect();
+            let many = self.majority_of(clique.with(*id), &near, steps);
+            if many.is_some() {
+                return many;
+            }
+        }
+        None
     }
 }

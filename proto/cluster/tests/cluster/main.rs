@@ -5,6 +5,7 @@ mod calm;
 mod checker;
 mod loads;
 mod model;
+mod partial;
 mod random;
 mod reach;
 mod replica;

@@ -1,0 +1,28 @@
+//! Nodes of which some do not hear each other, for longer than anybody waits: those that do must go on.
+
+use evergate_cluster::{Mode, Path};
+
+use crate::scenarios::{default_timers, settled};
+use crate::world::World;
+
+/// Five nodes of which 0 and 2 were dead, and then 3, come back to 4 only: 1 hears nobody but 4.
+fn apart_from_one(seed: u64) -> World {
+    let mut world = settled(seed, default_timers(5, 4, 1, Mode::Majority));
+    [0, 2].iter().for_each(|id| world.crash(*id));
+    world.run_for(3_000_000).unwrap();
+    world.crash(3);
+    world.run_for(1_000_000).unwrap();
+    world.cut_between(&[0, 2], &[1], &Path::ALL, true);
+    [0, 2].iter().for_each(|id| world.restart(*id));
+    world
+}
+
+/// A node hears more than half of the nodes, who hear each other, and one of its lapsed view that none of them hears.
+#[test]
+fn a_majority_that_hears_each_other_is_found_beside_a_former_member() {
+    for seed in 0..5 {
+        let mut world = apart_from_one(seed);
+        let serve = |world: &World| world.is_served_by(&[0, 2, 4]);
+        assert_eq!(world.run_until(8_000_000, serve), Ok(true), "seed {seed}\n{}", world.describe());
+    }
+}
