@@ -119,11 +119,9 @@ impl Node {
     /// What a node remembers that gave its life up is of use while somebody may go on with the view. Where a majority is heard and
     /// nobody of it does, it would keep the others from founding a cluster.
     fn forget_if_alone(&mut self, now: Micros) {
-        let goes_on = |peer: &crate::peer::Peer| {
-            self.hears(peer.member().id) && matches!(peer.state(), Announced::Active | Announced::Fenced)
-        };
         let many = self.heard_set().len() >= self.config.majority();
-        let alone = self.remembered.is_some() && many && !self.peers.values().any(goes_on);
+        let goes_on = self.heard_that(crate::peer::Peer::has_state).len() > 1 && !self.are_most_empty();
+        let alone = self.remembered.is_some() && many && !goes_on;
         if self.is_forgotten_for_long(alone, now) {
             self.remembered = None;
         }
@@ -363,22 +361,17 @@ impl Node {
     }
 
     /// For a node without state: those with whom it may found a cluster. At once when every configured node is there
-    /// and none remembers anything; else after listening long enough without hearing of a view.
+    /// and none remembers anything; else after listening long enough without hearing of a view that somebody may go on with.
     fn founders(&self, now: Micros) -> Option<MemberSet> {
-        let heard = |peer: &&crate::peer::Peer| self.hears(peer.member().id);
-        let with_state =
-            |peer: &crate::peer::Peer| matches!(peer.state(), Announced::Active | Announced::Fenced);
-        if self.peers.values().filter(heard).any(with_state) {
+        let founders = self.heard_that(crate::peer::Peer::is_stateless);
+        if founders == self.config.nodes {
+            return Some(founders);
+        }
+        let heeded = self.heard_that(crate::peer::Peer::has_state).len() > 1;
+        if heeded && !self.are_most_empty() {
             return None;
         }
-        let founders: MemberSet = self
-            .peers
-            .values()
-            .filter(heard)
-            .filter(|peer| peer.is_stateless())
-            .map(|peer| peer.member().id)
-            .collect();
-        let founders = founders.with(self.me.id);
+        let wait = self.listen_for + if heeded { self.config.timing.listen_lapse } else { Micros(0) };
         let heard_of = match self.config.mode {
             Mode::Witness => self.active_heard_at.max(self.stray_at),
             Mode::Majority => self.active_heard_at,
@@ -386,8 +379,20 @@ impl Node {
         let since = heard_of.map_or(self.listen_since, |at| at.max(self.listen_since));
         // More than half of the nodes are a cluster, whatever those say that they do not understand.
         let estranged = self.config.mode == Mode::Witness && now < self.estranged_until;
-        let listened = now.since(since.max(self.silence_floor)) >= self.listen_for && !estranged;
-        (listened || founders == self.config.nodes).then_some(founders)
+        let listened = now.since(since.max(self.silence_floor)) >= wait && !estranged;
+        listened.then_some(founders)
+    }
+
+    /// Majority mode: whether this node and others that listen as it does could be a majority. Then nobody goes on with what others have.
+    fn are_most_empty(&self) -> bool {
+        let majority = self.config.mode == Mode::Majority && !self.established;
+        majority && self.clique(self.heard_that(crate::peer::Peer::listens)).len() >= self.config.majority()
+    }
+
+    /// This node, and those that are heard to be so.
+    fn heard_that(&self, is_so: fn(&crate::peer::Peer) -> bool) -> MemberSet {
+        let heard = |peer: &&crate::peer::Peer| self.hears(peer.member().id) && is_so(peer);
+        self.peers.values().filter(heard).map(|peer| peer.member().id).collect::<MemberSet>().with(self.me.id)
     }
 
     /// A set of nodes that all hear each other, this one included.

@@ -150,6 +150,16 @@ impl Peer {
         self.last.is_some_and(|last| matches!(last.state, Announced::Listen | Announced::HeldDown))
     }
 
+    /// Whether it says that it is in a view, or was and may go on with it.
+    pub(crate) fn has_state(&self) -> bool {
+        matches!(self.state(), Announced::Active | Announced::Fenced)
+    }
+
+    /// Whether it says that it has no state and may join.
+    pub(crate) fn listens(&self) -> bool {
+        self.last.is_some_and(|last| last.state == Announced::Listen)
+    }
+
     /// Whether it says that a view with our present life in it has lapsed.
     pub(crate) fn has_lapsed_with_us(&self) -> bool {
         self.last.is_some_and(|last| last.state == Announced::Fenced && last.lapsed && last.includes_you)

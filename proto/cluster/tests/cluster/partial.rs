@@ -6,13 +6,13 @@ use crate::scenarios::{default_timers, settled};
 use crate::world::World;
 
 /// Five nodes of which 0 and 2 were dead, and then 3, come back to 4 only: 1 hears nobody but 4.
-fn apart_from_one(seed: u64) -> World {
+fn apart_from_one(seed: u64, one_is_heard: bool) -> World {
     let mut world = settled(seed, default_timers(5, 4, 1, Mode::Majority));
     [0, 2].iter().for_each(|id| world.crash(*id));
     world.run_for(3_000_000).unwrap();
     world.crash(3);
     world.run_for(1_000_000).unwrap();
-    world.cut_between(&[0, 2], &[1], &Path::ALL, true);
+    world.cut_between(&[0, 2], &[1], &Path::ALL, !one_is_heard);
     [0, 2].iter().for_each(|id| world.restart(*id));
     world
 }
@@ -21,7 +21,17 @@ fn apart_from_one(seed: u64) -> World {
 #[test]
 fn a_majority_that_hears_each_other_is_found_beside_a_former_member() {
     for seed in 0..5 {
-        let mut world = apart_from_one(seed);
+        let mut world = apart_from_one(seed, false);
+        let serve = |world: &World| world.is_served_by(&[0, 2, 4]);
+        assert_eq!(world.run_until(8_000_000, serve), Ok(true), "seed {seed}\n{}", world.describe());
+    }
+}
+
+/// The same, and all of them hear that one, which does not hear them: it remembers a view with which nobody can go on.
+#[test]
+fn a_majority_without_state_does_not_wait_for_one_that_hears_too_few() {
+    for seed in 0..5 {
+        let mut world = apart_from_one(seed, true);
         let serve = |world: &World| world.is_served_by(&[0, 2, 4]);
         assert_eq!(world.run_until(8_000_000, serve), Ok(true), "seed {seed}\n{}", world.describe());
     }
