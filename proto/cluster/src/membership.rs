@@ -180,16 +180,18 @@ impl Node {
             && !witnessed().any(|last| acts(last.state))
     }
 
-    /// Majority mode: the view has lapsed, and enough nodes hear each other for another one, but too few of them remember any.
+    /// Majority mode: the view has lapsed, or its members disagree about it, and enough nodes hear each other for another one, but too few
+    /// of them remember any.
     fn is_forgotten(&self) -> bool {
+        if self.lapsed_at.is_none() && self.unsettled_since.is_none() {
+            return false;
+        }
         let heard = self.clique(self.heard_set());
         let remembers = |id: &NodeId| {
             *id == self.me.id || self.peers.get(id).is_some_and(|peer| peer.view != ViewId::NONE)
         };
         let remembering = heard.iter().filter(remembers).count();
-        self.lapsed_at.is_some()
-            && heard.len() >= self.config.majority()
-            && remembering < self.config.majority()
+        heard.len() >= self.config.majority() && remembering < self.config.majority()
     }
 
     /// Notes whether the members of the view disagree about it.

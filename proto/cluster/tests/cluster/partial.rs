@@ -5,6 +5,11 @@ use evergate_cluster::{Mode, Path};
 use crate::scenarios::{default_timers, settled};
 use crate::world::World;
 
+/// Cuts both networks between pairs of nodes, both ways.
+fn part(world: &mut World, pairs: &[(usize, usize)]) {
+    pairs.iter().for_each(|(a, b)| world.cut_between(&[*a], &[*b], &Path::ALL, true));
+}
+
 /// Five nodes of which 0 and 2 were dead, and then 3, come back to 4 only: 1 hears nobody but 4.
 fn apart_from_one(seed: u64, one_is_heard: bool) -> World {
     let mut world = settled(seed, default_timers(5, 4, 1, Mode::Majority));
@@ -34,5 +39,22 @@ fn a_majority_without_state_does_not_wait_for_one_that_hears_too_few() {
         let mut world = apart_from_one(seed, true);
         let serve = |world: &World| world.is_served_by(&[0, 2, 4]);
         assert_eq!(world.run_until(8_000_000, serve), Ok(true), "seed {seed}\n{}", world.describe());
+    }
+}
+
+/// Nodes 0 and 2 hear only 3, which is active by their grants while they are not. Two others have begun anew, and hear 3 and each other.
+#[test]
+fn a_node_that_acts_by_grants_of_fenced_ones_gives_up_a_view_that_nobody_can_follow() {
+    for seed in 0..5 {
+        let mut world = settled(seed, default_timers(5, 16, 1, Mode::Majority));
+        for id in [1, 4] {
+            world.crash(id);
+            world.run_for(1_000_000).unwrap();
+        }
+        part(&mut world, &[(0, 1), (0, 2), (0, 4), (2, 1), (2, 4)]);
+        world.run_for(1_000_000).unwrap();
+        [1, 4].iter().for_each(|id| world.restart(*id));
+        let serve = |world: &World| world.is_served_by(&[1, 3, 4]);
+        assert_eq!(world.run_until(12_000_000, serve), Ok(true), "seed {seed}\n{}", world.describe());
     }
 }
