@@ -91,7 +91,7 @@ impl Node {
         let Some(last) = peer.last.filter(|_| self.hears(peer.member().id)) else { return false };
         let idle = !last.witnessed || last.hears(self.me.id);
         let kept_out = self.established && last.state == Announced::HeldDown && last.hears(self.me.id);
-        last.is_empty_handed() || kept_out || (peer.has_lapsed_with_us() && idle)
+        last.is_powerless() || kept_out || (peer.has_lapsed_with_us() && idle)
     }
 
     /// Until when an answer of the witness counts.

@@ -369,7 +369,13 @@ impl Node {
         if founders == self.config.nodes {
             return Some(founders);
         }
-        let heeded = self.heard_that(crate::peer::Peer::has_state).len() > 1;
+        // A lapsed node without a witness that does not hear this one can neither go on beside it nor give way to it.
+        let is_heeded = |id: &NodeId| {
+            let last = self.peers.get(id).and_then(|peer| peer.last);
+            let deaf = last.is_some_and(|last| last.is_powerless() && !last.hears(self.me.id));
+            *id != self.me.id && (self.config.mode == Mode::Majority || !deaf)
+        };
+        let heeded = self.heard_that(crate::peer::Peer::has_state).iter().any(|id| is_heeded(&id));
         if heeded && !self.are_most_empty() {
             return None;
         }

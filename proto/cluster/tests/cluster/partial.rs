@@ -58,3 +58,34 @@ fn a_node_that_acts_by_grants_of_fenced_ones_gives_up_a_view_that_nobody_can_fol
         assert_eq!(world.run_until(12_000_000, serve), Ok(true), "seed {seed}\n{}", world.describe());
     }
 }
+
+/// A node went on alone and has lost its witness. Another one comes back and has one; it hears the first, which does not hear it.
+#[test]
+fn a_lapsed_node_that_does_not_hear_one_with_a_witness_does_not_keep_it_from_founding() {
+    for nodes in [2, 3] {
+        for seed in 0..5 {
+            let mut world = settled(seed, default_timers(nodes, 4, 1, Mode::Witness));
+            for id in 1..usize::from(nodes) {
+                world.crash(id);
+                world.run_for(1_000_000).unwrap();
+            }
+            world.hosts[0].witness = false;
+            world.run_for(1_000_000).unwrap();
+            world.hosts[1].witness = false;
+            world.restart(1);
+            world.run_for(500_000).unwrap();
+            world.cut_between(&[1], &[0], &Path::ALL, false);
+            world.run_for(500_000).unwrap();
+            world.hosts[1].witness = true;
+            let serves = |world: &World| world.is_served_by(&[1]);
+            assert_eq!(world.run_until(6_000_000, serves), Ok(true), "seed {seed}\n{}", world.describe());
+            let life = world.hosts[1].node.me();
+            world.cut.clear();
+            world.hosts[0].witness = true;
+            let both =
+                |world: &World| world.is_served_by(&[0, 1]) && world.hosts[1].node.members().0.len() == 2;
+            assert_eq!(world.run_until(8_000_000, both), Ok(true), "seed {seed}\n{}", world.describe());
+            assert_eq!(world.hosts[1].node.me(), life, "seed {seed}: what is newer stays");
+        }
+    }
+}
