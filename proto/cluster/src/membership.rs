@@ -15,10 +15,12 @@ use crate::{Member, MemberSet, Members, Node, NodeId, ViewId};
 /// How many nodes are tried in looking for a majority that all hear each other; beyond that it counts as none.
 const CLIQUE_STEPS_MAX: u32 = 2000;
 
-/// Whether a proposer says that it has promised a later view than the one that it proposed and never installed.
+/// Whether a proposer says that it has promised a later view than the one that it proposed and never installed, or, in answer to what
+/// this node said since, that it goes after none.
 fn is_dead(pending: &Pending, header: &Header, heartbeat: &Heartbeat) -> bool {
     let proposer = Member { id: pending.view.proposer, incarnation: pending.view.incarnation };
-    proposer == header.from && header.view < pending.view && pending.view < heartbeat.promised
+    let gave_up = heartbeat.lapsed && Micros(heartbeat.echo_us) > pending.accepted_at;
+    proposer == header.from && header.view < pending.view && (pending.view < heartbeat.promised || gave_up)
 }
 
 impl Node {

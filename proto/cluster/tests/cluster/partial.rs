@@ -89,3 +89,24 @@ fn a_lapsed_node_that_does_not_hear_one_with_a_witness_does_not_keep_it_from_fou
         }
     }
 }
+
+/// Node 1 lapses, hears all again, and is asked for a view of all; whoever asked lapses before that came to anything.
+#[test]
+fn what_a_lapsed_node_proposed_is_not_waited_for() {
+    for seed in 0..5 {
+        for gap in [42_000, 46_000, 50_000, 54_000, 58_000, 62_000, 70_000, 80_000, 100_000, 150_000] {
+            let mut world = settled(seed, default_timers(6, 4, 1, Mode::Witness));
+            world.run_for(1_000_000).unwrap();
+            world.hosts[1].witness = false;
+            world.cut_between(&[3], &[1], &Path::ALL, false);
+            world.run_for(gap).unwrap();
+            world.cut.clear();
+            (0..4).for_each(|id: usize| world.hosts[id].witness = false);
+            world.cut_between(&[0], &[2], &Path::ALL, false);
+            part(&mut world, &[(0, 3), (1, 5)]);
+            let serve = |world: &World| world.is_served_by(&[4, 5]);
+            let place = format!("seed {seed}, {gap} us");
+            assert_eq!(world.run_until(4_000_000, serve), Ok(true), "{place}\n{}", world.describe());
+        }
+    }
+}
