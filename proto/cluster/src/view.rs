@@ -309,9 +309,11 @@ impl Node {
             .is_some_and(|pending| pending.view == commit.view && pending.members == commit.members);
         if promised {
             self.install(commit);
-        } else if self.established && self.promised == commit.view {
-            // The promise was taken back by a lapse; the others went on without what this node holds.
-            self.void(true);
+        } else if self.promised == commit.view {
+            // The promise was taken back by a lapse; the others went on without what this node holds, or wait for it to install the view.
+            let (remembered, hold) = (self.remembered.take(), self.established);
+            self.void(hold);
+            self.remembered = remembered;
         }
         Ok(())
     }

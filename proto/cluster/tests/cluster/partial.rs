@@ -110,3 +110,32 @@ fn what_a_lapsed_node_proposed_is_not_waited_for() {
         }
     }
 }
+
+/// Node 2 joins, and loses its witness after it has promised the view and before it has it.
+#[test]
+fn a_node_that_took_its_promise_back_without_state_is_not_waited_for() {
+    for seed in 0..5 {
+        let mut world = settled(seed, default_timers(4, 16, 1, Mode::Witness));
+        for id in [3, 2] {
+            world.crash(id);
+            world.run_for(1_000_000).unwrap();
+        }
+        world.restart(2);
+        let commits = |world: &World| world.hosts[0].node.members().0.len() == 3;
+        assert_eq!(world.run_until(5_000_000, commits), Ok(true), "seed {seed}\n{}", world.describe());
+        assert_eq!(world.hosts[2].node.view(), None, "seed {seed}: it is under way");
+        world.hosts[2].witness = false;
+        let clock = world.hosts[2].clock(world.now);
+        world.hosts[2].node.set_witness(clock, clock, false);
+        let without =
+            |world: &World| world.is_served_by(&[0, 1]) && world.hosts[0].node.members().0.len() == 2;
+        assert_eq!(world.run_until(2_000_000, without), Ok(true), "seed {seed}\n{}", world.describe());
+        world.hosts[2].witness = true;
+        assert_eq!(
+            world.run_until(4_000_000, World::is_settled),
+            Ok(true),
+            "seed {seed}\n{}",
+            world.describe()
+        );
+    }
+}
