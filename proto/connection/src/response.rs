@@ -1,7 +1,8 @@
 //! Server to client: the response's head is rewritten, its body relayed where it lies.
 
 use crate::connection::{Answering, Connection, ReadPlan, Receiving, Timer};
-use crate::leg::Failure;
+use crate::leg::{Failure, ServerLeg};
+use crate::retained::TAIL_BYTES;
 use crate::routing;
 use crate::slots::GROWTH_MAX;
 use crate::{Io, SLOTS, Slots};
@@ -70,6 +71,9 @@ impl Connection {
                 break;
             }
             left -= range.len();
+            if index > 0 && self.is_near_end(range.len()) {
+                self.note_server_point(); // a record ends here, and from here on all is kept
+            }
             self.retain_server(io, 0, range.clone());
             if index > 0 && range.len() < room.len() && self.waits_for_more(range.len()) {
                 self.note_server_point(); // a record ends here
@@ -82,6 +86,13 @@ impl Connection {
         if n > PAYLOAD_MAX {
             self.reserve_records();
         }
+    }
+
+    /// Whether with the next bytes so little is left of a body that they are kept for a stash.
+    fn is_near_end(&self, next: usize) -> bool {
+        let near = |left: u64| left <= TAIL_BYTES + next as u64;
+        self.remote.is_some()
+            && matches!(self.answering, Answering::Body(Body::Length { left }) if near(left))
     }
 
     /// Each byte of a response gives its server more time, but those of its head do not: that has to come as a whole.
@@ -238,7 +249,7 @@ impl Connection {
 
     fn begin_response(&mut self, head: &ResponseHead<'_>) {
         let Some(leg) = &mut self.leg else { return };
-        leg.keep_alive = head.keep_alive && !leg.closes;
+        leg.keep_alive = head.keep_alive;
         let until_close = match head.body() {
             Body::UntilClose => true,
             Body::Chunked(_) => leg.route.flags.http10, // loses its framing
@@ -459,7 +470,8 @@ impl Connection {
         if self.closing || self.closed {
             return;
         }
-        let clean = self.leg.as_ref().is_some_and(|leg| leg.keep_alive) && self.request > self.response;
+        let rests = |leg: &ServerLeg| leg.keep_alive || leg.closes;
+        let clean = self.leg.as_deref().is_some_and(rests) && self.request > self.response;
         let mut unfinished = self.request <= self.response;
         if unfinished && self.leg.as_ref().is_some_and(|leg| leg.restored) {
             // The node before us may have received all of the request: the rest comes again and is passed over.

@@ -164,33 +164,30 @@ fn a_stash_that_is_full_and_ends_inside_a_run_makes_room_as_the_client_acknowled
 /// No notice of a loss can be told of a segment that nothing follows.
 #[test]
 fn the_end_of_a_long_response_is_stashed_when_a_slow_client_has_the_rest() {
+    const LEFT: u64 = 35_000;
     let config = config(Wire::Plain);
-    let (mut peer, mut pair) = greeted(&config, setup::HTTPS);
-    pair.client_says(&peer.send(b"GET /page HTTP/1.1\r\nHost: h\r\n\r\n"));
-    pair.open();
-    let leg = pair.mirrored.routes.values().next().unwrap().leg;
-    let head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n";
-    pair.server_says(head);
-    let mut before = 0;
-    for (number, piece) in noise(1_000_000, 5).chunks(10_000).enumerate() {
-        if number < 97 {
-            before = pair.conn.output_position();
-            pair.call(|conn, io| conn.handle_client_acked(io, before));
-        }
-        pair.server_says(piece);
+    for read in [10_000, 50_000, 200_000] {
+        let (mut peer, mut pair) = greeted(&config, setup::HTTPS);
+        pair.client_says(&peer.send(b"GET /page HTTP/1.1\r\nHost: h\r\n\r\n"));
+        pair.open();
+        let leg = pair.mirrored.routes.values().next().unwrap().leg;
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n";
+        pair.server_says(head);
+        noise(1_000_000, 5).chunks(read).for_each(|piece| pair.server_says(piece));
+        let said = pair.conn.output_position();
+        pair.call(|conn, io| conn.handle_client_acked(io, said - LEFT));
+        let frontier = |pair: &Pair| pair.mirrored.server_frontier(leg);
+        let all = head.len() as u64 + 1_000_000;
+        assert!(frontier(&pair) < all && pair.mirrored.server_stash.is_empty());
+        pair.call(|conn, io| conn.handle_server_stall(io));
+        assert_eq!(frontier(&pair), all, "acknowledged, in reads of {read}");
+        // Who goes on says the same to the client, whose last record is with nobody else.
+        let state = pair.mirrored.clone();
+        let next = Pair::restore(&state, &config);
+        assert_eq!((next.conn.output_position(), next.to_client.len() as u64 >= LEFT), (said, true));
+        let rest = &pair.to_client[pair.to_client.len() - next.to_client.len()..];
+        assert!(next.to_client == rest, "the same records");
     }
-    let frontier = |pair: &Pair| pair.mirrored.server_frontier(leg);
-    let all = head.len() as u64 + 1_000_000;
-    assert!(frontier(&pair) < all && pair.mirrored.server_stash.is_empty());
-    pair.call(|conn, io| conn.handle_server_stall(io));
-    assert_eq!(frontier(&pair), all, "acknowledged");
-    // Who goes on says the same to the client, whose last record is with nobody else.
-    let state = pair.mirrored.clone();
-    let next = Pair::restore(&state, &config);
-    let said = pair.conn.output_position();
-    assert_eq!((next.conn.output_position(), next.to_client.len() as u64 >= said - before), (said, true));
-    let rest = &pair.to_client[pair.to_client.len() - next.to_client.len()..];
-    assert!(next.to_client == rest, "the same records");
 }
 
 #[test]
