@@ -63,8 +63,10 @@ pub enum Effect {
     Release {
         /// The leg.
         leg: u32,
-        /// The socket may serve other requests.
+        /// The socket may serve other requests: nothing is on its way on it.
         clean: bool,
+        /// It is not to serve any, although it could: its server was asked to close it.
+        spent: bool,
         /// Record layer of a TLS leg, which goes with the socket.
         records: Option<Box<Records>>,
         /// The connection is over with this: the socket serves others only after the backups were told so, which is when its client

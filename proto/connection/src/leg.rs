@@ -413,7 +413,13 @@ impl Connection {
     /// Asks for a server once more: for another one, unless all that happened is that the connection was `stale`.
     fn retry(&mut self, io: &mut Io<'_>, stale: bool) {
         let Some(mut old) = self.leg.take() else { return };
-        io.effects.push(Effect::Release { leg: old.id, clean: false, records: None, over: false });
+        io.effects.push(Effect::Release {
+            leg: old.id,
+            clean: false,
+            spent: false,
+            records: None,
+            over: false,
+        });
         io.effects.up.clear(); // bytes of this call for the broken leg
         self.up.clear();
         self.piped = (0, 0);
@@ -435,6 +441,7 @@ impl Connection {
         leg.head_bytes = old.head_bytes;
         leg.body_bytes = old.body_bytes;
         leg.framing_bytes = old.framing_bytes;
+        leg.closes = old.closes;
         leg.reuse = false; // what failed may have been a stale idle connection
         self.leg = Some(Box::new(leg));
         if let Some(log) = self.log.as_mut().filter(|_| !stale) {
@@ -474,7 +481,13 @@ impl Connection {
         }
         match &mut self.remote {
             Some(remote) => remote.part(&leg, clean, records, uplink, plain),
-            None => io.effects.push(Effect::Release { leg: leg.id, clean, records, over: false }),
+            None => io.effects.push(Effect::Release {
+                leg: leg.id,
+                clean,
+                spent: leg.closes,
+                records,
+                over: false,
+            }),
         }
         io.scratch.spare_leg(leg);
     }

@@ -63,6 +63,7 @@ impl Run {
 struct Parting {
     leg: u32,
     clean: bool,
+    spent: bool,
     records: Option<Box<Records>>,
     /// Bytes sent to and parsed from the server.
     sent: u64,
@@ -227,7 +228,7 @@ impl Remote {
     /// is sent on it then waits for a later entry, and whoever knows that one knows the earlier too; what was received on it
     /// is acknowledged only when they have ([`Remote::is_unsettled`]).
     fn may_part_early(&self, parting: &Parting) -> bool {
-        parting.after.is_some() && parting.records.is_none() && self.is_clean(parting)
+        parting.after.is_some() && parting.records.is_none() && !parting.spent && self.is_clean(parting)
     }
 
     /// A server that has not acknowledged the whole request would see the next one behind a gap.
@@ -239,7 +240,7 @@ impl Remote {
     pub(crate) fn part_early(&mut self, effects: &mut Effects) {
         self.perform_released(effects); // what is known by now is no exception
         for Parting { leg, .. } in self.partings.drain(..) {
-            effects.push(Effect::Release { leg, clean: true, records: None, over: false });
+            effects.push(Effect::Release { leg, clean: true, spent: false, records: None, over: false });
         }
     }
 
@@ -365,8 +366,8 @@ impl Remote {
         uplink: Uplink,
         plain: u64,
     ) {
-        let (leg, sent, input) = (leg.id, leg.out_pos, leg.in_pos);
-        self.partings.push(Parting { leg, clean, records, sent, input, uplink, plain, after: None });
+        let ServerLeg { id: leg, closes: spent, out_pos: sent, in_pos: input, .. } = *leg;
+        self.partings.push(Parting { leg, clean, spent, records, sent, input, uplink, plain, after: None });
     }
 
     /// The newest leg that is kept, how much was sent on it, and where its records stood.
@@ -423,8 +424,9 @@ impl Remote {
         while let Some(index) = self.partings.iter().position(is_free) {
             let parting = self.partings.remove(index);
             let clean = self.is_clean(&parting);
-            let records = parting.records.filter(|_| clean);
-            effects.push(Effect::Release { leg: parting.leg, clean, records, over: false });
+            let Parting { leg, spent, records, .. } = parting;
+            let records = records.filter(|_| clean);
+            effects.push(Effect::Release { leg, clean, spent, records, over: false });
         }
     }
 
@@ -433,8 +435,9 @@ impl Remote {
     pub(crate) fn release_all(&mut self, effects: &mut Effects) {
         for parting in std::mem::take(&mut self.partings) {
             let clean = self.is_clean(&parting);
-            let records = parting.records.filter(|_| clean);
-            effects.push(Effect::Release { leg: parting.leg, clean, records, over: true });
+            let Parting { leg, spent, records, .. } = parting;
+            let records = records.filter(|_| clean);
+            effects.push(Effect::Release { leg, clean, spent, records, over: true });
         }
         self.deferred.clear();
     }
@@ -489,9 +492,19 @@ mod tests {
     #[test]
     fn a_leg_is_free_when_the_backups_know_that_its_response_has_arrived() {
         let mut remote = Remote::default();
-        let (clean, records, uplink) = (true, None, Uplink::default());
+        let (clean, spent, records, uplink) = (true, false, None, Uplink::default());
         let (sent, input, plain) = (0, 0, 10);
-        remote.partings.push(Parting { leg: 1, clean, records, sent, input, uplink, plain, after: None });
+        remote.partings.push(Parting {
+            leg: 1,
+            clean,
+            spent,
+            records,
+            sent,
+            input,
+            uplink,
+            plain,
+            after: None,
+        });
         remote.log.push(Entry::Close { plain: 0, abort: false });
         remote.log.push(Entry::Server(ServerCheckpoint { plain: 10, ..ServerCheckpoint::default() }));
         remote.free_legs(10);
@@ -509,6 +522,7 @@ mod tests {
             let parting = Parting {
                 leg: number,
                 clean: true,
+                spent: false,
                 records: None,
                 sent: 0,
                 input: length as u64,

@@ -183,7 +183,10 @@ impl Worker {
     fn carry_out(&mut self, key: Key, effect: Effect) {
         match effect {
             Effect::Dial { leg, pool, hint, tried, reuse } => self.dial(key, leg, pool, hint, &tried, reuse),
-            Effect::Release { clean: true, records, over: true, .. } => self.release_after(key, records),
+            Effect::Release { clean: true, spent: false, records, over: true, .. } => {
+                self.release_after(key, records)
+            }
+            Effect::Release { leg, clean: true, spent: true, .. } => self.release_spent(key, leg),
             Effect::Release { leg, clean, records, .. } => self.release(key, leg, clean, records),
             Effect::ResetServer { .. } => {
                 let upstream = self.clients.get_mut(key).and_then(|client| client.upstream);

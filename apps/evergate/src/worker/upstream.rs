@@ -47,6 +47,8 @@ pub(super) struct Upstream {
     pub(super) gated: Option<Box<Gated>>,
     /// It was given back before the backups know that its last response has arrived.
     pub(super) unsettled: Option<Unsettled>,
+    /// Given back with nothing on its way, and not to be used again.
+    pub(super) spent: bool,
 }
 
 /// What is to be done with a server connection when the backups know that the response before has arrived. Until then they
@@ -84,6 +86,7 @@ impl Upstream {
             records: None,
             gated: None,
             unsettled: None,
+            spent: false,
         }
     }
 
@@ -233,6 +236,15 @@ impl Worker {
             false => self.drop_upstream(key),
         }
         self.serve_waiting(generation);
+    }
+
+    /// The connection is done with its server connection, on which nothing is on its way, and which is not to be used again.
+    pub(super) fn release_spent(&mut self, client_key: Key, leg: u32) {
+        let upstream = self.clients.get(client_key).and_then(|client| client.upstream);
+        if let Some(upstream) = upstream.and_then(|key| self.upstreams.get_mut(key)) {
+            upstream.spent = !upstream.ended;
+        }
+        self.release(client_key, leg, false, None);
     }
 
     /// The connection is over and done with its server connection: kept for others once the backups were told.
@@ -386,7 +398,7 @@ impl Worker {
         }
         if let Some(gated) = &upstream.gated {
             gated.slot.open(); // before the socket closes: a RST is said once, and a FIN is repeated late
-            if is_idle {
+            if is_idle || upstream.spent {
                 // Nothing is under way. A FIN would keep one of the bucket's few ports for a minute (TIME_WAIT), and wait for an
                 // ACK that comes to another node when the bucket goes.
                 evergate_sys::reset_on_close(upstream.socket.as_raw_fd());

@@ -25,8 +25,8 @@ pub(crate) struct Pair {
     pub(crate) reasons: Vec<&'static str>,
     /// Whether the client's socket was closed by RST.
     pub(crate) closed: Option<bool>,
-    /// Legs that are given back, and whether their connections may serve others.
-    pub(crate) released: Vec<(u32, bool)>,
+    /// Legs that are given back, whether nothing is on its way on their connections, and whether these are spent.
+    pub(crate) released: Vec<(u32, bool, bool)>,
 }
 
 impl Pair {
@@ -100,7 +100,7 @@ impl Pair {
             match effect {
                 Effect::Dial { leg, .. } => self.dialled = Some(leg),
                 Effect::CloseClient { abort } => self.closed = Some(abort),
-                Effect::Release { leg, clean, .. } => self.released.push((leg, clean)),
+                Effect::Release { leg, clean, spent, .. } => self.released.push((leg, clean, spent)),
                 _ => {}
             }
         }

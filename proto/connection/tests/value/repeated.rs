@@ -126,6 +126,6 @@ fn a_server_takes_no_request_behind_a_body_whose_chunks_may_be_said_otherwise() 
         pair.server_says(response.as_bytes());
         let output = pair.conn.output_position();
         pair.call(|conn, io| conn.handle_client_acked(io, output));
-        assert_eq!(pair.released, [(leg, !closes)]);
+        assert_eq!(pair.released, [(leg, true, closes)]);
     }
 }

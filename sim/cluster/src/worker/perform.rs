@@ -97,12 +97,14 @@ impl Worker {
             Effect::Dial { leg, pool, hint, tried, reuse } => {
                 self.dial(now, kernel, key, (leg, pool), hint, &tried, reuse)
             }
-            Effect::Release { clean: true, records, over: true, .. } => {
+            Effect::Release { clean: true, spent: false, records, over: true, .. } => {
                 if let Some(client) = self.clients.get_mut(&key) {
                     client.left = Some(records);
                 }
             }
-            Effect::Release { clean, records, .. } => self.release_server(now, kernel, key, clean, records),
+            Effect::Release { clean, spent, records, .. } => {
+                self.release_server(now, kernel, key, clean && !spent, records);
+            }
             Effect::ResetServer { .. } => {
                 if let Some(upstream) = self.clients.get_mut(&key).and_then(|client| client.upstream.as_mut())
                 {

@@ -261,11 +261,21 @@ impl Cluster {
             return;
         }
         self.lost_told_ms = Some(now_ms);
+        let advice = match is_without_route(error) {
+            true => "has this host lost a route, or an interface?",
+            false => "each node needs descriptors and places in the packet filter for the clients of all",
+        };
         message::warning(format_args!(
-            "cluster: cannot go on with connections of another node (`{reason}`): {error:#}; each node needs descriptors and \
-             places in the packet filter for the clients of all"
+            "cluster: cannot go on with connections of another node (`{reason}`): {error:#}; {advice}"
         ));
     }
+}
+
+fn is_without_route(error: &anyhow::Error) -> bool {
+    use std::io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable};
+    let all = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    all.map(std::io::Error::kind)
+        .any(|kind| matches!(kind, HostUnreachable | NetworkDown | NetworkUnreachable))
 }
 
 /// It does not go on: false.
