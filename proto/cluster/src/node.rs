@@ -62,6 +62,7 @@ pub struct Node {
 
     // Reaching both networks.
     pub(crate) reach: [Reach; 2],
+    pub(crate) reach_patience: [Micros; 2],
     /// Since when others use a network that this node cannot use.
     pub(crate) deaf_since: [Option<Micros>; 2],
     pub(crate) unplugged_since: [Option<Micros>; 2],
@@ -165,6 +166,7 @@ impl Node {
             unsettled_since: None,
             excluded: false,
             reach: [Reach::Works; 2],
+            reach_patience: [Micros(0); 2],
             deaf_since: [None; 2],
             unplugged_since: [None; 2],
             unplugged_alone: [false; 2],

@@ -36,6 +36,21 @@ impl Node {
         }
     }
 
+    /// How long a network must be gone for this node alone before it gives its place up, where what it can tell is found out late, by
+    /// others as well. As long as a word takes, until told otherwise.
+    pub fn set_patience(&mut self, path: Path, patience: Micros) {
+        if let Some(known) = self.reach_patience.get_mut(path.index()) {
+            *known = patience;
+        }
+    }
+
+    /// How long that is at least. Who has no place takes none meanwhile.
+    fn unplugged_for(&self, path: Path) -> Micros {
+        let word = Micros(self.config.timing.heartbeat.0.saturating_mul(3));
+        let patience = self.reach_patience.get(path.index()).copied().unwrap_or(word);
+        if self.established { word.max(patience) } else { word }
+    }
+
     /// What a node can tell of a network, as it says. `None` for a node that is not heard.
     pub fn reach_of(&self, id: NodeId, path: Path) -> Option<Reach> {
         let reach = match id == self.me.id {
@@ -65,12 +80,12 @@ impl Node {
         let lasts = |since: &[Option<Micros>; 2], path: Path, span: Micros| {
             since.get(path.index()).copied().flatten().is_some_and(|at| now.since(at) >= span)
         };
-        let (suspect, heartbeat) = (self.config.timing.suspect, self.config.timing.heartbeat);
+        let suspect = self.config.timing.suspect;
         let times = |span: Micros, count: u64| Micros(span.0.saturating_mul(count));
         Path::ALL.into_iter().find(|path| {
             let factor = if self.holds_alone(*path) { ALONE_FACTOR } else { 1 };
             // A cable has two ends: the other node's word that it lost its carrier too takes a moment.
-            lasts(&self.unplugged_since, *path, times(heartbeat, 3 * factor))
+            lasts(&self.unplugged_since, *path, times(self.unplugged_for(*path), factor))
                 && self.unplugged_alone.get(path.index()).copied().unwrap_or(false)
                 || lasts(&self.deaf_since, *path, times(suspect, factor))
         })
@@ -217,7 +232,7 @@ impl Node {
     /// this node may be late to read. What it said before may be about to be wrong: where both networks go at once, or it is late
     /// to notice, no newer word comes.
     fn is_contradicted(&self, path: Path) -> bool {
-        let span = Micros(self.config.timing.heartbeat.0.saturating_mul(3));
+        let span = self.unplugged_for(path);
         let Some(since) = self.unplugged_since.get(path.index()).copied().flatten() else { return false };
         let said = |last: &Heartbeat| self.is_of_use(last, path) && Micros(last.echo_us).since(since) >= span;
         self.peers.values().any(|peer| peer.last.as_ref().is_some_and(said))

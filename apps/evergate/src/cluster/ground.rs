@@ -196,7 +196,7 @@ impl Ground {
         let networks = Networks::new(own.unwrap_or_default());
         let whereabouts = witnesses.as_ref().map(|all| all.whereabouts(networks.clone())).unwrap_or_default();
         whereabouts.look();
-        let mut beyond = Beyond::new(networks);
+        let mut beyond = Beyond::new(networks, &self.cluster.addresses);
         beyond.look();
         let strayed = beyond.strayed();
         let agent = Agent {

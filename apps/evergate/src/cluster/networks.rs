@@ -3,6 +3,7 @@
 use crate::control::message::{info, warning};
 use evergate_cluster::Path;
 use evergate_sys::Route;
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,9 +29,13 @@ impl Networks {
         Networks(own)
     }
 
-    /// The network that the kernel's route to an address leads over.
-    pub(crate) fn to(&self, ip: IpAddr) -> Option<Path> {
-        evergate_sys::route_to(ip).ok().and_then(|route| self.of(&route))
+    /// The network that the kernel's route to an address leads over, if there is one.
+    pub(crate) fn to(&self, ip: IpAddr) -> io::Result<Option<Path>> {
+        match evergate_sys::route_to(ip) {
+            Ok(route) => Ok(self.of(&route)),
+            Err(error) if error.kind() == io::ErrorKind::NetworkUnreachable => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// By the interface, which need not prefer this node's address; by that where both networks share one.
@@ -52,33 +57,39 @@ fn is_of(address: IpAddr, interface: u32) -> bool {
     names.iter().any(|name| evergate_bpf::interface_index(name).is_ok_and(|index| index == interface))
 }
 
-/// The networks whose way to the rest of the world was there and is gone.
+/// Whether the way to whoever is not on the outside's link was there and is gone.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Strayed(Arc<[AtomicBool; 2]>);
+pub(crate) struct Strayed(Arc<AtomicBool>);
 
 impl Strayed {
     pub(crate) fn is(&self, path: Path) -> bool {
-        self.0[path as usize].load(Ordering::Relaxed)
-    }
-
-    /// Whether that is news.
-    fn set(&self, path: Path, gone: bool) -> bool {
-        self.0[path as usize].swap(gone, Ordering::Relaxed) != gone
+        path == Path::Outside && self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Looks for the default routes. Whoever takes an interface down and up again takes them away, and nothing else shows it: the other
-/// nodes are on the link, and the clients behind a router only get no answer. Where there never was one nothing is lacking.
+struct Anybody {
+    ip: IpAddr,
+    /// The way to him led over the outside once.
+    known: bool,
+    leads: bool,
+}
+
+/// Looks for the default routes to the clients. Whoever takes an interface down and up again takes its routes away, and nothing else
+/// shows it: the other nodes are on the link, and clients behind a router only get no answer. Where there never was one nothing is
+/// lacking. Of the inside it is not asked for: servers have their checks.
 pub(crate) struct Beyond {
     networks: Networks,
-    /// Who stands for a family, and the network that led there.
-    anybody: Vec<(IpAddr, Option<Path>)>,
+    /// Who stands for each family.
+    anybody: Vec<Anybody>,
     strayed: Strayed,
 }
 
 impl Beyond {
-    pub(crate) fn new(networks: Networks) -> Beyond {
-        let anybody = ANYBODY.iter().filter_map(|ip| ip.parse().ok()).map(|ip| (ip, None)).collect();
+    /// For clients of these addresses.
+    pub(crate) fn new(networks: Networks, addresses: &[IpAddr]) -> Beyond {
+        let of_a_client = |ip: &IpAddr| addresses.iter().any(|own| own.is_ipv4() == ip.is_ipv4());
+        let anybody = ANYBODY.iter().filter_map(|ip| ip.parse().ok()).filter(of_a_client);
+        let anybody = anybody.map(|ip| Anybody { ip, known: false, leads: false }).collect();
         Beyond { networks, anybody, strayed: Strayed::default() }
     }
 
@@ -89,33 +100,27 @@ impl Beyond {
 
     /// Looks. Whether nothing is gone.
     pub(crate) fn look(&mut self) -> bool {
-        for (ip, known) in &mut self.anybody {
-            *known = known.or_else(|| self.networks.to(*ip));
+        for one in &mut self.anybody {
+            // A question that fails says nothing new.
+            let leads = self.networks.to(one.ip).map_or(one.leads, |path| path == Some(Path::Outside));
+            (one.known, one.leads) = (one.known || leads, leads);
         }
-        let mut all = true;
-        for path in Path::ALL {
-            let gone = |(ip, known): &(IpAddr, Option<Path>)| {
-                *known == Some(path) && self.networks.to(*ip) != Some(path)
-            };
-            let lost = self.anybody.iter().find(|one| gone(one)).map(|one| one.0);
-            all &= lost.is_none();
-            if self.strayed.set(path, lost.is_some()) {
-                tell(path, lost);
-            }
+        let gone = self.anybody.iter().find(|one| one.known && !one.leads).map(|one| one.ip);
+        if self.strayed.0.swap(gone.is_some(), Ordering::Relaxed) != gone.is_some() {
+            tell(gone);
         }
-        all
+        gone.is_none()
     }
 }
 
-fn tell(path: Path, lost: Option<IpAddr>) {
-    let net = net(path);
-    match lost {
+fn tell(gone: Option<IpAddr>) {
+    match gone {
         Some(ip) => warning(format_args!(
-            "cluster: this host's default route ({}) over the {net} network is gone: whoever is behind a router hears nothing from \
+            "cluster: this host's default route ({}) over the outside network is gone: clients behind a router hear nothing from \
              this node, which counts as a pulled cable until the route is back. Taking an interface down removes its routes, \
              and setting it up does not bring them back: let the network's own service do both",
             if ip.is_ipv4() { "IPv4" } else { "IPv6" }
         )),
-        None => info(format_args!("cluster: this host's default route over the {net} network is back")),
+        None => info("cluster: this host's default route over the outside network is back"),
     }
 }

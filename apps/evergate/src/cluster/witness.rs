@@ -141,7 +141,7 @@ impl Whereabouts {
     /// Looks for those of which it is not known yet.
     pub(crate) fn look(&self) {
         for (ip, place) in self.witnesses.iter().filter(|(_, place)| place.get().is_none()) {
-            if let Some(path) = self.networks.to(*ip) {
+            if let Ok(Some(path)) = self.networks.to(*ip) {
                 let _ = place.set(path); // nobody else does
             }
         }

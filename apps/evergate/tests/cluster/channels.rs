@@ -39,8 +39,8 @@ fn a_channel_on_which_nobody_answers_is_made_anew() {
 /// What clients have said without its server having it is mirrored whole: here more than may wait for one backup.
 #[test]
 fn a_backup_is_filled_with_more_than_its_channel_may_hold() {
-    const CLIENTS: usize = 80;
-    const SAID: usize = 1_000_000;
+    const CLIENTS: usize = 170;
+    const SAID: usize = 480_000;
     if !privileged() {
         return;
     }
@@ -49,7 +49,7 @@ fn a_backup_is_filled_with_more_than_its_channel_may_hold() {
     let config = world
         .config(&World::entries(2), "")
         .replace("workers = 2", "workers = 1")
-        .replace("protocol = \"tcp\"", "protocol = \"http\"\nlimits = { body_prefix_bytes = 2000000 }");
+        .replace("protocol = \"tcp\"", "protocol = \"http\"\nlimits = { body_prefix_bytes = 490000 }");
     let config = format!("{rule}{config}");
     let first = world.start(1, &config);
     first.eventually("is alone", |status| status.buckets.owned == 1024);

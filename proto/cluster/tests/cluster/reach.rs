@@ -475,3 +475,33 @@ fn a_node_is_needed_where_the_others_cannot_be_in_one_view() {
         assert_eq!((world.lives(), world.hosts[2].node.view()), (lives, view), "{carrier}: it stays so");
     }
 }
+
+/// What a node is late to find out, others are late to find out as well: a network that is gone for all of them, each noticing it in
+/// its own second, makes nobody leave; one that is gone for one node alone does, but not sooner.
+#[test]
+fn a_network_whose_loss_is_noticed_late_is_given_time_by_who_has_a_place() {
+    const PATIENCE: Micros = Micros::from_ms(2500);
+    for (seed, notice_after_ms) in (0..10).flat_map(|seed| [(seed, &[0, 900, 1800][..]), (seed, &[0][..])]) {
+        let mut world = settled(seed, default_timers(3, 16, 1, Mode::Witness));
+        world.run_for(1_000_000).unwrap();
+        let (lives, began) = ([0, 1, 2].map(|id| world.hosts[id].node.me()), world.now);
+        for (id, after_ms) in notice_after_ms.iter().enumerate() {
+            world.run_for(began + after_ms * 1000 - world.now).unwrap();
+            let clock = world.hosts[id].clock(world.now);
+            world.hosts[id].node.set_patience(Path::Outside, PATIENCE);
+            world.hosts[id].node.set_reach(clock, Path::Outside, Reach::Gone);
+        }
+        let kept = |world: &World| lives == [0, 1, 2].map(|id| world.hosts[id].node.me());
+        world.run_for(began + 2_400_000 - world.now).unwrap();
+        assert!(kept(&world), "seed {seed}\n{}", world.describe());
+        world.run_for(2_000_000).unwrap();
+        if notice_after_ms.len() == 3 {
+            assert!(kept(&world) && world.is_settled(), "seed {seed}\n{}", world.describe());
+            continue;
+        }
+        assert!(world.is_served_by(&[1, 2]), "seed {seed}\n{}", world.describe());
+        // Without a place it takes none, however often it may think that it could.
+        world.run_for(5_000_000).unwrap();
+        assert!(world.is_served_by(&[1, 2]), "seed {seed}\n{}", world.describe());
+    }
+}

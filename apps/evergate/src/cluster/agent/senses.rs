@@ -7,6 +7,9 @@ use evergate_cluster::{NodeId, Path, Reach, Rejected, VERSION};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
+/// How long a route must be gone for this node alone: others look for theirs once a second, and a network that is set up anew has it
+/// back by then.
+const ROUTE_PATIENCE: Micros = Micros::from_ms(2500);
 /// Between two looks at which interfaces there are.
 const CARDS: Micros = Micros::from_ms(500);
 /// Datagrams taken from a socket in one turn: more than its queue holds, so that a turn hears all that waited.
@@ -25,7 +28,7 @@ pub(crate) enum Lack {
     Carrier,
     /// Nothing can be sent there as this node.
     Address,
-    /// The default route that led there is gone.
+    /// The default route that led there is gone. Clients on the link are still served: with nobody else there it is nothing.
     Route,
     /// No other node is heard there, or none hears this one, and no witness of it answers.
     Answers,
@@ -74,6 +77,7 @@ impl Agent {
     /// its witnesses answer is silent: of two nodes the one whose side works sees it otherwise, unless its witness is dead.
     pub(super) fn look_at_carriers(&mut self, now: Micros) {
         let span = self.node.config().timing.suspect;
+        let alone = self.node.hearing().len() < 2;
         for link in &mut self.links {
             let silent = self.witnesses.as_ref().is_some_and(|all| all.are_silent_on(link.path, now, span));
             let dead = silent && self.node.is_unheard_on(link.path);
@@ -83,10 +87,12 @@ impl Agent {
             link.lack = match (up, link.mute, dead) {
                 (false, ..) => Some(Lack::Carrier),
                 (_, true, _) => Some(Lack::Address),
-                _ if self.strayed.is(link.path) => Some(Lack::Route),
+                _ if self.strayed.is(link.path) && !alone => Some(Lack::Route),
                 (_, _, true) => Some(Lack::Answers),
                 _ => None,
             };
+            let late = if link.lack == Some(Lack::Route) { ROUTE_PATIENCE } else { Micros(0) };
+            self.node.set_patience(link.path, late);
             self.node.set_reach(now, link.path, link.lack.map_or(Reach::Works, Lack::reach));
         }
     }

@@ -10,6 +10,7 @@ use super::super::place::KeyPath;
 use super::super::problem::REFUSED;
 use super::super::settings::pick_given;
 use super::BUCKETS;
+
 /// Runs when there were no errors.
 pub(in super::super) fn fits(config: &Config, checks: &mut Checks<'_>) {
     let Some(cluster) = &config.cluster else { return };
