@@ -3,7 +3,7 @@
 
 use crate::matrix::carrier;
 use crate::traffic::{self, Carrier, PATIENCE, Server, Stream, content, head};
-use crate::world::{World, eventually, privileged, settled};
+use crate::world::{World, eventually, privileged};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -84,43 +84,6 @@ pub(crate) fn dress(wire: Carrier, roots: &Arc<rustls::RootCertStore>, stream: T
     match wire {
         Carrier::Tls13 => Box::new(rustls::StreamOwned::new(wire.client(roots).unwrap(), stream)),
         _ => Box::new(stream),
-    }
-}
-
-/// A reset is said once. Those that nobody heard, because their node was dying, are found out when another one has taken over.
-#[test]
-fn clients_that_reset_while_nobody_listens_are_gone_for_the_next_node_too() {
-    if !privileged() {
-        return;
-    }
-    for wire in [Carrier::Http, Carrier::Tls13] {
-        let world = World::new(2);
-        let config = traffic::config(&world, 2, "");
-        let copies_only = config.replace("[cluster]\n", "[cluster]\nweight = 0\n");
-        let mut nodes = vec![world.start(1, &config), world.start(2, &copies_only)];
-        settled(&nodes);
-        let _accepted = serve_all(&world);
-        let roots = Arc::new(traffic::roots(&world));
-        let to = SocketAddr::new(world.family.address(), wire.port(Server::Plain));
-        let rest = move || {
-            let socket = TcpStream::connect(to).unwrap();
-            let mut stream = dress(wire, &roots, socket.try_clone().unwrap());
-            get(&mut stream, "/brief");
-            stream.read_exact(&mut [0; 2]).unwrap();
-            (socket, stream)
-        };
-        let mut clients: Vec<_> = world.switch.run(move || (0..20).map(|_| rest()).collect());
-        nodes[0].eventually("has all of them", |status| status.mirroring.mirrored == 20);
-        world.filter(
-            "table bridge deaf {\nchain output {\ntype filter hook output priority 0;\ntcp flags rst drop\n}\n}\n",
-        );
-        for (socket, _stream) in clients.drain(..10) {
-            evergate_sys::reset_on_close(socket.as_raw_fd());
-        }
-        world.clear("deaf");
-        nodes.remove(0).kill();
-        nodes[0]
-            .eventually("has those that live", |status| status.mirroring.connections == clients.len() as u64);
     }
 }
 

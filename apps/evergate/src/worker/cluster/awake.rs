@@ -18,7 +18,7 @@ use crate::worker::upstream::Upstream;
 use crate::worker::{Client, Pulse, View, Worker, canonical};
 use evergate_base::Micros;
 use evergate_bpf::{Leases, Slot};
-use evergate_cluster::Bucket;
+use evergate_cluster::{Begin, Bucket, Role};
 use evergate_connection::{Accepted, Connection, Failure, Io, ResumedLeg};
 use evergate_mirror::{ConnectionId, Held, LegFacts, Mirrored, Stands};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -41,7 +41,7 @@ pub(super) struct AwakeLeg {
     acked: u64,
     /// Its peer has said how much it has.
     heard: bool,
-    pub(super) slot: Slot,
+    slot: Slot,
     socket: OwnedFd,
 }
 
@@ -348,7 +348,7 @@ fn move_on(cluster: &mut Cluster, pulse: &Pulse, awake: &[Awake], silent: Micros
     let _ = cluster.lane.emit_acks(legs.map(|leg| &leg.slot)); // what is lost is made up for by the peers' timers
     for take in awake {
         pulse.beat();
-        let died = cluster.has_died(take.bucket);
+        let died = matches!(cluster.role(take.bucket), Role::Owner { begin: Begin::TakeOver, .. });
         let stays = !cluster.freezing.contains_key(&take.bucket); // else what comes again meets a bucket on hold
         let tells = died && stays && silent >= LONG_SILENCE;
         for (number, (leg, lives)) in take.asked.iter().zip(take.legs()).enumerate() {

@@ -17,7 +17,7 @@ use crate::worker::faults;
 use crate::worker::guard::survives;
 use crate::worker::{Counters, Pulse, Worker};
 use evergate_bpf::{Leases, Slot};
-use evergate_cluster::{Begin, Bucket, Role};
+use evergate_cluster::Bucket;
 use evergate_mirror::{Office, Taken};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
@@ -120,9 +120,9 @@ impl Worker {
         });
     }
 
-    /// Continues one connection that rests. Its client need not be waited for: nothing of it is on its way, and the client speaks first.
-    /// If it has done so already, that is the first thing the connection reads. It gets one ACK: had it reset the connection while nobody
-    /// listened, it would not say so again unless asked. `since_ns`: when the take-over began; connections of the same ends that are younger stay.
+    /// Continues one connection that rests. Its client need not be asked or told anything: nothing of it is on its way, and the
+    /// client speaks first. If it has done so already, that is the first thing the connection reads. `since_ns`: when the
+    /// take-over began; connections of the same ends that are younger stay.
     pub(super) fn resume_resting(&mut self, mut take: Take, since_ns: u64) -> bool {
         let (bucket, connection) = (take.bucket, take.id);
         let mut built = Resting::Lost;
@@ -174,11 +174,7 @@ impl Worker {
             let later = cluster.knocks.take(&flow).pieces;
             client.play(said.pieces.into_iter().chain(later).collect());
         }
-        let Some(legs) = wake(cluster, take) else { return Resting::Lost };
-        if cluster.has_died(take.bucket) {
-            let _ = cluster.lane.emit_acks([&legs.0.slot]); // an end that nobody hears of is found out by the timers
-        }
-        Resting::Awake(Box::new(legs))
+        wake(cluster, take).map_or(Resting::Lost, |legs| Resting::Awake(Box::new(legs)))
     }
 
     /// Somebody else goes on with them, or nobody: nothing of them leaves.
@@ -249,11 +245,6 @@ fn build(cluster: &mut Cluster, counters: &Counters, take: &mut Take, now_ms: u6
 }
 
 impl Cluster {
-    /// Whether the node died, or was cut off, that had this bucket before.
-    pub(super) fn has_died(&self, bucket: Bucket) -> bool {
-        matches!(self.role(bucket), Role::Owner { begin: Begin::TakeOver, .. })
-    }
-
     /// A connection is lost that was held: that is counted, and said now and then.
     fn tell_lost(&mut self, counters: &Counters, reason: &'static str, error: &anyhow::Error, now_ms: u64) {
         counters.reason(reason);
