@@ -83,17 +83,18 @@ impl Predecessor {
             }
             descriptors.extend(frame.descriptors);
         }
-        if offer.configuration != config.digest {
-            bail!(
-                "the configuration has changed since the running process read it, and requests under way keep to the \
-                 one they began with: `evergate reload` first"
-            );
-        }
         let workers = config.node.worker_count().get();
         if offer.workers != workers {
             bail!(
-                "this process would have {workers} workers, the running one has {}: set node.workers, and restart",
-                offer.workers
+                "this process would have {workers} workers, the running one has {has}, and each passes its connections to \
+                 the one of its number: `workers = {has}` under `[node]` to upgrade, a restart to change it",
+                has = offer.workers
+            );
+        }
+        if offer.configuration != config.digest {
+            bail!(
+                "the configuration has changed since the running process read it, and requests under way keep to the \
+                 one they began with: `evergate reload` first (a restart for what a reload refuses)"
             );
         }
         Ok((*offer, descriptors))

@@ -76,6 +76,9 @@ fn a_configuration_that_is_broken_or_another_one_is_refused_in_the_new_process_w
     scene.expect_refusal(&[], "address");
     scene.node.write(&format!("{}# another text\n", scene.config));
     scene.expect_refusal(&[], "`evergate reload` first");
+    scene.node.write(&format!("[node]\nworkers = 3\n{}", scene.config));
+    scene.expect_refusal(&[], "a restart to change it");
+    scene.node.write(&format!("{}# another text\n", scene.config));
     scene.node.reload();
     scene.node.upgrade();
     assert_eq!(scene.kept.get("/x").unwrap().text(), "one");
