@@ -1,4 +1,4 @@
-//! Keeping the load even and the backups complete, inside a view.
+//! Keeping the load even, inside a view. The backups are [`crate::copies`]' business.
 //!
 //! Every owner decides for its own buckets, from what all members say in their heartbeats; nobody leads. The pace is
 //! bounded, and a node gives away only what still leaves it the more loaded one, so that nothing swings back.
@@ -7,7 +7,6 @@
 use evergate_base::Micros;
 
 use crate::load::{WORK_MAX, WORK_SLACK};
-use crate::rendezvous::score;
 use crate::{Bucket, MemberSet, Node, NodeId};
 
 impl Node {
@@ -74,7 +73,7 @@ impl Node {
     }
 
     /// Peers that are left alone for a while, because they did not keep up as backups.
-    fn shunned(&self) -> MemberSet {
+    pub(crate) fn shunned(&self) -> MemberSet {
         self.peers.iter().filter(|(_, peer)| peer.is_shunned(self.now)).map(|(id, _)| *id).collect()
     }
 
@@ -84,90 +83,6 @@ impl Node {
             let idle = office.owner == Some(self.me.id) && office.freezing.is_none();
             if idle && office.destined.is_some_and(|id| office.backups.contains(id) || !steady.contains(id)) {
                 office.destined = None;
-            }
-        }
-    }
-
-    /// Whether a bucket owned here has fewer backups than it should have, those that are being filled among them.
-    fn lacks_backups(&self, steady: MemberSet) -> bool {
-        let others = steady.without(self.me.id);
-        let wanted = usize::from(self.config.backups).min(others.len());
-        let lacks = |office: &crate::bucket::Office| office.listed.minus(office.dropping).len() < wanted;
-        self.offices.iter().any(|office| office.owner == Some(self.me.id) && lacks(office))
-    }
-
-    /// Every owned bucket gets the backups it lacks, then those that rank higher for it, and loses those it does not need.
-    fn complete_backups(&mut self, steady: MemberSet, room: &mut Room) {
-        let me = self.me.id;
-        let weights = self.weights(&self.members);
-        let liked = |bucket: u16, id: NodeId| score(bucket, id, weights.get(&id).copied().unwrap_or(0));
-        let others = steady.without(me);
-        let shunned = self.shunned();
-        let wanted = usize::from(self.config.backups).min(others.len());
-        for bucket in 0..self.config.buckets {
-            let Some(office) = self.offices.get_mut(usize::from(bucket)) else { return };
-            if office.owner != Some(me) || office.freezing.is_some() {
-                continue;
-            }
-            // To whom nothing may be given in this term, it may be in the next one.
-            let barred = !office.gone.intersection(others).minus(shunned).is_empty();
-            let settled = office.destined.is_none() && !self.changed.contains(&bucket);
-            if self.draining && barred && settled && office.renew(self.view, self.members.set().without(me)) {
-                self.touch(Bucket(bucket));
-                continue;
-            }
-            let destined = office.destined.map_or(MemberSet::EMPTY, MemberSet::of);
-            let usable = office.listed.intersection(others).minus(office.dropping).minus(destined);
-            if usable.len() < wanted && room.mirrors > 0 {
-                let free = others.minus(office.listed);
-                let (fresh, again) = (free.minus(office.gone), free.minus(shunned));
-                let best = |of: MemberSet| of.iter().max_by_key(|id| liked(bucket, *id));
-                // Of those that were dropped one is tried again when there is nobody else.
-                let unread = self.changed.contains(&bucket);
-                let best = best(fresh).or_else(|| {
-                    best(again).filter(|_| !unread && office.renew(self.view, self.members.set().without(me)))
-                });
-                if best.is_some_and(|best| office.list(best)) {
-                    room.mirrors -= 1;
-                    self.touch(Bucket(bucket));
-                }
-                continue;
-            }
-            let in_sync = usable.intersection(office.backups);
-            let spare = if in_sync.len() > wanted {
-                in_sync.iter().min_by_key(|id| liked(bucket, *id))
-            } else if in_sync.len() == wanted && wanted > 0 {
-                // Also those that are on their way out.
-                office.backups.minus(others).minus(office.dropping).minus(destined).iter().next()
-            } else {
-                None
-            };
-            if let Some(spare) = spare {
-                self.begin_drop(Bucket(bucket), spare);
-                continue;
-            }
-            // Copies follow a node that has joined: else those of a dead one would all be at the few that were there before.
-            // Or one that was drained and serves again: what was dropped in this term is listed in the next one.
-            let better = others.minus(office.listed).minus(shunned);
-            let better = better.iter().max_by_key(|id| liked(bucket, *id));
-            let least = in_sync.iter().map(|id| liked(bucket, id)).min();
-            let whole = in_sync == usable && office.destined.is_none() && !self.draining;
-            let Some(better) =
-                better.filter(|id| whole && least.is_some_and(|least| liked(bucket, *id) > least))
-            else {
-                continue;
-            };
-            if room.mirrors == 0 {
-                continue;
-            }
-            let begun = match office.gone.contains(better) {
-                true if self.changed.contains(&bucket) => false,
-                true => office.renew(self.view, self.members.set().without(me)),
-                false => office.list(better),
-            };
-            if begun {
-                room.mirrors -= 1;
-                self.touch(Bucket(bucket));
             }
         }
     }
@@ -323,8 +238,8 @@ impl Share {
 }
 
 /// How much more may be begun now.
-struct Room {
-    mirrors: u16,
+pub(crate) struct Room {
+    pub(crate) mirrors: u16,
     moves: u16,
 }
 

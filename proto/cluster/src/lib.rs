@@ -28,6 +28,7 @@
 mod balance;
 mod bucket;
 mod config;
+mod copies;
 mod decide;
 mod event;
 mod heartbeat;
