@@ -25,7 +25,7 @@ const RULES_SHOWN: usize = 100;
 const CLIENT_PORT: u16 = 40_000;
 
 /// What would become of the request.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Answer {
     listener: String,
     /// Why it is this listener, where the URL leads to none.
@@ -65,6 +65,14 @@ struct Answer {
     class: Option<String>,
     /// Every rule, in the order tried.
     rules: Vec<RuleExplanation>,
+}
+
+impl Answer {
+    fn refused(mut self, status: u16, reason: &str) -> Answer {
+        self.outcome = format!("refused with status {status}: {reason}");
+        self.status = Some(status);
+        self
+    }
 }
 
 pub(super) fn explain(args: &ExplainArgs) -> u8 {
@@ -183,28 +191,12 @@ fn answer(args: &ExplainArgs, config: &Config) -> Result<Answer, Wrong> {
     let (listener, note) = listener(args, config, &url)?;
     let body = args.body.as_deref().map(body).transpose()?;
     let wire = wire(args, &url, body.as_deref());
-    let mut answer = Answer {
+    let answer = Answer {
         listener: listener.name.clone(),
         note,
         method: url.method.to_owned(),
-        host: String::new(),
         path: url.target.to_owned(),
-        path_sent: None,
-        query: None,
-        outcome: String::new(),
-        status: None,
-        location: None,
-        rule: None,
-        pool: None,
-        servers: Vec::new(),
-        policy: None,
-        sticky: None,
-        request_headers: Vec::new(),
-        response_headers: Vec::new(),
-        rate_limits: Vec::new(),
-        audit: false,
-        class: None,
-        rules: Vec::new(),
+        ..Answer::default()
     };
     let limits = Limits {
         head_bytes_max: listener.limits.head_bytes_max,
@@ -212,19 +204,26 @@ fn answer(args: &ExplainArgs, config: &Config) -> Result<Answer, Wrong> {
         ..Limits::default()
     };
     let mut slots = HeaderSlots::new();
-    let refused = |mut answer: Answer, status: u16, reason: &str| {
-        answer.outcome = format!("refused with status {status}: {reason}");
-        answer.status = Some(status);
-        Ok(answer)
-    };
     let head = match parse_request(&wire, &limits, &mut slots) {
         Ok(Parsed::Complete(head)) => head,
-        Ok(Parsed::Partial) => return refused(answer, 400, "the head does not end"),
-        Err(refusal) => return refused(answer, refusal.status, refusal.reason),
+        Ok(Parsed::Partial) => return Ok(answer.refused(400, "the head does not end")),
+        Err(refusal) => return Ok(answer.refused(refusal.status, refusal.reason)),
     };
+    follow(args, config, &url, listener, &head, body.as_deref(), answer)
+}
+
+/// What becomes of a head, in the order of the data path: redirecting listener, size of the body, path, rules.
+fn follow(
+    args: &ExplainArgs,
+    config: &Config,
+    url: &Url<'_>,
+    listener: &Listener,
+    head: &RequestHead<'_>,
+    body: Option<&[u8]>,
+    mut answer: Answer,
+) -> Result<Answer, Wrong> {
     answer.host = String::from_utf8_lossy(head.host_name()).to_ascii_lowercase();
     answer.query = head.query.map(|query| String::from_utf8_lossy(query).into_owned());
-    // From here on in the order of the data path: redirecting listener, size of the body, path, rules.
     if let Some(port) = listener.redirect_to_https {
         answer.outcome =
             format!("redirected by the listener to https on port {port}, whatever the rules say");
@@ -234,7 +233,7 @@ fn answer(args: &ExplainArgs, config: &Config) -> Result<Answer, Wrong> {
     if let (RequestFraming::Length(length), Some(max)) = (head.framing, listener.limits.body_bytes_max)
         && length > max.get()
     {
-        return refused(answer, 413, "body_too_long");
+        return Ok(answer.refused(413, "body_too_long"));
     }
     let mut path = Vec::new();
     match canonical_path(head.path, &mut path) {
@@ -242,11 +241,10 @@ fn answer(args: &ExplainArgs, config: &Config) -> Result<Answer, Wrong> {
             answer.path = String::from_utf8_lossy(&path).into_owned();
             answer.path_sent = changed.then(|| String::from_utf8_lossy(head.path).into_owned());
         }
-        Err(refusal) => return refused(answer, refusal.status, refusal.reason),
+        Err(refusal) => return Ok(answer.refused(refusal.status, refusal.reason)),
     }
-    let handshake = handshake(args, config, listener, &url, &answer.host)?;
-    let asked = Asked { listener, head: &head, path: &path, body: body.as_deref(), handshake };
-    decide(args, config, &asked, &mut answer);
+    let handshake = handshake(args, config, listener, url, &answer.host)?;
+    decide(args, config, &Asked { listener, head, path: &path, body, handshake }, &mut answer);
     Ok(answer)
 }
 

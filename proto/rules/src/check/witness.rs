@@ -19,6 +19,76 @@ struct Demand<'r> {
     negative: Vec<&'r Test>,
 }
 
+/// A request that is being made up.
+#[derive(Default)]
+struct Draft<'r> {
+    request: Witness,
+    tls: WitnessTls,
+    /// Whether it must come without TLS.
+    plain: bool,
+    query: Vec<(String, String)>,
+    cookies: Vec<String>,
+    body: Vec<(&'r Field, Vec<String>)>,
+}
+
+impl<'r> Draft<'r> {
+    fn set_address(&mut self, field: &Field, demand: &Demand<'_>) -> Option<()> {
+        let Witness { client, local, .. } = &mut self.request;
+        match field {
+            Field::ClientIp => client.set_ip(address(demand, client.ip())?),
+            Field::LocalIp => local.set_ip(address(demand, local.ip())?),
+            Field::ClientPort => client.set_port(port(demand, client)?),
+            _ => local.set_port(port(demand, local)?),
+        }
+        Some(())
+    }
+
+    /// All of them where a field may come more than once, else the first.
+    fn set(&mut self, field: &'r Field, values: Vec<String>) -> Option<()> {
+        let Draft { request, tls, .. } = self;
+        let first = values.first()?.clone();
+        match field {
+            Field::Listener => request.listener = first,
+            Field::Method => request.method = first,
+            Field::Scheme => request.scheme = first,
+            Field::Host => request.host = first,
+            Field::Path => request.path = first,
+            Field::Sni => tls.sni = Some(first),
+            Field::Alpn => tls.alpn = Some(first),
+            Field::TlsVersion => tls.version = first,
+            Field::ClientSubject => tls.client_subject = Some(first),
+            Field::Query(name) => self.query.extend(values.into_iter().map(|value| (name.clone(), value))),
+            Field::Cookie(name) => {
+                self.cookies.extend(values.into_iter().map(|value| format!("{name}={value}")))
+            }
+            Field::Header(name) => {
+                request.headers.extend(values.into_iter().map(|value| (name.clone(), value)))
+            }
+            _ => self.body.push((field, values)),
+        }
+        Some(())
+    }
+
+    fn finish(self) -> Option<Witness> {
+        let Draft { mut request, tls, plain, query, cookies, body } = self;
+        let encode = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+        let pairs: Vec<String> =
+            query.iter().map(|(name, value)| format!("{}={}", encode(name), encode(value))).collect();
+        request.query = pairs.join("&");
+        if !cookies.is_empty() {
+            request.headers.push(("cookie".into(), cookies.join("; ")));
+        }
+        let facts = tls.sni.is_some() || tls.alpn.is_some() || tls.client_subject.is_some();
+        if facts || (request.scheme == "https" && !plain) {
+            request.tls = Some(tls);
+        }
+        if !body.is_empty() {
+            write_body(&mut request, &body)?;
+        }
+        Some(request)
+    }
+}
+
 impl Prover<'_> {
     /// A request that satisfies the conjunct; verified by evaluating it.
     pub(super) fn witness(&mut self, conjunct: &[Literal]) -> Option<Witness> {
@@ -29,68 +99,24 @@ impl Prover<'_> {
             let demand = demands.entry(atom.field).or_default();
             if literal.negated() { &mut demand.negative } else { &mut demand.positive }.push(&atom.test);
         }
-        let mut witness = Witness::default();
-        let mut tls = WitnessTls { version: "TLSv1.3".into(), ..WitnessTls::default() };
-        let mut plain = false;
-        let mut query = Vec::new();
-        let mut cookies = Vec::new();
-        let mut body = Vec::new();
+        let tls = WitnessTls { version: "TLSv1.3".into(), ..WitnessTls::default() };
+        let mut draft = Draft { tls, ..Draft::default() };
         for (&id, demand) in &demands {
             let field = rules.table.fields.get(id);
             if field.optional() && demand.positive.is_empty() {
                 // Absent: every negation holds.
-                plain |= *field == Field::TlsVersion;
-                continue;
-            }
-            if *field == Field::BodySize {
+                draft.plain |= *field == Field::TlsVersion;
                 continue;
             }
             match field {
-                Field::ClientIp => witness.client.set_ip(address(demand, witness.client.ip())?),
-                Field::LocalIp => witness.local.set_ip(address(demand, witness.local.ip())?),
-                Field::ClientPort => witness.client.set_port(port(demand, &witness.client)?),
-                Field::LocalPort => witness.local.set_port(port(demand, &witness.local)?),
-                _ => {
-                    let values = self.values(field, demand)?;
-                    let first = values.first()?.clone();
-                    match field {
-                        Field::Listener => witness.listener = first,
-                        Field::Method => witness.method = first,
-                        Field::Scheme => witness.scheme = first,
-                        Field::Host => witness.host = first,
-                        Field::Path => witness.path = first,
-                        Field::Sni => tls.sni = Some(first),
-                        Field::Alpn => tls.alpn = Some(first),
-                        Field::TlsVersion => tls.version = first,
-                        Field::ClientSubject => tls.client_subject = Some(first),
-                        Field::Query(name) => {
-                            query.extend(values.into_iter().map(|value| (name.clone(), value)))
-                        }
-                        Field::Cookie(name) => {
-                            cookies.extend(values.into_iter().map(|v| format!("{name}={v}")))
-                        }
-                        Field::Header(name) => {
-                            witness.headers.extend(values.into_iter().map(|value| (name.clone(), value)));
-                        }
-                        _ => body.push((field, values)),
-                    }
+                Field::BodySize => {}
+                Field::ClientIp | Field::LocalIp | Field::ClientPort | Field::LocalPort => {
+                    draft.set_address(field, demand)?;
                 }
+                _ => draft.set(field, self.values(field, demand)?)?,
             }
         }
-        let encode = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
-        let pairs: Vec<String> =
-            query.iter().map(|(name, value)| format!("{}={}", encode(name), encode(value))).collect();
-        witness.query = pairs.join("&");
-        if !cookies.is_empty() {
-            witness.headers.push(("cookie".into(), cookies.join("; ")));
-        }
-        let facts = tls.sni.is_some() || tls.alpn.is_some() || tls.client_subject.is_some();
-        if facts || (witness.scheme == "https" && !plain) {
-            witness.tls = Some(tls);
-        }
-        if !body.is_empty() {
-            write_body(&mut witness, &body)?;
-        }
+        let mut witness = draft.finish()?;
         if let Some(demand) = demands.get(&crate::field::id::BODY_SIZE) {
             pad(&mut witness, demand)?;
         }
