@@ -18,7 +18,7 @@ use crate::config::model::{
     Cluster, ClusterMode, ClusterNode, ClusterTiming, Config, NodeNumber, Protocol, Steering,
 };
 use crate::control::message::{error as say_error, warning};
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use evergate_base::Micros;
 use evergate_bpf::{Address, CookieKey, Gate, Options, PortBlocks};
 use evergate_cluster::{
@@ -64,64 +64,28 @@ impl Ground {
     /// As [`Ground::prepare`], with this node's clock ahead of the kernel's. For tests.
     pub fn prepare_with_clock(config: &Config, cluster: &Cluster, ahead: Micros) -> Result<Ground> {
         let clock = Clock { ahead };
-        let number = cluster.node.context("it is not said which node of the cluster this is")?;
-        let entry = cluster.entry(number).context("this node is not in the list of nodes")?;
         let secrets = Secrets::read(&cluster.key_file)?;
         check_features()?;
-        let workers = config.node.worker_count().get();
-        let interfaces = [interface(&cluster.outside_interface)?, interface(&cluster.inside_interface)?];
-        let [outside, inside] = interfaces;
-        check_places(cluster, entry)?;
-        let virtual_mac = cluster.virtual_mac.unwrap_or_else(|| mac_of(&cluster.name));
+        let place = Place::of(cluster)?;
+        let [outside, inside] = place.interfaces;
         let ports = PortBlocks::new(cluster.server_ports_first, cluster.ports_per_bucket)
             .context("the ports of server legs do not fit")?;
         // Nobody else can have these, so a second process of this node ends here, before it takes the gate from the first.
-        let mut links = Vec::new();
-        for (path, own, card) in
-            [(Path::Inside, entry.inside, inside), (Path::Outside, entry.outside, outside)]
-        {
-            links.push(link(cluster, number, path, own, card)?);
-        }
-        let links = <[Link; 2]>::try_from(links).map_err(|_| anyhow!("there are two networks"))?;
+        let links = place.links()?;
         host::settle(ports)?;
-        let gate = Arc::new(load_gate(cluster, number, ports, &secrets, virtual_mac)?);
-        for (at, stateless) in clustered(config, cluster) {
-            gate.add_listener(at, stateless)?;
-        }
-        for interface in interfaces {
-            gate.attach(interface.index, interface.mac)?;
-        }
+        let gate = Arc::new(place.gate(config, ports, &secrets)?);
         let accept = accept_stateless(cluster, &gate, outside, secrets.cookies)?;
         let moving = moving(cluster);
         host::add_addresses(&moving)?;
         host::destroy_orphans(&moving);
-        let me = node_id(number);
         let incarnation = Incarnation(u64::from_le_bytes(evergate_crypto::random_bytes()).max(1));
-        let protocol = protocol(cluster, me);
-        let mirror_port = cluster.port.get() + 1; // the checks keep it in range
-        let mirror_listeners = (0..workers).map(|worker| listen(entry.inside, mirror_port, worker));
-        let (server_tls, client_tls) = evergate_crypto::channel_configs(&secrets.channels)?;
-        let layout = Layout {
-            node: me,
-            incarnation,
-            workers,
-            settings: agreed::settings(cluster, virtual_mac),
-            addresses: cluster.addresses.iter().copied().collect(),
-            sources: cluster.server_source.clone(),
-            interfaces,
-            peers: peers(cluster, number, |node| node.inside),
-            mirror_port,
-            mirror_listeners: mirror_listeners.collect::<Result<_>>()?,
-            server_tls,
-            client_tls,
-            neighbours: Mutex::default(),
-        };
+        let layout = place.layout(incarnation, config.node.worker_count().get(), &secrets)?;
         let places = [(outside, cluster.addresses.clone()), (inside, cluster.server_source.clone())];
-        let speaker = Speaker::new(places, virtual_mac, cluster.steering == Steering::Flood)
+        let speaker = Speaker::new(places, place.virtual_mac, cluster.steering == Steering::Flood)
             .context("cannot announce addresses: this needs CAP_NET_RAW")?;
         let keys = Keyring::new(KEY, secrets.heartbeats);
         Ok(Ground {
-            node: Node::new(protocol, keys, incarnation, clock.now())?,
+            node: Node::new(protocol(cluster, layout.node), keys, incarnation, clock.now())?,
             gate,
             layout: Arc::new(layout),
             cluster: cluster.clone(),
@@ -221,6 +185,69 @@ impl Ground {
             agent.run().inspect_err(|error| say_error(format_args!("cluster: {error}")))
         })?;
         Ok(running.with_thread(thread))
+    }
+}
+
+/// Where this node stands in its cluster, and on its networks.
+struct Place<'a> {
+    cluster: &'a Cluster,
+    number: NodeNumber,
+    entry: &'a ClusterNode,
+    /// Outside and inside.
+    interfaces: [Interface; 2],
+    virtual_mac: [u8; 6],
+}
+
+impl<'a> Place<'a> {
+    fn of(cluster: &'a Cluster) -> Result<Place<'a>> {
+        let number = cluster.node.context("it is not said which node of the cluster this is")?;
+        let entry = cluster.entry(number).context("this node is not in the list of nodes")?;
+        let interfaces = [interface(&cluster.outside_interface)?, interface(&cluster.inside_interface)?];
+        check_places(cluster, entry)?;
+        let virtual_mac = cluster.virtual_mac.unwrap_or_else(|| mac_of(&cluster.name));
+        Ok(Place { cluster, number, entry, interfaces, virtual_mac })
+    }
+
+    /// Sockets of heartbeats, inside and outside.
+    fn links(&self) -> Result<[Link; 2]> {
+        let [outside, inside] = self.interfaces;
+        Ok([
+            link(self.cluster, self.number, Path::Inside, self.entry.inside, inside)?,
+            link(self.cluster, self.number, Path::Outside, self.entry.outside, outside)?,
+        ])
+    }
+
+    /// The gate, filled and attached.
+    fn gate(&self, config: &Config, ports: PortBlocks, secrets: &Secrets) -> Result<Gate> {
+        let gate = load_gate(self.cluster, self.number, ports, secrets, self.virtual_mac)?;
+        for (at, stateless) in clustered(config, self.cluster) {
+            gate.add_listener(at, stateless)?;
+        }
+        for interface in self.interfaces {
+            gate.attach(interface.index, interface.mac)?;
+        }
+        Ok(gate)
+    }
+
+    fn layout(&self, incarnation: Incarnation, workers: usize, secrets: &Secrets) -> Result<Layout> {
+        let mirror_port = self.cluster.port.get() + 1; // the checks keep it in range
+        let mirror_listeners = (0..workers).map(|worker| listen(self.entry.inside, mirror_port, worker));
+        let (server_tls, client_tls) = evergate_crypto::channel_configs(&secrets.channels)?;
+        Ok(Layout {
+            node: node_id(self.number),
+            incarnation,
+            workers,
+            settings: agreed::settings(self.cluster, self.virtual_mac),
+            addresses: self.cluster.addresses.iter().copied().collect(),
+            sources: self.cluster.server_source.clone(),
+            interfaces: self.interfaces,
+            peers: peers(self.cluster, self.number, |node| node.inside),
+            mirror_port,
+            mirror_listeners: mirror_listeners.collect::<Result<_>>()?,
+            server_tls,
+            client_tls,
+            neighbours: Mutex::default(),
+        })
     }
 }
 
