@@ -161,7 +161,7 @@ impl Node {
         let me = self.me.id;
         let draining = self.draining;
         let assumed = self.assumed_work();
-        let free = |office: &crate::bucket::Office| {
+        let free = |office: &crate::office::Office| {
             office.owner == Some(me)
                 && office.freezing.is_none()
                 && office.adding.is_empty()
@@ -169,11 +169,11 @@ impl Node {
                 && (draining || office.destined.is_none_or(|id| id == to))
                 && fits(office.work(assumed))
         };
-        let ready = |office: &crate::bucket::Office| free(office) && office.backups.contains(to);
-        let mirrorable = |office: &crate::bucket::Office| {
+        let ready = |office: &crate::office::Office| free(office) && office.backups.contains(to);
+        let mirrorable = |office: &crate::office::Office| {
             free(office) && !office.listed.contains(to) && !office.gone.contains(to)
         };
-        let best = |suits: &dyn Fn(&crate::bucket::Office) -> bool| {
+        let best = |suits: &dyn Fn(&crate::office::Office) -> bool| {
             let offices = (0u16..).zip(&self.offices).filter(|(_, office)| suits(office));
             let offices = offices.map(|(bucket, office)| (office.work(assumed), bucket));
             let found = match pick {

@@ -1,174 +1,19 @@
-//! One bucket at one node: its office, and the operations that change it inside a view.
+//! The operations that change one bucket inside a view; what it is to a node is its [`Office`].
 //!
 //! Inside a view the owner is the sequencer: it alone lists, adds and drops backups and hands the bucket on. Invariants:
 //! what a commit waits for is listed; a backup dropped in a term is not listed again in it (so that a late Add, Drop or
 //! report cannot be mistaken for a new one): the owner begins another term first; of old and new owner the old one gives up
 //! first.
 
-use std::collections::BTreeMap;
-
 use evergate_base::Micros;
 
 use crate::load::Load;
-use crate::message::{Assignment, Body, Change, Claim, Header, Holds, OPS_MAX, Op};
-use crate::{
-    BUCKETS, Begin, Bucket, Freeze, Generation, MemberSet, Node, NodeId, Rejected, Role, Term, ViewId,
-};
+use crate::message::{Body, Change, Header, OPS_MAX, Op};
+use crate::office::{Asked, Handing, Office, Stored};
+use crate::{BUCKETS, Begin, Bucket, Freeze, MemberSet, Node, NodeId, Rejected, Role, Term};
 
 /// How many operations may wait to be sent to one member.
 const REPLIES_MAX: usize = 2 * BUCKETS as usize;
-
-/// What a mirror or a log holds, as the shell last told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Stored {
-    pub(crate) term: Term,
-    pub(crate) index: u64,
-}
-
-/// See the module.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Office {
-    pub(crate) owner: Option<NodeId>,
-    pub(crate) moves: u32,
-    pub(crate) generation: Generation,
-    pub(crate) begin: Option<Begin>,
-    /// As a backup: the mirror can be resumed.
-    pub(crate) in_sync: bool,
-    /// As a backup: dropped in this term.
-    dropped: bool,
-    pub(crate) stored: Stored,
-    /// As the owner: backups that said that they are in sync.
-    pub(crate) backups: MemberSet,
-    /// As the owner: all backups; their leases open the gate.
-    pub(crate) listed: MemberSet,
-    /// As the owner: caught up with, up to this entry; commits wait for them, they have not confirmed.
-    pub(crate) adding: BTreeMap<NodeId, u64>,
-    /// As the owner: told to drop their mirror.
-    pub(crate) dropping: MemberSet,
-    /// As the owner: dropped in this term.
-    pub(crate) gone: MemberSet,
-    /// As the owner: to be handed to, since when.
-    pub(crate) freezing: Option<(Freeze, Micros)>,
-    /// As the owner: quiet for that move, with everything up to this entry.
-    quiet: Option<u64>,
-    /// As the owner: attempts to hand it on, in this view.
-    freezes: u32,
-    /// As the last owner: handed on, with the sets of the new owner, until it says that it has it.
-    handing: Option<Handing>,
-    /// As the new owner: members that have not heard of the move.
-    unaware: MemberSet,
-    /// What was fed in a term of a view that is not installed here yet: mirror channels may be faster than its commit.
-    early: Option<Stored>,
-    /// As the owner: the work that it makes.
-    pub(crate) load: Load,
-    /// As the owner: mirrored to one more backup only to move there.
-    pub(crate) destined: Option<NodeId>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Handing {
-    to: NodeId,
-    index: u64,
-    in_sync: MemberSet,
-    listed: MemberSet,
-    work: Option<u64>,
-}
-
-impl Office {
-    /// Drops everything. Returns whether there was anything.
-    pub(crate) fn forget(&mut self) -> bool {
-        let had = self.owner.is_some();
-        *self = Office::default();
-        had
-    }
-
-    /// What a commit waits for.
-    pub(crate) fn required(&self) -> MemberSet {
-        self.adding.keys().fold(self.backups, |set, id| set.with(*id))
-    }
-
-    /// Whether operations are outstanding.
-    fn is_busy(&self) -> bool {
-        !self.adding.is_empty()
-            || !self.dropping.is_empty()
-            || !self.unaware.is_empty()
-            || self.handing.is_some()
-            || self.freezing.is_some()
-    }
-
-    /// What this node can say about the bucket in a promise.
-    pub(crate) fn claim(&self, me: NodeId, view: ViewId) -> Claim {
-        let holds = if self.owner == Some(me) {
-            Holds::Owner
-        } else if self.in_sync {
-            Holds::InSync
-        } else {
-            Holds::Nothing
-        };
-        let moves = if self.stored.term.view == view { self.stored.term.moves } else { 0 };
-        Claim { holds, moves, index: self.stored.index, generation: self.generation, ..Claim::default() }
-    }
-
-    /// Takes a new view's assignment. `untold`: the shell has not polled the last change yet.
-    pub(crate) fn assign(
-        &mut self,
-        to: &Assignment,
-        me: NodeId,
-        view: ViewId,
-        was_established: bool,
-        untold: bool,
-    ) {
-        let owned = was_established && self.owner == Some(me) && self.generation == to.generation;
-        let held = was_established && self.in_sync && self.generation == to.generation;
-        let begin = match self.begin {
-            _ if to.generation.0 == view => Begin::Fresh,
-            Some(begin) if owned && untold => begin,
-            _ if owned => Begin::Kept,
-            _ => Begin::TakeOver,
-        };
-        let owner = to.owner == me;
-        let in_sync = to.in_sync.contains(me);
-        let keeps = (owner || in_sync) && (owned || held);
-        *self = Office {
-            owner: Some(to.owner),
-            generation: to.generation,
-            begin: owner.then_some(begin),
-            in_sync,
-            stored: match self.early.filter(|early| early.term.view == view) {
-                Some(early) => early,
-                None if keeps => self.stored,
-                None => Stored::default(),
-            },
-            backups: if owner { to.in_sync } else { MemberSet::EMPTY },
-            listed: if owner { to.listed } else { MemberSet::EMPTY },
-            early: self.early.filter(|early| early.term.view > view),
-            load: if owner && owned { self.load } else { Load::default() },
-            ..Office::default()
-        };
-    }
-
-    /// As the owner: begins another term, in which backups that were dropped may be listed again. Those in sync stay so; those
-    /// that are being filled are filled anew. Not while anything of this term is outstanding.
-    pub(crate) fn renew(&mut self, view: ViewId, others: MemberSet) -> bool {
-        let moves = self.moves.checked_add(1).filter(|_| !self.is_busy());
-        let Some(moves) = moves else { return false };
-        self.moves = moves;
-        self.begin = Some(Begin::Kept);
-        self.stored.term = Term { view, moves };
-        self.gone = MemberSet::EMPTY;
-        self.unaware = others;
-        true
-    }
-
-    /// Lists one more backup, as far as the term allows.
-    pub(crate) fn list(&mut self, id: NodeId) -> bool {
-        let can = !self.listed.contains(id) && !self.gone.contains(id);
-        if can {
-            self.listed = self.listed.with(id);
-        }
-        can
-    }
-}
 
 impl Node {
     /// What this node is to a bucket.
@@ -402,81 +247,53 @@ impl Node {
     }
 
     fn handle_op(&mut self, from: NodeId, op: &Op) -> Result<Option<Change>, Rejected> {
-        let me = self.me.id;
-        let term = Term { view: self.view, moves: op.moves };
-        let pending = self.pending.is_some();
+        let asked = Asked {
+            me: self.me.id,
+            from,
+            term: Term { view: self.view, moves: op.moves },
+            pending: self.pending.is_some(),
+        };
         let office = self.offices.get_mut(usize::from(op.bucket.0)).ok_or(Rejected::Unexpected)?;
-        let known = office.moves;
-        match op.change {
+        let (done, answer) = match op.change {
             Change::Add { generation, index } => {
-                let fed = office.stored.term == term && office.stored.index >= index;
-                let barred = pending || office.dropped && known == op.moves || office.owner == Some(me);
-                if barred || op.moves < known || !fed || generation != office.generation {
-                    return Ok(None);
-                }
-                office.moves = op.moves;
-                office.owner = Some(from);
-                office.in_sync = true;
-                office.dropped = false;
-                self.touch(op.bucket);
-                Ok(Some(Change::Added))
+                let done = office.be_added(&asked, generation, index);
+                (done, done.then_some(Change::Added))
             }
             Change::Move { generation, index, in_sync, listed, work } => {
-                let fed = office.stored.term.view == self.view && office.stored.index >= index;
-                if office.owner == Some(me) && known == op.moves {
+                if office.is_owned_in(&asked) {
                     return Ok(Some(Change::Own));
                 }
-                if pending || op.moves <= known || !office.in_sync || !fed || generation != office.generation
-                {
-                    return Ok(None);
+                let done = office.be_moved_here(&asked, generation, index);
+                if done {
+                    office.load = work.map_or(Load::default(), Load::carried);
+                    office.backups = in_sync.without(asked.me);
+                    office.listed = listed.union(in_sync).without(asked.me);
+                    office.unaware = self.members.set().without(asked.me);
                 }
-                office.moves = op.moves;
-                office.owner = Some(me);
-                office.begin = Some(Begin::HandOver);
-                office.load = work.map_or(Load::default(), Load::carried);
-                office.stored.term = term;
-                office.backups = in_sync.without(me);
-                office.listed = listed.union(in_sync).without(me);
-                office.gone = MemberSet::EMPTY;
-                office.unaware = self.members.set().without(me);
-                self.touch(op.bucket);
-                Ok(None)
+                (done, None)
             }
-            Change::Own if op.moves < known => Ok(None),
+            Change::Own if op.moves < office.moves => (false, None),
             Change::Own => {
-                if op.moves > known {
-                    office.moves = op.moves;
-                    office.owner = Some(from);
-                    office.handing = None;
-                    office.freezing = None;
-                    office.dropped = false;
-                    self.touch(op.bucket);
-                }
-                Ok((office_owner(self, op.bucket) == Some(from)).then_some(Change::Owned))
+                let news = office.learn_owner(&asked);
+                (news, (office.owner == Some(from)).then_some(Change::Owned))
             }
             Change::Drop => {
-                let barred = op.moves < known || office.owner == Some(me) || pending;
-                if barred || office.owner != Some(from) {
-                    return Ok(None);
-                }
-                office.moves = op.moves;
-                office.in_sync = false;
-                office.dropped = true;
-                if office.stored.term <= term {
-                    office.stored = Stored::default(); // what was fed since is of the next term
-                }
-                self.touch(op.bucket);
-                Ok(Some(Change::Dropped))
+                let done = office.be_dropped(&asked);
+                (done, done.then_some(Change::Dropped))
             }
             Change::Added | Change::Owned | Change::Dropped => {
-                if office.owner == Some(me) && known == op.moves {
+                if office.is_owned_in(&asked) {
                     office.handle_answer(from, op.change);
                     self.note_change(op.bucket);
                     self.hand_over(op.bucket);
                 }
-                Ok(None)
+                (false, None)
             }
+        };
+        if done {
+            self.touch(op.bucket);
         }
+        Ok(answer)
     }
 
     /// Says what is new, and repeats what is outstanding from time to time. While a promise is pending nothing is
@@ -522,73 +339,6 @@ impl Node {
             for ops in ops.chunks(OPS_MAX) {
                 self.send(to, &Body::Ops(ops.to_vec()));
             }
-        }
-    }
-}
-
-fn office_owner(node: &Node, bucket: Bucket) -> Option<NodeId> {
-    node.offices.get(usize::from(bucket.0)).and_then(|office| office.owner)
-}
-
-impl Office {
-    /// As the owner: what another member answered.
-    fn handle_answer(&mut self, from: NodeId, answer: Change) {
-        match answer {
-            Change::Added if self.adding.remove(&from).is_some() => self.backups = self.backups.with(from),
-            Change::Owned => self.unaware = self.unaware.without(from),
-            Change::Dropped if self.dropping.contains(from) => {
-                self.dropping = self.dropping.without(from);
-                self.backups = self.backups.without(from);
-                self.adding.remove(&from);
-                self.listed = self.listed.without(from);
-                self.gone = self.gone.with(from);
-            }
-            _ => {}
-        }
-    }
-
-    fn outstanding(&self, bucket: Bucket, pending: bool, queue: &mut Vec<(NodeId, Op)>) {
-        let moves = self.moves;
-        let generation = self.generation;
-        for to in self.unaware.iter() {
-            queue.push((to, Op { bucket, moves, change: Change::Own }));
-        }
-        if pending {
-            return;
-        }
-        for (to, index) in &self.adding {
-            queue.push((*to, Op { bucket, moves, change: Change::Add { generation, index: *index } }));
-        }
-        for to in self.dropping.iter() {
-            queue.push((to, Op { bucket, moves, change: Change::Drop }));
-        }
-        if let Some(Handing { to, index, in_sync, listed, work }) = self.handing {
-            let change = Change::Move { generation, index, in_sync, listed, work };
-            queue.push((to, Op { bucket, moves: moves.saturating_add(1), change }));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_fed_before_its_view_is_installed_counts_in_it() {
-        let [owner, me] = [NodeId(0), NodeId(1)];
-        let view = |epoch| ViewId { epoch, ..ViewId::default() };
-        let stored = |epoch| Stored { term: Term { view: view(epoch), moves: 0 }, index: 1 };
-        let to = Assignment {
-            owner,
-            in_sync: MemberSet::EMPTY,
-            listed: MemberSet::of(me),
-            generation: Generation(view(1)),
-        };
-        for (early, counts) in [(stored(2), true), (stored(3), false)] {
-            let mut office = Office { early: Some(early), ..Office::default() };
-            office.assign(&to, me, view(2), true, false);
-            assert_eq!(office.stored == early, counts);
-            assert_eq!(office.early, Some(early).filter(|_| !counts));
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::balance::Room;
-use crate::bucket::Office;
+use crate::office::Office;
 use crate::rendezvous::score;
 use crate::{Bucket, MemberSet, Node, NodeId, ViewId};
 

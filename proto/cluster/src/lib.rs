@@ -40,6 +40,7 @@ mod load;
 mod membership;
 mod message;
 mod node;
+mod office;
 mod peer;
 mod reach;
 mod rendezvous;

@@ -8,7 +8,7 @@
 
 use evergate_base::Micros;
 
-use crate::bucket::Office;
+use crate::office::Office;
 use crate::{Bucket, Node, NodeId};
 
 /// So much more work than its share is no reason to give any away: where there is little to do nothing moves because of it.

@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use evergate_base::Micros;
 
-use crate::bucket::Office;
 use crate::config::{Config, ConfigError};
 use crate::key::{Keyring, TAG_BYTES};
 use crate::message::{Assignment, Body, DecodeError, Header, Message, VERSION};
+use crate::office::Office;
 use crate::peer::Peer;
 use crate::view::{Pending, Proposal};
 use crate::{

@@ -98,7 +98,7 @@ impl Node {
             let last = self.peers.get(&id).and_then(|peer| peer.last.as_ref());
             last.is_none_or(|last| self.is_of_use(last, path))
         };
-        let bare = |office: &crate::bucket::Office| {
+        let bare = |office: &crate::office::Office| {
             office.owner == Some(self.me.id) && !office.backups.iter().any(works)
         };
         self.established && self.offices.iter().any(bare)

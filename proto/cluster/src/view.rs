@@ -209,7 +209,7 @@ impl Node {
 
     /// What this node holds, for a promise.
     pub(crate) fn held(&self) -> Held {
-        let claim = |(office, assignment): (&crate::bucket::Office, &crate::message::Assignment)| -> Claim {
+        let claim = |(office, assignment): (&crate::office::Office, &crate::message::Assignment)| -> Claim {
             Claim {
                 base_in_sync: assignment.in_sync.with(assignment.owner),
                 ..office.claim(self.me.id, self.view)
