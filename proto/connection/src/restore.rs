@@ -119,53 +119,7 @@ impl Connection {
                 }
                 Ok(false)
             }
-            (Some(Hello { secret, accepted_unix_s, found, bytes, flights }), established) => {
-                let params = HandshakeParams {
-                    secret: *secret,
-                    accepted_unix_s: *accepted_unix_s,
-                    generation: open.generation,
-                    client: self.client,
-                    local: self.local,
-                };
-                self.check_generation(open.generation)?;
-                let config =
-                    self.listener().tls.clone().ok_or(RestoreError::Inconsistent("no tls configuration"))?;
-                let mut handshake =
-                    Handshake::new(&config, &params).map_err(|_| RestoreError::Inconsistent("handshake"))?;
-                if let Some(found) = found {
-                    handshake.resume_from(found.clone());
-                }
-                let mut flight = Vec::new();
-                let outcome = handshake.handle_input(bytes, &mut flight);
-                let whole = established.is_some() || state.closed.is_some();
-                let Some(more) = beyond_flights(&flight, flights, whole) else {
-                    self.end_abruptly(io, "handshake_differs"); // it would share nonces with what may have left
-                    return Ok(false);
-                };
-                if let Some(remote) = &mut self.remote {
-                    remote.mirror_flight(more);
-                }
-                self.send_wire(io, &flight);
-                match (outcome, established) {
-                    (Ok(_), Some(_)) => {
-                        let finished =
-                            handshake.finish().map_err(|_| RestoreError::Inconsistent("finish"))?;
-                        self.note_session(io, finished.facts, finished.session);
-                        self.tls = ClientTls::Open(Box::new(finished.records));
-                        self.note_record_end();
-                        Ok(false)
-                    }
-                    (Ok(progress), None) => {
-                        self.tls = ClientTls::Shaking(Box::new(handshake));
-                        Ok(progress == Progress::Done)
-                    }
-                    (Err(error), _) => {
-                        self.tls = ClientTls::Shaking(Box::new(handshake));
-                        self.end_handshake(io, &error);
-                        Ok(false)
-                    }
-                }
-            }
+            (Some(hello), _) => self.shake_again(hello, state, open, io),
             (None, Some(established)) => {
                 let exported = RecordsState::decode(&established.records)
                     .map_err(|_| RestoreError::Inconsistent("record state"))?;
@@ -177,6 +131,65 @@ impl Connection {
                 Ok(false)
             }
         }
+    }
+
+    /// Makes the handshake again from what the client said; whether it is done but not known to be.
+    fn shake_again(
+        &mut self,
+        hello: &Hello,
+        state: &Mirrored,
+        open: &Open,
+        io: &mut Io<'_>,
+    ) -> Result<bool, RestoreError> {
+        let mut handshake = self.handshake_of(hello, open.generation)?;
+        let mut flight = Vec::new();
+        let outcome = handshake.handle_input(&hello.bytes, &mut flight);
+        let whole = state.established.is_some() || state.closed.is_some();
+        let Some(more) = beyond_flights(&flight, &hello.flights, whole) else {
+            self.end_abruptly(io, "handshake_differs"); // it would share nonces with what may have left
+            return Ok(false);
+        };
+        if let Some(remote) = &mut self.remote {
+            remote.mirror_flight(more);
+        }
+        self.send_wire(io, &flight);
+        match outcome {
+            Ok(_) if state.established.is_some() => {
+                let finished = handshake.finish().map_err(|_| RestoreError::Inconsistent("finish"))?;
+                self.note_session(io, finished.facts, finished.session);
+                self.tls = ClientTls::Open(Box::new(finished.records));
+                self.note_record_end();
+                Ok(false)
+            }
+            Ok(progress) => {
+                self.tls = ClientTls::Shaking(Box::new(handshake));
+                Ok(progress == Progress::Done)
+            }
+            Err(error) => {
+                self.tls = ClientTls::Shaking(Box::new(handshake));
+                self.end_handshake(io, &error);
+                Ok(false)
+            }
+        }
+    }
+
+    /// The handshake that the hello began, before it has read anything.
+    fn handshake_of(&self, hello: &Hello, generation: u64) -> Result<Handshake, RestoreError> {
+        let params = HandshakeParams {
+            secret: hello.secret,
+            accepted_unix_s: hello.accepted_unix_s,
+            generation,
+            client: self.client,
+            local: self.local,
+        };
+        self.check_generation(generation)?;
+        let config = self.listener().tls.clone().ok_or(RestoreError::Inconsistent("no tls configuration"))?;
+        let mut handshake =
+            Handshake::new(&config, &params).map_err(|_| RestoreError::Inconsistent("handshake"))?;
+        if let Some(found) = &hello.found {
+            handshake.resume_from(found.clone());
+        }
+        Ok(handshake)
     }
 
     fn check_generation(&self, theirs: u64) -> Result<(), RestoreError> {

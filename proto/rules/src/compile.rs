@@ -52,16 +52,7 @@ pub(crate) fn compile(specs: &[RuleSpec], limits: &Limits) -> Result<Ruleset, Ve
     for (position, spec) in specs.iter().enumerate() {
         let numbered = format!("#{}", position + 1);
         let name = if spec.name.is_empty() { &numbered } else { &spec.name };
-        if spec.name.is_empty() {
-            errors.push(Site { name, key: "name" }.error("the name is empty", "", "name the rule"));
-        } else if !names.insert(spec.name.as_str()) {
-            let why = "hit counters and explain could not tell the rules apart";
-            errors.push(Site { name, key: "name" }.error(
-                "another rule has the same name",
-                why,
-                "rename one",
-            ));
-        }
+        errors.extend(misnamed(spec, name, &mut names));
         match condition(spec, name, &mut table, limits) {
             Ok(form) => {
                 warnings.extend(passes_unknown(spec, name, &form, &table));
@@ -95,17 +86,36 @@ pub(crate) fn compile(specs: &[RuleSpec], limits: &Limits) -> Result<Ruleset, Ve
     }
     let mut order: Vec<u32> = (0..rules.len() as u32).collect();
     order.sort_by_key(|&id| std::cmp::Reverse(specs[id as usize].priority));
-    let mut rules: Vec<(Rule, Vec<dnf::Conjunct>)> = rules.into_iter().zip(forms).collect();
-    let mut conjuncts = Vec::new();
-    for &id in &order {
-        let (rule, form) = &mut rules[id as usize];
-        rule.conjuncts = conjuncts.len()..conjuncts.len() + form.len();
-        conjuncts.extend(std::mem::take(form).into_iter().map(|literals| (id, literals)));
-    }
-    let rules = rules.into_iter().map(|(rule, _)| rule).collect();
+    let conjuncts = in_order(&order, &mut rules, forms);
     let mut ruleset = assemble(rules, order, table, conjuncts, pools, limits);
     ruleset.warnings.splice(0..0, warnings);
     Ok(ruleset)
+}
+
+/// A name that is empty, or another rule's.
+fn misnamed<'s>(spec: &'s RuleSpec, name: &str, names: &mut HashSet<&'s str>) -> Option<RuleError> {
+    let site = Site { name, key: "name" };
+    if spec.name.is_empty() {
+        return Some(site.error("the name is empty", "", "name the rule"));
+    }
+    let why = "hit counters and explain could not tell the rules apart";
+    let is_new = names.insert(spec.name.as_str());
+    (!is_new).then(|| site.error("another rule has the same name", why, "rename one"))
+}
+
+/// The conjuncts of all rules in the order tried; each rule learns where its own are.
+fn in_order(
+    order: &[u32],
+    rules: &mut [Rule],
+    mut forms: Vec<Vec<dnf::Conjunct>>,
+) -> Vec<(u32, dnf::Conjunct)> {
+    let mut conjuncts = Vec::new();
+    for &id in order {
+        let form = std::mem::take(&mut forms[id as usize]);
+        rules[id as usize].conjuncts = conjuncts.len()..conjuncts.len() + form.len();
+        conjuncts.extend(form.into_iter().map(|literals| (id, literals)));
+    }
+    conjuncts
 }
 
 /// Builds everything that follows from the parsed rules.
@@ -130,35 +140,8 @@ pub(crate) fn assemble(
     let acts_on_unknown =
         |conjunct: u32| rules[flat[conjunct as usize].rule as usize].unknown != Unknown::NoMatch;
     let built = index::build(slices, &table, acts_on_unknown);
-    let mut warnings = Vec::new();
     let name = |conjunct: u32| rules[flat[conjunct as usize].rule as usize].name.as_str();
-    if built.residual.len() >= limits.residual_warn {
-        let message = format!(
-            "{} conditions have nothing to index by and are evaluated on every request, among them \"{}\"; add a \
-             comparison with == , a prefix or a range to each",
-            built.residual.len(),
-            name(built.residual[0])
-        );
-        warnings.push(RuleWarning { rule: String::new(), message });
-    }
-    if built.longest.len() >= LIST_WARN {
-        let message = format!(
-            "{} conditions share their most selective comparison and are evaluated together, among them \"{}\"; add a \
-             more selective one to each",
-            built.longest.len(),
-            name(built.longest[0])
-        );
-        warnings.push(RuleWarning { rule: String::new(), message });
-    }
-    let mut names = FieldNames::default();
-    for (id, field) in table.fields.iter() {
-        match field {
-            Field::Header(name) => names.headers.insert(name.as_bytes(), id),
-            Field::Query(name) => names.query.insert(name.as_bytes(), id),
-            Field::Cookie(name) => names.cookies.insert(name.as_bytes(), id),
-            _ => {}
-        }
-    }
+    let warnings = costly(&built, limits, name);
     Ruleset {
         identity: IDENTITY.fetch_add(1, Ordering::Relaxed),
         marks: Marks::new(&rules),
@@ -168,13 +151,49 @@ pub(crate) fn assemble(
         literals,
         origins: table.fields.iter().map(|(_, field)| field.origin()).collect(),
         wanted: Wanted::new(&table.fields),
-        names,
+        names: names_of(&table),
         table,
         index: built.index,
         pools,
         warnings,
         limits: limits.clone(),
     }
+}
+
+/// What is not found by looking up.
+fn costly<'r>(built: &index::Built, limits: &Limits, name: impl Fn(u32) -> &'r str) -> Vec<RuleWarning> {
+    let mut warnings = Vec::new();
+    let mut warn = |message: String| warnings.push(RuleWarning { rule: String::new(), message });
+    if built.residual.len() >= limits.residual_warn {
+        warn(format!(
+            "{} conditions have nothing to index by and are evaluated on every request, among them \"{}\"; add a \
+             comparison with == , a prefix or a range to each",
+            built.residual.len(),
+            name(built.residual[0])
+        ));
+    }
+    if built.longest.len() >= LIST_WARN {
+        warn(format!(
+            "{} conditions share their most selective comparison and are evaluated together, among them \"{}\"; add a \
+             more selective one to each",
+            built.longest.len(),
+            name(built.longest[0])
+        ));
+    }
+    warnings
+}
+
+fn names_of(table: &Table) -> FieldNames {
+    let mut names = FieldNames::default();
+    for (id, field) in table.fields.iter() {
+        match field {
+            Field::Header(name) => names.headers.insert(name.as_bytes(), id),
+            Field::Query(name) => names.query.insert(name.as_bytes(), id),
+            Field::Cookie(name) => names.cookies.insert(name.as_bytes(), id),
+            _ => {}
+        }
+    }
+    names
 }
 
 /// A warning if the rule keeps requests out, and those pass for which its condition is unknown.

@@ -10,7 +10,7 @@
 mod build;
 mod key;
 
-pub(crate) use build::build;
+pub(crate) use build::{Built, build};
 
 use aho_corasick::AhoCorasick;
 use regex_automata::meta;
