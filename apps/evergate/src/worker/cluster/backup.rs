@@ -152,34 +152,36 @@ impl Worker {
             cluster.note_complete(bucket, office, worker);
         }
         self.take_session_news(news);
-        let Some(cluster) = &mut self.cluster else { return };
-        let Some(Some(incoming)) = cluster.incoming.get_mut(index) else { return };
         if let Err(error) = result {
-            // What was said on it stands. Its owner notices, and drops this backup or says everything anew.
-            let known = incoming.from.is_some();
-            // What a node had said before it lost its buckets to this one may be read after that.
-            let late = error.downcast_ref::<HolderError>().is_some()
-                && cluster.taken_at.is_some_and(|at| self.now.since(at) <= FORGET_AFTER);
-            let ended = late || replaced || error.downcast_ref::<io::Error>().is_some();
-            match incoming.from.map(|node| node.0.saturating_add(1)) {
-                _ if ended => {}
-                Some(number) => message::warning(format_args!(
-                    "does not believe a mirror channel of node {number}: {error:#}"
-                )),
-                // It has the cluster's key, and tries again and again.
-                None if cluster.refused_at.is_none_or(|at| self.now.since(at) > REFUSALS_EVERY) => {
-                    cluster.refused_at = Some(self.now);
-                    message::warning(format_args!("refuses a mirror channel: {error:#}"));
-                }
-                None => {}
-            }
-            cluster.incoming[index] = None;
-            self.counters.reason(match (known, ended) {
-                (true, true) => "mirror_channel_ended",
-                (true, false) => "mirror_channel_disbelieved",
-                (false, _) => "mirror_channel_refused",
-            });
+            self.end_incoming(index, &error);
         }
+    }
+
+    /// What was said on the channel stands. Its owner notices, and drops this backup or says everything anew.
+    fn end_incoming(&mut self, index: usize, error: &anyhow::Error) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(incoming) = cluster.incoming.get_mut(index).and_then(Option::take) else { return };
+        // What a node had said before it lost its buckets to this one may be read after that.
+        let late = error.is::<HolderError>()
+            && cluster.taken_at.is_some_and(|at| self.now.since(at) <= FORGET_AFTER);
+        let ended = late || error.is::<Replaced>() || error.is::<io::Error>();
+        match incoming.from.map(|node| node.0.saturating_add(1)) {
+            _ if ended => {}
+            Some(number) => message::warning(format_args!(
+                "does not believe a mirror channel of node {number}: {error:#}"
+            )),
+            // It has the cluster's key, and tries again and again.
+            None if cluster.refused_at.is_none_or(|at| self.now.since(at) > REFUSALS_EVERY) => {
+                cluster.refused_at = Some(self.now);
+                message::warning(format_args!("refuses a mirror channel: {error:#}"));
+            }
+            None => {}
+        }
+        self.counters.reason(match (incoming.from.is_some(), ended) {
+            (true, true) => "mirror_channel_ended",
+            (true, false) => "mirror_channel_disbelieved",
+            (false, _) => "mirror_channel_refused",
+        });
     }
 
     pub(in crate::worker) fn take_instruction(&mut self, instruction: Instruction) {
