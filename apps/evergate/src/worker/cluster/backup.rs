@@ -68,18 +68,29 @@ struct Replaced;
 /// The newest channel of each worker of other nodes, also when it has ended: a worker has one at a time, and what it said on an
 /// earlier one, which may be read later, was true before.
 #[derive(Default)]
-pub(super) struct Newest(BTreeMap<(u8, u16), (u64, u64)>);
+pub(super) struct Newest(BTreeMap<(u8, u16), Met>);
+
+/// Which life of the node made it, and when by its clock, which says nothing of other lives: that may be of another boot.
+struct Met {
+    incarnation: u64,
+    made_ms: u64,
+    /// The life that it was in before.
+    before: Option<u64>,
+}
 
 impl Newest {
     /// Notes a channel whose owner is known.
     fn meet(&mut self, channel: &Incoming) -> Result<(), Replaced> {
         let Some((node, incarnation)) = channel.announced.speaker() else { return Ok(()) };
         let place = (node, channel.worker);
-        let replaced = |(of, made_ms): &(u64, u64)| *of == incarnation && *made_ms > channel.made_ms;
-        if self.0.get(&place).is_some_and(replaced) {
-            return Err(Replaced);
-        }
-        self.0.insert(place, (incarnation, channel.made_ms));
+        let last = self.0.get(&place);
+        let before = match last {
+            Some(last) if last.before == Some(incarnation) => return Err(Replaced),
+            Some(last) if last.incarnation != incarnation => Some(last.incarnation),
+            Some(last) if last.made_ms > channel.made_ms => return Err(Replaced),
+            last => last.and_then(|last| last.before),
+        };
+        self.0.insert(place, Met { incarnation, made_ms: channel.made_ms, before });
         Ok(())
     }
 }

@@ -32,11 +32,16 @@ impl Scene {
 
     /// The backup's worker, whose clock shows this, makes a channel, and has these connections of a bucket to tell.
     fn channel_with(&mut self, clock_ms: u64, connections: &[u64]) -> Outgoing {
+        self.channel_of(9, clock_ms, connections)
+    }
+
+    /// The same in this life of the backup.
+    fn channel_of(&mut self, incarnation: u64, clock_ms: u64, connections: &[u64]) -> Outgoing {
         let bucket = 5;
         let hello = Frame::Hello {
             version: evergate_mirror::FRAME_VERSION,
             node: BACKUP.0,
-            incarnation: 9,
+            incarnation,
             worker: 0,
             workers: 1,
             clock_ms,
@@ -142,6 +147,22 @@ fn an_older_channel_that_is_read_after_the_newer_one_has_ended_changes_nothing()
         assert!(!scene.hear(&mut older));
         let held: Vec<u64> = scene.cluster().holder.iter().map(|(id, _)| id.0).collect();
         assert_eq!(held, [1, 2], "what was acknowledged");
+    });
+}
+
+#[test]
+fn a_channel_of_an_earlier_life_that_is_read_late_changes_nothing() {
+    play(1, |mut scene| {
+        let mut first = scene.channel_of(9, 1000, &[1]);
+        assert!(scene.hear(&mut first));
+        let mut late = scene.channel_of(9, 2000, &[1]);
+        let mut newer = scene.channel_of(10, 500, &[1, 2]); // it was booted anew, and its clock began again
+        assert!(scene.hear(&mut newer));
+        assert!(!scene.hear(&mut late));
+        newer.feed.push(&Frame::End { connection: ConnectionId(1) }, None).unwrap();
+        assert!(scene.hear(&mut newer), "it goes on");
+        let held: Vec<u64> = scene.cluster().holder.iter().map(|(id, _)| id.0).collect();
+        assert_eq!(held, [2], "what was acknowledged");
     });
 }
 
