@@ -18,7 +18,7 @@ const ROUNDS_MAX: usize = 64;
 const DETAIL_BYTES_MAX: usize = 200;
 
 impl Connection {
-    /// Answers with an error. The connection goes on when its request was received whole and went to a server, so that what
+    /// Answers with an error. The connection goes on when its request was received whole and was meant for a server, so that what
     /// fails behind us costs clients no new handshakes (with backups: when it has no body); else it closes. When part of a
     /// response has gone out already, it just breaks.
     pub(crate) fn refuse(&mut self, io: &mut Io<'_>, status: u16, reason: &'static str) {
@@ -48,7 +48,11 @@ impl Connection {
         };
         // With backups all nodes have to write the same, and who takes over does not know how much of a body was here.
         let (flags, alone) = (leg.route.flags, self.remote.is_none());
-        let whole = if alone { self.request > self.response } else { flags.bodiless };
+        let unread = match self.receiving {
+            Receiving::Body(body) if alone && self.is_whole_in(body, &self.plain) => Some(body),
+            _ => None,
+        };
+        let whole = if alone { unread.is_some() || self.request > self.response } else { flags.bodiless };
         let bound_to_end = flags.close || !whole;
         let ends = bound_to_end || self.last_response || self.is_last(io);
         let after = match (if alone { ends } else { bound_to_end }, flags.http10) {
@@ -59,6 +63,11 @@ impl Connection {
         let (fields, _) = routing::response_edits(&self.snapshot.rules, leg.rules.iter().copied());
         evergate_http::error_response(&mut bytes, status, reason, after, flags.head, &fields);
         self.generate(io, status, reason, &bytes, ends);
+        if let Some(body) = unread.filter(|_| !self.closing && !self.closed) {
+            self.receiving = Receiving::Skip(body);
+            let timer = self.natural_timer();
+            self.arm(timer, io.now);
+        }
     }
 
     /// Sends a response of our own, if nothing of this response can have left, and no other answer of ours is still on

@@ -136,35 +136,34 @@ impl Connection {
             self.adopt_snapshot(io);
             self.begin_log(io, Some(head));
         }
+        let rest = &data[head.head_len..];
         let limits = &self.listener().limits;
         let (body_max, prefix_max, http) =
             (limits.body_bytes_max, limits.body_prefix_bytes, limits.http.clone());
         if !self.is_let_in() {
             self.last_response = true; // only a new handshake changes it
-            return self.answer(io, head, 421, "client_certificate_policy", &[]);
+            return self.answer(io, head, rest, 421, "client_certificate_policy", &[]);
         }
         io.scratch.path.clear();
         if let Err(refusal) = evergate_http::canonical_path(head.path, &mut io.scratch.path) {
-            return self.answer(io, head, refusal.status, refusal.reason, &[]);
+            return self.answer(io, head, rest, refusal.status, refusal.reason, &[]);
         }
         if let Some(port) = self.listener().redirect_to_https {
             let location = routing::https_location(head, self.local.ip(), port);
-            return self.answer(io, head, 308, "redirected_to_https", &[("Location", &location)]);
+            return self.answer(io, head, rest, 308, "redirected_to_https", &[("Location", &location)]);
         }
         if matches!(head.framing, RequestFraming::Length(length) if body_max > 0 && length > body_max) {
-            return self.answer(io, head, 413, "body_too_long", &[]);
+            return self.answer(io, head, rest, 413, "body_too_long", &[]);
         }
         let prefix = match self.receiving {
-            Receiving::Prefix => {
-                match routing::body_prefix(head, &data[head.head_len..], prefix_max, &http) {
-                    Ok(Some(prefix)) => {
-                        self.prefix = None;
-                        Some(prefix)
-                    }
-                    Ok(None) => return self.await_prefix(head, data.len() - head.head_len),
-                    Err(refusal) => return self.answer(io, head, refusal.status, refusal.reason, &[]),
+            Receiving::Prefix => match routing::body_prefix(head, rest, prefix_max, &http) {
+                Ok(Some(prefix)) => {
+                    self.prefix = None;
+                    Some(prefix)
                 }
-            }
+                Ok(None) => return self.await_prefix(head, rest.len()),
+                Err(refusal) => return self.answer(io, head, rest, refusal.status, refusal.reason, &[]),
+            },
             _ => None,
         };
         let plan = if self.snapshot.rules.is_empty() {
@@ -188,7 +187,7 @@ impl Connection {
         };
         // What was decided holds for what was looked at, and for nothing else.
         let looked_at = prefix.map_or(0, |prefix| prefix.looked_at);
-        self.act(io, head, &data[..head.head_len + looked_at], plan)
+        self.act(io, head, data, looked_at, plan)
     }
 
     /// The rules must see the body: hold the head, and tell a client that waits for it to go on.
@@ -245,8 +244,16 @@ impl Connection {
         }
     }
 
-    /// Carries out what was decided, having looked at so much of the request.
-    fn act(&mut self, io: &mut Io<'_>, head: &RequestHead<'_>, looked_at: &[u8], plan: Plan) -> usize {
+    /// Carries out what was decided, having looked at so many bytes behind the head.
+    fn act(
+        &mut self,
+        io: &mut Io<'_>,
+        head: &RequestHead<'_>,
+        data: &[u8],
+        looked_at: usize,
+        plan: Plan,
+    ) -> usize {
+        let (looked_at, rest) = (&data[..head.head_len + looked_at], &data[head.head_len..]);
         let snapshot = self.snapshot.clone();
         if let Some(log) = &mut self.log {
             log.rule = plan.rule;
@@ -269,6 +276,7 @@ impl Connection {
                 return self.answer_by_rule(
                     io,
                     head,
+                    rest,
                     (429, "rate_limited"),
                     ("Retry-After", "1"),
                     &plan.matched,
@@ -277,11 +285,25 @@ impl Connection {
         }
         let (pool, sticky) = match plan.terminal {
             routing::Action::Deny(status) => {
-                return self.answer_by_rule(io, head, (status, "denied_by_rule"), ("", ""), &plan.matched);
+                return self.answer_by_rule(
+                    io,
+                    head,
+                    rest,
+                    (status, "denied_by_rule"),
+                    ("", ""),
+                    &plan.matched,
+                );
             }
             routing::Action::Redirect(status, location) => {
                 let field = ("Location", location.as_str());
-                return self.answer_by_rule(io, head, (status, "redirected_by_rule"), field, &plan.matched);
+                return self.answer_by_rule(
+                    io,
+                    head,
+                    rest,
+                    (status, "redirected_by_rule"),
+                    field,
+                    &plan.matched,
+                );
             }
             routing::Action::Route(index, sticky) => {
                 (snapshot.rule_pools.get(index as usize).copied(), sticky)
@@ -289,7 +311,7 @@ impl Connection {
             routing::Action::Default => (self.listener().pool, None),
         };
         let Some(pool) = pool else {
-            return self.answer(io, head, 404, "no_route", &[]);
+            return self.answer(io, head, rest, 404, "no_route", &[]);
         };
         self.route(io, head, looked_at, pool, sticky, &plan.matched)
     }
@@ -576,6 +598,7 @@ impl Connection {
         &mut self,
         io: &mut Io<'_>,
         head: &RequestHead<'_>,
+        rest: &[u8],
         (status, reason): (u16, &'static str),
         field: (&str, &str),
         matched: &[RuleId],
@@ -584,21 +607,24 @@ impl Connection {
         let (mut fields, _) = routing::response_edits(&snapshot.rules, matched.iter().copied());
         fields.retain(|(name, _)| !name.eq_ignore_ascii_case(field.0));
         fields.extend(Some(field).filter(|(name, _)| !name.is_empty()));
-        self.answer(io, head, status, reason, &fields)
+        self.answer(io, head, rest, status, reason, &fields)
     }
 
-    /// Answers a request ourselves; the connection goes on when the request has no body.
+    /// Answers a request ourselves, with `rest` behind its head. The connection goes on when that is all of its body (with
+    /// backups, when it has none: who takes over does not know how much was here).
     fn answer(
         &mut self,
         io: &mut Io<'_>,
         head: &RequestHead<'_>,
+        rest: &[u8],
         status: u16,
         reason: &'static str,
         extra: &[(&str, &str)],
     ) -> usize {
         let body = head.body();
         let ends = !head.keep_alive || self.is_spent() || self.is_last(io) || self.last_response;
-        let close = ends || !body.is_done();
+        let whole = body.is_done() || self.remote.is_none() && self.is_whole_in(body, rest);
+        let close = ends || !whole;
         let mut bytes = Vec::new();
         let after = match (close, head.version) {
             (true, _) => After::Close,
@@ -608,6 +634,11 @@ impl Connection {
         evergate_http::error_response(&mut bytes, status, reason, after, head.method == "HEAD", extra);
         self.generate(io, status, reason, &bytes, close);
         self.pass_answered(io, body, head.head_len)
+    }
+
+    /// Whether a body ends within these bytes.
+    pub(crate) fn is_whole_in(&self, mut body: Body, rest: &[u8]) -> bool {
+        body.advance(rest, &self.listener().limits.http).is_ok() && body.is_done()
     }
 
     /// After an answer of ours: forget the request's body, if it has one.

@@ -177,6 +177,16 @@ pub(crate) fn forwarded(lines: &str, scheme: &str, request: u32) -> Vec<u8> {
     .into_bytes()
 }
 
+/// What a client gets in a cluster, where without one it gets `alone`, if that differs: what rules have denied because of a body
+/// is the last answer.
+pub(crate) fn answered_in_a_cluster(alone: &[u8]) -> Option<Vec<u8>> {
+    const DENIED: &[u8] = b"HTTP/1.1 406 ";
+    let place = |of: &[u8], all: &[u8]| all.windows(of.len()).position(|window| window == of);
+    let head_end = |at: usize| place(b"\r\n\r\n", &alone[at..]).map(|length| at + length + 2);
+    let at = place(DENIED, alone).and_then(head_end)?;
+    Some([&alone[..at], b"Connection: close\r\n", &alone[at..]].concat())
+}
+
 /// What a server in clear gets of a request in a cluster, where without one it gets `alone`: behind a body in chunks it is to close.
 pub(crate) fn asked_in_a_cluster(alone: &[u8]) -> Vec<u8> {
     const CHUNKED: &[u8] = b"Transfer-Encoding: chunked\r\n";

@@ -2,7 +2,7 @@
 
 use crate::apps::{Served, peer_of, perform};
 use crate::harness::rig::Rig;
-use crate::harness::setup::asked_in_a_cluster;
+use crate::harness::setup::{answered_in_a_cluster, asked_in_a_cluster};
 use crate::scenario::{Act, App, Scenario, Wire};
 use evergate_connection::Snapshot;
 use std::collections::BTreeMap;
@@ -47,6 +47,9 @@ pub(crate) fn reference(scenario: &Scenario, config: &Arc<Snapshot>) -> Expected
     expected.client = rig.peer.received().to_vec();
     expected.aborted = rig.closed == Some(true);
     expected.client_end = rig.client_fin;
+    if let Some(whole) = answered_in_a_cluster(&expected.client) {
+        (expected.client, expected.client_end) = (whole, true);
+    }
     let tunnels = |id: &u32, fin: bool| apps.get(id).filter(|app| app.stage >= 10).map(|app| fin || app.fin);
     let legs = rig.legs.iter().filter(|(_, leg)| !leg.to_server.is_empty());
     let asked = |alone: &[u8]| match scenario.behind {

@@ -5,7 +5,7 @@ use super::{DOWN, Mutation, Outcome, STEPS_MAX, World};
 use crate::harness::peer::Peer;
 use crate::harness::rig::fill;
 use crate::harness::secure::ServerTls;
-use crate::harness::setup::asked_in_a_cluster;
+use crate::harness::setup::{answered_in_a_cluster, asked_in_a_cluster};
 use crate::scenario::{Act, App, Scenario, Wire};
 use evergate_base::Micros;
 use evergate_connection::{Failure, Hint, ReadPlan, Scratch, Snapshot};
@@ -410,6 +410,9 @@ pub(crate) fn reference(
     world.finish_steps(&mut marks);
     assert!(world.is_through(), "the script does not come to its end: {}", world.describe());
     let mut outcome = world.outcome();
+    if let Some(whole) = answered_in_a_cluster(&outcome.client) {
+        (outcome.client, outcome.client_end) = (whole, true);
+    }
     if scenario.behind == Wire::Plain {
         outcome.servers.iter_mut().for_each(|(bytes, _)| *bytes = asked_in_a_cluster(bytes));
     }
