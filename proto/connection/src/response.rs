@@ -545,7 +545,10 @@ impl Connection {
                 if self.leg.as_ref().is_some_and(|leg| !leg.in_doubt) {
                     self.begin_plan(false); // it ends in order and before a whole head: nothing of it can have been sent
                 }
-                self.leg_failed(io, Failure::Lost)
+                match self.speaks_no_http() {
+                    true => self.server_refused(io, "status_line_malformed"),
+                    false => self.leg_failed(io, Failure::Lost),
+                }
             }
             Answering::Body(Body::UntilClose) if self.leg.as_ref().is_some_and(|leg| !leg.in_doubt) => {
                 self.last_response = true;
@@ -587,10 +590,18 @@ impl Connection {
             Answering::Tunnel | Answering::Ended => {}
         }
         match self.answering {
+            Answering::Head if self.speaks_no_http() => self.give_up(io, 502, "status_line_malformed"),
             Answering::Head => self.give_up(io, 502, "upstream_lost"),
             Answering::Ended => self.server_is_gone(io),
             _ => self.end_abruptly(io, "upstream_lost"),
         }
+    }
+
+    /// Whether what came before a head was whole begins none.
+    fn speaks_no_http(&self) -> bool {
+        const BEGINS: &[u8] = b"HTTP/1.";
+        let held = self.leg.as_ref().map_or(&[][..], |leg| &leg.held);
+        !held.is_empty() && !held.starts_with(BEGINS) && !BEGINS.starts_with(held)
     }
 
     /// A tunnel's server has ended its side, and now its connection is broken.

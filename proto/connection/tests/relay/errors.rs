@@ -86,9 +86,33 @@ fn no_pool_no_server_no_luck() {
     assert!(text(&got).contains("Location: https://test.example/a?b\r\n"));
 }
 
+#[test]
+fn an_answer_of_ours_to_a_request_that_is_here_whole_leaves_the_connection_open() {
+    for (fields, body) in
+        [("Content-Length: 5", "hello"), ("Transfer-Encoding: chunked", "5\r\nhello\r\n0\r\n\r\n")]
+    {
+        let request = format!("PUT /a HTTP/1.1\r\nHost: test.example\r\n{fields}\r\n\r\n{body}");
+        let mut rig = plain(|snapshot| snapshot.listeners[1].pool = None);
+        rig.send(request.repeat(2).as_bytes());
+        let got = text(&rig.received());
+        assert_eq!(got.matches("HTTP/1.1 404 ").count(), 2, "{got}");
+        assert!(!got.contains("Connection:") && !rig.client_fin, "{got}");
+        let mut rig = plain(|_| {});
+        for leg in 1..3 {
+            rig.send(request.as_bytes());
+            rig.call(|conn, io| conn.handle_unavailable(io, leg, "no_server"));
+            let got = text(&rig.received());
+            assert!(got.starts_with("HTTP/1.1 503 ") && !got.contains("Connection:"), "{got}");
+        }
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(3, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        assert!(text(&rig.received()).ends_with("\r\n\r\nok"));
+    }
+}
+
 /// Whoever waits for 100 (Continue) does not send a body that was refused, and others do: what follows could be either.
 #[test]
-fn an_answer_of_ours_to_a_request_with_a_body_ends_the_connection() {
+fn an_answer_of_ours_before_the_end_of_a_body_ends_the_connection() {
     for fields in
         ["Content-Length: 5", "Content-Length: 5\r\nExpect: 100-continue", "Transfer-Encoding: chunked"]
     {
@@ -227,6 +251,20 @@ fn servers_that_speak_nonsense_are_answered_for() {
             rig.serve(1, bytes.as_bytes());
             assert_eq!(status_of(&rig.received()), 502);
             assert_eq!((rig.legs.len(), rig.legs[&1].released), (1, Some(false)));
+        });
+    }
+    for reset in [false, true] {
+        on_each(|mut rig, _| {
+            rig.send(format!("{GET}\r\n").as_bytes());
+            rig.serve(1, b"<html>hi</html>");
+            if reset {
+                rig.reset_server(1)
+            } else {
+                rig.end_server(1)
+            }
+            let got = text(&rig.received());
+            assert!(got.starts_with("HTTP/1.1 502 ") && got.contains("status_line_malformed"), "{got}");
+            assert!(rig.dials.is_empty() && rig.legs.len() == 1, "it is not asked again");
         });
     }
     on_each(|mut rig, _| {
