@@ -51,8 +51,9 @@ pub(crate) fn compile(specs: &[RuleSpec], limits: &Limits) -> Result<Ruleset, Ve
     let mut pool_ids = std::collections::HashMap::new();
     for (position, spec) in specs.iter().enumerate() {
         let numbered = format!("#{}", position + 1);
-        let name = if spec.name.is_empty() { &numbered } else { &spec.name };
-        errors.extend(misnamed(spec, name, &mut names));
+        let misnamed = misnamed(spec, &numbered, &mut names);
+        let name = if misnamed.is_some() { &numbered } else { &spec.name };
+        errors.extend(misnamed);
         match condition(spec, name, &mut table, limits) {
             Ok(form) => {
                 warnings.extend(passes_unknown(spec, name, &form, &table));

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// A rule that cannot be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 pub struct RuleError {
-    /// Name of the rule (or `#3` for the third rule if it has none).
+    /// Name of the rule (or `#3` for the third rule if it has none of its own).
     pub rule: String,
     /// The key of the rule that is wrong, for example `when` or `redirect`.
     pub key: &'static str,

@@ -58,13 +58,13 @@ fn every_error_has_its_position_and_remedy() {
         (r#"path ~ "^/a""#, 6, "unexpected character '~'", ".matches("),
         (r#"host == "a" and path == "/""#, 13, "unexpected 'and'", "write &&"),
         (r#"host == "a" OR path == "/""#, 13, "unexpected 'OR'", "write ||"),
-        (r#"cookie("a").exists"#, 19, "unexpected the end", "write cookie(\"a\").exists()"),
+        (r#"cookie("a").exists"#, 19, "unexpected end of", "write cookie(\"a\").exists()"),
         (r#"path.starts_with "/a""#, 18, "unexpected the string", "write path.starts_with(\"..\")"),
         (r#"path.matches("^/(?!a)")"#, 14, "does not compile", "!path.matches("),
         (r#"host == "a" & true"#, 13, "unexpected character '&'", "&&"),
         (r#"host == "a"#, 9, "string without an end", "close it"),
         (r#"host == "a" host == "b""#, 13, "unexpected 'host'", ""),
-        (r#"(host == "a""#, 13, "unexpected the end", ""),
+        (r#"(host == "a""#, 13, "unexpected end of", ""),
         (r#"header("a b") == "x""#, 8, "header(\"a b\")", "letters"),
         (r#"json("a") == 1"#, 6, "json(\"a\")", "/order/0/total"),
         (r#"xml("a//b") == 1"#, 5, "the XML path \"a//b\"", "local names"),
@@ -148,6 +148,15 @@ fn every_error_has_its_position_and_remedy() {
         assert!(error.what.contains(what), "{when}: {error}");
         assert!(error.remedy.contains(hint), "{when}: {error}");
     }
+}
+
+#[test]
+fn an_error_in_a_rule_with_another_ones_name_is_not_taken_for_the_others() {
+    let rule = |when: &str| RuleSpec { name: "r".into(), when: when.into(), ..RuleSpec::default() };
+    let specs = [rule(r#"path == "/a""#), rule(r#"path = "/b""#)];
+    let errors = Ruleset::compile(&specs, &Limits::default()).unwrap_err();
+    let places: Vec<_> = errors.iter().map(|error| (error.rule.as_str(), error.key)).collect();
+    assert_eq!(places, [("#2", "name"), ("#2", "when")]);
 }
 
 #[test]

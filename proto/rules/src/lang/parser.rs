@@ -69,7 +69,11 @@ impl Parser<'_, '_> {
     }
 
     fn unexpected(&self, expected: &str) -> ConditionError {
-        let error = ConditionError::new(self.at, format!("unexpected {}", self.token.show()))
+        let met = match &self.token {
+            Token::End => "end of the condition".to_owned(),
+            token => token.show(),
+        };
+        let error = ConditionError::new(self.at, format!("unexpected {met}"))
             .why(format!("expected here: {expected}"));
         match &self.token {
             Token::Ident(word) if word.eq_ignore_ascii_case("and") => error.remedy("write && for and"),
