@@ -70,11 +70,11 @@ pub(crate) fn open(
         Err(error) => error,
     };
     match address.ipv4_fallback().filter(|_| is_without_ipv6(&error)) {
-        None => Err(explained(&error, address)),
+        None => Err(explained(&error, address, is_first)),
         Some(fallback) => {
             let fallback = ListenAddress { socket: fallback, both_families: false };
             listen(fallback).map_err(|second: io::Error| {
-                format!("[::]: {error}; {fallback}: {}", explained(&second, fallback))
+                format!("[::]: {error}; {fallback}: {}", explained(&second, fallback, is_first))
             })
         }
     }
@@ -90,10 +90,15 @@ fn is_without_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
-/// The error with a remedy that fits it.
-fn explained(error: &io::Error, address: ListenAddress) -> String {
+/// The error with a remedy that fits it. `is_first`: this process does not listen there yet.
+fn explained(error: &io::Error, address: ListenAddress, is_first: bool) -> String {
     let port = address.socket.port();
     let remedy = match error.raw_os_error() {
+        Some(libc::EADDRINUSE) if !is_first => {
+            "this process listens there itself, and the kernel lets nobody share a port but the user who had it first, \
+             which was root before `node.user`: restart to change it"
+                .to_owned()
+        }
         Some(libc::EADDRINUSE) => {
             format!(
                 "a process listens there, see `ss -ltnp 'sport = :{port}'`: end it, or choose another address"
@@ -101,7 +106,7 @@ fn explained(error: &io::Error, address: ListenAddress) -> String {
         }
         Some(libc::EACCES) => {
             "ports below 1024 need a right: give the process CAP_NET_BIND_SERVICE, start it as root \
-                               with node.user, or choose a port from 1024 on"
+                               with node.user, or choose a port from 1024 on; where node.user is set, a restart binds it"
                 .to_owned()
         }
         Some(libc::EADDRNOTAVAIL) => {
@@ -134,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_remedy_fits_the_error() {
-        let remedy = |number| explained(&error(number), ListenAddress::any(443));
+        let remedy = |number| explained(&error(number), ListenAddress::any(443), true);
         for (number, part) in [
             (libc::EADDRINUSE, "sport = :443"),
             (libc::EACCES, "CAP_NET_BIND_SERVICE"),
@@ -145,6 +150,8 @@ mod tests {
             assert!(text.contains(part), "{text}");
             assert_eq!(text.contains("CAP_NET"), number == libc::EACCES, "{text}");
         }
+        let own = explained(&error(libc::EADDRINUSE), ListenAddress::any(443), false);
+        assert!(own.contains("restart") && !own.contains("ss -ltnp"), "{own}");
     }
 
     #[test]
