@@ -107,6 +107,20 @@ fn an_answer_of_ours_to_a_request_that_is_here_whole_leaves_the_connection_open(
         rig.send(format!("{GET}\r\n").as_bytes());
         rig.serve(3, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
         assert!(text(&rig.received()).ends_with("\r\n\r\nok"));
+        for denied in [false, true] {
+            let mut rig =
+                plain(|snapshot| snapshot.listeners[1].pool = snapshot.listeners[1].pool.filter(|_| !denied));
+            rig.send(request.as_bytes());
+            rig.end_client();
+            rig.call(|conn, io| conn.handle_unavailable(io, 1, "no_server"));
+            let got = text(&rig.received());
+            assert_eq!(got.matches("HTTP/1.1 ").count(), 1, "{denied}: {got}");
+            assert_eq!(
+                rig.closed,
+                Some(false),
+                "{denied}: a client that has said all gets its answer and the end"
+            );
+        }
     }
 }
 
