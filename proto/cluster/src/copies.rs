@@ -37,7 +37,7 @@ impl Node {
                 continue;
             }
             let step = choice
-                .step(Held { bucket, office, unread: self.changed.contains(&bucket) }, room.mirrors > 0);
+                .step(Held { bucket, office, untold: self.changed.contains(&bucket) }, room.mirrors > 0);
             match step {
                 Step::None => {}
                 Step::Renewed => self.touch(Bucket(bucket)),
@@ -69,8 +69,8 @@ struct Choice {
 struct Held<'a> {
     bucket: u16,
     office: &'a mut Office,
-    /// Whether something of it has changed that the node has not looked at yet.
-    unread: bool,
+    /// Whether the shell has not polled its last change yet.
+    untold: bool,
 }
 
 /// What came of one bucket.
@@ -128,7 +128,7 @@ impl Choice {
         let (fresh, again) = (free.minus(held.office.gone), free.minus(self.shunned));
         let best = self
             .best(held.bucket, fresh)
-            .or_else(|| self.best(held.bucket, again).filter(|_| !held.unread && self.renew(held.office)));
+            .or_else(|| self.best(held.bucket, again).filter(|_| !held.untold && self.renew(held.office)));
         match best.is_some_and(|best| held.office.list(best)) {
             true => Step::Listed,
             false => Step::None,
@@ -158,7 +158,7 @@ impl Choice {
 
     fn list_better(&self, held: &mut Held<'_>, better: NodeId) -> Step {
         let begun = match held.office.gone.contains(better) {
-            true if held.unread => false,
+            true if held.untold => false,
             true => self.renew(held.office),
             false => held.office.list(better),
         };
@@ -173,6 +173,6 @@ impl Held<'_> {
     }
 
     fn is_settled(&self) -> bool {
-        self.office.destined.is_none() && !self.unread
+        self.office.destined.is_none() && !self.untold
     }
 }
