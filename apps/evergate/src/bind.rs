@@ -95,9 +95,10 @@ fn explained(error: &io::Error, address: ListenAddress, is_first: bool) -> Strin
     let port = address.socket.port();
     let remedy = match error.raw_os_error() {
         Some(libc::EADDRINUSE) if !is_first => {
-            "this process listens there itself, and the kernel lets nobody share a port but the user who had it first, \
-             which was root before `node.user`: restart to change it"
-                .to_owned()
+            format!(
+                "this process listens on that port itself: with `node.user` it is no longer who got it, and a restart \
+                 changes the address; without, another one listens there too, see `ss -ltnp 'sport = :{port}'`"
+            )
         }
         Some(libc::EADDRINUSE) => {
             format!(
@@ -151,7 +152,7 @@ mod tests {
             assert_eq!(text.contains("CAP_NET"), number == libc::EACCES, "{text}");
         }
         let own = explained(&error(libc::EADDRINUSE), ListenAddress::any(443), false);
-        assert!(own.contains("restart") && !own.contains("ss -ltnp"), "{own}");
+        assert!(own.contains("a restart changes") && !own.contains("end it"), "{own}");
     }
 
     #[test]
