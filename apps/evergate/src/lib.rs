@@ -18,4 +18,5 @@ pub mod rate;
 pub mod rule_hits;
 pub mod runtime;
 pub mod sessions;
+pub mod times;
 pub mod worker;

@@ -3,6 +3,7 @@
 use crate::line::Lines;
 use crate::rule_hits::RuleHits;
 use crate::sessions::Sessions;
+use crate::times::Times;
 use evergate_balance::Policy;
 use evergate_base::Micros;
 use evergate_connection::Snapshot;
@@ -42,6 +43,8 @@ pub struct ServerRuntime {
     pub response_us: AtomicU32,
     /// When that was looked at last, by a request that went there or an answer that began; microseconds of the machine's clock.
     pub measured_at: AtomicU64,
+    /// The same time of each response since the process started.
+    pub responses: Times,
     /// Requests sent to it.
     pub requests: AtomicU64,
     /// Connects refused or timed out, and responses lost.
@@ -83,6 +86,7 @@ impl ServerRuntime {
             outstanding: AtomicU32::new(0),
             response_us: AtomicU32::new(0),
             measured_at: AtomicU64::new(0),
+            responses: Times::default(),
             requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
         }
@@ -155,12 +159,15 @@ impl ServerRuntime {
         self.measured_at.store(now.0, Ordering::Relaxed);
     }
 
-    /// Takes the time until a response began into account, by an eighth. Of two workers at once one may count alone.
+    /// Counts the time until a response began, and takes it into account by an eighth. Of two workers at once one may count alone.
     ///
     /// Not `answered`: the connection ended, or was given up, without a response. A server that fails must not attract requests
     /// by failing fast, so the time counts as no shorter than those before.
     pub fn handle_response(&self, took: Micros, answered: bool, now: Micros) {
         self.measured_at.store(now.0, Ordering::Relaxed);
+        if answered {
+            self.responses.note(took);
+        }
         let before = self.response_us.load(Ordering::Relaxed);
         let took = took.0.clamp(1, u64::from(u32::MAX)) as u32;
         let took = if answered { took } else { took.max(before) };

@@ -2,7 +2,8 @@
 
 use super::output::{self, Table};
 use super::{RemoteArgs, remote};
-use crate::cluster::status::{ClusterStatus, CutOff, NodeStatus, Quorum, StallCounts, TakeOverStatus};
+use crate::cluster::status::{ClusterStatus, CutOff, NodeStatus, Quorum, TakeOverStatus};
+use crate::times::TimesStatus;
 
 pub(super) fn key() -> u8 {
     output::text(&format!("{}\n", crate::cluster::fresh_key()))
@@ -165,7 +166,7 @@ fn take_overs(all: &[TakeOverStatus]) -> String {
 }
 
 /// How many stood still, and the bound that 99 of 100 stayed within.
-fn stalls(name: &str, counts: &StallCounts) -> String {
+fn stalls(name: &str, counts: &TimesStatus) -> String {
     if counts.count == 0 {
         return String::new();
     }

@@ -2,6 +2,7 @@
 //!
 //! The agent publishes a [`ClusterStatus`] a few times a second and after every event; readers never make it wait.
 
+use crate::times::TimesStatus;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -240,29 +241,9 @@ pub struct LagStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StallStatus {
     /// Of connections with something on its way to somebody.
-    pub busy: StallCounts,
+    pub busy: TimesStatus,
     /// Of those that rested.
-    pub resting: StallCounts,
-}
-
-/// Stalls by their length.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StallCounts {
-    /// All of them.
-    pub count: u64,
-    /// Their sum, in microseconds.
-    pub sum_us: u64,
-    /// How many were no longer than so many milliseconds.
-    pub within: Vec<StallsWithin>,
-}
-
-/// Stalls up to a bound.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StallsWithin {
-    /// The bound.
-    pub ms: u64,
-    /// How many.
-    pub count: u64,
+    pub resting: TimesStatus,
 }
 
 /// One witness.

@@ -3,6 +3,7 @@
 //! They differ here in two places: OpenMetrics names a counter's family without the `_total` of its samples, and ends
 //! with `# EOF`. Invariant: the samples of a family follow each other, after its HELP and TYPE.
 
+use crate::times::TimesStatus;
 use std::fmt::{Display, Write};
 
 /// The two text forms.
@@ -89,21 +90,23 @@ impl Exposition {
 }
 
 impl Histogram<'_> {
-    /// Adds one: how much is within each bound, how much there is, and its sum.
-    pub(super) fn distribution(
-        &mut self,
-        label: (&str, &str),
-        within: impl Iterator<Item = (f64, u64)>,
-        count: u64,
-        sum: f64,
-    ) {
-        let (text, name) = (&mut self.exposition.text, self.name);
-        let label = format!("{}=\"{}\"", label.0, label.1); // of our own words, which need no escapes
-        for (bound, count) in within {
-            let _ = writeln!(text, "{name}_bucket{{{label},le=\"{bound:?}\"}} {count}");
+    /// Adds one, of times in seconds.
+    pub(super) fn times(&mut self, labels: &[(&str, &str)], times: &TimesStatus) {
+        let within =
+            times.within.iter().map(|within| (format!("{:?}", within.ms as f64 / 1000.0), within.count));
+        for (bound, count) in within.chain([("+Inf".to_owned(), times.count)]) {
+            let all: Vec<_> = labels.iter().copied().chain([("le", bound.as_str())]).collect();
+            self.sample("_bucket", &all, count);
         }
-        let _ = writeln!(text, "{name}_bucket{{{label},le=\"+Inf\"}} {count}");
-        let _ = writeln!(text, "{name}_sum{{{label}}} {sum}\n{name}_count{{{label}}} {count}");
+        self.sample("_sum", labels, times.sum_us as f64 / 1e6);
+        self.sample("_count", labels, times.count);
+    }
+
+    fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
+        let text = &mut self.exposition.text;
+        text.push_str(self.name);
+        text.push_str(suffix);
+        write_sample(text, labels, value);
     }
 }
 
@@ -112,31 +115,37 @@ impl Family<'_> {
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
         let text = &mut self.exposition.text;
         text.push_str(self.name);
-        for (index, (name, value)) in labels.iter().enumerate() {
-            text.push(if index == 0 { '{' } else { ',' });
-            text.push_str(name);
-            text.push_str("=\"");
-            for character in value.chars() {
-                match character {
-                    '\\' => text.push_str("\\\\"),
-                    '"' => text.push_str("\\\""),
-                    '\n' => text.push_str("\\n"),
-                    other => text.push(other),
-                }
-            }
-            text.push('"');
-        }
-        if !labels.is_empty() {
-            text.push('}');
-        }
-        let _ = writeln!(text, " {value}");
+        write_sample(text, labels, value);
         self
     }
+}
+
+/// What follows a sample's name.
+fn write_sample(text: &mut String, labels: &[(&str, &str)], value: impl Display) {
+    for (index, (name, value)) in labels.iter().enumerate() {
+        text.push(if index == 0 { '{' } else { ',' });
+        text.push_str(name);
+        text.push_str("=\"");
+        for character in value.chars() {
+            match character {
+                '\\' => text.push_str("\\\\"),
+                '"' => text.push_str("\\\""),
+                '\n' => text.push_str("\\n"),
+                other => text.push(other),
+            }
+        }
+        text.push('"');
+    }
+    if !labels.is_empty() {
+        text.push('}');
+    }
+    let _ = writeln!(text, " {value}");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::times::TimesWithin;
 
     fn document(form: Form) -> String {
         let mut exposition = Exposition::new(form);
@@ -166,8 +175,9 @@ mod tests {
     #[test]
     fn a_histogram_counts_up_to_each_bound_and_names_its_sum() {
         let mut exposition = Exposition::new(Form::OpenMetrics);
-        let within = [(0.01, 2), (1.0, 5)].into_iter();
-        exposition.histogram("x_seconds", "X.").distribution(("kind", "a"), within, 6, 7.5);
+        let within = [(10, 2), (1000, 5)].map(|(ms, count)| TimesWithin { ms, count });
+        let times = TimesStatus { count: 6, sum_us: 7_500_000, within: within.into() };
+        exposition.histogram("x_seconds", "X.").times(&[("kind", "a")], &times);
         assert_eq!(
             exposition.finish(),
             "# HELP x_seconds X.\n# TYPE x_seconds histogram\nx_seconds_bucket{kind=\"a\",le=\"0.01\"} 2\n\

@@ -139,6 +139,13 @@ fn pools(out: &mut Exposition, status: &Status) {
     for server in servers() {
         failures.sample(&labels(server), server.failures);
     }
+    let mut times = out.histogram(
+        "evergate_server_response_seconds",
+        "From sending a request to a server, or connecting for it, to the beginning of the response.",
+    );
+    for server in servers() {
+        times.times(&labels(server), &server.response_times);
+    }
     let mut checks = out.counter("evergate_health_checks_total", "Health checks by result.");
     for server in servers() {
         if let Some(health) = &server.health {

@@ -103,8 +103,7 @@ fn mirroring(out: &mut Exposition, status: &ClusterStatus) {
         "How long connections of nodes that died stood still once they were known to be this node's.",
     );
     for (name, of) in [("busy", &status.stalls.busy), ("resting", &status.stalls.resting)] {
-        let within = of.within.iter().map(|within| (within.ms as f64 / 1000.0, within.count));
-        stalls.distribution(("connection", name), within, of.count, of.sum_us as f64 / 1e6);
+        stalls.times(&[("connection", name)], of);
     }
 }
 

@@ -10,6 +10,7 @@ use super::status::{
 use crate::config::Config;
 use crate::health::Record;
 use crate::runtime::{Generation, ServerRuntime};
+use crate::times::TimesStatus;
 use crate::worker::{Counters, Shared};
 use evergate_crypto::CertifiedName;
 use evergate_rules::RuleSpec;
@@ -227,6 +228,7 @@ impl View {
             outstanding: server.outstanding.load(Ordering::Relaxed),
             requests: server.requests.load(Ordering::Relaxed),
             failures: server.failures.load(Ordering::Relaxed),
+            response_times: TimesStatus::of(&[&server.responses]),
             health: self.health.get(&server.id).and_then(|record| record.status()),
         }
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::config::{Problem, Severity};
+use crate::times::TimesStatus;
 
 /// `GET /v1/status`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -211,6 +212,9 @@ pub struct ServerStatus {
     pub requests: u64,
     /// Connects refused or timed out, and responses lost.
     pub failures: u64,
+    /// How long it took from sending a request, or making its connection, to the beginning of the response.
+    #[serde(default)]
+    pub response_times: TimesStatus,
     /// The last health check; absent without checks, and before the first.
     pub health: Option<HealthStatus>,
 }

@@ -1,9 +1,9 @@
 //! What a worker counts. Written by one worker with relaxed stores, read by the control plane.
 
+use crate::times::Times;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 /// Rough figures of one core at 3 GHz: a response, a connection with its handshake, and bytes that are read, worked on and
 /// written in a microsecond.
@@ -80,7 +80,7 @@ pub struct Counters {
     /// Connections that could not be continued.
     pub resume_lost: Count,
     /// How long connections of nodes that died stood still, those with something under way and those that rested.
-    pub stalls: [Stalls; 2],
+    pub stalls: [Times; 2],
     /// Peers that were told what they had sent to a node that was silent.
     pub losses_told: Count,
     /// Peers that were told, beside those, because they said nothing for a while after a take-over or a move (`unheard`); each time counts.
@@ -131,28 +131,6 @@ impl Lag {
             unsent_bytes: self.unsent_bytes + other.unsent_bytes,
             behind_us: self.behind_us.max(other.behind_us),
         }
-    }
-}
-
-/// Upper bounds of the classes that stalls are counted in, in milliseconds.
-pub const STALL_BOUNDS_MS: [u64; 10] = [10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000];
-
-/// Stalls by their length.
-#[derive(Debug, Default)]
-pub struct Stalls {
-    /// One class for each bound, and one for all that is longer.
-    pub classes: [Count; STALL_BOUNDS_MS.len() + 1],
-    /// Their sum.
-    pub sum_us: Count,
-}
-
-impl Stalls {
-    /// One was so long.
-    pub fn note(&self, span: Duration) {
-        let us = span.as_micros() as u64;
-        let class = STALL_BOUNDS_MS.partition_point(|bound| bound * 1000 < us);
-        self.classes[class].add(1);
-        self.sum_us.add(us);
     }
 }
 

@@ -33,7 +33,7 @@ mod view;
 mod wheel;
 
 pub use command::{Bounds, Command, ListenerSocket, Settings};
-pub use counters::{Count, Counters, Lag, Mirrored, STALL_BOUNDS_MS, Stalls};
+pub use counters::{Count, Counters, Lag, Mirrored};
 pub use handover::end_stream;
 pub use named_sessions::NamedSessions;
 pub use pulse::Pulse;

@@ -2,8 +2,11 @@
 
 use crate::node::{Demo, Folder, Node, Port, eventually, evergate, get, plain};
 use evergate::control::status::{Certificates, Rules};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
 const RULES: &str = "[[rules]]\nname = \"closed\"\nwhen = 'path.path_prefix(\"/internal\")'\ndeny = 403\n\
     [[rules]]\nname = \"tag\"\nset_request_headers = { X-Tag = \"yes\" }\n";
@@ -61,6 +64,53 @@ fn a_node_tells_what_it_serves_and_what_it_has_done() {
         "evergate_server_up{pool=\"web\",server=\"s0\"} 1",
         "evergate_ended_total{reason=\"denied_by_rule\"} 1",
         "# TYPE evergate_connections gauge",
+    ] {
+        assert!(metrics.lines().any(|has| has == line), "no {line:?} in {metrics}");
+    }
+}
+
+/// A server that takes its time before each answer, and breaks off what it is asked for at `/none`.
+fn slow_server(pause: Duration) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut head = [0; 4096];
+            let length = stream.read(&mut head).unwrap_or(0);
+            std::thread::sleep(pause);
+            if !head[..length].starts_with(b"POST /none") {
+                let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n");
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn how_long_a_server_took_to_answer_is_counted() {
+    let (folder, port) = (Folder::new(), Port::new());
+    let node = Node::with_config(&folder, &plain(&port, &[slow_server(Duration::from_millis(60))]));
+    for _ in 0..3 {
+        assert_eq!(get(port.address(), "/").0, 204);
+    }
+    let request = b"POST /none HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let mut broken = TcpStream::connect(port.address()).unwrap();
+    broken.write_all(request).unwrap();
+    let mut answer = String::new();
+    broken.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
+
+    let times = node.server("web/s0").response_times;
+    let within = |ms| times.within.iter().find(|one| one.ms == ms).unwrap().count;
+    assert_eq!((within(50), within(10_000), times.count), (0, 3, 3), "what failed has no time");
+    assert!(times.sum_us >= 180_000, "{times:?}");
+    let metrics = node.cli(&["metrics"]).out;
+    let name = "evergate_server_response_seconds";
+    for line in [
+        format!("# TYPE {name} histogram"),
+        format!("{name}_bucket{{pool=\"web\",server=\"s0\",le=\"0.05\"}} 0"),
+        format!("{name}_bucket{{pool=\"web\",server=\"s0\",le=\"+Inf\"}} 3"),
+        format!("{name}_count{{pool=\"web\",server=\"s0\"}} 3"),
     ] {
         assert!(metrics.lines().any(|has| has == line), "no {line:?} in {metrics}");
     }

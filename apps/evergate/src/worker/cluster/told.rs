@@ -289,7 +289,7 @@ impl Worker {
     fn note_stall(&self, stage: Stage, bucket: Bucket, started: Instant, goes_on: bool) {
         let role = self.cluster.as_ref().map(|cluster| cluster.role(bucket));
         if goes_on && matches!(role, Some(Role::Owner { begin: Begin::TakeOver, .. })) {
-            self.counters.stalls[stage as usize].note(started.elapsed());
+            self.counters.stalls[stage as usize].note(Micros(started.elapsed().as_micros() as u64));
         }
     }
 
