@@ -3,6 +3,7 @@
 mod ended;
 pub(crate) mod files;
 mod reload;
+mod retired;
 mod start;
 
 pub(crate) use start::{becomes, settings};
@@ -18,6 +19,7 @@ use crate::worker::{Command, Counters, ListenerSocket, Pulse, Shared, end_stream
 use anyhow::{Context, Result};
 use evergate_crypto::CertifiedName;
 use evergate_sys::Waker;
+use retired::Retired;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -72,6 +74,7 @@ pub struct Daemon {
     pub metrics: Option<ListenAddress>,
     /// What the workers share.
     pub shared: Arc<Shared>,
+    retired: Retired,
     keep: Keepsakes,
     writer: Option<Writer>,
     cluster: Option<cluster::Running>,

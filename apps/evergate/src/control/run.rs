@@ -438,6 +438,7 @@ impl Main {
                 ));
             }
         }
+        self.daemon.sweep_retired();
         if self.drain_until.is_none() {
             let _ = self.daemon.pass_on_listeners(); // without a descriptor it is tried again in a second
         }

@@ -46,13 +46,18 @@ impl Daemon {
             make_room_for_files(max as u64);
         }
         self.bound = bound;
-        self.generation = assembled.generation;
+        self.retired.push(std::mem::replace(&mut self.generation, assembled.generation));
         if let Some(cluster) = &mut self.cluster {
             cluster.has_configuration(self.generation.snapshot.generation); // the workers have it
         }
         self.certificates = assembled.certificates;
         self.config = config;
         Ok(())
+    }
+
+    /// Takes apart what was replaced and nobody uses any more.
+    pub fn sweep_retired(&mut self) {
+        self.retired.sweep(&self.generation);
     }
 
     /// Names of the listeners that are there no more, or at another address.

@@ -1,6 +1,7 @@
 //! A process begins: what is bound, whom it becomes, its workers and its agent.
 
 use super::files::make_room_for_files;
+use super::retired::Retired;
 use super::{Daemon, WorkerHandle};
 use crate::assemble::{Assembled, Keepsakes, assemble};
 use crate::bind::bind_all;
@@ -79,6 +80,7 @@ impl Daemon {
             bound,
             metrics: None,
             shared,
+            retired: Retired::default(),
             keep,
             writer,
             cluster,

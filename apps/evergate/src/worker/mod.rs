@@ -365,7 +365,7 @@ impl Worker {
     fn follow(&mut self, command: Command) {
         match command {
             Command::Reload(generation) => {
-                self.current.push(Current::new(&generation.for_worker()));
+                self.current.push(Current::new(&generation));
                 self.drop_outdated();
             }
             Command::Listeners { add, remove } => self.change_listeners(add, &remove),
