@@ -1,7 +1,7 @@
 //! Datagram sockets whose packets go before others, and of which only some need wake anybody.
 
 use crate::address::Raw;
-use crate::option::{check, set};
+use crate::option::{check, send_beside_the_absent, set};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -52,6 +52,7 @@ fn bound(address: SocketAddr, shares: bool) -> io::Result<UdpSocket> {
     }
     set(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, &PRIORITY)?;
     set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &RECEIVE_BYTES)?;
+    send_beside_the_absent(fd)?;
     set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &i32::from(shares))?;
     let raw = Raw::new(address);
     // SAFETY: pointer and length describe an initialised socket address.

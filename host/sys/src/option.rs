@@ -38,3 +38,15 @@ pub(crate) fn get_bytes(fd: RawFd, level: i32, option: i32, buffer: &mut [u8]) -
     check(unsafe { libc::getsockopt(fd, level, option, buffer.as_mut_ptr().cast(), &raw mut length) })?;
     Ok((length as usize).min(buffer.len()))
 }
+
+/// As good as none, in bytes: what waits to be sent is bounded elsewhere, for each neighbour and by the queues of cards.
+const SEND_BYTES: i32 = 64 << 20;
+
+/// Lets a socket that sends to many reach those that are there while others are not. What is for a neighbour that does not answer
+/// is kept by the kernel for some seconds (`unres_qlen_bytes`, 208 KiB each), and counts as unsent by its socket, whose usual room is as
+/// large: one machine that is switched off would take it all.
+pub(crate) fn send_beside_the_absent(fd: RawFd) -> io::Result<()> {
+    // Who may not exceed the bound of the system gets what there is.
+    set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BYTES)
+        .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BYTES))
+}

@@ -1,7 +1,7 @@
 //! Asking a host whether it is there: ICMP echo of both families, with a token that only an answer carries.
 
 use crate::address::Raw;
-use crate::option::set;
+use crate::option::{send_beside_the_absent, set};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -103,7 +103,9 @@ fn socket(family: i32, protocol: i32) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    send_beside_the_absent(fd)?;
+    Ok(socket)
 }
 
 fn checksum(message: &[u8]) -> u16 {

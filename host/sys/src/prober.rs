@@ -13,6 +13,7 @@
 //! told more each time (docs/adr/0023).
 
 use crate::address::Raw;
+use crate::option::send_beside_the_absent;
 use crate::repair::TcpFacts;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -95,7 +96,9 @@ fn raw_socket(family: i32) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: `fd` was just returned by the kernel and is owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    send_beside_the_absent(fd)?;
+    Ok(socket)
 }
 
 impl Prober {

@@ -8,6 +8,7 @@ mod metrics;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod absent;
 mod breaks;
 mod chance;
 mod channels;
