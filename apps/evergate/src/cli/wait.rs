@@ -122,6 +122,19 @@ fn takes_part(status: &ClusterStatus, whole_since: &mut Option<Instant>, now: In
         let standing = &status.standing;
         return Found::Missing(format!("node {node} is no member of its cluster: {standing}"));
     }
+    if !alone && buckets.owned + buckets.backed + moving == 0 {
+        let takes_none = status.nodes.iter().any(|own| own.number == node && own.draining == Some(true));
+        if takes_none {
+            return Found::Done(format!(
+                "node {node} is a member, and takes neither connections nor copies: its weight is 0"
+            ));
+        }
+        *whole_since = None;
+        return Found::Missing(format!(
+            "node {node} is a member, and has neither buckets nor copies; should that last, others refuse its mirror channels, and the \
+             logs say why"
+        ));
+    }
     if moving + bare > 0 || buckets.owned + buckets.backed == 0 {
         *whole_since = None;
         return Found::Missing(format!(

@@ -180,8 +180,9 @@ impl Ground {
             status,
             clock: self.clock,
         };
+        let timing = self.cluster.timing;
         let thread = std::thread::Builder::new().name("cluster-agent".to_owned()).spawn(move || {
-            be_punctual();
+            be_punctual(timing);
             agent.run().inspect_err(|error| say_error(format_args!("cluster: {error}")))
         })?;
         Ok(running.with_thread(thread))
@@ -252,14 +253,16 @@ impl<'a> Place<'a> {
 }
 
 /// The agent runs before everything else: a late heartbeat is a dead node.
-fn be_punctual() {
+fn be_punctual(timing: ClusterTiming) {
     if let Err(error) = evergate_sys::lock_memory() {
         warning(format_args!("cluster: memory may be paged out ({error}): give CAP_IPC_LOCK"));
     }
     if let Err(error) = evergate_sys::run_in_real_time(PRIORITY) {
-        warning(format_args!(
-            "cluster: heartbeats may be late under load ({error}): give CAP_SYS_NICE, or use timing = \"virtual_machine\""
-        ));
+        let or = match timing {
+            ClusterTiming::BareMetal => ", or use timing = \"virtual_machine\"",
+            ClusterTiming::VirtualMachine => "",
+        };
+        warning(format_args!("cluster: heartbeats may be late under load ({error}): give CAP_SYS_NICE{or}"));
     }
 }
 

@@ -56,6 +56,8 @@ pub(super) fn cluster(out: &mut Exposition, status: &ClusterStatus) {
     out.counter("evergate_cluster_datagrams_total", "Datagrams of the agent, by direction.")
         .sample(&[("direction", "in")], counts.datagrams_received)
         .sample(&[("direction", "out")], counts.datagrams_sent);
+    out.counter("evergate_cluster_datagrams_unsent_total", "Datagrams that this machine did not send.")
+        .sample(&[], counts.datagrams_unsent);
     out.gauge("evergate_agent_late_seconds_max", "How late the agent woke up at worst, since the start.")
         .sample(&[], counts.late_us_max as f64 / 1e6);
     out.gauge("evergate_agent_turn_seconds_max", "How long the agent's longest turn took, since the start.")

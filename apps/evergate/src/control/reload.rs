@@ -97,6 +97,9 @@ impl Main {
             let what = "the process before still passes connections to this one".to_owned();
             return refuse(self, what, "reload when it has ended");
         }
+        if let Some(why) = self.daemon.config.refuses(&config) {
+            return refuse(self, why, "or put back what it was");
+        }
         let metrics = match self.wanted_metrics(&config) {
             Ok(listener) => listener,
             Err(error) => return refuse(self, format!("{error:#}"), "correct it and reload"),

@@ -33,6 +33,20 @@ fn a_drained_node_gives_its_buckets_away_and_takes_them_back_when_told() {
     assert_eq!((status.buckets.bare, status.buckets.filling), (0, 0), "{status:?}");
 }
 
+#[test]
+fn who_waits_for_a_node_that_takes_nothing_is_told_so() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(3);
+    let config = |more: &str| world.config(&World::entries(3), more);
+    let others = [1, 2].map(|number| world.start(number, &config("")));
+    settled(&others);
+    let node = world.start(3, &config("weight = 0"));
+    let waited = node.cli(&["cluster", "wait", "--timeout", "20"]);
+    assert!(waited.code == Some(0) && waited.out.contains("its weight is 0"), "{waited:?}");
+}
+
 /// As many hosts have it. What its kernel knows of a connection is old when that comes back.
 const FIREWALL: &str = "table inet fw { chain input { type filter hook input priority 0;
     ct state established,related accept; iif lo accept; ct state invalid counter drop;\n}\n}\n";

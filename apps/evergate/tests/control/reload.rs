@@ -67,6 +67,20 @@ fn a_bad_file_is_refused_with_its_problems_and_changes_nothing() {
 }
 
 #[test]
+fn what_only_a_restart_changes_is_told_so() {
+    let (folder, port, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    let text = plain(&port, &demo.addresses);
+    let node = Node::with_config(&folder, &text);
+    let changed = config(&text).replace("workers = 1", "workers = 2");
+    assert_ne!(changed, config(&text));
+    folder.write("evergate.toml", &changed);
+    let reloaded: Reloaded = serde_json::from_str(&node.cli(&["reload", "--json"]).out).unwrap();
+    let problem = reloaded.problems.iter().find(|problem| problem.is_error()).unwrap();
+    assert!(problem.what.contains("restart to change it"), "{problem:?}");
+    assert_eq!(problem.remedy, "or put back what it was");
+}
+
+#[test]
 fn listeners_come_and_go_with_a_reload() {
     let (folder, first, second, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
     let node = Node::with_config(&folder, &plain(&first, &demo.addresses));
