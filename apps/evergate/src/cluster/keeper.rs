@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Lines that may wait.
 const LINES_MAX: usize = 256;
-/// Between two looks at neighbours and routes: while some are unknown or gone, and when all are there.
+/// Between two looks at neighbours and routes, while some are unknown or gone, and when all are there; and between two at what else
+/// may have been taken away.
 const LOOK_SOON: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_secs(1);
 /// A connection request that has come to nothing for so long gives its place in the gate back: longer than the kernel
@@ -130,9 +131,10 @@ struct Work {
 
 impl Work {
     fn run(mut self, epoll: &mut Epoll, mailbox: &Mailbox<Line>) {
-        let (mut look_at, mut reclaim_at) = (Instant::now(), Instant::now() + RECLAIM);
+        let (mut look_at, mut tend_at) = (Instant::now(), Instant::now());
+        let mut reclaim_at = tend_at + RECLAIM;
         loop {
-            let until = look_at.min(reclaim_at).saturating_duration_since(Instant::now());
+            let until = look_at.min(tend_at).min(reclaim_at).saturating_duration_since(Instant::now());
             // An epoll that cannot wait is looked at as often as it would.
             let _ = epoll.wait_us(u64::try_from(until.as_micros()).unwrap_or(u64::MAX).max(1));
             mailbox.waker().drain();
@@ -147,6 +149,10 @@ impl Work {
             if now >= look_at {
                 let (met, leads) = (self.look(), self.beyond.look());
                 look_at = now + if met && leads { LOOK } else { LOOK_SOON };
+            }
+            // Not as often as one looks for a machine that may never come.
+            if now >= tend_at {
+                tend_at = now + LOOK;
                 self.keep_addresses();
                 self.keep_tracking();
                 self.witnesses.look();
