@@ -128,7 +128,7 @@ pub(super) static CLUSTER: Section = Section {
             "weight",
             Kind::Integer(0, 1000),
             "100",
-            "Share of the connections that this node takes, relative to the others' weights; 0 = none, and no copies either, as if it were drained for good.",
+            "Share of the connections that this node takes, relative to the others' weights; 0 = none, and no copies either while the others are enough for `backups`, as if it were drained for good.",
         ),
     ],
 };

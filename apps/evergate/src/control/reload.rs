@@ -97,6 +97,7 @@ impl Main {
             let what = "the process before still passes connections to this one".to_owned();
             return refuse(self, what, "reload when it has ended");
         }
+        // Reading it again would not help.
         if let Some(why) = self.daemon.config.refuses(&config) {
             return refuse(self, why, "or put back what it was");
         }
