@@ -23,8 +23,7 @@ fn who_is_not_there_takes_nobodys_room() {
         return;
     }
     let world = World::new(1);
-    world.switch.ip("addr add fd71::254/64 dev in nodad").unwrap();
-    world.host(1).ip("addr add fd71::1/64 dev in nodad").unwrap();
+    world.add_ipv6_inside();
     world.host(1).run(|| {
         let (prober, pinger) = (Prober::new().unwrap(), Pinger::new().unwrap());
         let probe = Probe { acknowledged: 1, ack: 1, window: 1000, timestamp: None };

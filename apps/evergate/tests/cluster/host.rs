@@ -156,8 +156,7 @@ fn only_the_host_that_was_asked_answers_with_the_token() {
         return;
     }
     let world = World::new(1);
-    world.switch.ip("addr add fd71::254/64 dev in nodad").unwrap();
-    world.host(1).ip("addr add fd71::1/64 dev in nodad").unwrap();
+    world.add_ipv6_inside();
     world.host(1).run(|| {
         let pinger = evergate_sys::Pinger::new().unwrap();
         for (token, ip) in [(7, inside(254)), (u64::MAX, "fd71::254".parse().unwrap())] {

@@ -237,6 +237,12 @@ impl World {
         )
     }
 
+    /// The switch and the first host of a world of IPv4 get IPv6 addresses on the inside: `fd71::254` and `fd71::1`.
+    pub(crate) fn add_ipv6_inside(&self) {
+        self.switch.ip("addr add fd71::254/64 dev in nodad").unwrap();
+        self.host(1).ip("addr add fd71::1/64 dev in nodad").unwrap();
+    }
+
     /// Takes a host's card out and puts another one in, with the same name and addresses.
     pub(crate) fn replace_card(&self, number: u8, name: &str) {
         self.host(number).ip(&format!("link del {name}")).unwrap();
