@@ -9,6 +9,7 @@ use rustls::{
     CipherSuite, CommonState, ConnectionTrafficSecrets, ExtractedSecrets, HandshakeKind, ProtocolVersion,
 };
 
+use crate::aead::installed_aead;
 use crate::error::HandshakeError;
 use crate::keys::{Base, Direction, Role, Suite, Version};
 use crate::records::Records;
@@ -148,8 +149,9 @@ fn direction(
             Base::Tls13(secret)
         }
     };
-    let direction = Direction::with_keys(suite, base, *sequence, &key, iv).map_err(HandshakeError::Record)?;
-    Ok((suite, direction))
+    let library = installed_aead().of(suite);
+    let direction = Direction::with_keys(library, suite, base, *sequence, &key, iv);
+    Ok((suite, direction.map_err(HandshakeError::Record)?))
 }
 
 /// The registered name of a cipher suite, by its number.

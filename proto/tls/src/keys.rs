@@ -4,9 +4,9 @@
 //! back to zero only with a new key. The base secret is kept so that any generation can be reached again: records
 //! that the peer has not acknowledged may belong to a generation older than the newest.
 
-use aws_lc_rs::aead::{self, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroize;
 
+use crate::aead::{AeadLibrary, Cipher};
 use crate::error::RecordError;
 use crate::schedule::{Secret, next_secret, traffic_keys};
 
@@ -44,8 +44,20 @@ pub enum Suite {
 }
 
 impl Suite {
+    /// All suites.
+    pub const ALL: [Suite; 3] = [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::Chacha20Poly1305];
+
+    /// Name of the record protection alone, as in `aes-128-gcm`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Suite::Aes128Gcm => "aes-128-gcm",
+            Suite::Aes256Gcm => "aes-256-gcm",
+            Suite::Chacha20Poly1305 => "chacha20-poly1305",
+        }
+    }
+
     /// Bytes of a cipher key.
-    pub(crate) fn key_len(self) -> usize {
+    pub fn key_len(self) -> usize {
         match self {
             Suite::Aes128Gcm => 16,
             Suite::Aes256Gcm | Suite::Chacha20Poly1305 => 32,
@@ -67,17 +79,6 @@ impl Suite {
             Suite::Aes128Gcm | Suite::Aes256Gcm => 1 << 24,
             Suite::Chacha20Poly1305 => 1 << 62,
         }
-    }
-
-    fn cipher(self, key: &Secret) -> Result<LessSafeKey, RecordError> {
-        let algorithm = match self {
-            Suite::Aes128Gcm => &aead::AES_128_GCM,
-            Suite::Aes256Gcm => &aead::AES_256_GCM,
-            Suite::Chacha20Poly1305 => &aead::CHACHA20_POLY1305,
-        };
-        let key =
-            UnboundKey::new(algorithm, key.as_slice()).map_err(|_| RecordError::Cipher("key refused"))?;
-        Ok(LessSafeKey::new(key))
     }
 }
 
@@ -109,7 +110,7 @@ impl Drop for Base {
 
 /// One direction.
 pub(crate) struct Direction {
-    pub(crate) cipher: LessSafeKey,
+    pub(crate) cipher: Cipher,
     pub(crate) iv: [u8; 12],
     pub(crate) position: Position,
     /// The current generation's secret when it is no longer the base: rare, so that it costs idle connections little.
@@ -125,23 +126,29 @@ impl Drop for Direction {
 
 impl Direction {
     /// The direction at generation 0 and the given sequence number.
-    pub(crate) fn new(suite: Suite, base: Base, sequence: u64) -> Result<Direction, RecordError> {
+    pub(crate) fn new(
+        library: AeadLibrary,
+        suite: Suite,
+        base: Base,
+        sequence: u64,
+    ) -> Result<Direction, RecordError> {
         let (key, iv) = match &base {
             Base::Tls13(secret) => traffic_keys(suite, secret),
             Base::Tls12 { key, iv } => (key.clone(), *iv),
         };
-        Direction::with_keys(suite, base, sequence, &key, iv)
+        Direction::with_keys(library, suite, base, sequence, &key, iv)
     }
 
     /// The same when key and IV of generation 0 are known already.
     pub(crate) fn with_keys(
+        library: AeadLibrary,
         suite: Suite,
         base: Base,
         sequence: u64,
         key: &Secret,
         iv: [u8; 12],
     ) -> Result<Direction, RecordError> {
-        let cipher = suite.cipher(key)?;
+        let cipher = Cipher::new(library, suite, key.as_slice())?;
         Ok(Direction { cipher, iv, position: Position { generation: 0, sequence }, secret: None, base })
     }
 
@@ -191,16 +198,11 @@ impl Direction {
                 secret = next_secret(suite, &secret);
             }
             let (key, iv) = traffic_keys(suite, &secret);
-            self.cipher = suite.cipher(&key)?;
+            self.cipher = Cipher::new(self.cipher.library(), suite, key.as_slice())?;
             self.iv = iv;
             self.secret = (to.generation > 0).then(|| Box::new(secret));
         }
         self.position = to;
         Ok(())
     }
-}
-
-/// The sequence number makes it unique; see the module's invariant.
-pub(crate) fn nonce(bytes: [u8; 12]) -> Nonce {
-    Nonce::assume_unique_for_key(bytes)
 }

@@ -9,6 +9,7 @@
 //! can cause a panic; no operating-system randomness is drawn here. What this crate does not do: sockets, timers,
 //! certificates (see `host/crypto`), and deciding where records begin and end.
 
+mod aead;
 pub mod alert;
 mod client;
 mod driver;
@@ -23,6 +24,7 @@ mod schedule;
 mod session_cache;
 mod state;
 
+pub use aead::{AeadLibraries, AeadLibrary, Cipher, install_aead, installed_aead};
 pub use client::ClientHandshake;
 pub use error::{Blame, HandshakeError, RecordError, StateError};
 pub use extract::{Finished, NamedSession, SessionFacts, suite_name};

@@ -8,13 +8,13 @@
 
 use std::ops::Range;
 
-use aws_lc_rs::aead::Aad;
 use rustls::client::ClientConnectionData;
 use rustls::kernel::KernelConnection;
 
+use crate::aead::{AeadLibraries, installed_aead};
 use crate::alert;
 use crate::error::{RecordError, StateError};
-use crate::keys::{Base, Direction, Position, Role, Suite, Version, nonce};
+use crate::keys::{Base, Direction, Position, Role, Suite, Version};
 use crate::state::RecordsState;
 
 /// Most payload bytes in one record (RFC 8446 section 5.1).
@@ -97,7 +97,7 @@ struct Inner {
     tickets: Option<Box<Tickets>>,
 }
 
-/// With two AEAD contexts of 584 bytes each, an idle connection stays within 1.5 KB.
+/// With two AEAD contexts of 584 bytes at most, an idle connection stays within 1.5 KB.
 const _: () = assert!(size_of::<Inner>() <= 320);
 
 /// Where an upstream connection's session tickets go.
@@ -245,9 +245,15 @@ impl Records {
 
     /// A record layer that goes on where the exported one stood.
     pub fn import(state: &RecordsState) -> Result<Records, StateError> {
+        Records::import_with(state, installed_aead())
+    }
+
+    /// [`import`](Self::import) with other libraries than the installed ones. The exporter's may differ from these.
+    pub fn import_with(state: &RecordsState, libraries: AeadLibraries) -> Result<Records, StateError> {
         let RecordsState { version, role, suite, tx, rx } = state;
+        let library = libraries.of(*suite);
         let direction = |(base, position): &(Base, Position)| {
-            let mut direction = Direction::new(*suite, base.clone(), 0)?;
+            let mut direction = Direction::new(library, *suite, base.clone(), 0)?;
             direction.seek(*suite, *position)?;
             Ok(direction)
         };
@@ -290,34 +296,23 @@ impl Inner {
         if self.tx.position.sequence >= self.suite.records_max() - reserve {
             return Err(RecordError::Exhausted("sending key"));
         }
-        let nonce_bytes = self.tx.nonce();
+        let nonce = self.tx.nonce();
         let sequence = self.tx.position.sequence;
         let (head, rest) = slot.split_at_mut(header);
         let body_len = ((len - HEADER) as u16).to_be_bytes();
-        let failed = |_| RecordError::Cipher("seal");
         if self.version == Version::Tls13 {
             head.copy_from_slice(&[ContentType::ApplicationData as u8, 3, 3, body_len[0], body_len[1]]);
             let (inner, tag_room) = rest.split_at_mut(payload + 1);
             inner[payload] = content as u8;
-            let tag = self
-                .tx
-                .cipher
-                .seal_in_place_separate_tag(nonce(nonce_bytes), Aad::from(&*head), inner)
-                .map_err(failed)?;
-            tag_room.copy_from_slice(tag.as_ref());
+            tag_room.copy_from_slice(&self.tx.cipher.seal(nonce, head, inner)?);
         } else {
             head[..HEADER].copy_from_slice(&[content as u8, 3, 3, body_len[0], body_len[1]]);
             if header > HEADER {
-                head[HEADER..].copy_from_slice(&nonce_bytes[4..]);
+                head[HEADER..].copy_from_slice(&nonce[4..]);
             }
             let (inner, tag_room) = rest.split_at_mut(payload);
             let aad = aad_tls12(sequence, content as u8, payload);
-            let tag = self
-                .tx
-                .cipher
-                .seal_in_place_separate_tag(nonce(nonce_bytes), Aad::from(aad), inner)
-                .map_err(failed)?;
-            tag_room.copy_from_slice(tag.as_ref());
+            tag_room.copy_from_slice(&self.tx.cipher.seal(nonce, &aad, inner)?);
         }
         self.tx.position.sequence = sequence + 1;
         Ok(())
@@ -377,7 +372,7 @@ impl Inner {
             return Err(RecordError::TooLong(len));
         }
         let (inner, tag) = body.split_at_mut(inner_len);
-        self.decrypt(self.rx.nonce(), *header, inner, tag)?;
+        self.decrypt(self.rx.nonce(), header, inner, tag)?;
         let end = inner.iter().rposition(|&byte| byte != 0).ok_or(RecordError::NoContentType)?;
         let content = inner[end];
         self.dispatch(content, HEADER, &inner[..end])
@@ -389,7 +384,7 @@ impl Inner {
             return Err(RecordError::Unexpected("change_cipher_spec"));
         }
         let len = HEADER + body.len();
-        let (start, nonce_bytes, body) = if self.explicit_nonce() {
+        let (start, nonce, body) = if self.explicit_nonce() {
             let Some((explicit, body)) = body.split_first_chunk_mut::<EXPLICIT_NONCE>() else {
                 return Err(RecordError::TooShort(len));
             };
@@ -403,23 +398,21 @@ impl Inner {
         }
         let aad = aad_tls12(self.rx.position.sequence, content, inner_len);
         let (inner, tag) = body.split_at_mut(inner_len);
-        self.decrypt(nonce_bytes, aad, inner, tag)?;
+        self.decrypt(nonce, &aad, inner, tag)?;
         self.dispatch(content, start, inner)
     }
 
-    fn decrypt<const N: usize>(
+    fn decrypt(
         &mut self,
-        nonce_bytes: [u8; 12],
-        aad: [u8; N],
+        nonce: [u8; 12],
+        aad: &[u8],
         inner: &mut [u8],
         tag: &[u8],
     ) -> Result<(), RecordError> {
         let Position { generation, sequence } = self.rx.position;
-        // The tag is given apart: opening a joined buffer would move the plaintext once more.
-        self.rx
-            .cipher
-            .open_in_place_separate_tag(nonce(nonce_bytes), Aad::from(aad), tag, inner)
-            .map_err(|_| RecordError::Decrypt { generation, sequence })?;
+        if !self.rx.cipher.open(nonce, aad, tag, inner) {
+            return Err(RecordError::Decrypt { generation, sequence });
+        }
         self.rx.position.sequence = sequence + 1;
         Ok(())
     }
