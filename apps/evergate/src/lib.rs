@@ -1,5 +1,6 @@
 //! The daemon and its command line.
 
+pub mod aead;
 pub mod assemble;
 mod bind;
 pub mod cli;

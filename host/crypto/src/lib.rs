@@ -8,6 +8,7 @@
 //! keys are erased with their owners and never printed. What this crate does not do: watch files, rotate on a timer,
 //! or talk to a network (see `apps/evergate`).
 
+mod aead;
 mod authority;
 mod aws;
 mod base64;
@@ -33,6 +34,7 @@ mod tickets;
 mod trusted;
 mod websocket;
 
+pub use aead::fastest_aead;
 pub use authority::{Authorities, authorities};
 pub use certificate::{CertifiedName, load_certificate, self_signed, validity};
 pub use channel::channel_configs;

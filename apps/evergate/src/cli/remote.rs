@@ -2,6 +2,7 @@
 
 use super::output::{self, Table};
 use super::{RemoteArgs, ServerArgs, SocketArgs, UpgradeArgs, WRONG};
+use crate::aead;
 use crate::control::client::{ask, request};
 use crate::control::status::{
     Certificates, Done, PoolStatus, Reloaded, Rules, ServerStatus, Servers, Status, Upgraded,
@@ -36,6 +37,9 @@ pub(super) fn status(args: &RemoteArgs) -> u8 {
         );
         text +=
             &format!("handshakes:    {} full, {} resumed\n", total.handshakes_full, total.handshakes_resumed);
+        if !status.aead.is_empty() {
+            text += &format!("encryption:    {}\n", aead::list(&status.aead));
+        }
         let classes: Vec<String> =
             total.responses.iter().map(|(class, count)| format!("{class} {count}")).collect();
         text += &format!("responses:     {}\n", classes.join(", "));

@@ -1,6 +1,7 @@
 //! `evergate run`
 
 use super::{FAILED, RUN_USAGE, RunArgs, WRONG, output, refused};
+use crate::aead::install_from_environment;
 use crate::control::message::{self, Queued};
 use crate::control::{self, Early, Options, Origin, Source};
 use crate::handover::Predecessor;
@@ -39,6 +40,10 @@ fn serve(args: RunArgs, early: &Early) -> u8 {
             return WRONG;
         }
     };
+    if let Err(error) = install_from_environment() {
+        message::tell(format!("error: {error:#}"));
+        return WRONG;
+    }
     let source = Source { origin, socket, node };
     let mut before = match successor.then(Predecessor::connect).transpose() {
         Ok(before) => before,

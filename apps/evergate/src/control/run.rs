@@ -282,6 +282,7 @@ impl Main {
         if let Some((address, _)) = &self.metrics {
             info(format_args!("metrics on http://{address}/metrics"));
         }
+        info(format_args!("encryption of TLS records: {}", crate::aead::list(&status.aead)));
         let summary = self.summary();
         info(format_args!("ready: evergate {} (pid {}), {summary}", status.version, status.pid));
         self.notify.ready(&self.status_line());

@@ -117,6 +117,7 @@ impl Control {
                 max: view.config.limits.listener.connections_max as u64,
             },
             session_ids: self.shared.sessions.len() as u64,
+            aead: crate::aead::library_names(),
             resident_bytes: evergate_sys::resident_bytes(),
             total,
             reasons: self.reasons(),

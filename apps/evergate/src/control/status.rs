@@ -39,6 +39,9 @@ pub struct Status {
     /// TLS 1.2 sessions that are kept for clients that resume them by their ids.
     #[serde(default)]
     pub session_ids: u64,
+    /// Library that seals and opens TLS records (`aws-lc` or `ring`), by suite.
+    #[serde(default)]
+    pub aead: BTreeMap<String, String>,
     /// Resident memory of the process.
     pub resident_bytes: u64,
     /// All workers together.
