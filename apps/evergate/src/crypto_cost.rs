@@ -9,8 +9,8 @@ use evergate_crypto::{
     server_config, warm_up,
 };
 use evergate_tls::{
-    ClientHandshake, ContentType, Finished, Handshake, HandshakeParams, PAYLOAD_MAX, Progress, Records,
-    Version,
+    AeadLibrary, Cipher, ClientHandshake, ContentType, Finished, Handshake, HandshakeParams, PAYLOAD_MAX,
+    Progress, Records, Suite, Version, installed_aead,
 };
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
@@ -36,6 +36,27 @@ pub struct CryptoCost {
     pub bulk_mbit_per_s: f64,
 }
 
+/// Cost of one record in one library, in microseconds of one core.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordCost {
+    /// Record protection: `aes-128-gcm`, `aes-256-gcm` or `chacha20-poly1305`.
+    pub suite: String,
+    /// `aws-lc` or `ring`.
+    pub library: String,
+    /// Whether connections with this suite use this library.
+    pub chosen: bool,
+    /// Payload of the record.
+    pub payload_bytes: usize,
+    /// Encryption.
+    pub seal_us: f64,
+    /// Decryption.
+    pub open_us: f64,
+}
+
+/// Payloads of measured records, in bytes.
+const PAYLOADS: [usize; 3] = [PAYLOAD_MAX, 1024, 125];
+
 /// The kinds of handshakes.
 const KINDS: [(&str, Version, &rcgen::SignatureAlgorithm); 3] = [
     ("tls12_rsa", Version::Tls12, &rcgen::PKCS_RSA_SHA256),
@@ -57,6 +78,47 @@ pub fn measure(time: Duration) -> Result<Vec<CryptoCost>> {
                 .with_context(|| format!("cannot measure {name} handshakes"))
         })
         .collect()
+}
+
+/// Measures records of every suite in both libraries; each of the 36 measurements takes about `time`.
+pub fn measure_records(time: Duration) -> Result<Vec<RecordCost>> {
+    let mut costs = Vec::new();
+    for suite in Suite::ALL {
+        for payload in PAYLOADS {
+            for library in AeadLibrary::ALL {
+                costs.push(measure_record(suite, library, payload, time)?);
+            }
+        }
+    }
+    Ok(costs)
+}
+
+fn measure_record(
+    suite: Suite,
+    library: AeadLibrary,
+    payload_bytes: usize,
+    time: Duration,
+) -> Result<RecordCost> {
+    let cipher = Cipher::new(library, suite, &vec![7; suite.key_len()])?;
+    let (nonce, aad, mut text) = ([1; 12], [7; 5], vec![7; payload_bytes]);
+    let seal_s = best_s(time, || {
+        black_box(cipher.seal(nonce, &aad, black_box(&mut text))?);
+        Ok(())
+    })?;
+    // Only what was sealed can be opened, so the difference is measured.
+    let both_s = best_s(time, || {
+        let tag = cipher.seal(nonce, &aad, black_box(&mut text))?;
+        ensure!(cipher.open(nonce, &aad, &tag, black_box(&mut text)), "a sealed record does not open");
+        Ok(())
+    })?;
+    Ok(RecordCost {
+        suite: suite.name().to_owned(),
+        library: library.name().to_owned(),
+        chosen: installed_aead().of(suite) == library,
+        payload_bytes,
+        seal_us: seal_s * 1e6,
+        open_us: (both_s - seal_s).max(0.0) * 1e6,
+    })
 }
 
 fn measure_kind(
@@ -181,5 +243,12 @@ mod tests {
         for cost in costs {
             assert!(cost.full_us > 0.0 && cost.resumed_us > 0.0 && cost.bulk_mbit_per_s > 0.0, "{cost:?}");
         }
+    }
+    #[test]
+    fn every_suite_is_measured_in_both_libraries() {
+        let costs = measure_records(Duration::ZERO).unwrap();
+        assert_eq!(costs.len(), Suite::ALL.len() * PAYLOADS.len() * AeadLibrary::ALL.len());
+        assert_eq!(costs.iter().filter(|cost| cost.chosen).count() * 2, costs.len());
+        assert!(costs.iter().all(|cost| cost.seal_us > 0.0), "{costs:?}");
     }
 }

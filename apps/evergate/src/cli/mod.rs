@@ -147,6 +147,8 @@ enum NodeCommand {
 enum BenchCommand {
     /// Measure what handshakes and encryption cost on one core
     Crypto(BenchCryptoArgs),
+    /// Measure records in both libraries of which `run` chooses the faster
+    Records(BenchCryptoArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -347,7 +349,7 @@ struct BenchCryptoArgs {
     /// Time for each measurement, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     time_ms: u64,
-    /// Print JSON, for `evergate simulate --costs`
+    /// Print JSON; that of `bench crypto` is for `evergate simulate --costs`
     #[arg(long)]
     json: bool,
 }
@@ -412,6 +414,7 @@ pub fn main() -> ExitCode {
         Command::Metrics(args) => remote::metrics(&args),
         Command::Simulate(args) => simulate::simulate(&args),
         Command::Bench { command: BenchCommand::Crypto(args) } => bench::crypto(&args),
+        Command::Bench { command: BenchCommand::Records(args) } => bench::records(&args),
         Command::Demo { command: DemoCommand::Servers(args) } => demo::servers(&args),
         Command::Demo { command: DemoCommand::Cluster(args) } => demo::cluster(&args),
         Command::Version { json } => version(json),
