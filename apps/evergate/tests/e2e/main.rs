@@ -9,6 +9,7 @@ mod backend;
 mod client;
 mod crowd;
 mod http;
+mod libraries;
 mod limits;
 mod named_sessions;
 mod node;
