@@ -284,8 +284,13 @@ impl World {
         let socket = self.folder.path(&format!("node-{number}.sock"));
         let (file_text, socket_text) = (file.display().to_string(), socket.display().to_string());
         let process = self.host(number).run(move || {
+            // A record that one node sealed, the next one seals again under the other library.
+            let library = if number % 2 == 0 { "ring" } else { "aws-lc" };
             let number = number.to_string();
-            Process::start(|command| command.args([&file_text, "--node", &number, "--socket", &socket_text]))
+            Process::start(|command| {
+                command.args([&file_text, "--node", &number, "--socket", &socket_text]);
+                command.env("EVERGATE_AEAD", library)
+            })
         });
         Node { number, process, socket }
     }
