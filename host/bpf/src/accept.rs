@@ -64,6 +64,7 @@ impl Gate {
             constants.node = u32::from(self.node.number());
             constants.bucket_key = self.bucket_key.0;
             constants.cookie_key = key.0;
+            constants.timestamp_offset = key.timestamp_offset(self.node);
             constants.test_epoch = epoch.map_or(0, NonZeroU32::get);
             constants.use_timestamps = allowed("tcp_timestamps")?;
             constants.use_sack = allowed("tcp_sack")?;

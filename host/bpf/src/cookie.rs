@@ -1,7 +1,7 @@
 //! Cookies of the stateless accept, as `bpf/accept.bpf.c` makes them.
 
-use crate::Flow;
 use crate::flow::words;
+use crate::{Flow, NodeId};
 use evergate_base::Sip;
 
 /// Key of the cookies: the same on all nodes, a secret.
@@ -15,6 +15,15 @@ impl CookieKey {
         let distance = (ours >> 8).wrapping_sub(epoch).wrapping_add(1) & 3; // 0: the epoch before, 1: this one, 2: the next
         let of = epoch.wrapping_add(distance).wrapping_sub(1);
         distance != 3 && self.hash(flow, of, ours & 0xff).wrapping_add(theirs) << 10 == ours & !0x3ff
+    }
+
+    /// Offset of the timestamps of a node's SYN-ACKs from its monotonic clock, in milliseconds: another number on each node.
+    /// Clients do not learn the machine's uptime (RFC 7323, section 7.1).
+    pub(crate) fn timestamp_offset(self, node: NodeId) -> u32 {
+        let mut state = Sip::new(self.0);
+        state.word_in_two_rounds(u64::from(node.number()));
+        state.word_in_two_rounds(8 << 56);
+        state.finish_after(4) as u32
     }
 
     /// SipHash-2-4 of the flow, the epoch and the option bits.

@@ -31,10 +31,13 @@ struct card {
 struct card card = { .segment_bytes = { 1460, 1440 } };
 /* What our kernel may agree to (sysctls): it makes no socket that does what is switched off. */
 const volatile __u32 use_timestamps = 1, use_sack = 1, use_scaling = 1;
+/* Milliseconds from the monotonic clock to the timestamps of this node's SYN-ACKs; another number on each node. */
+const volatile __u32 timestamp_offset = 0;
 
 #define NO_WSCALE 15
 #define FIRST_WINDOW 65535	/* bytes that a peer may send before it has heard more of us than the SYN-ACK */
 #define OUR_WSCALE 7
+#define ROUND_TRIP_MS_MAX 3000	/* the RTO without a round trip; an older SYN-ACK shows a pause of the client */
 #define SENSIBLE_MSS 88		/* our kernel takes no less from programs (TCP_MAXSEG): nobody means that */
 
 /* A word takes two rounds here, against one in the bucket hash. */
@@ -106,13 +109,17 @@ static __always_inline __u32 least_mss(bool v6) { return v6 ? 1220 : 536; }
 
 struct syn_ack { struct tcphdr tcp; __be32 option[5]; };
 
-/* Timestamps go by the monotonic clock, as our kernel's own of the same connection will. */
+/* The timestamp of a SYN-ACK of this node, in milliseconds of the clock of the kernel's own timestamps. */
+static __always_inline __u32 timestamp_now(void)
+{
+	return (__u32)(bpf_ktime_get_ns() / 1000000) + timestamp_offset;
+}
+
 static __always_inline void write_options(struct syn_ack *new, const struct offer *offer, bool v6)
 {
 	new->option[0] = bpf_htonl(0x02040000 | (READ(card.segment_bytes[v6]) & 0xffff));
 	new->option[1] = bpf_htonl((offer->sack ? 0x04020000 : 0x01010000) | (offer->has_ts ? 0x080a : 0x0101));
-	new->option[2] = offer->has_ts ? bpf_htonl((__u32)(bpf_ktime_get_ns() / 1000000) & ~1u)
-		: bpf_htonl(0x01010101);
+	new->option[2] = offer->has_ts ? bpf_htonl(timestamp_now()) : bpf_htonl(0x01010101);
 	new->option[3] = offer->has_ts ? offer->tsval : bpf_htonl(0x01010101);
 	new->option[4] = bpf_htonl(offer->wscale_present ? 0x01030300 | OUR_WSCALE : 0x01010101);
 }
@@ -286,6 +293,31 @@ static __always_inline enum registration register_accepted(struct __sk_buff *skb
 	return REFUSED;
 }
 
+/* Makes the segment echo no timestamp, so that the kernel takes no round trip from it. `at`: offset of the echo in the TCP
+ * header, at any alignment. */
+static __always_inline void clear_tsecr(struct __sk_buff *skb, const struct packet *p, __u32 at)
+{
+	__be32 old[2], new[2], none = 0;
+	__u32 from = p->l4 + ((at - 1) & ~3u);	/* of the two words that contain the echo */
+	if (bpf_skb_load_bytes(skb, from, old, 8) || bpf_skb_store_bytes(skb, p->l4 + at, &none, 4, 0))
+		return;
+	bpf_skb_load_bytes(skb, from, new, 8);
+	bpf_l4_csum_replace(skb, p->l4 + 16, 0, bpf_csum_diff(old, 8, new, 8, 0), 0);
+}
+
+/* The timestamp of the new socket at this moment: the kernel sets the socket's clock by it. The kernel's first sample of the
+ * round-trip time is this clock less the echoed timestamp: the age of our SYN-ACK, rounded up. The age is unknown where another
+ * node sent the SYN-ACK, or the client made the echo up. Then the clock continues from the echo, and the first data is
+ * the first sample. */
+static __always_inline __u32 socket_timestamp(struct __sk_buff *skb, const struct packet *p, const struct offer *said)
+{
+	__u32 tsecr = bpf_ntohl(said->tsecr), now = timestamp_now() + 1;
+	if (now - tsecr <= ROUND_TRIP_MS_MAX)
+		return now;
+	clear_tsecr(skb, p, said->tsecr_at);
+	return tsecr;
+}
+
 static __always_inline void read_cookie(struct __sk_buff *skb, const struct packet *p, __u32 options,
 					struct bpf_tcp_req_attrs *attrs)
 {
@@ -307,13 +339,14 @@ static __always_inline void read_cookie(struct __sk_buff *skb, const struct pack
 		said.has_ts = true;
 		said.tsval = ts[1];
 		said.tsecr = ts[2];
+		said.tsecr_at = 28;
 	} else {
 		read_offer(skb, p, &said);
 	}
 	if (said.has_ts) {
 		attrs->tstamp_ok = 1;
 		attrs->rcv_tsval = bpf_ntohl(said.tsval);
-		attrs->rcv_tsecr = bpf_ntohl(said.tsecr);
+		attrs->rcv_tsecr = socket_timestamp(skb, p, &said);
 	}
 }
 

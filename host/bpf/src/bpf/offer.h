@@ -8,11 +8,12 @@ struct offer {
 	__u32 mss;
 	bool wscale_present, has_ts, sack;
 	__u8 wscale;
+	__u8 tsecr_at;		/* where the echoed timestamp stands in the TCP header */
 };
 
 struct option_walk {
 	struct __sk_buff *skb;
-	__u32 at, end;
+	__u32 l4, at, end;
 	struct offer offer;
 };
 
@@ -39,6 +40,7 @@ static long read_option(__u32 i, struct option_walk *w)
 		w->offer.has_ts = true;
 		__builtin_memcpy(&w->offer.tsval, o.value, 4);
 		__builtin_memcpy(&w->offer.tsecr, o.value + 4, 4);
+		w->offer.tsecr_at = w->at + 6 - w->l4;
 	}
 	w->at += o.len;
 	return 0;
@@ -47,7 +49,7 @@ static long read_option(__u32 i, struct option_walk *w)
 /* Segment size, window scale, timestamps and SACK of a SYN; timestamps of any segment. */
 static __always_inline void read_offer(struct __sk_buff *skb, const struct packet *p, struct offer *offer)
 {
-	struct option_walk w = { .skb = skb, .at = p->l4 + 20, .end = p->l4 + p->tcp.doff * 4 };
+	struct option_walk w = { .skb = skb, .l4 = p->l4, .at = p->l4 + 20, .end = p->l4 + p->tcp.doff * 4 };
 	bpf_loop(40, read_option, &w, 0);
 	*offer = w.offer;
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const BYTES: u64 = 8 << 20;
 
-fn with_cookies(key: [CookieKey; 2]) -> World {
+pub(crate) fn with_cookies(key: [CookieKey; 2]) -> World {
     with_cookies_in(key, [None; 2])
 }
 
@@ -24,7 +24,7 @@ fn with_cookies_in(key: [CookieKey; 2], epoch: [Option<NonZeroU32>; 2]) -> World
     world
 }
 
-fn load(world: &World, key: [CookieKey; 2], epoch: [Option<NonZeroU32>; 2]) {
+pub(crate) fn load(world: &World, key: [CookieKey; 2], epoch: [Option<NonZeroU32>; 2]) {
     for ((node, key), epoch) in world.nodes.iter().zip(key).zip(epoch) {
         let (gate, card) = (node.gate.clone(), node.card);
         node.namespace
@@ -92,20 +92,20 @@ fn agrees_to(v6: bool, of_node: bool, (timestamps, scaling, sack): (&str, &str, 
 }
 
 /// A client without a kernel: its address is nobody's, so that nothing else answers for it.
-struct Bare {
+pub(crate) struct Bare {
     wire: Wire,
     tap: Tap,
-    template: Segment,
+    pub(crate) template: Segment,
 }
 
 impl Bare {
     /// In the calling thread's network namespace, at host 11.
-    fn new(from: SocketAddr, to: SocketAddr) -> Bare {
+    pub(crate) fn new(from: SocketAddr, to: SocketAddr) -> Bare {
         let template = Segment { to_mac: mac(1), from_mac: mac(11), ..Segment::new(from, to) };
         Bare { wire: Wire::of("eth0"), tap: Tap::of("eth0"), template }
     }
 
-    fn say(&self, segment: Segment) {
+    pub(crate) fn say(&self, segment: Segment) {
         self.wire.send(&segment);
     }
 
@@ -118,7 +118,7 @@ impl Bare {
     }
 
     /// The next segment for it that `wanted` wants.
-    fn hear(&self, wanted: impl Fn(&Segment) -> bool) -> Segment {
+    pub(crate) fn hear(&self, wanted: impl Fn(&Segment) -> bool) -> Segment {
         hear(&self.tap, mac(11), wanted)
     }
 }
@@ -140,7 +140,7 @@ fn hear(tap: &Tap, card: [u8; 6], wanted: impl Fn(&Segment) -> bool) -> Segment 
 }
 
 /// Node 1 listens, and knows the neighbour that [`Bare`] is.
-fn meets_bare(world: &World, v6: bool) -> (SocketAddr, TcpListener) {
+pub(crate) fn meets_bare(world: &World, v6: bool) -> (SocketAddr, TcpListener) {
     let node = &world.nodes[0].namespace;
     let text = mac(11).map(|byte| format!("{byte:02x}")).join(":");
     node.ip(&format!("neigh add {} lladdr {text} dev eth0", at(v6, 11, 0).ip())).unwrap();
@@ -462,7 +462,7 @@ fn a_cookie_of_one_node_is_accepted_by_another() {
 }
 
 /// From a listener that does not block, so that a connection that never comes ends the test.
-fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+pub(crate) fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     let mut accepted = None;
     eventually("it is accepted", || {
         accepted = listener.accept().ok();
