@@ -34,7 +34,7 @@ pub use feature::{Missing, missing_socket_features};
 pub use leg::{connect_from, connect_socket_from, destroy, forget, forget_on_close, local_port_range};
 pub use link::{
     Announcer, Route, add_address, card_address, card_index, card_mtu, has_carrier, interfaces_with,
-    is_on_link, neighbour, networks_of, route_to, set_neighbour,
+    is_on_link, neighbour, networks_of, route_prefix, route_to, set_neighbour,
 };
 pub use orphans::destroy_orphans;
 pub use outlive::Survivor;

@@ -18,6 +18,8 @@ const RTM_GETROUTE: u16 = 26;
 const RTA_VIA: u16 = 18;
 /// Bytes of an rtmsg.
 const ROUTE: usize = 12;
+/// Asks for the route as it was set, with its prefix, and not for the result of the lookup (Linux 4.13).
+const RTM_F_FIB_MATCH: u32 = 0x2000;
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
 const NUD_STALE: u16 = 0x04;
@@ -178,7 +180,7 @@ pub fn set_neighbour(interface: u32, ip: IpAddr, mac: [u8; 6]) -> io::Result<()>
 /// Whether packets to `ip`, which leave on this interface, go to it directly and not to a router, by the kernel's routes. Fails
 /// when its route is another one, or there is none.
 pub fn is_on_link(interface: u32, ip: IpAddr) -> io::Result<bool> {
-    let answer = ask_for_route(ip)?;
+    let answer = ask_for_route(ip, 0)?;
     if attribute_of(&answer, libc::RTA_OIF) != Some(&interface.to_ne_bytes()) {
         return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
     }
@@ -197,7 +199,7 @@ pub struct Route {
 /// The kernel's route to `ip`, in the calling thread's network namespace; nothing is sent. May wait for whoever changes routes or
 /// interfaces.
 pub fn route_to(ip: IpAddr) -> io::Result<Route> {
-    let answer = ask_for_route(ip)?;
+    let answer = ask_for_route(ip, 0)?;
     let interface = attribute_of(&answer, libc::RTA_OIF).and_then(|bytes| bytes.try_into().ok());
     let source = attribute_of(&answer, libc::RTA_PREFSRC);
     Ok(Route {
@@ -211,10 +213,18 @@ pub fn route_to(ip: IpAddr) -> io::Result<Route> {
     })
 }
 
-fn ask_for_route(ip: IpAddr) -> io::Result<Vec<u8>> {
+/// Length of the prefix of the kernel's route to `ip`, in bits, in the calling thread's network namespace: 0 for a default
+/// route. Fails without a route, and where the route is `unreachable`, `prohibit` or `blackhole`.
+pub fn route_prefix(ip: IpAddr) -> io::Result<u8> {
+    let answer = ask_for_route(ip, RTM_F_FIB_MATCH)?;
+    answer.get(1).copied().ok_or_else(|| io::Error::from_raw_os_error(libc::EBADMSG))
+}
+
+fn ask_for_route(ip: IpAddr, flags: u32) -> io::Result<Vec<u8>> {
     let (family, bits) = if ip.is_ipv4() { (libc::AF_INET, 32) } else { (libc::AF_INET6, 128) };
     let mut body = vec![family as u8, bits]; // rtmsg
-    body.resize(ROUTE, 0);
+    body.resize(ROUTE - 4, 0);
+    body.extend(flags.to_ne_bytes());
     // The interface is not asked for: without a route on it IPv4 would take everybody for a neighbour there.
     attribute_ip(&mut body, libc::RTA_DST, ip);
     netlink::ask(libc::NETLINK_ROUTE, RTM_GETROUTE, &body)

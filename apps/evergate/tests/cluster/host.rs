@@ -150,6 +150,34 @@ fn a_node_whose_default_route_is_gone_serves_nobody_until_it_is_back() {
     nodes[0].eventually("has buckets again", |status| status.buckets.owned > 0);
 }
 
+/// The example configuration has its outside network there.
+#[test]
+fn documentation_network_on_the_link_is_no_default_route() {
+    if !privileged() {
+        return;
+    }
+    let world = World::new(2);
+    for number in 1..=2 {
+        world.host(number).ip(&format!("addr add 203.0.113.1{number}/24 dev out")).unwrap();
+    }
+    let nodes = world.cluster(2, "");
+    let about_routes = || nodes[0].process.lines().iter().any(|line| line.contains("default route"));
+    world.host(1).ip("link set out down").unwrap();
+    nodes[0].eventually("is cut off", |status| status.cut_off.is_some());
+    // The thread that gives the address back looks for routes as often.
+    let ip = world.family.address();
+    for _ in 0..2 {
+        world.host(1).ip(&format!("addr del {ip}/32 dev lo")).unwrap();
+        eventually("the node has its address", || {
+            world.host(1).run(move || std::net::UdpSocket::bind((ip, 0)).ok())
+        });
+    }
+    assert!(!about_routes(), "{:#?}", nodes[0].process.lines());
+    world.host(1).ip("link set out up").unwrap();
+    settled(&nodes);
+    assert!(!about_routes(), "{:#?}", nodes[0].process.lines());
+}
+
 #[test]
 fn only_the_host_that_was_asked_answers_with_the_token() {
     if !privileged() {

@@ -293,6 +293,10 @@ fn who_is_behind_a_router_is_told_from_who_is_not() {
         assert_eq!(["10.77.0.9", "10.79.0.9"].map(route), [from("10.77.0.1"); 2]);
         assert_eq!(["fd77::9", "fd79::9"].map(route), [from("fd77::1"); 2]);
         assert_eq!(["10.81.0.9", "fd81::9"].map(route), [None; 2], "no route");
+        let bits = |ip: &str| evergate_sys::route_prefix(ip.parse().unwrap()).ok();
+        assert_eq!(["10.77.0.9", "10.77.0.1", "10.79.0.9"].map(bits), [Some(24), Some(32), Some(24)]);
+        assert_eq!(["fd77::9", "fd79::9"].map(bits), [Some(64); 2]);
+        assert_eq!(["10.81.0.9", "fd81::9"].map(bits), [None; 2], "no route");
         let networks = evergate_sys::networks_of("eth0").unwrap();
         let listed = |ip: &str, bits| networks.contains(&(ip.parse().unwrap(), bits));
         assert!(listed("10.77.0.0", 24) && listed("fd77::", 64) && listed("fe80::", 64), "{networks:?}");
