@@ -56,7 +56,7 @@ pub(crate) struct ServerLeg {
     /// An idle connection may be used.
     pub(crate) reuse: bool,
     /// The worker connects for it, or has.
-    connects: bool,
+    pub(crate) connects: bool,
     /// Until when the request may wait for a server with room, while it waits.
     pub(crate) queued_until: Option<Micros>,
     /// Rules that matched the request, in order.
@@ -64,18 +64,22 @@ pub(crate) struct ServerLeg {
     /// The server that the worker connects to, or has connected to.
     pub(crate) trying: Option<u32>,
     pub(crate) tried: Vec<u32>,
+    /// Further executions of the request so far, of the pool's `retries`.
+    pub(crate) retries: u32,
     /// The request may be repeated although it was sent.
     pub(crate) idempotent: bool,
     /// What was sent, or is to be sent when the leg opens; kept while the request may be repeated.
     pub(crate) sent: Vec<u8>,
     pub(crate) head_bytes: usize,
-    /// Some byte has been handed to the server's socket.
+    /// Some byte has been handed to the server's socket, or waits in front of it.
     pub(crate) written: bool,
     pub(crate) body_bytes: u64,
     /// Of the body's framing: chunk sizes, extensions, trailers.
     pub(crate) framing_bytes: u64,
     /// Taken over from another node: never repeated elsewhere, never used by others.
     pub(crate) restored: bool,
+    /// The first write to it failed, so that no byte of the request has left.
+    pub(crate) never_left: bool,
     /// What was written to it met a broken connection: its end may be a RST that reads like an end in order.
     pub(crate) in_doubt: bool,
     /// A restored leg whose request head the client will send again.
@@ -133,6 +137,7 @@ impl ServerLeg {
             rules,
             trying: None,
             tried: Vec::new(),
+            retries: 0,
             idempotent,
             sent: Vec::new(),
             head_bytes: 0,
@@ -140,6 +145,7 @@ impl ServerLeg {
             body_bytes: 0,
             framing_bytes: 0,
             restored: false,
+            never_left: false,
             in_doubt: false,
             awaits_head: false,
             stashed: Vec::new(),
@@ -169,13 +175,13 @@ impl ServerLeg {
     #[rustfmt::skip]
     pub(crate) fn has_no_field_that_parcels_lack(&self) {
         let ServerLeg {
-            id: _, pool: _, state: _, route: _, rules: _, hint: _, decided: _, reuse: _, queued_until: _, trying: _, tried: _,
-            idempotent: _, sent: _, head_bytes: _, written: _, body_bytes: _, restored: _, awaits_head: _, stashed: _,
-            held: _, answered: _, keep_alive: _, ended: _, in_pos: _, out_pos: _, raw: _, behind: _, records: _,
-            answered_keys: _, up_ended: _, in_doubt: _,
+            id: _, pool: _, state: _, route: _, rules: _, hint: _, decided: _, reuse: _, connects: _,
+            queued_until: _, trying: _, tried: _, retries: _, idempotent: _, sent: _, head_bytes: _, written: _,
+            body_bytes: _, restored: _, awaits_head: _, stashed: _, held: _, answered: _, keep_alive: _,
+            ended: _, in_pos: _, out_pos: _, raw: _, behind: _, records: _,
+            answered_keys: _, up_ended: _, in_doubt: _, never_left: _,
             // These are of restored legs, which stay, and of those with backups.
             ends_at: _, replay: _, flight: _, notify_at: _, closes: _,
-            connects: _, // the connection counts as new: what goes wrong is no stale one's fault
             // Without it nothing of our own follows what went out.
             interim: _,
             interims: _, framing_bytes: _, // some more are no harm
@@ -213,15 +219,21 @@ impl ServerLeg {
         self.records.is_some() || matches!(self.state, LegState::Shaking(_))
     }
 
+    /// Its connection has carried other requests.
+    fn is_reused(&self) -> bool {
+        self.reuse && !self.connects && !self.restored
+    }
+
     /// Its server may have closed an idle connection just when it was used: that says nothing of the server.
     fn is_stale(&self) -> bool {
         let silent = !self.answered && self.held.is_empty() && self.raw.is_empty();
-        self.is_open() && self.reuse && !self.connects && silent
+        self.is_open() && self.is_reused() && silent
     }
 
     /// Keeps what was sent while the request may be repeated.
     pub(crate) fn retain_sent(&mut self, data: &[u8]) {
         if !self.idempotent {
+            self.sent = Vec::new(); // not the whole request any more
             return;
         }
         if self.sent.len() + data.len() > RETAINED_MAX {
@@ -321,8 +333,9 @@ impl Connection {
                 false => leg.push(io, &sent),
             }
             if let Some(leg) = self.leg.as_mut() {
-                leg.idempotent &= sent.len() <= RETAINED_MAX;
-                if leg.idempotent {
+                let fits = sent.len() <= RETAINED_MAX;
+                leg.idempotent &= fits;
+                if fits && (leg.idempotent || leg.is_reused()) {
                     leg.sent = sent; // without it what is kept of the body would be no request
                 }
             }
@@ -380,8 +393,9 @@ impl Connection {
             log.server = Some(server);
         }
         let stale = failure == Failure::Lost && self.leg.as_ref().is_some_and(|leg| leg.is_stale());
-        if self.may_retry(stale) {
-            return self.retry(io, stale);
+        let free = stale && self.is_unsent(io);
+        if self.may_retry(free) {
+            return self.retry(io, stale, free);
         }
         let (status, reason) = match failure {
             Failure::Refused => (502, "connect_failed"),
@@ -399,19 +413,28 @@ impl Connection {
         }
     }
 
+    /// Whether no byte of the request has left on its leg: no server can have executed it.
+    pub(crate) fn is_unsent(&self, io: &Io<'_>) -> bool {
+        let made: usize = io.effects.up.iter().map(|piece| piece.range.len()).sum();
+        let waiting = (self.up.len() + made) as u64;
+        self.leg.as_ref().is_some_and(|leg| leg.never_left || leg.out_pos == waiting)
+    }
+
     /// Never repeats a request that may have been executed, unless repeating it is harmless (RFC 9110 section 9.2.2).
-    fn may_retry(&self, stale: bool) -> bool {
+    /// Every execution counts; `free` says that there was none.
+    fn may_retry(&self, free: bool) -> bool {
         let Some(leg) = &self.leg else { return false };
-        let retries = self.snapshot.pools[leg.pool as usize].retries as usize;
+        let retries = self.snapshot.pools[leg.pool as usize].retries;
         let whole = !leg.sent.is_empty() && leg.sent.len() >= leg.head_bytes;
-        let repeatable = !leg.written || (leg.idempotent && whole);
+        let repeatable = !leg.written || (whole && (leg.idempotent || free));
         let unseen = !leg.answered && self.answering != Answering::Ended && !self.closing;
         let safe = self.remote.as_ref().is_none_or(|remote| remote.may_reroute(self.response));
-        repeatable && unseen && safe && !leg.restored && (stale || leg.tried.len() < retries)
+        repeatable && unseen && safe && !leg.restored && (free || leg.retries < retries)
     }
 
     /// Asks for a server once more: for another one, unless all that happened is that the connection was `stale`.
-    fn retry(&mut self, io: &mut Io<'_>, stale: bool) {
+    /// A `free` retry counts nowhere, and no second one follows: the next connection is new.
+    fn retry(&mut self, io: &mut Io<'_>, stale: bool, free: bool) {
         let Some(mut old) = self.leg.take() else { return };
         io.effects.push(Effect::Release {
             leg: old.id,
@@ -437,6 +460,7 @@ impl Connection {
         let mut leg = ServerLeg::new(route, old.rules, hint, old.idempotent);
         leg.route.flags.set_cookie |= matches!(old.hint, Hint::Server(_)) && !stale;
         leg.tried = old.tried;
+        leg.retries = old.retries + u32::from(!free);
         leg.sent = old.sent;
         leg.head_bytes = old.head_bytes;
         leg.body_bytes = old.body_bytes;
@@ -444,7 +468,7 @@ impl Connection {
         leg.closes = old.closes;
         leg.reuse = false; // what failed may have been a stale idle connection
         self.leg = Some(Box::new(leg));
-        if let Some(log) = self.log.as_mut().filter(|_| !stale) {
+        if let Some(log) = self.log.as_mut().filter(|_| !free) {
             log.retries += 1;
             log.detail = String::new();
         }

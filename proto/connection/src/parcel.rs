@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The form of parcels. Another form has another number: who does not know it must not get connections.
-pub const PARCEL_VERSION: u32 = 7;
+pub const PARCEL_VERSION: u32 = 8;
 /// The longest parcel, in bytes: outlets, and a body that the rules have to see.
 pub const PARCEL_BYTES_MAX: usize = 1 << 24;
 
@@ -124,7 +124,9 @@ struct Leg {
     route: Route,
     hint: Hint,
     reuse: bool,
+    connects: bool,
     tried: Vec<u32>,
+    retries: u32,
     idempotent: bool,
     sent: Vec<u8>,
     head_bytes: usize,
@@ -140,6 +142,7 @@ struct Leg {
     records: Option<Vec<u8>>,
     answered_keys: u32,
     up_ended: bool,
+    never_left: bool,
     in_doubt: bool,
 }
 
@@ -271,7 +274,9 @@ impl Connection {
             route,
             hint: if older && matches!(leg.hint, Hint::Server(_)) { Hint::Policy } else { leg.hint },
             reuse: leg.reuse,
+            connects: leg.connects,
             tried: if older { Vec::new() } else { leg.tried.clone() },
+            retries: leg.retries,
             idempotent: leg.idempotent,
             sent: leg.sent.clone(),
             head_bytes: leg.head_bytes,
@@ -287,6 +292,7 @@ impl Connection {
             records: leg.records.as_ref().map(|records| exported(records)),
             answered_keys: leg.answered_keys,
             up_ended: leg.up_ended,
+            never_left: leg.never_left,
             in_doubt: leg.in_doubt,
         })
     }
@@ -414,8 +420,10 @@ fn import_leg(snapshot: &Snapshot, parcel: &Leg) -> Result<ServerLeg, ParcelErro
         leg.queued_until = Some(Micros(parcel.queued_until));
     }
     leg.reuse = parcel.reuse;
+    leg.connects = parcel.connects;
     leg.trying = server;
     leg.tried = parcel.tried.clone();
+    leg.retries = parcel.retries;
     leg.sent = parcel.sent.clone();
     leg.head_bytes = parcel.head_bytes;
     leg.written = parcel.written;
@@ -430,6 +438,7 @@ fn import_leg(snapshot: &Snapshot, parcel: &Leg) -> Result<ServerLeg, ParcelErro
     leg.records = parcel.records.as_deref().map(imported).transpose()?;
     leg.answered_keys = parcel.answered_keys;
     leg.up_ended = parcel.up_ended;
+    leg.never_left = parcel.never_left;
     leg.in_doubt = parcel.in_doubt;
     Ok(leg)
 }

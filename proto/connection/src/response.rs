@@ -495,9 +495,11 @@ impl Connection {
     /// has ended its side has nothing more to say: its client must not take what it sends for delivered.
     pub fn handle_server_write_error(&mut self, io: &mut Io<'_>) {
         self.catch_up(io);
+        let unsent = self.is_unsent(io);
         self.up.clear();
         self.piped.1 = 0;
         if let Some(leg) = &mut self.leg {
+            leg.never_left = unsent;
             leg.in_doubt = true;
             if self.answering == Answering::Ended {
                 match self.tunnel_is_over() && self.server_lacks_only_close_notify() {

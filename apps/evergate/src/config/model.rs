@@ -306,7 +306,7 @@ pub struct Pool {
     pub keep_alive_idle_max: usize,
     /// How long they are kept.
     pub keep_alive_idle: Duration,
-    /// How often a request is tried again that was not executed, or may be executed twice.
+    /// Tries after the first of a request that was not executed, or may be executed again; each counts.
     pub retries: u32,
     /// Longest TCP and TLS connect.
     pub connect_timeout: Duration,

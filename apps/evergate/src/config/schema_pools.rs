@@ -74,7 +74,7 @@ pub(super) static POOL: Section = Section {
             "retries",
             Kind::Integer(0, 10),
             "2",
-            "How often a request is tried again, at another server where there is one: one of which nothing was sent, or whose method is idempotent (RFC 9110) and whose response has not begun. Of idempotent ones up to 64 KiB are kept for that: one of which more was sent, head and body, is not tried again.",
+            "How often a request is tried again, at another server where there is one: with 2, at most three servers execute it, or one does three times. Tried again is a request of which nothing was sent, or whose method is idempotent (RFC 9110) and whose response has not begun. A kept connection that ends under a request counts too, unless no byte of the request had left: then the request goes out once more on a new connection, uncounted. Of idempotent ones up to 64 KiB are kept for that: one of which more was sent, head and body, is not tried again.",
         ),
         with_default(
             "connect_timeout_ms",

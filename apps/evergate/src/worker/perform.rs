@@ -147,29 +147,22 @@ impl Worker {
                         }
                     }
                     Transfer::Blocked | Transfer::End => upstream.writable = false,
-                    Transfer::Broken(_) => {
-                        broke = true;
-                        written = usize::MAX;
-                    }
+                    Transfer::Broken(_) => broke = true,
                 }
             }
             let mut blocked = false;
             for piece in &self.effects.up {
                 let bytes = bytes_of(&self.scratch, piece.source, &piece.range);
                 let skip = written.min(bytes.len());
-                if written != usize::MAX {
-                    written -= skip;
-                }
+                written -= skip;
                 if skip < bytes.len() {
                     blocked = true;
                     client.connection.up().push(bytes[skip..].to_vec(), after);
                 }
             }
-            if written != usize::MAX {
-                let total: usize = self.effects.up.iter().map(|piece| piece.range.len()).sum();
-                self.counters.server_bytes_out.add(total.saturating_sub(client.connection.up().len()) as u64);
-            }
-            if blocked {
+            let total: usize = self.effects.up.iter().map(|piece| piece.range.len()).sum();
+            self.counters.server_bytes_out.add(total.saturating_sub(client.connection.up().len()) as u64);
+            if blocked && !broke {
                 client.connection.handle_blocked(self.now);
             }
         }

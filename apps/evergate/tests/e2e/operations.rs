@@ -122,6 +122,48 @@ fn a_post_on_a_dying_server_is_answered_502_and_not_repeated() {
     assert_eq!(get(node.address("in"), "/x").status, 200);
 }
 
+/// A server that answers a connection's first request for `/warm`, and executes each for `/once` without an answer.
+fn forgetful(executed: Arc<AtomicU64>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let executed = executed.clone();
+            std::thread::spawn(move || {
+                let mut wire = Wire::new(stream);
+                while let Ok(Some(head)) = wire.read_head() {
+                    if head.start.contains("/once") {
+                        executed.fetch_add(1, Ordering::SeqCst);
+                        return;
+                    }
+                    let _ = wire.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn retries_count_executions_on_kept_connections_too() {
+    for retries in 0..=2 {
+        let executed = Arc::new(AtomicU64::new(0));
+        let server = forgetful(executed.clone());
+        let pool = format!("retries = {retries}");
+        let node = Node::start(&format!("[node]\nworkers = 1\n{}", plain(&[server], "", &pool)));
+        let at = node.address("in");
+        for kept in [false, true] {
+            if kept {
+                assert_eq!(get(at, "/warm").status, 200);
+            }
+            executed.store(0, Ordering::SeqCst);
+            assert_eq!(get(at, "/once").status, 502);
+            assert_eq!(executed.load(Ordering::SeqCst), retries + 1, "kept: {kept}");
+        }
+        assert_eq!(node.metric("evergate_connections_reused_total"), 1);
+    }
+}
+
 #[test]
 fn failures_of_a_server_are_counted_and_a_stale_connection_is_none() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

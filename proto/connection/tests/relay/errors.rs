@@ -5,7 +5,7 @@ use super::harness::rig::Rig;
 use super::harness::setup::{self, forwarded, snapshot};
 use super::{GET, TLS13, noise, on_each, plain, same, text};
 use evergate_base::Micros;
-use evergate_connection::{Failure, Snapshot, Timer};
+use evergate_connection::{Connection, Failure, Snapshot, Timer};
 
 fn status_of(bytes: &[u8]) -> u16 {
     text(bytes).split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
@@ -577,21 +577,25 @@ fn a_426_says_which_protocol_is_wanted() {
     assert!(got.contains("\r\nConnection: close, Upgrade\r\n"), "{got}");
 }
 
+/// A request on an idle connection of server 1, which takes `room` bytes of it.
+fn on_idle(method: &str, retries: u32, room: usize) -> Rig {
+    let config = snapshot(|snapshot| {
+        snapshot.pools[0].stickiness = evergate_connection::Stickiness::Cookie;
+        snapshot.pools[0].retries = retries;
+    });
+    let mut rig = Rig::new_closed(&config, setup::HTTP, Peer::plain());
+    rig.server_room = room;
+    rig.send(format!("{method} /a HTTP/1.1\r\nHost: test.example\r\nCookie: EG=c-b\r\n\r\n").as_bytes());
+    rig.open_idle();
+    rig.run();
+    assert_eq!(rig.legs[&1].server, 1);
+    rig
+}
+
 /// A server that closes an idle connection just when it is used has not failed.
 #[test]
 fn a_request_that_met_a_stale_connection_goes_to_the_same_server_once_more() {
-    let start = |method: &str| {
-        let config = snapshot(|snapshot| {
-            snapshot.pools[0].stickiness = evergate_connection::Stickiness::Cookie;
-            snapshot.pools[0].retries = 1;
-        });
-        let mut rig = Rig::new_closed(&config, setup::HTTP, Peer::plain());
-        rig.send(format!("{method} /a HTTP/1.1\r\nHost: test.example\r\nCookie: EG=c-b\r\n\r\n").as_bytes());
-        rig.open_idle();
-        rig.run();
-        assert_eq!(rig.legs[&1].server, 1);
-        rig
-    };
+    let start = |method: &str| on_idle(method, 2, usize::MAX);
     let mut rig = start("GET");
     rig.reset_server(1);
     let dial = &rig.dials[0];
@@ -602,9 +606,9 @@ fn a_request_that_met_a_stale_connection_goes_to_the_same_server_once_more() {
     rig.open_next();
     rig.serve(2, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     assert_eq!(rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "no cookie is set anew");
-    assert_eq!((rig.legs[&2].server, rig.logs[0].retries), (1, 0));
+    assert_eq!((rig.legs[&2].server, rig.logs[0].retries), (1, 1));
 
-    // Once: a new connection that fails is a failure of its server. All tries are left for that.
+    // Once: a new connection that fails is a failure of its server.
     let mut rig = start("GET");
     rig.end_server(1);
     rig.open_next();
@@ -619,4 +623,76 @@ fn a_request_that_met_a_stale_connection_goes_to_the_same_server_once_more() {
     rig.serve(1, b"HTTP/1.1 200 OK\r\n");
     rig.reset_server(1);
     assert_eq!((status_of(&rig.received()), rig.dials.len()), (502, 0));
+}
+
+/// The kept connection may have carried the request to its server: that is an execution too.
+#[test]
+fn retries_count_every_execution() {
+    for retries in 0..=3 {
+        for idle in [false, true] {
+            let mut rig = on_idle("GET", retries, usize::MAX);
+            if !idle {
+                rig = Rig::new_closed(
+                    &snapshot(|snapshot| snapshot.pools[0].retries = retries),
+                    setup::HTTP,
+                    Peer::plain(),
+                );
+                rig.send(format!("{GET}\r\n").as_bytes());
+                rig.open_next();
+            }
+            let mut executed = 0;
+            while let Some(leg) = rig.conn.leg_id() {
+                executed += usize::from(rig.server_got(leg).starts_with(b"GET "));
+                rig.reset_server(leg);
+                if !rig.dials.is_empty() {
+                    rig.open_next();
+                }
+            }
+            assert_eq!((executed, status_of(&rig.received())), (retries as usize + 1, 502), "idle: {idle}");
+            assert_eq!((rig.logs[0].retries, rig.logs[0].reason), (retries, "upstream_lost"));
+        }
+    }
+}
+
+#[test]
+fn a_request_of_which_nothing_left_is_repeated_without_count() {
+    let reset = |rig: &mut Rig| rig.reset_server(1);
+    let end = |rig: &mut Rig| rig.end_server(1);
+    let write_fails = |rig: &mut Rig| {
+        rig.call(|conn, io| conn.handle_server_write_error(io));
+        rig.end_server(1);
+    };
+    let deaths: [fn(&mut Rig); 3] = [reset, end, write_fails];
+    for (dies, method) in deaths.into_iter().flat_map(|dies| [(dies, "GET"), (dies, "POST")]) {
+        let mut rig = on_idle(method, 0, 0);
+        dies(&mut rig);
+        assert_eq!((rig.dials.len(), rig.dials[0].reuse), (1, false));
+        rig.server_room = usize::MAX;
+        rig.open_next();
+        assert!(rig.server_got(2).starts_with(format!("{method} /a HTTP/1.1\r\n").as_bytes()));
+        // Once: nothing is left of the retries.
+        rig.reset_server(2);
+        assert_eq!((status_of(&rig.received()), rig.dials.len(), rig.logs[0].retries), (502, 0, 0));
+        // The server may have all of which a byte has left.
+        let mut rig = on_idle(method, 0, 1);
+        dies(&mut rig);
+        assert_eq!((status_of(&rig.received()), rig.dials.len()), (502, 0));
+    }
+}
+
+#[test]
+fn a_parcel_carries_the_number_of_executions() {
+    for generation in [1, 2] {
+        let mut rig = on_idle("GET", 1, usize::MAX);
+        rig.reset_server(1);
+        rig.open_next();
+        let newest = snapshot(|snapshot| {
+            snapshot.generation = generation;
+            snapshot.pools[0].retries = 1;
+        });
+        let parcel = rig.conn.export(&newest).unwrap();
+        rig.conn = Connection::import(&newest, &parcel).unwrap().0;
+        rig.reset_server(2);
+        assert_eq!((status_of(&rig.received()), rig.dials.len()), (502, 0), "generation {generation}");
+    }
 }
