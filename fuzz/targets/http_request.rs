@@ -95,7 +95,7 @@ fn rewritten(head: &RequestHead<'_>, flags: u8) {
         trust_forwarded: flags & 2 != 0,
         set: &[("X-Set", "a\r\nContent-Length: 7"), ("Content-Length", "9"), ("Bad Name", "x")],
         remove: &["X-Removed", "Host", "Transfer-Encoding"],
-        upgrade: true,
+        offer: &offer,
         continued: false,
         close: flags & 4 != 0,
     };
@@ -104,6 +104,8 @@ fn rewritten(head: &RequestHead<'_>, flags: u8) {
     let out = out.strip_prefix(b"before").expect("the head is appended");
     // The rewritten head may be longer, and may have a few lines more than a client is allowed.
     let limits =
+    let mut offer = Vec::new();
+    head.write_offer(&mut offer, usize::MAX);
         Limits { head_bytes_max: 1 << 20, headers_max: 128, target_bytes_max: 1 << 16, ..Limits::default() };
     let mut slots = HeaderSlots::new();
     let parsed = parse_request(out, &limits, &mut slots);

@@ -12,7 +12,7 @@ use evergate_http::{
     After, Body, FOR_RULES_MAX, Parsed, RequestEdits, RequestFraming, RequestHead, Version, parse_request,
     write_request_head,
 };
-use evergate_mirror::{Entry, NUMBER_MAX, Route, RouteFlags};
+use evergate_mirror::{Entry, NUMBER_MAX, OFFER_BYTES_MAX, Route, RouteFlags};
 use evergate_rules::{Body as RuleBody, Decision, Outcome, Request, RuleId, Terminal, TlsFacts};
 use std::sync::Arc;
 
@@ -334,12 +334,13 @@ impl Connection {
         let flags = RouteFlags {
             head: head.method == "HEAD",
             http10: head.version == Version::H10,
-            upgrade: head.upgrade,
             close: !head.keep_alive || self.is_spent() || self.is_last(io),
             set_cookie,
             continued: std::mem::take(&mut self.continued),
             bodiless: head.body().is_done(),
         };
+        let mut offer = Vec::new();
+        head.write_offer(&mut offer, OFFER_BYTES_MAX);
         let route = Route {
             request: self.request,
             leg: self.next_leg,
@@ -350,6 +351,7 @@ impl Connection {
             rules: Vec::new(),
             shape: 0,
             flags,
+            offer,
             looked_at: (looked_at.len() - head.head_len) as u32,
             // Nobody will compare it without backups.
             hash: self.remote.as_ref().map_or(0, |_| sip_hash(snapshot.request_key.0, looked_at)),
@@ -459,7 +461,7 @@ impl Connection {
             trust_forwarded: self.listener().trust_forwarded,
             set: &set,
             remove: &remove,
-            upgrade: head.upgrade,
+            offer: &leg.route.offer,
             continued: leg.route.flags.continued,
             close: self.may_be_framed_anew(head, leg),
         };
@@ -487,6 +489,7 @@ impl Connection {
             rules: Vec::new(),
             shape: 0,
             flags: RouteFlags { close: true, ..RouteFlags::default() },
+            offer: Vec::new(),
             looked_at: 0,
             hash: 0,
             tls: None,

@@ -173,7 +173,7 @@ impl Connection {
             return Ok(None);
         };
         let refuse = |reason| Err(evergate_http::Refusal { status: 502, reason });
-        if head.is_upgrade && !flags.upgrade {
+        if head.is_upgrade && !head.switches_within(&leg.route.offer) {
             return refuse("upstream_unasked_upgrade");
         }
         let interim = head.is_interim() && !head.is_upgrade;
@@ -224,7 +224,7 @@ impl Connection {
             set: &set,
             remove: &remove,
             append,
-            upgrade: flags.upgrade,
+            upgrade: head.is_upgrade,
         };
         write_response_head(out, head, &edits);
     }

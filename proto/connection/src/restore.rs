@@ -230,7 +230,7 @@ impl Connection {
             self.receiving = Receiving::Tunnel;
         }
         // A tunnel's server may have ended before its client's request for the tunnel is known to have been taken: that comes again.
-        let asked = state.routes.get(&self.response).is_some_and(|route| route.flags.upgrade);
+        let asked = state.routes.get(&self.response).is_some_and(|route| !route.offer.is_empty());
         let comes_again = asked && self.request == self.response;
         if (self.answering, self.receiving) == (Answering::Ended, Receiving::Head) && !comes_again {
             return Err(RestoreError::Inconsistent("a request after the end"));

@@ -264,11 +264,13 @@ fn check_transfer_encoding(value: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-/// A tunnel must not carry another version of HTTP: its requests would bypass every rule.
+/// Whether it is a protocol, `name ["/" version]` (RFC 9110 section 7.8), that a tunnel may carry. None may carry
+/// another version of HTTP: its requests would bypass every rule.
 pub(crate) fn may_tunnel(protocol: &[u8]) -> bool {
-    let name = protocol.split(|&b| b == b'/').next().unwrap_or_default();
+    let slash = memchr(b'/', protocol);
+    let name = &protocol[..slash.unwrap_or(protocol.len())];
     let hidden_http: [&[u8]; 4] = [b"h2c", b"h2", b"http", b"tls"];
-    protocol.iter().all(|&b| is_token_byte(b) || b == b'/')
-        && is_token(name)
+    is_token(name)
+        && slash.is_none_or(|slash| is_token(&protocol[slash + 1..]))
         && !hidden_http.iter().any(|word| name.eq_ignore_ascii_case(word))
 }

@@ -2,8 +2,8 @@
 
 use crate::authority;
 use crate::body::Body;
-use crate::bytes::{ascii, has_non_vchar, is_method_byte, trim_ows};
-use crate::fields::{Facts, Side, scan_fields};
+use crate::bytes::{ascii, has_non_vchar, is_method_byte, list_members, trim_ows};
+use crate::fields::{Facts, Side, may_tunnel, scan_fields};
 use crate::header::{Header, HeaderSlots, Headers, Name};
 use crate::limits::{Limits, Parsed, Refusal};
 use crate::target;
@@ -113,6 +113,20 @@ impl<'a> RequestHead<'a> {
     }
 
     /// Where the body stands before its first byte.
+    /// Appends the protocols that the client offers to switch to and that may be tunnelled, in its order, as a list of at
+    /// most `bytes_max` bytes; nothing of a request that asks for no upgrade.
+    pub fn write_offer(&self, out: &mut Vec<u8>, bytes_max: usize) {
+        let start = out.len();
+        let lines = self.headers.of(Name::Upgrade).filter(|_| self.upgrade);
+        for protocol in lines.flat_map(list_members).filter(|protocol| may_tunnel(protocol)) {
+            let before: &[u8] = if out.len() > start { b", " } else { b"" };
+            if out.len() - start + before.len() + protocol.len() <= bytes_max {
+                out.extend_from_slice(before);
+                out.extend_from_slice(protocol);
+            }
+        }
+    }
+
     pub fn body(&self) -> Body {
         match self.framing {
             RequestFraming::None => Body::Done,

@@ -1,9 +1,9 @@
 //! Response heads, read from a server that is trusted no more than a client.
 
 use crate::body::Body;
-use crate::bytes::has_control;
+use crate::bytes::{has_control, list_members};
 use crate::fields::{Facts, Side, line_end, scan_fields};
-use crate::header::{HeaderSlots, Headers};
+use crate::header::{HeaderSlots, Headers, Name};
 use crate::limits::{Limits, Parsed, Refusal};
 use crate::request::Version;
 
@@ -52,6 +52,14 @@ impl<'a> ResponseHead<'a> {
     /// 1xx other than 101: another head follows.
     pub fn is_interim(&self) -> bool {
         self.status < 200 && self.status != 101
+    }
+
+    /// Whether every protocol that the server switches to is in the list that it was offered (RFC 9110 section 7.8).
+    pub fn switches_within(&self, offer: &[u8]) -> bool {
+        let mut protocols = self.headers.of(Name::Upgrade).flat_map(list_members).peekable();
+        let is_offered =
+            |protocol: &[u8]| list_members(offer).any(|offered| offered.eq_ignore_ascii_case(protocol));
+        self.is_upgrade && protocols.peek().is_some() && protocols.all(is_offered)
     }
 
     /// Where the body stands before its first byte.

@@ -2,7 +2,6 @@
 //! copied, forwarding fields added. Names and values of other fields leave as they came.
 
 use crate::bytes::{is_token, list_members, push_decimal};
-use crate::fields::may_tunnel;
 use crate::header::{Headers, Name};
 use crate::request::{RequestFraming, RequestHead, Version};
 use crate::response::{ResponseFraming, ResponseHead};
@@ -27,8 +26,8 @@ pub struct RequestEdits<'a> {
     pub set: &'a [(&'a str, &'a str)],
     /// Names of fields to leave out. Framing fields and Host are ignored.
     pub remove: &'a [&'a str],
-    /// Forward the request for another protocol, if the head asks for one.
-    pub upgrade: bool,
+    /// Protocols to offer to the server, from [`RequestHead::write_offer`]; empty offers none.
+    pub offer: &'a [u8],
     /// The client has been told to go on (100): its expectation is met, and the server is not to say so once more.
     pub continued: bool,
     /// Ask the server to take nothing on this connection for another request.
@@ -75,7 +74,7 @@ pub fn write_request_head(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &Req
         None => push_field(out, "Host", head.host),
     }
 
-    let upgrade = edits.upgrade && head.upgrade;
+    let upgrade = !edits.offer.is_empty() && head.upgrade;
     let te = head.facts.te_trailers && h11;
     let listed = head.facts.names_listed;
     for (class, name, value) in head.headers.classified() {
@@ -88,7 +87,7 @@ pub fn write_request_head(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &Req
             }
             Name::Expect => head.expect_continue && !edits.continued,
             Name::Upgrade if upgrade => {
-                push_offer(out, value);
+                push_line(out, b"Upgrade", edits.offer); // the only line of this name
                 false
             }
             // Written below, or never.
@@ -129,17 +128,6 @@ fn push_options(out: &mut Vec<u8>, options: [(bool, &[u8]); 3]) {
     if before == b", " {
         out.extend_from_slice(b"\r\n");
     }
-}
-
-/// What a client offers, but for what must not be tunnelled.
-fn push_offer(out: &mut Vec<u8>, offered: &[u8]) {
-    let mut before: &[u8] = b"Upgrade: ";
-    for protocol in list_members(offered).filter(|protocol| may_tunnel(protocol)) {
-        out.extend_from_slice(before);
-        out.extend_from_slice(protocol);
-        before = b", ";
-    }
-    out.extend_from_slice(b"\r\n");
 }
 
 fn push_request_framing(out: &mut Vec<u8>, framing: RequestFraming) {

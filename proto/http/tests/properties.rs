@@ -199,7 +199,11 @@ proptest! {
         };
         // A client of HTTP/1.0 that names no host gets the default one.
         prop_assume!(!head.host.is_empty());
-        let edits = RequestEdits { client_ip: "::1", scheme: "http", upgrade: true, ..RequestEdits::default() };
+        let mut offer = Vec::new();
+        head.write_offer(&mut offer, usize::MAX);
+        prop_assert_eq!(head.upgrade, !offer.is_empty());
+        let edits =
+            RequestEdits { client_ip: "::1", scheme: "http", offer: &offer, ..RequestEdits::default() };
         let mut out = Vec::new();
         write_request_head(&mut out, &head, &edits);
         let after = meaning(&out);

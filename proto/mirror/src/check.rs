@@ -21,6 +21,9 @@ pub const RUN_BYTES_MAX: usize = 1 << 18;
 /// Our bytes of a handshake with a server that may have to be sent again, at most: our certificates are among them.
 pub const FLIGHT_BYTES_MAX: usize = 1 << 18;
 
+/// A list of protocols that a server is offered to switch to, at most, in bytes.
+pub const OFFER_BYTES_MAX: usize = 256;
+
 /// A value that no connection has.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{what} {value} out of range")]
@@ -186,6 +189,7 @@ impl Route {
     fn check(&self) -> Checked {
         request(self.request)?;
         leg(self.leg)?;
+        within("length of an offer", self.offer.len() as u64, OFFER_BYTES_MAX as u64)?;
         within("bytes of a body that were looked at", self.looked_at, POSITION_MAX)?;
         self.tls.as_ref().map_or(Ok(()), |tls| tls.check())
     }
@@ -291,6 +295,7 @@ mod tests {
             rules: Vec::new(),
             shape: 0,
             flags: RouteFlags::default(),
+            offer: Vec::new(),
             looked_at: 0,
             hash: 0,
             tls: None,
@@ -310,6 +315,13 @@ mod tests {
         limit("number of records of this kind", run(0, Alert(0), &[(2, 1)]), run(0, Alert(0), &[(2, 2)]), 2);
         let (good, bad) = (run(0, KeyUpdate(1), &[(0, 1)]), run(0, KeyUpdate(1), &[(0, 1), (1, 1)]));
         limit("number of records of this kind", good, bad, 2);
+    }
+
+    #[test]
+    fn an_offer_of_protocols_is_short() {
+        let with = |length| Entry::Route(Route { offer: vec![b'x'; length], ..route(1, 1) });
+        let (most, over) = (OFFER_BYTES_MAX, OFFER_BYTES_MAX + 1);
+        limit("length of an offer", with(most), with(over), over as u64);
     }
 
     #[test]

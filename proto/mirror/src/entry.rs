@@ -77,8 +77,6 @@ pub struct RouteFlags {
     pub head: bool,
     /// The client speaks HTTP/1.0.
     pub http10: bool,
-    /// The client asked for a protocol upgrade.
-    pub upgrade: bool,
     /// The connection closes after this response.
     pub close: bool,
     /// The response sets the stickiness cookie.
@@ -125,6 +123,8 @@ pub struct Route {
     pub shape: u64,
     /// What the response depends on.
     pub flags: RouteFlags,
+    /// Protocols that the server was offered to switch to, as the field `Upgrade` lists them; empty without an upgrade.
+    pub offer: Vec<u8>,
     /// Bytes of the body that rules have looked at, with their framing.
     pub looked_at: u32,
     /// Keyed hash of the head and these bytes as the client sent them: one that says another request again is refused.

@@ -165,7 +165,7 @@ pub struct Answer {
 }
 
 /// Version of the frames.
-pub const FRAME_VERSION: u8 = 15;
+pub const FRAME_VERSION: u8 = 16;
 
 impl Frame {
     /// How long it may wait for company. That of entries is known where they are queued ([`crate::Log::haste`]).

@@ -22,7 +22,9 @@ mod positions;
 mod sparse;
 mod wire;
 
-pub use check::{FLIGHT_BYTES_MAX, GENERATION_MAX, NUMBER_MAX, OutOfRange, POSITION_MAX, RUN_BYTES_MAX};
+pub use check::{
+    FLIGHT_BYTES_MAX, GENERATION_MAX, NUMBER_MAX, OFFER_BYTES_MAX, OutOfRange, POSITION_MAX, RUN_BYTES_MAX,
+};
 pub use company::{Company, Haste, Next};
 pub use entry::{
     Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Flight, Hello, Kind, LegTls, Open, Phase,

@@ -414,6 +414,7 @@ mod tests {
             rules: Vec::new(),
             shape: 0,
             flags: crate::RouteFlags::default(),
+            offer: Vec::new(),
             looked_at: 0,
             hash: 0,
             tls: None,

@@ -164,9 +164,19 @@ fn answer(wire: &mut Wire<TcpStream>, state: &State, head: &Head, body: Vec<u8>)
                 }
             }
         }
-        other => match other.strip_prefix("/bytes/") {
-            Some(count) => pattern(count.parse().unwrap_or(0)),
-            None => state.name.clone().into_bytes(),
+        "/minor" => {
+            return wire.stream.write_all(b"HTTP/1.3 200 OK\r\nContent-Length: 5\r\n\r\nminor");
+        }
+        other => match (other.strip_prefix("/bytes/"), other.strip_prefix("/switch/")) {
+            (Some(count), _) => pattern(count.parse().unwrap_or(0)),
+            (_, Some(protocol)) => {
+                let named = format!("Upgrade: {protocol}\r\n");
+                let field = if protocol.is_empty() { "" } else { &named };
+                let head = format!("HTTP/1.1 101 X\r\nConnection: Upgrade\r\n{field}\r\n");
+                wire.stream.write_all(head.as_bytes())?;
+                return Err(std::io::ErrorKind::ConnectionAborted.into());
+            }
+            _ => state.name.clone().into_bytes(),
         },
     };
     let mut response = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", content.len()).into_bytes();

@@ -324,3 +324,42 @@ fn another_process_knows_that_a_write_to_the_server_failed() {
     rig.end_server(1);
     assert_eq!((rig.closed, rig.client_fin), (Some(true), false), "no end in order");
 }
+
+#[test]
+fn a_server_switches_to_what_the_client_offered_or_is_refused() {
+    for (offered, taken, passes) in [
+        ("websocket", "websocket", true),
+        ("websocket", "WebSocket", true),
+        ("foo, websocket", "websocket", true),
+        ("h2c, foo/2", "foo/2", true),
+        ("websocket", "other", false),
+        ("websocket", "h2c", false),
+        ("h2c, websocket", "h2c", false),
+        ("foo, bar", "websocket", false),
+        ("websocket", "websocket, other", false),
+        ("foo/2", "foo/3", false),
+    ] {
+        on_each(|mut rig, _| {
+            let ask = format!("GET /ws HTTP/1.1\r\nHost: test.example\r\nUpgrade: {offered}\r\n");
+            rig.send(format!("{ask}Connection: Upgrade\r\n\r\n").as_bytes());
+            rig.serve(1, format!("HTTP/1.1 101 X\r\nUpgrade: {taken}\r\n").as_bytes());
+            rig.serve(1, b"Connection: upgrade\r\n\r\n");
+            let expected: &[u8] =
+                if passes { b"HTTP/1.1 101 X\r\n" } else { b"HTTP/1.1 502 Bad Gateway\r\n" };
+            assert!(rig.received().starts_with(expected), "{taken} of {offered}");
+        });
+    }
+}
+
+/// What does not fit is not offered, so that no server can take it.
+#[test]
+fn a_long_offer_is_cut_where_a_protocol_begins() {
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTP, Peer::plain());
+    let long = "x".repeat(250);
+    let ask = format!("GET /ws HTTP/1.1\r\nHost: test.example\r\nUpgrade: {long}, websocket, y\r\n");
+    rig.send(format!("{ask}Connection: Upgrade\r\n\r\n").as_bytes());
+    let asked = String::from_utf8(rig.server_got(1)).unwrap();
+    assert!(asked.contains(&format!("\r\nUpgrade: {long}, y\r\n")), "{asked}");
+    rig.serve(1, SWITCHED);
+    assert!(rig.received().starts_with(b"HTTP/1.1 502 Bad Gateway\r\n"));
+}

@@ -318,6 +318,29 @@ fn a_tunnel_whose_server_has_ended_goes_on_when_its_request_comes_again() {
     assert_eq!((pair.closed, pair.reasons), (None, Vec::new()));
 }
 
+/// Whether a server's 101 passes is decided alike before and after the request's head came again.
+#[test]
+fn a_restored_connection_knows_what_the_client_offered() {
+    const ASKED: &[u8] = b"GET /ws HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: echo, chat\r\n\r\n";
+    let config = config(Wire::Plain);
+    let mut pair = Pair::new(&config, setup::HTTP);
+    pair.client_says(ASKED);
+    pair.open();
+    let state = pair.mirrored;
+    for (taken, status) in [("chat", "101"), ("ECHO", "101"), ("other", "502"), ("chat, other", "502")] {
+        for head_first in [false, true] {
+            let mut pair = Pair::restore(&state, &config);
+            if head_first {
+                pair.client_says(ASKED);
+            }
+            let switched = format!("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: {taken}\r\n\r\n");
+            pair.server_says(switched.as_bytes());
+            let said = String::from_utf8_lossy(&pair.to_client).into_owned();
+            assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{taken}, {head_first}: {said:?}");
+        }
+    }
+}
+
 #[test]
 fn a_route_without_the_handshake_that_it_needs_is_refused() {
     let config = config(Wire::Plain);
