@@ -5,4 +5,5 @@
 
 pub mod choices;
 pub mod fixture;
+pub mod version;
 pub mod worker;

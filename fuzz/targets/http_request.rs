@@ -4,9 +4,10 @@
 #![no_main]
 
 use evergate_fuzz::choices::{Choices, split};
+use evergate_fuzz::version::as_http11;
 use evergate_http::{
-    HeaderSlots, Limits, Parsed, Refusal, RequestEdits, RequestHead, Version, canonical_path, parse_request,
-    write_request_head,
+    HOST_BYTES_MAX, HeaderSlots, Limits, Parsed, Refusal, RequestEdits, RequestHead, Version, canonical_path,
+    parse_request, write_request_head,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -20,6 +21,7 @@ fuzz_target!(|data: &[u8]| {
         second_opinion(bytes, &head);
         rewritten(&head, flags);
         let _ = (head.host_name(), head.cookies("eg").count(), head.is_idempotent());
+        one_spelling(&head);
         assert!(head.head_len <= bytes.len());
     }
 });
@@ -55,10 +57,26 @@ fn one_verdict(choices: &Choices<'_>, bytes: &[u8], limits: &Limits) {
     assert_eq!(first, judge(bytes.len()), "the verdict depends on the split");
 }
 
+/// The host that rules compare has no second spelling.
+fn one_spelling(head: &RequestHead<'_>) {
+    let mut once = [0; HOST_BYTES_MAX];
+    let host = head.canonical_host(&mut once);
+    assert!(host.len() <= head.host.len() && !host.iter().any(u8::is_ascii_uppercase));
+    let bytes = [&b"GET / HTTP/1.1\r\nHost: "[..], host, b"\r\n\r\n"].concat();
+    let mut slots = HeaderSlots::new();
+    if let Ok(Parsed::Complete(again)) = parse_request(&bytes, &Limits::default(), &mut slots) {
+        let mut twice = [0; HOST_BYTES_MAX];
+        assert_eq!(again.canonical_host(&mut twice), host, "the canonical form is no fixed point");
+    } else {
+        assert!(host.is_empty());
+    }
+}
+
 fn second_opinion(bytes: &[u8], ours: &RequestHead<'_>) {
     let mut headers = [httparse::EMPTY_HEADER; 128];
     let mut theirs = httparse::Request::new(&mut headers);
-    assert_eq!(theirs.parse(bytes), Ok(httparse::Status::Complete(ours.head_len)));
+    let bytes = as_http11(bytes, b" HTTP/1.");
+    assert_eq!(theirs.parse(&bytes), Ok(httparse::Status::Complete(ours.head_len)));
     assert_eq!(theirs.method, Some(ours.method));
     assert_eq!(theirs.path.map(str::as_bytes), Some(ours.target));
     let theirs = theirs.headers.iter().map(|header| (header.name, header.value));
@@ -86,6 +104,8 @@ fn rewritten(head: &RequestHead<'_>, flags: u8) {
         assert_eq!(canonical_path(&path, &mut again), Ok(false), "the canonical form is no fixed point");
         assert_eq!(path, again);
     }
+    let mut offer = Vec::new();
+    head.write_offer(&mut offer, usize::MAX);
     let edits = RequestEdits {
         path: if canonical { &path } else { b"" },
         default_host: HOST,
@@ -104,8 +124,6 @@ fn rewritten(head: &RequestHead<'_>, flags: u8) {
     let out = out.strip_prefix(b"before").expect("the head is appended");
     // The rewritten head may be longer, and may have a few lines more than a client is allowed.
     let limits =
-    let mut offer = Vec::new();
-    head.write_offer(&mut offer, usize::MAX);
         Limits { head_bytes_max: 1 << 20, headers_max: 128, target_bytes_max: 1 << 16, ..Limits::default() };
     let mut slots = HeaderSlots::new();
     let parsed = parse_request(out, &limits, &mut slots);

@@ -9,8 +9,8 @@ use crate::routing::{self, Plan, Prefix};
 use crate::{Effect, Io, Snapshot};
 use evergate_base::{Micros, sip_hash};
 use evergate_http::{
-    After, Body, FOR_RULES_MAX, Parsed, RequestEdits, RequestFraming, RequestHead, Version, parse_request,
-    write_request_head,
+    After, Body, FOR_RULES_MAX, HOST_BYTES_MAX, Parsed, RequestEdits, RequestFraming, RequestHead, Version,
+    parse_request, write_request_head,
 };
 use evergate_mirror::{Entry, NUMBER_MAX, OFFER_BYTES_MAX, Route, RouteFlags};
 use evergate_rules::{Body as RuleBody, Decision, Outcome, Request, RuleId, Terminal, TlsFacts};
@@ -63,8 +63,7 @@ impl Connection {
         let line = data.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let mut words = line.trim_ascii_end().splitn(3, |byte| *byte == b' ');
         let (Some(method), Some(target)) = (words.next(), words.next()) else { return };
-        let is_method = (1..=32).contains(&method.len()) && method.iter().all(u8::is_ascii_uppercase);
-        if is_method && !target.is_empty() {
+        if evergate_http::is_method(method) && !target.is_empty() {
             log.method = String::from_utf8_lossy(method).into_owned();
             log.target = printable_target(target);
         }
@@ -219,12 +218,12 @@ impl Connection {
             *slot = (header.name.as_bytes(), header.value);
             count += 1;
         }
-        let mut lower = [0u8; 256];
+        let mut host = [0u8; HOST_BYTES_MAX];
         let request = Request {
             listener: &listener.name,
             method: head.method.as_bytes(),
             scheme: self.scheme(),
-            host: routing::lower_case(head.host_name(), &mut lower),
+            host: head.canonical_host(&mut host),
             path,
             query: head.query.unwrap_or(b""),
             headers: &headers[..count],
@@ -263,7 +262,9 @@ impl Connection {
         if !plan.matched.is_empty() {
             io.effects.push(Effect::Matched(plan.matched.clone()));
         }
-        let (client, host) = (self.client.ip(), head.host_name());
+        let mut host = [0u8; HOST_BYTES_MAX];
+        let host = if plan.limits.is_empty() { &[][..] } else { head.canonical_host(&mut host) };
+        let client = self.client.ip();
         for (at, rule) in plan.limits.iter().enumerate() {
             if !io.node.allow(&snapshot, *rule, client, host) {
                 // What is refused uses up nothing of the other limits.

@@ -158,15 +158,6 @@ fn edits<'a>(
     (set, remove)
 }
 
-/// A host name in lower case; a name too long for DNS is cut and matches nothing.
-pub(crate) fn lower_case<'a>(host: &[u8], out: &'a mut [u8; 256]) -> &'a [u8] {
-    let length = host.len().min(out.len());
-    for (to, from) in out.iter_mut().zip(host) {
-        *to = from.to_ascii_lowercase();
-    }
-    &out[..length]
-}
-
 /// Where a plain request goes on a listener that only redirects. One that names no host came to `local`; one that asks for no
 /// path (`*`) is led to the site.
 pub(crate) fn https_location(head: &RequestHead<'_>, local: IpAddr, port: u16) -> String {

@@ -1,7 +1,10 @@
 //! `host [":" port]` of a Host header or an absolute-form target (RFC 3986 section 3.2).
 
-use crate::bytes::{ascii, is_host_byte};
+use crate::bytes::{ascii, hex, is_reg_name_byte, is_unreserved};
 use crate::limits::Refusal;
+
+/// Bytes of a host, as sent: RFC 3986 section 3.2.2 asks for no more than DNS has room for.
+pub const HOST_BYTES_MAX: usize = 255;
 
 /// A checked authority: the host without its port, and the port when one is given.
 #[derive(Clone, Copy, Debug)]
@@ -24,16 +27,68 @@ pub(crate) fn parse(authority: &[u8]) -> Result<Authority<'_>, Refusal> {
     };
     match host {
         [] => return Err(Refusal::bad("host_empty")),
-        [b'[', inner @ .., b']'] => {
-            ascii(inner).parse::<std::net::Ipv6Addr>().map_err(|_| MALFORMED)?;
-        }
-        _ if host.len() > 255 || !host.iter().all(|&b| is_host_byte(b)) => return Err(MALFORMED),
-        // Without a label: `a..` would be a second spelling of `a`, which rules do not match and lenient servers may.
-        [b'.', ..] => return Err(MALFORMED),
-        _ if host.windows(2).any(|pair| pair == b"..") => return Err(MALFORMED),
-        _ => {}
+        _ if host.len() > HOST_BYTES_MAX => return Err(MALFORMED),
+        [b'[', inner @ .., b']'] if is_address(inner) => {}
+        _ if is_reg_name(host) => {}
+        _ => return Err(MALFORMED),
     }
     Ok(Authority { host, port })
+}
+
+/// Whether brackets may enclose it: `IPv6address` or `IPvFuture`.
+fn is_address(inner: &[u8]) -> bool {
+    let [b'v' | b'V', future @ ..] = inner else {
+        return ascii(inner).parse::<std::net::Ipv6Addr>().is_ok();
+    };
+    let Some(dot) = memchr::memchr(b'.', future) else { return false };
+    let (version, address) = (&future[..dot], &future[dot + 1..]);
+    let is_digits = !version.is_empty() && version.iter().all(u8::is_ascii_hexdigit);
+    is_digits && !address.is_empty() && address.iter().all(|&b| is_reg_name_byte(b) || b == b':')
+}
+
+/// `reg-name`, whose labels are not empty: `a..` would be a second spelling of `a`, which rules do not match and
+/// lenient servers may.
+fn is_reg_name(host: &[u8]) -> bool {
+    let (mut rest, mut before) = (host, b'.');
+    while !rest.is_empty() {
+        let Some((character, length)) = next_character(rest) else { return false };
+        if character == b'.' && before == b'.' {
+            return false;
+        }
+        before = character;
+        rest = &rest[length..];
+    }
+    true
+}
+
+/// The next character of a registered name and the bytes that spell it; `%` stands for those that stay percent-encoded.
+/// RFC 3986 section 7.3 has `%00` refused.
+fn next_character(name: &[u8]) -> Option<(u8, usize)> {
+    match *name {
+        [b'%', high, low, ..] => match hex(high)? << 4 | hex(low)? {
+            0 => None,
+            octet if is_unreserved(octet) => Some((octet, 3)),
+            _ => Some((b'%', 3)),
+        },
+        [byte, ..] if is_reg_name_byte(byte) => Some((byte, 1)),
+        _ => None,
+    }
+}
+
+/// One spelling for every host (RFC 3986 section 6.2.2), for comparisons: lower case, percent-encoded unreserved
+/// characters decoded, without the dot of the root that may end a name. `host` is checked.
+pub(crate) fn canonical<'a>(host: &[u8], out: &'a mut [u8; HOST_BYTES_MAX]) -> &'a [u8] {
+    let (mut rest, mut length) = (host, 0);
+    while let ([first, after @ ..], Some(place)) = (rest, out.get_mut(length)) {
+        let escaped = if *first == b'%' { next_character(rest) } else { None };
+        (*place, rest) = match escaped {
+            Some((character, taken)) if character != b'%' => (character.to_ascii_lowercase(), &rest[taken..]),
+            _ => (first.to_ascii_lowercase(), after),
+        };
+        length += 1;
+    }
+    let name = &out[..length];
+    name.strip_suffix(b".").filter(|name| !name.is_empty()).unwrap_or(name)
 }
 
 /// Whether a Host header may say this.

@@ -1,10 +1,9 @@
 //! Byte classes of RFC 9110 section 5.6 and the small scans built on them.
 
 const TOKEN: u8 = 1;
-const METHOD: u8 = 2;
-const HOST: u8 = 4;
-const UNRESERVED: u8 = 8;
-const PLAIN_NAME: u8 = 16;
+const REG_NAME: u8 = 2;
+const UNRESERVED: u8 = 4;
+const PLAIN_NAME: u8 = 8;
 
 static CLASS: [u8; 256] = classes();
 
@@ -17,11 +16,11 @@ const fn classes() -> [u8; 256] {
         if alnum || in_set(b, b"!#$%&'*+-.^_`|~") {
             table[i] |= TOKEN;
         }
-        if b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'-' || b == b'_' {
-            table[i] |= METHOD;
-        }
         if alnum || in_set(b, b"-._~") {
-            table[i] |= HOST | UNRESERVED;
+            table[i] |= REG_NAME | UNRESERVED;
+        }
+        if in_set(b, b"!$&'()*+,;=") {
+            table[i] |= REG_NAME;
         }
         if alnum || b == b'-' {
             table[i] |= PLAIN_NAME;
@@ -54,23 +53,22 @@ pub(crate) fn is_plain_name_byte(b: u8) -> bool {
     CLASS[b as usize] & PLAIN_NAME != 0
 }
 
-/// Methods are case-sensitive and every registered one is upper case: a lower-case one invites a second reading.
+/// Bytes of a registered name or an IPv4 address besides percent-encoding: `unreserved` and `sub-delims` (RFC 3986
+/// section 3.2.2).
 #[inline]
-pub(crate) fn is_method_byte(b: u8) -> bool {
-    CLASS[b as usize] & METHOD != 0
-}
-
-/// Bytes of a registered name or IPv4 address in an authority; stricter than RFC 3986, which also allows
-/// sub-delims and percent-encoding that no DNS name contains.
-#[inline]
-pub(crate) fn is_host_byte(b: u8) -> bool {
-    CLASS[b as usize] & HOST != 0
+pub(crate) fn is_reg_name_byte(b: u8) -> bool {
+    CLASS[b as usize] & REG_NAME != 0
 }
 
 /// `unreserved` of RFC 3986 section 2.3.
 #[inline]
 pub(crate) fn is_unreserved(b: u8) -> bool {
     CLASS[b as usize] & UNRESERVED != 0
+}
+
+/// Value of a hexadecimal digit.
+pub(crate) fn hex(digit: u8) -> Option<u8> {
+    (digit as char).to_digit(16).map(|value| value as u8)
 }
 
 pub(crate) fn is_token(s: &[u8]) -> bool {

@@ -22,8 +22,7 @@ enum State {
     Extension {
         size: u64,
         line_bytes: u32,
-        /// Inside a quoted value.
-        quoted: bool,
+        value: Value,
     },
     SizeLf {
         size: u64,
@@ -54,10 +53,23 @@ enum State {
     },
 }
 
+/// Where an extension stands with quotes (RFC 9112 section 7.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    /// Outside quotes.
+    Plain,
+    /// Inside a quoted value.
+    Quoted,
+    /// Behind the backslash of a quoted pair.
+    Escaped,
+}
+
 /// Sixteen digits hold every 64-bit size; more are only there to overflow somebody.
 const SIZE_DIGITS_MAX: u32 = 16;
-/// Says, in the form that moves between nodes, that an extension's length is that of one inside a quoted value.
+/// Bit of an encoded extension's length: the extension is inside a quoted value.
 const QUOTED: u32 = 1 << 31;
+/// Bit of an encoded extension's length: the next byte belongs to a quoted pair.
+const ESCAPED: u32 = 1 << 30;
 
 impl Chunked {
     pub(crate) const fn new() -> Self {
@@ -95,9 +107,7 @@ impl Chunked {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let (tag, long, short): (u8, Option<u64>, Option<u32>) = match self.0 {
             State::Size { size, digits } => (0, Some(size), Some(digits)),
-            State::Extension { size, line_bytes, quoted } => {
-                (1, Some(size), Some(line_bytes | if quoted { QUOTED } else { 0 }))
-            }
+            State::Extension { size, line_bytes, value } => (1, Some(size), Some(line_bytes | value.bits())),
             State::SizeLf { size } => (2, Some(size), None),
             State::Data { left } => (3, Some(left), None),
             State::DataCr => (4, None, None),
@@ -129,7 +139,8 @@ impl Chunked {
             }
             1 => {
                 let (size, line) = (size(input)?, take_u32(input)?);
-                State::Extension { size, line_bytes: line & !QUOTED, quoted: line & QUOTED != 0 }
+                let value = Value::of(line & (QUOTED | ESCAPED))?;
+                State::Extension { size, line_bytes: line & !(QUOTED | ESCAPED), value }
             }
             2 => State::SizeLf { size: size(input)? },
             3 => State::Data { left: size(input).filter(|&left| left > 0)? },
@@ -148,23 +159,47 @@ impl Chunked {
     }
 }
 
+impl Value {
+    fn after(self, byte: u8) -> Value {
+        match (self, byte) {
+            (Value::Plain, b'"') | (Value::Escaped, _) => Value::Quoted,
+            (Value::Quoted, b'"') => Value::Plain,
+            (Value::Quoted, b'\\') => Value::Escaped,
+            (value, _) => value,
+        }
+    }
+
+    fn bits(self) -> u32 {
+        match self {
+            Value::Plain => 0,
+            Value::Quoted => QUOTED,
+            Value::Escaped => QUOTED | ESCAPED,
+        }
+    }
+
+    fn of(bits: u32) -> Option<Value> {
+        [Value::Plain, Value::Quoted, Value::Escaped].into_iter().find(|value| value.bits() == bits)
+    }
+}
+
 impl State {
     /// One byte outside chunk data; nothing when it was the last of the body.
     fn step(self, byte: u8, limits: &Limits) -> Result<Option<State>, Refusal> {
         Ok(Some(match self {
             State::Size { size, digits } => size_byte(size, digits, byte)?,
-            State::Extension { size, line_bytes, quoted } => {
+            State::Extension { size, line_bytes, value } => {
                 let line_bytes = line_bytes.saturating_add(1);
-                if line_bytes as usize > limits.chunk_line_bytes_max.min(QUOTED as usize - 1) {
+                if line_bytes as usize > limits.chunk_line_bytes_max.min(ESCAPED as usize - 1) {
                     return Err(Refusal::bad("chunk_line_too_long"));
                 }
                 match byte {
                     b'\n' => return Err(Refusal::bad("chunk_bare_lf")),
-                    // A quoted value ends on its line; to some an escape, or a line's end, could be part of it.
-                    b'\r' | b'\\' if quoted => return Err(Refusal::bad("chunk_extension_quoted")),
-                    b'\r' => State::SizeLf { size },
-                    b'"' => State::Extension { size, line_bytes, quoted: !quoted },
-                    b'\t' | 0x20..=0x7e | 0x80.. => State::Extension { size, line_bytes, quoted },
+                    b'\r' if value == Value::Plain => State::SizeLf { size },
+                    // A quoted value ends on its line; to some servers a line's end could be part of it.
+                    b'\r' => return Err(Refusal::bad("chunk_extension_quoted")),
+                    b'\t' | 0x20..=0x7e | 0x80.. => {
+                        State::Extension { size, line_bytes, value: value.after(byte) }
+                    }
                     _ => return Err(Refusal::bad("chunk_extension_control")),
                 }
             }
@@ -237,7 +272,7 @@ fn size_byte(size: u64, digits: u32, byte: u8) -> Result<State, Refusal> {
         }
         b'\r' => return Ok(State::SizeLf { size }),
         b'\n' => return Err(Refusal::bad("chunk_bare_lf")),
-        b';' => return Ok(State::Extension { size, line_bytes: digits + 1, quoted: false }),
+        b';' => return Ok(State::Extension { size, line_bytes: digits + 1, value: Value::Plain }),
         // RFC 9112 section 7.1.1 allows whitespace before an extension; implementations differ in what they skip.
         b' ' | b'\t' => return Err(Refusal::bad("chunk_size_space")),
         _ => return Err(Refusal::bad("chunk_size_malformed")),

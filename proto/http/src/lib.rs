@@ -27,13 +27,13 @@ mod response;
 mod target;
 mod write;
 
-pub use authority::is_host;
+pub use authority::{HOST_BYTES_MAX, is_host};
 pub use body::Body;
 pub use chunked::Chunked;
 pub use error_response::{After, error_response, reason_phrase};
 pub use header::{FOR_RULES_MAX, Header, HeaderIter, HeaderSlots, Headers, is_for_rules};
 pub use limits::{Limits, Parsed, Refusal};
 pub use path::canonical_path;
-pub use request::{RequestFraming, RequestHead, Version, parse_request};
+pub use request::{RequestFraming, RequestHead, Version, is_method, parse_request};
 pub use response::{ResponseFraming, ResponseHead, parse_response};
 pub use write::{RequestEdits, ResponseEdits, write_request_head, write_response_head};

@@ -1,6 +1,6 @@
 //! One spelling for every path: what the rules match is what the server is sent.
 
-use crate::bytes::is_unreserved;
+use crate::bytes::{hex, is_unreserved};
 use crate::limits::Refusal;
 
 /// Appends the canonical form of `path` to `out` and says whether it differs from what was sent.
@@ -53,10 +53,6 @@ fn decode(path: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
         }
     }
     Ok(())
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    (digit as char).to_digit(16).map(|value| value as u8)
 }
 
 /// RFC 3986 section 5.2.4, in place: every segment is moved down over the ones that were dropped.

@@ -1,8 +1,8 @@
 //! Request heads: the request line, Host, framing and what the client wants of the connection.
 
-use crate::authority;
+use crate::authority::{self, HOST_BYTES_MAX};
 use crate::body::Body;
-use crate::bytes::{ascii, has_non_vchar, is_method_byte, list_members, trim_ows};
+use crate::bytes::{ascii, has_non_vchar, is_token, is_token_byte, list_members, trim_ows};
 use crate::fields::{Facts, Side, may_tunnel, scan_fields};
 use crate::header::{Header, HeaderSlots, Headers, Name};
 use crate::limits::{Limits, Parsed, Refusal};
@@ -13,12 +13,12 @@ use memchr::memchr;
 const METHOD_BYTES_MAX: usize = 32;
 const ID_BYTES_MAX: usize = 128;
 
-/// The two versions this crate speaks.
+/// The two versions this crate speaks. RFC 9110 section 2.5: a higher minor version is processed as HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     /// HTTP/1.0
     H10,
-    /// HTTP/1.1
+    /// HTTP/1.1 to HTTP/1.9
     H11,
 }
 
@@ -38,7 +38,7 @@ pub enum RequestFraming {
 pub struct RequestHead<'a> {
     /// Bytes of the buffer that the head takes; the body starts there.
     pub head_len: usize,
-    /// Upper-case letters, digits, `-` and `_`; at most 32 bytes.
+    /// A token (RFC 9110 section 9.1) of at most 32 bytes, as sent: methods are case-sensitive.
     pub method: &'a str,
     /// The request target as sent.
     pub target: &'a [u8],
@@ -69,6 +69,12 @@ impl<'a> RequestHead<'a> {
     pub fn host_name(&self) -> &'a [u8] {
         let name = authority::name(self.host);
         name.strip_suffix(b".").filter(|name| !name.is_empty()).unwrap_or(name)
+    }
+
+    /// The host in the spelling that comparisons use (RFC 3986 section 6.2.2): lower case, percent-encoded unreserved
+    /// characters decoded, without port and without the dot of the root.
+    pub fn canonical_host<'b>(&self, out: &'b mut [u8; HOST_BYTES_MAX]) -> &'b [u8] {
+        authority::canonical(authority::name(self.host), out)
     }
 
     /// The header lines that rules may decide on: what the server gets, and what frames the message. Not what is left out
@@ -107,14 +113,8 @@ impl<'a> RequestHead<'a> {
         values.next().is_none().then(|| ascii(id))
     }
 
-    /// RFC 9110 section 9.2.2: repeating the request has the effect of sending it once.
-    pub fn is_idempotent(&self) -> bool {
-        matches!(self.method, "GET" | "HEAD" | "OPTIONS" | "PUT" | "DELETE" | "TRACE")
-    }
-
-    /// Where the body stands before its first byte.
-    /// Appends the protocols that the client offers to switch to and that may be tunnelled, in its order, as a list of at
-    /// most `bytes_max` bytes; nothing of a request that asks for no upgrade.
+    /// Appends the protocols that the client offers to switch to and that may be tunnelled, in its order, as a list of
+    /// at most `bytes_max` bytes; nothing of a request that asks for no upgrade.
     pub fn write_offer(&self, out: &mut Vec<u8>, bytes_max: usize) {
         let start = out.len();
         let lines = self.headers.of(Name::Upgrade).filter(|_| self.upgrade);
@@ -127,6 +127,12 @@ impl<'a> RequestHead<'a> {
         }
     }
 
+    /// RFC 9110 section 9.2.2: repeating the request has the effect of sending it once.
+    pub fn is_idempotent(&self) -> bool {
+        matches!(self.method, "GET" | "HEAD" | "OPTIONS" | "PUT" | "DELETE" | "TRACE")
+    }
+
+    /// Where the body stands before its first byte.
     pub fn body(&self) -> Body {
         match self.framing {
             RequestFraming::None => Body::Done,
@@ -220,8 +226,8 @@ fn request_line<'a>(buf: &'a [u8], limits: &Limits) -> Result<Option<RequestLine
         return Err(Refusal::bad("request_line_spaces"));
     }
     let version = match version {
-        b"HTTP/1.1" => Version::H11,
         b"HTTP/1.0" => Version::H10,
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1'..=b'9'] => Version::H11,
         [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
             return Err(Refusal::with(505, "version_unsupported"));
         }
@@ -257,13 +263,18 @@ fn line_start(buf: &[u8]) -> Result<Option<usize>, Refusal> {
 /// The method at the start of a line. Judged byte by byte, so that what is not HTTP is refused at once.
 fn method(rest: &[u8]) -> Result<Option<&[u8]>, Refusal> {
     let head = &rest[..rest.len().min(METHOD_BYTES_MAX + 1)];
-    match head.iter().position(|&b| !is_method_byte(b)) {
+    match head.iter().position(|&b| !is_token_byte(b)) {
         None if head.len() > METHOD_BYTES_MAX => Err(Refusal::with(501, "method_too_long")),
         None => Ok(None),
         // A line that ends within the method is for the line checks to name.
         Some(len) if len > 0 && matches!(head[len], b' ' | b'\r' | b'\n') => Ok(Some(&rest[..len])),
         Some(_) => Err(Refusal::bad("method_malformed")),
     }
+}
+
+/// Whether a request line may begin with this method.
+pub fn is_method(method: &[u8]) -> bool {
+    is_token(method) && method.len() <= METHOD_BYTES_MAX
 }
 
 fn host<'a>(buf: &'a [u8], line: &RequestLine<'a>, facts: &Facts) -> Result<&'a [u8], Refusal> {

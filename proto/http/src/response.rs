@@ -129,7 +129,7 @@ fn status_line(line: &[u8]) -> Result<(Version, u16, &[u8]), Refusal> {
         return Err(Refusal::bad(if cr { "bare_cr" } else { "status_line_malformed" }));
     }
     let (version, rest) = match line {
-        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1', rest @ ..] => (Version::H11, rest),
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1'..=b'9', rest @ ..] => (Version::H11, rest),
         [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'0', rest @ ..] => (Version::H10, rest),
         [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9', ..] => {
             return Err(Refusal::bad("version_unsupported"));

@@ -3,8 +3,8 @@
 mod support;
 
 use evergate_http::{
-    After, Body, HeaderSlots, Limits, Parsed, RequestFraming, RequestHead, ResponseFraming, ResponseHead,
-    Version, error_response, parse_request, parse_response,
+    After, Body, HOST_BYTES_MAX, HeaderSlots, Limits, Parsed, RequestFraming, RequestHead, ResponseFraming,
+    ResponseHead, Version, error_response, parse_request, parse_response,
 };
 use support::{Verdict, request_verdict_within, response_verdict, stream_verdict_within};
 
@@ -57,6 +57,7 @@ fn targets_of_the_rfc_are_understood() {
         ("GET //b/c", "a", "//b/c", None, "a", "a"),
         ("GET /http://b/", "a", "/http://b/", None, "a", "a"),
         ("GET /", "[::1]:80", "/", None, "[::1]:80", "[::1]"),
+        ("GET /", "[v1.a:b]:80", "/", None, "[v1.a:b]:80", "[v1.a:b]"),
     ] {
         let bytes = format!("{line} HTTP/1.1\r\nHost: {host}\r\n\r\n");
         request(&bytes, |head| {
@@ -66,6 +67,87 @@ fn targets_of_the_rfc_are_understood() {
             assert_eq!(head.host, authority.as_bytes(), "{line}");
             assert_eq!(head.host_name(), name.as_bytes(), "{line}");
         });
+    }
+}
+
+/// RFC 3986 section 6.2.2: rules compare one spelling of a host.
+#[test]
+fn hosts_of_one_meaning_have_one_spelling() {
+    for (host, canonical) in [
+        ("A.Test:80", "a.test"),
+        ("a.test.", "a.test"),
+        ("%61%2Etest", "a.test"),
+        ("%41.test%2e:8", "a.test"),
+        ("%7E%2d%5F", "~-_"),
+        ("A%2F%C3%bC,b", "a%2f%c3%bc,b"),
+        ("%25%36%31", "%2561"),
+        ("[2001:DB8::1]:80", "[2001:db8::1]"),
+        ("[V1.A:b]", "[v1.a:b]"),
+    ] {
+        let mut out = [0; HOST_BYTES_MAX];
+        request(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"), |head| {
+            assert_eq!(std::str::from_utf8(head.canonical_host(&mut out)), Ok(canonical), "{host}");
+            assert_eq!(head.host, host.as_bytes());
+        });
+    }
+}
+
+/// RFC 9110 section 7.8: the list that a server may choose from.
+#[test]
+fn an_offer_is_what_the_client_listed_and_may_be_tunnelled() {
+    let offer = |line: &str, bytes_max: usize| {
+        let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n");
+        let mut out = b"before".to_vec();
+        request(&bytes, |head| head.write_offer(&mut out, bytes_max));
+        String::from_utf8(out.split_off(6)).unwrap()
+    };
+    let listed = "Connection: upgrade\r\nUpgrade: h2c,websocket/13 , TLS/1.0,x,,a b";
+    assert_eq!(offer(listed, 256), "websocket/13, x");
+    assert_eq!((offer(listed, 15), offer(listed, 14)), ("websocket/13, x".into(), "websocket/13".into()));
+    assert_eq!((offer(listed, 11), offer(listed, 0)), ("x".into(), String::new()));
+    assert_eq!(offer("Upgrade: websocket", 256), "", "it does not ask");
+}
+
+#[test]
+fn a_server_switches_only_to_what_was_offered() {
+    let switches = |lines: &str, offer: &str| {
+        let bytes = format!("HTTP/1.1 101 X\r\nConnection: upgrade\r\n{lines}\r\n\r\n");
+        let mut slots = HeaderSlots::new();
+        let parsed = parse_response(bytes.as_bytes(), &Limits::default(), &mut slots, false);
+        let Ok(Parsed::Complete(head)) = parsed else { panic!("{lines}: {parsed:?}") };
+        head.switches_within(offer.as_bytes())
+    };
+    for (lines, offer, expected) in [
+        ("Upgrade: websocket", "websocket", true),
+        ("upgrade: WebSocket", "foo, websocket", true),
+        ("Upgrade: a, b", "b, c, a", true),
+        ("Upgrade: a\r\nUpgrade: b", "a, b", true),
+        ("Upgrade: SPDY/3.1", "spdy/3.1", true),
+        ("Upgrade: other", "websocket", false),
+        ("Upgrade: websocket, other", "websocket", false),
+        ("Upgrade: websocket\r\nUpgrade: other", "websocket", false),
+        ("Upgrade: websocket/13", "websocket", false),
+        ("Upgrade: websocket", "websocket/13", false),
+        ("Upgrade: web", "websocket", false),
+        ("Upgrade: websocket", "", false),
+    ] {
+        assert_eq!(switches(lines, offer), expected, "{lines:?} of {offer:?}");
+    }
+}
+
+/// RFC 9110 section 2.5.
+#[test]
+fn higher_minor_versions_are_processed_as_http11() {
+    for minor in 0..=9 {
+        let expected = if minor == 0 { Version::H10 } else { Version::H11 };
+        request(&format!("GET / HTTP/1.{minor}\r\nHost: a\r\n\r\n"), |head| {
+            assert_eq!((head.version, head.keep_alive), (expected, minor > 0));
+        });
+        let bytes = format!("HTTP/1.{minor} 200 OK\r\nContent-Length: 1\r\n\r\n");
+        let mut slots = HeaderSlots::new();
+        let parsed = parse_response(bytes.as_bytes(), &Limits::default(), &mut slots, false);
+        let Ok(Parsed::Complete(head)) = parsed else { panic!("{minor}: {parsed:?}") };
+        assert_eq!((head.version, head.keep_alive), (expected, minor > 0));
     }
 }
 
@@ -161,6 +243,8 @@ fn only_a_request_without_content_and_with_a_tunnelled_protocol_upgrades() {
         (get, "Connection: upgrade\r\nUpgrade: HTTP/2.0\r\n"),
         (get, "Connection: upgrade\r\nUpgrade: TLS/1.3\r\n"),
         (get, "Connection: upgrade\r\nUpgrade: web socket\r\n"),
+        (get, "Connection: upgrade\r\nUpgrade: websocket/\r\n"),
+        (get, "Connection: upgrade\r\nUpgrade: websocket/1/3\r\n"),
         (get, "Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 1\r\n"),
         (get, "Connection: upgrade\r\nUpgrade: websocket\r\nTransfer-Encoding: chunked\r\n"),
         ("POST / HTTP/1.1", "Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 1\r\n"),

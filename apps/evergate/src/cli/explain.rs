@@ -8,7 +8,7 @@ use crate::config::model::{Listener, Pool, Sticky};
 use crate::config::{self, Config};
 use evergate_base::terminal;
 use evergate_http::{
-    HeaderSlots, Limits, Parsed, RequestFraming, RequestHead, canonical_path, parse_request,
+    HOST_BYTES_MAX, HeaderSlots, Limits, Parsed, RequestFraming, RequestHead, canonical_path, parse_request,
 };
 use evergate_rules::{
     Body, Condition, Decision, Explanation, HeaderEdit, Outcome, Request, RuleExplanation, Scratch, Terminal,
@@ -222,7 +222,8 @@ fn follow(
     body: Option<&[u8]>,
     mut answer: Answer,
 ) -> Result<Answer, Wrong> {
-    answer.host = String::from_utf8_lossy(head.host_name()).to_ascii_lowercase();
+    let mut host = [0; HOST_BYTES_MAX];
+    answer.host = String::from_utf8_lossy(head.canonical_host(&mut host)).into_owned();
     answer.query = head.query.map(|query| String::from_utf8_lossy(query).into_owned());
     if let Some(port) = listener.redirect_to_https {
         answer.outcome =

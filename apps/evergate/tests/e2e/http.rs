@@ -103,6 +103,78 @@ fn an_upgraded_connection_stays_open_both_ways() {
 }
 
 #[test]
+fn a_server_cannot_switch_to_what_the_client_did_not_offer() {
+    let (_backend, node) = pair();
+    for (offered, taken, status) in [
+        ("websocket", "websocket", 101),
+        ("foo, WebSocket", "websocket", 101),
+        ("websocket", "other", 502),
+        ("websocket", "websocket,other", 502),
+        ("websocket", "h2c", 502),
+        ("h2c, websocket", "h2c", 502),
+        ("foo, bar", "websocket", 502),
+        ("websocket", "", 502),
+    ] {
+        let mut wire = connect(node.address("in"));
+        let ask = format!("GET /switch/{taken} HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n");
+        wire.send(format!("{ask}Upgrade: {offered}\r\n\r\n")).unwrap();
+        assert_eq!(wire.response().unwrap().status, status, "{taken:?} of {offered:?}");
+    }
+}
+
+/// RFC 9110 sections 2.5 and 9.1, RFC 9112 section 7.1.1, RFC 3986 section 3.2.2.
+#[test]
+fn what_the_grammar_allows_reaches_the_server() {
+    let (backend, node) = pair();
+    let mut wire = connect(node.address("in"));
+    let chunked = "Transfer-Encoding: chunked\r\n\r\n3;a=\"\\\"b\\\\\"\r\nabc\r\n0\r\n\r\n";
+    let hosts = ["a!$&'()*+,;=b:80", "%61.test", "a%20%C3%BC", "[v1.a:b]:8080"];
+    for (line, host, rest) in [
+        ("GET /x HTTP/1.2", "a", "\r\n"),
+        ("GET /x HTTP/1.9", "a", "\r\n"),
+        ("get /x HTTP/1.1", "a", "\r\n"),
+        ("!#$%&'*+-.^_`|~aZ9 /x HTTP/1.1", "a", "\r\n"),
+        ("GET /minor HTTP/1.1", "a", "\r\n"),
+        ("POST /x HTTP/1.7", "a", chunked),
+        ("GET /x HTTP/1.1", hosts[0], "\r\n"),
+        ("GET /x HTTP/1.1", hosts[1], "\r\n"),
+        ("GET /x HTTP/1.1", hosts[2], "\r\n"),
+        ("GET http://[V1.a:b]:8080/x HTTP/1.1", hosts[3], "\r\n"),
+    ] {
+        wire.send(format!("{line}\r\nHost: {host}\r\n{rest}")).unwrap();
+        let response = wire.response().unwrap();
+        assert_eq!(response.status, 200, "{line}, {host}");
+        assert!(response.head.start.starts_with("HTTP/1.1 "), "{}", response.head.start);
+        let seen = backend.seen().pop().unwrap();
+        let (method, _) = line.split_once(' ').unwrap();
+        assert!(seen.head.start.starts_with(&format!("{method} /")), "{}", seen.head.start);
+        assert!(seen.head.start.ends_with(" HTTP/1.1"), "{}", seen.head.start);
+        assert_eq!(seen.head.field("host").unwrap().to_lowercase(), host.to_lowercase());
+        assert_eq!(seen.body, if rest == chunked { &b"abc"[..] } else { b"" });
+    }
+    assert_eq!(backend.connections(), 1, "every request left its connections as they were");
+}
+
+#[test]
+fn a_rule_for_a_host_holds_for_every_spelling_of_it() {
+    let backend = Backend::new("one");
+    let rule = "[[rules]]\nname = \"no\"\nwhen = 'host == \"a.test\"'\ndeny = 403\n";
+    let node = Node::start(&format!("{rule}{}", plain(&[backend.address()], "", "")));
+    for (host, status) in [
+        ("a.test", 403),
+        ("%61.TEST.", 403),
+        ("A%2Etest:80", 403),
+        ("%41%2e%74%65%73%74", 403),
+        ("a.test,b", 200),
+        ("%2561.test", 200),
+    ] {
+        let mut wire = connect(node.address("in"));
+        wire.send(format!("GET /x HTTP/1.1\r\nHost: {host}\r\n\r\n")).unwrap();
+        assert_eq!(wire.response().unwrap().status, status, "{host}");
+    }
+}
+
+#[test]
 fn an_http_1_0_client_gets_its_answer_and_the_end() {
     let (_backend, node) = pair();
     let mut wire = connect(node.address("in"));

@@ -155,9 +155,16 @@ fn resolve_dots(path: &[u8], open: bool) -> Vec<u8> {
     kept.iter().flat_map(|segment| [b"/".as_slice(), segment]).collect::<Vec<_>>().concat()
 }
 
+/// Signs of a host name besides percent-encoding (RFC 3986 section 3.2.2).
+const HOST_SIGNS: &[u8] = b"-._~!$&'()*+,;=";
+
 /// Why no request's host is this, in lower case, or has it where `ends` says. It is empty in requests of HTTP/1.0 without one.
 pub(super) fn host_never_sent(host: &[u8], ends: Ends) -> Option<Never> {
-    if host.is_empty() || is_name_part(host, b"-._~", 255, ends) || is_address_part(host, ends) {
+    if let Some(never) = host_escape_never_sent(host, ends) {
+        return Some(never);
+    }
+    let is_name = is_name_part(host, &[HOST_SIGNS, b"%"].concat(), 255, ends) && !host.starts_with(b"*.");
+    if host.is_empty() || is_name || is_address_part(host, ends) {
         return None;
     }
     let text = String::from_utf8_lossy(host);
@@ -171,8 +178,32 @@ pub(super) fn host_never_sent(host: &[u8], ends: Ends) -> Option<Never> {
         let remedy = "leave the port out; use local.port == ..".into();
         return Some(("the host is compared without its port", remedy));
     }
-    let why = "a host has letters, digits and -._~ only, or is an IPv6 address in brackets";
+    let why = "a host has letters, digits and -._~ and is compared as it is, or is an address in brackets";
     Some(name_never_sent("host", host, b"-._~", why))
+}
+
+/// Why no host has the percent-encoding of this text: an unreserved character is compared decoded (RFC 3986 section
+/// 6.2.2).
+fn host_escape_never_sent(host: &[u8], ends: Ends) -> Option<Never> {
+    let why = "in a host % begins the code of an octet that has no spelling of its own";
+    for (at, _) in host.iter().enumerate().filter(|(_, byte)| **byte == b'%') {
+        let rest = &host[at + 1..];
+        let digits = &rest[..rest.len().min(2)];
+        if !digits.iter().all(u8::is_ascii_hexdigit) || (digits.len() < 2 && ends.end) {
+            return Some((why, "write two hexadecimal digits behind %".into()));
+        }
+        let code = std::str::from_utf8(digits).ok().filter(|digits| digits.len() == 2);
+        let octet = code.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match octet {
+            Some(0) => return Some(("a host with %00 is refused", "leave it out".into())),
+            Some(octet) if octet.is_ascii_alphanumeric() || b"-._~".contains(&octet) => {
+                let plain = char::from(octet.to_ascii_lowercase());
+                return Some((why, format!("write \"{plain}\" instead of \"%{}\"", digits.escape_ascii())));
+            }
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Why no client asks for this server name, in lower case, or for one that has it where `ends` says.
@@ -190,7 +221,8 @@ fn is_name_part(text: &[u8], signs: &[u8], bytes_max: usize, ends: Ends) -> bool
     !text.is_empty() && text.len() <= bytes_max && !empty_label && text.iter().all(sent)
 }
 
-/// Whether an IPv6 address in brackets can have this where `ends` says.
+/// Whether an address in brackets, of IPv6 or of a version to come (RFC 3986 section 3.2.2), can have this where `ends`
+/// says.
 fn is_address_part(text: &[u8], ends: Ends) -> bool {
     let opened = text.strip_prefix(b"[");
     let inner = opened.unwrap_or(text);
@@ -199,10 +231,32 @@ fn is_address_part(text: &[u8], ends: Ends) -> bool {
     if (ends.start && opened.is_none()) || (ends.end && closed.is_none()) {
         return false;
     }
-    match opened.and(closed).and(std::str::from_utf8(inner).ok()) {
-        Some(inner) => inner.parse::<Ipv6Addr>().is_ok(),
-        None => inner.iter().all(|byte| byte.is_ascii_hexdigit() || b":.".contains(byte)),
+    let is_hex = inner.iter().all(|byte| byte.is_ascii_hexdigit() || b":.".contains(byte));
+    match (opened, closed, std::str::from_utf8(inner)) {
+        (Some(_), Some(_), Ok(inner)) => {
+            inner.parse::<Ipv6Addr>().is_ok() || is_future(inner.as_bytes(), true)
+        }
+        (Some(_), ..) => is_hex || is_future(inner, false),
+        (None, Some(_), _) => is_hex || inner.iter().all(is_future_byte),
+        _ => is_hex,
     }
+}
+
+/// Whether it is `IPvFuture`, or begins one.
+fn is_future(inner: &[u8], whole: bool) -> bool {
+    let Some(future) = inner.strip_prefix(b"v") else { return false };
+    let digits = future.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    match &future[digits..] {
+        [] => !whole,
+        [b'.', address @ ..] => {
+            digits > 0 && address.iter().all(is_future_byte) && !(whole && address.is_empty())
+        }
+        _ => false,
+    }
+}
+
+fn is_future_byte(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || HOST_SIGNS.contains(byte) || *byte == b':'
 }
 
 /// What to write in the place of a name that none is spelled like.
@@ -226,18 +280,24 @@ fn name_never_sent(field: &str, text: &[u8], signs: &[u8], why: &'static str) ->
     }
 }
 
+/// Methods of RFC 9110 section 9.3 and RFC 5789, which no client spells otherwise.
+const KNOWN_METHODS: [&str; 9] =
+    ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
+
 /// Why no method is this, or has it.
 pub(super) fn method_never_sent(method: &[u8], ends: Ends) -> Option<Never> {
-    if method.iter().any(u8::is_ascii_lowercase) {
-        let upper = method.to_ascii_uppercase();
-        let why = "methods are case-sensitive and in upper case";
-        return Some((why, format!("write \"{}\"", upper.escape_ascii())));
+    let known = KNOWN_METHODS.iter().find(|known| known.as_bytes().eq_ignore_ascii_case(method));
+    if let Some(known) = known.filter(|known| known.as_bytes() != method) {
+        return Some((
+            "methods are case-sensitive, and this one is in upper case",
+            format!("write \"{known}\""),
+        ));
     }
     if method == b"CONNECT" && ends.start && ends.end {
         return Some(("CONNECT is answered with 501 before rules are tried", "leave it out".into()));
     }
-    let sent = |byte: &u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || b"-_".contains(byte);
-    let why = "a method has letters, digits, - and _ only";
+    let sent = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    let why = "a method is a token: letters, digits and !#$%&'*+-.^_`|~ only";
     (!method.iter().all(sent)).then(|| (why, "write the method alone, as in \"GET\"".into()))
 }
 
@@ -332,7 +392,8 @@ mod tests {
 
         #[test]
         fn what_a_host_has_is_not_refused(
-            name in r"[a-z0-9_~-]{1,3}(\.[a-z0-9-]{1,3}){0,3}", address: u128, short: bool, from in 0usize..40, to in 0usize..40,
+            name in r"[a-z0-9_~!$&'()+,;=-]{1,3}(\.[a-z0-9-]{1,3}){0,3}(%(2[0-9a-c]|[89a-f][0-9a-f])){0,2}",
+            address: u128, short: bool, from in 0usize..40, to in 0usize..40,
         ) {
             // Addresses with long runs of zeros are written with `::`.
             let address = std::net::Ipv6Addr::from(if short { address & 0xffff << 112 | 1 } else { address });
