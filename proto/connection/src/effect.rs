@@ -279,6 +279,11 @@ pub trait Node {
     fn is_draining(&self) -> bool {
         false
     }
+    /// Whether a limit on connections is nearly reached and hardly any connection could be evicted: responses then say
+    /// `Connection: close`, so that connections end in order after their requests.
+    fn is_crowded(&self) -> bool {
+        false
+    }
     /// Whether this request may pass the rate limit of rule `rule`.
     fn allow(&mut self, snapshot: &Snapshot, rule: RuleId, client: IpAddr, host: &[u8]) -> bool {
         let _ = (snapshot, rule, client, host);

@@ -569,12 +569,12 @@ impl Connection {
         asked.is_none() || asked == self.facts.as_deref().and_then(policy)
     }
 
-    /// Whether this request is answered and none after it: the node drains, or the newest configuration no longer has the
-    /// listener.
+    /// Whether this request is answered and none after it: the node drains, a limit on connections is nearly reached, or
+    /// the newest configuration no longer has the listener.
     pub(crate) fn is_last(&self, io: &Io<'_>) -> bool {
         let newest = io.node.snapshot();
         let is_newest = newest.generation == self.snapshot.generation;
-        io.node.is_draining() || (!is_newest && self.listener_of(newest).is_none())
+        io.node.is_draining() || io.node.is_crowded() || (!is_newest && self.listener_of(newest).is_none())
     }
 
     /// Whether the connection has had as many requests, or its key almost as many records, as it may.

@@ -17,6 +17,7 @@ pub(crate) struct TestNode {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) draining: bool,
     pub(crate) refuses: bool,
+    pub(crate) crowded: bool,
     /// The one rate limit that is used up.
     pub(crate) refused_by: Option<RuleId>,
     /// What was taken of rate limits, and not given back.
@@ -30,6 +31,7 @@ impl TestNode {
         TestNode {
             snapshot: snapshot.clone(),
             draining: false,
+            crowded: false,
             refuses: false,
             refused_by: None,
             taken: 0,
@@ -44,6 +46,9 @@ impl Node for TestNode {
     }
     fn is_draining(&self) -> bool {
         self.draining
+    }
+    fn is_crowded(&self) -> bool {
+        self.crowded
     }
     fn allow(&mut self, _: &Snapshot, rule: RuleId, _: IpAddr, _: &[u8]) -> bool {
         let passes = !self.refuses && self.refused_by != Some(rule);

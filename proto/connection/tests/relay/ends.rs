@@ -5,7 +5,7 @@ use super::harness::rig::Rig;
 use super::harness::setup::{self, snapshot};
 use super::{GET, TLS13, noise, on_each, plain, same, text};
 use evergate_base::Micros;
-use evergate_connection::Timer;
+use evergate_connection::{Activity, Timer};
 use std::sync::Arc;
 
 #[test]
@@ -354,6 +354,50 @@ fn a_draining_node_lets_go_of_its_clients_in_order() {
     });
     on_each(|mut rig, _| {
         rig.node.draining = true;
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+        assert!(rig.client_fin);
+    });
+}
+
+#[test]
+fn evicted_connection_ends_in_order_unless_it_is_active() {
+    on_each(|mut rig, _| {
+        assert_ne!(rig.conn.activity(), Activity::Active);
+        rig.call(|conn, io| assert!(conn.handle_eviction(io)));
+        assert!(rig.client_fin && rig.received().is_empty());
+        assert_eq!(
+            (rig.conn.activity(), rig.logs.len()),
+            (Activity::Active, 0),
+            "a closing one is no candidate"
+        );
+        rig.call(|conn, io| assert!(!conn.handle_eviction(io)));
+    });
+    on_each(|mut rig, _| {
+        rig.send(b"GET / HT");
+        rig.call(|conn, io| assert!(!conn.handle_eviction(io), "a request head has begun"));
+        rig.send(b"TP/1.1\r\nHost: test.example\r\n\r\n");
+        rig.call(|conn, io| assert!(!conn.handle_eviction(io), "the response is awaited"));
+        rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no");
+        rig.call(|conn, io| assert!(!conn.handle_eviction(io), "the response is not whole"));
+        rig.serve(1, b"k");
+        same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        assert_eq!(rig.conn.activity(), Activity::Idle);
+        rig.call(|conn, io| assert!(conn.handle_eviction(io)));
+        assert!(rig.client_fin && !rig.logs.iter().any(|log| log.reason == "evicted"));
+    });
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
+    assert_eq!(rig.conn.activity(), Activity::Silent);
+    rig.wire(&[22, 3, 1]);
+    rig.run();
+    rig.call(|conn, io| assert!(!conn.handle_eviction(io), "a handshake has begun"));
+}
+
+#[test]
+fn response_of_a_crowded_node_says_connection_close() {
+    on_each(|mut rig, _| {
+        rig.node.crowded = true;
         rig.send(format!("{GET}\r\n").as_bytes());
         rig.serve(1, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
         same(&rig.received(), b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");

@@ -8,7 +8,7 @@ use crate::harness::secure::ServerTls;
 use crate::harness::setup::{answered_in_a_cluster, asked_in_a_cluster};
 use crate::scenario::{Act, App, Scenario, Wire};
 use evergate_base::Micros;
-use evergate_connection::{Failure, Hint, ReadPlan, Scratch, Snapshot};
+use evergate_connection::{Activity, Failure, Hint, ReadPlan, Scratch, Snapshot, Timer};
 use std::sync::Arc;
 
 impl World<'_> {
@@ -32,6 +32,12 @@ impl World<'_> {
     fn pass_time(&mut self) -> bool {
         if !self.silent || self.closed.is_some() || self.conn.deadline() == Micros(u64::MAX) {
             return false;
+        }
+        // An eviction ends the connection as its keep-alive timeout does, with backups and through take-overs.
+        let is_idle = self.conn.timer() == Timer::KeepAlive && self.conn.activity() != Activity::Active;
+        if self.mirrors && is_idle && self.rng.chance(50) {
+            self.call(|conn, io| assert!(conn.handle_eviction(io)));
+            return true;
         }
         self.now = self.now.max(self.conn.deadline());
         self.call(|conn, io| conn.handle_timeout(io));
