@@ -50,8 +50,8 @@ pub use repair::{
     Restore, RestoreError, Restoring, Stamp, TcpFacts, bytes_received, facts, facts_between, timestamp,
 };
 pub use socket::{
-    Listening, Transfer, accept, acknowledge_now, connect, connect_error, is_drained, listen, listen_as,
-    local_address, read, read_scattered, reset_on_close, shutdown_write, unacknowledged, write,
+    Listening, Transfer, accept, acknowledge_now, connect, connect_error, has_input, is_drained, listen,
+    listen_as, local_address, read, read_scattered, reset_on_close, shutdown_write, unacknowledged, write,
     write_gathered, write_last,
 };
 pub use splice::Pipe;

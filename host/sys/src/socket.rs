@@ -234,7 +234,7 @@ fn count_bytes(fd: RawFd, request: libc::Ioctl) -> Option<i32> {
 }
 
 /// Whether bytes wait to be read.
-pub(crate) fn has_input(fd: RawFd) -> bool {
+pub fn has_input(fd: RawFd) -> bool {
     count_bytes(fd, libc::FIONREAD).is_some_and(|count| count > 0)
 }
 

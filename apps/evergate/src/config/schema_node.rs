@@ -133,13 +133,13 @@ pub(super) const CONNECTIONS_MAX: Key = with_default(
     "connections_max",
     Kind::Integer(1, COUNT_MAX),
     "100000",
-    "Client connections at a time. At the bound new ones are closed at once and counted.",
+    "Client connections at a time. At the bound a new one takes the place of the one that has been idle for the longest time; without any it is reset and counted.",
 );
 pub(super) const CONNECTIONS_PER_SOURCE_MAX: Key = with_default(
     "connections_per_source_max",
     COUNT_OR_NONE,
     "0",
-    "Client connections at a time from one IPv4 address or one IPv6 network of 64 bits; 0 = no limit, because many users may share one address.",
+    "Client connections at a time from one IPv4 address or one IPv6 network of 64 bits; 0 = no limit, because many users may share one address. At the bound a new one takes the place of an idle one of the same source.",
 );
 pub(super) const HEAD_BYTES_MAX: Key = with_default(
     "head_bytes_max",

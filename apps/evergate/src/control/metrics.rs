@@ -76,6 +76,17 @@ fn traffic(out: &mut Exposition, status: &Status) {
     .sample(&[], total.inherited);
     out.counter("evergate_connections_refused_total", "Client connections refused at a limit.")
         .sample(&[], total.refused);
+    out.counter(
+        "evergate_connections_evicted_total",
+        "Client connections that made room for new ones at a limit.",
+    )
+    .sample(&[("state", "silent")], total.evicted_silent)
+    .sample(&[("state", "idle")], total.evicted_idle);
+    out.gauge(
+        "evergate_connections_evictable",
+        "Client connections that would make room for new ones at a limit.",
+    )
+    .sample(&[], total.evictable);
     out.counter("evergate_handshakes_total", "TLS handshakes completed with clients, by kind.")
         .sample(&[("kind", "full")], total.handshakes_full)
         .sample(&[("kind", "resumed")], total.handshakes_resumed);

@@ -252,6 +252,9 @@ fn worker_status((index, worker): (usize, &WorkerView)) -> WorkerStatus {
         inherited: from.inherited.get(),
         open: from.open.get(),
         refused: from.refused.get(),
+        evicted_silent: from.evicted_silent.get(),
+        evicted_idle: from.evicted_idle.get(),
+        evictable: from.evictable.get(),
         handshakes_full: from.handshakes_full.get(),
         handshakes_resumed: from.handshakes_resumed.get(),
         session_ids_found: from.session_ids_found.get(),
@@ -286,6 +289,9 @@ fn total(workers: &[WorkerStatus]) -> Counts {
             inherited,
             open,
             refused,
+            evicted_silent,
+            evicted_idle,
+            evictable,
             handshakes_full,
             handshakes_resumed,
             session_ids_found,
@@ -308,6 +314,9 @@ fn total(workers: &[WorkerStatus]) -> Counts {
         total.inherited += inherited;
         total.open += open;
         total.refused += refused;
+        total.evicted_silent += evicted_silent;
+        total.evicted_idle += evicted_idle;
+        total.evictable += evictable;
         total.handshakes_full += handshakes_full;
         total.handshakes_resumed += handshakes_resumed;
         total.session_ids_found += session_ids_found;

@@ -98,6 +98,15 @@ pub struct Counts {
     pub open: u64,
     /// Client connections refused at a limit.
     pub refused: u64,
+    /// Client connections that made room for new ones before their client sent a byte.
+    #[serde(default)]
+    pub evicted_silent: u64,
+    /// Client connections that made room for new ones between requests.
+    #[serde(default)]
+    pub evicted_idle: u64,
+    /// Client connections that could make room now.
+    #[serde(default)]
+    pub evictable: u64,
     /// TLS handshakes in full.
     pub handshakes_full: u64,
     /// TLS handshakes that resumed a session.

@@ -1,15 +1,12 @@
 //! New connections: limits first, then the state machine.
 
+use super::evict::Outcome;
 use super::slab::Source;
-use super::{Client, Held, ListenerSocket, Settings, Worker, canonical};
-use crate::rate::source_of;
-use evergate_connection::{Accepted, Connection};
+use super::{Client, ListenerSocket, Worker, canonical};
+use evergate_connection::{Accepted, Connection, Otherwise};
 use evergate_mirror::ConnectionId;
-use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// Connections taken from one listener in one turn.
 const BATCH: usize = 64;
@@ -55,7 +52,7 @@ impl Worker {
         if self.shared.room.is_short() {
             self.look_for_room();
         }
-        if self.shared.room.is_short() {
+        if self.shared.room.is_short() && !self.has_descriptor_to_make() {
             return;
         }
         for index in std::mem::take(&mut self.paused) {
@@ -68,11 +65,10 @@ impl Worker {
         }
     }
 
-    fn look_for_room(&self) {
+    pub(super) fn look_for_room(&self) {
         let Some(listener) = self.listeners.iter().flatten().next() else { return };
-        if let Ok(copy) = listener.socket.try_clone() {
-            self.shared.room.look(copy.as_raw_fd());
-        }
+        let copy = listener.socket.try_clone();
+        self.shared.room.look(copy.map_or(RawFd::MAX, |copy| copy.as_raw_fd()));
     }
 
     /// Takes no connection of a listener for a moment: asked again at once, the kernel would say the same without end.
@@ -115,11 +111,14 @@ impl Worker {
 
     fn accept_up_to(&mut self, index: usize, batch: usize) -> bool {
         for _ in 0..batch {
-            let Some(Some(listener)) = self.listeners.get(index) else { return false };
-            if self.shared.room.is_short() {
+            if self.shared.room.is_tight(self.now) {
+                self.look_for_room();
+            }
+            if self.shared.room.is_short() && !self.make_descriptor() {
                 self.pause(index);
                 return false;
             }
+            let Some(Some(listener)) = self.listeners.get(index) else { return false };
             match evergate_sys::accept(listener.socket.as_raw_fd()) {
                 Ok(Some((socket, address))) => {
                     let fd = socket.as_raw_fd();
@@ -133,6 +132,9 @@ impl Worker {
                     self.accept(index, socket, address);
                 }
                 Ok(None) => return false,
+                Err(_)
+                    if evergate_sys::lacks_descriptors()
+                        && self.make_room(None, Otherwise::Waits) == Outcome::Evicted => {}
                 Err(error) => {
                     self.shared.room.tell(self.now, &error);
                     self.pause(index);
@@ -162,7 +164,7 @@ impl Worker {
             return self.reset_unmirrored(socket, local, address);
         };
         let name = listener.name.clone();
-        let Some(held) = self.admit(&name, address.ip()) else {
+        let Some(share) = self.admit(&name, address.ip()) else {
             self.counters.refused.add(1);
             return self.reset_unmirrored(socket, local, address);
         };
@@ -172,7 +174,7 @@ impl Worker {
             Err(reason) => {
                 self.counters.reason(reason);
                 self.counters.refused.add(1);
-                self.give_back(&held);
+                self.give_back(&share);
                 // A FIN would be repeated, and leave when the bucket is ours again.
                 evergate_sys::reset_on_close(socket.as_raw_fd());
                 return;
@@ -190,9 +192,10 @@ impl Worker {
         };
         let snapshot = self.current[self.current.len() - 1].generation.snapshot.clone();
         let connection = Connection::new(&snapshot, &accepted, self.now);
-        let mut client = Client::new(socket, connection, held);
+        let mut client = Client::new(socket, connection, share);
         client.mirroring = mirroring.map(Box::new);
         let key = self.clients.insert(client);
+        self.list(key);
         self.begin_mirroring(key);
         let fd = self.clients.get_mut(key).map_or(-1, |client| client.fd());
         self.counters.open.set(self.clients.len() as u64);
@@ -201,65 +204,17 @@ impl Worker {
         }
         self.with(key, |connection, io| connection.handle_accepted(io));
         self.perform(key);
+        self.note_activity(key);
         self.file(key);
-    }
-
-    /// Counts one more connection from `source` if it fits the limits; says what it was counted against.
-    fn admit(&mut self, listener: &str, source: IpAddr) -> Option<Vec<Held>> {
-        if self.shared.connections.fetch_add(1, Ordering::Relaxed) >= self.settings.connections_max {
-            return self.turn_away("connections_max");
-        }
-        let wanted = self.bounds_on(listener, source);
-        if wanted.is_empty() {
-            return Some(Vec::new());
-        }
-        let mut counts = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let over = wanted.iter().find(|(held, max, _)| counts.get(held).copied().unwrap_or(0) >= *max);
-        if let Some((_, _, reason)) = over {
-            let reason = *reason;
-            drop(counts);
-            return self.turn_away(reason);
-        }
-        Some(hold(&mut counts, wanted))
-    }
-
-    /// What a connection counts against, with the bound and its name.
-    fn bounds_on(&self, listener: &str, source: IpAddr) -> Vec<(Held, usize, &'static str)> {
-        let Some(bounds) = self.settings.listeners.get(listener) else { return Vec::new() };
-        let mut wanted = Vec::new();
-        if bounds.connections_max < self.settings.connections_max {
-            wanted.push((Held::Listener(listener.into()), bounds.connections_max, "connections_max"));
-        }
-        if bounds.per_source_max > 0 {
-            let max = bounds.per_source_max as usize;
-            wanted.push((
-                Held::Source(listener.into(), source_of(source)),
-                max,
-                "connections_per_source_max",
-            ));
-        }
-        wanted
-    }
-
-    /// Counts in a connection that was admitted elsewhere, whatever the bounds.
-    pub(super) fn count_in(&self, listener: &str, source: IpAddr) -> Vec<Held> {
-        self.shared.connections.fetch_add(1, Ordering::Relaxed);
-        let wanted = self.bounds_on(listener, source);
-        hold(&mut self.shared.held.lock().unwrap_or_else(PoisonError::into_inner), wanted)
-    }
-
-    fn turn_away(&self, reason: &'static str) -> Option<Vec<Held>> {
-        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
-        self.counters.reason(reason);
-        None
     }
 
     /// Drops a client connection and everything that hangs on it.
     pub(super) fn forget(&mut self, key: super::Key) {
+        self.unlist(key);
         let Some(client) = self.clients.remove(key) else { return };
         self.buffered = self.buffered.saturating_sub(client.buffered);
         self.counters.open.set(self.clients.len() as u64);
-        self.give_back(&client.held);
+        self.give_back(&client.share);
         let connection = client.connection.id();
         if let Some(mirroring) = &client.mirroring {
             mirroring.leg.slot.open(); // before the socket closes: what it says then is said once
@@ -276,53 +231,4 @@ impl Worker {
             (None, _) => {}
         }
     }
-
-    /// Counts a connection out.
-    fn give_back(&self, held: &[Held]) {
-        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
-        if !held.is_empty() {
-            let_go(&mut self.shared.held.lock().unwrap_or_else(PoisonError::into_inner), held);
-        }
-    }
-
-    /// Other bounds hold from now on: the connections that are there count against them, whatever they say.
-    pub(super) fn use_settings(&mut self, settings: Settings) {
-        let same = self.settings.listeners == settings.listeners
-            && self.settings.connections_max == settings.connections_max;
-        self.settings = settings;
-        if same {
-            return;
-        }
-        for key in self.clients.keys() {
-            let Some(client) = self.clients.get(key) else { continue };
-            let source = client.connection.client_address().ip();
-            let wanted = self.bounds_on(client.connection.listener_name(), source);
-            let mut counts = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
-            let_go(&mut counts, &client.held);
-            let held = hold(&mut counts, wanted);
-            drop(counts);
-            if let Some(client) = self.clients.get_mut(key) {
-                client.held = held;
-            }
-        }
-    }
-}
-
-fn let_go(counts: &mut HashMap<Held, usize>, held: &[Held]) {
-    for held in held {
-        if let Some(count) = counts.get_mut(held) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(held);
-            }
-        }
-    }
-}
-
-fn hold(counts: &mut HashMap<Held, usize>, wanted: Vec<(Held, usize, &'static str)>) -> Vec<Held> {
-    let count = |(what, _, _): (Held, usize, &'static str)| {
-        *counts.entry(what.clone()).or_insert(0) += 1;
-        what
-    };
-    wanted.into_iter().map(count).collect()
 }

@@ -1,7 +1,7 @@
 //! One client connection, and what its worker knows of its socket.
 
 use super::cluster;
-use super::shared::Held;
+use super::limits::Share;
 use super::slab::Key;
 use super::upstream::Left;
 use evergate_base::Micros;
@@ -32,8 +32,8 @@ pub(super) struct Client {
     pub(super) filed: Micros,
     /// Bytes that wait for this connection's peers, as counted last.
     pub(super) buffered: usize,
-    /// What this connection counts against; empty where only the process is bounded.
-    pub(super) held: Vec<Held>,
+    /// Limits that this connection counts against.
+    pub(super) share: Share,
     pub(super) pipes: Option<Box<Pipes>>,
     /// In a cluster: what the backups know, and what may be acknowledged.
     pub(super) mirroring: Option<Box<cluster::Mirroring>>,
@@ -54,7 +54,7 @@ impl Pipes {
 }
 
 impl Client {
-    pub(super) fn new(socket: OwnedFd, connection: Connection, held: Vec<Held>) -> Client {
+    pub(super) fn new(socket: OwnedFd, connection: Connection, share: Share) -> Client {
         let handshaking = connection.is_handshaking();
         Client {
             socket,
@@ -74,7 +74,7 @@ impl Client {
             again: false,
             buffered: 0,
             filed: Micros(u64::MAX),
-            held,
+            share,
             pipes: None,
             mirroring: None,
         }

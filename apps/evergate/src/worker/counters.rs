@@ -47,6 +47,12 @@ pub struct Counters {
     pub open: Count,
     /// Client connections refused at a limit.
     pub refused: Count,
+    /// Client connections evicted before their client sent a byte.
+    pub evicted_silent: Count,
+    /// Client connections evicted between requests.
+    pub evicted_idle: Count,
+    /// Client connections that could be evicted now.
+    pub evictable: Count,
     /// TLS handshakes completed in full.
     pub handshakes_full: Count,
     /// TLS handshakes that resumed a session.

@@ -390,6 +390,7 @@ impl Worker {
         }
         let fd = client.fd();
         let key = self.clients.insert(client);
+        self.list(key);
         self.counters.open.set(self.clients.len() as u64);
         self.counters.inherited.add(1);
         if self.epoll.add(fd, Source::Client(key).token()).is_err() {

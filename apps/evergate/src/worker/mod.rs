@@ -14,11 +14,13 @@ pub mod cluster;
 mod command;
 mod counters;
 mod dial;
+mod evict;
 #[cfg(test)]
 mod faults;
 mod gather;
 mod guard;
 mod handover;
+mod limits;
 mod mute;
 mod named_sessions;
 mod perform;
@@ -34,11 +36,12 @@ mod wheel;
 
 pub use command::{Bounds, Command, ListenerSocket, Settings};
 pub use counters::{Count, Counters, Lag, Mirrored};
+pub use evict::Orders;
 pub use handover::end_stream;
 pub use named_sessions::NamedSessions;
 pub use pulse::Pulse;
 pub use room::{Room, files_for_clients};
-pub use shared::{Held, Shared};
+pub use shared::{Held, Shared, Tally};
 
 use crate::log::LineSender;
 use crate::runtime::Generation;
@@ -59,7 +62,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use upstream::{Upstream, Waiting};
-use view::View;
+use view::{Crowd, View};
 use wheel::Wheel;
 
 /// How often one connection may go round before others get their turn.
@@ -107,6 +110,10 @@ pub struct Worker {
     /// Memory for a choice among a pool's servers.
     loads: Vec<ServerLoad>,
     settings: Settings,
+    limits: limits::Limits,
+    /// All workers of the process, and the number of this one among them.
+    peers: Vec<evict::Peer>,
+    number: usize,
     shared: Arc<Shared>,
     counters: Arc<Counters>,
     lines: Option<LineSender>,
@@ -140,6 +147,8 @@ impl Worker {
         epoll.add_input(waker.fd(), Source::Waker.token())?;
         // The clock of the machine: a connection that goes to another process takes its deadlines along.
         let now = Micros(evergate_sys::monotonic_us());
+        let counters = Arc::new(Counters::default());
+        let number = shared.orders.enlist(evict::Peer { waker: waker.clone(), counters: counters.clone() });
         let seed = u64::from_le_bytes(evergate_crypto::random_bytes::<8>());
         Ok(Worker {
             epoll,
@@ -162,8 +171,11 @@ impl Worker {
             spare_pipes: Vec::new(),
             loads: Vec::new(),
             settings,
+            limits: limits::Limits::default(),
+            peers: Vec::new(),
+            number,
             shared,
-            counters: Arc::new(Counters::default()),
+            counters,
             lines,
             now,
             next_second: now,
@@ -252,6 +264,9 @@ impl Worker {
         }
         self.go_on();
         self.fire_timers();
+        if self.shared.orders.are_there() {
+            self.follow_orders();
+        }
         if queued {
             self.serve_all_waiting();
         }
@@ -306,6 +321,7 @@ impl Worker {
         #[cfg(test)]
         faults::fell(&self.counters, "second");
         self.expire_idle();
+        self.peers = self.shared.orders.workers();
         self.listen_again();
         self.resume_channels();
         self.serve_all_waiting();
@@ -467,6 +483,12 @@ impl Worker {
             now: self.now,
             sessions: &self.shared.sessions,
             counters: &self.counters,
+            crowd: Crowd {
+                shared: &self.shared,
+                connections_max: self.settings.connections_max,
+                peers: &self.peers,
+                holds: client.share.holds(),
+            },
         };
         let mut io =
             Io { now: self.now, scratch: &mut self.scratch, effects: &mut self.effects, node: &mut view };
@@ -501,6 +523,7 @@ impl Drop for Worker {
     /// Counts out what is left when a worker ends before its time, here and at the servers. Not in a cluster: another node
     /// goes on with it.
     fn drop(&mut self) {
+        self.counters.evictable.set(0);
         if self.cluster.is_some() {
             return;
         }

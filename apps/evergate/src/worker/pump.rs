@@ -2,7 +2,7 @@
 
 use super::slab::Key;
 use super::{ROUNDS, Worker};
-use evergate_connection::{INPUT_BYTES, ReadPlan, SLOTS, Slots};
+use evergate_connection::{Activity, INPUT_BYTES, ReadPlan, SLOTS, Slots};
 use evergate_sys::{Pipe, Transfer};
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -78,6 +78,7 @@ impl Worker {
         }
         self.file(key);
         self.mute(key);
+        self.note_activity(key);
         if self.cluster.is_some() && self.watch(key) {
             self.put_again(key);
         }
@@ -232,6 +233,8 @@ impl Worker {
                 client.readable = count == room || client.ended;
                 client.owes_ack = false;
                 self.counters.client_bytes_in.add(count as u64);
+                self.set_activity(key, Activity::Active);
+                let Some(client) = self.clients.get_mut(key) else { return false };
                 if let Some(mirroring) = &mut client.mirroring {
                     if !client.connection.is_busy() {
                         mirroring.leg.note_next();

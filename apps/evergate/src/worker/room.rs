@@ -90,8 +90,19 @@ impl Room {
 
     /// The lowest descriptor that is free now is this one.
     pub(super) fn look(&self, free: RawFd) {
-        if self.is_for_clients(free) {
-            self.is_short.store(false, Ordering::Relaxed);
+        self.is_short.store(!self.is_for_clients(free), Ordering::Relaxed);
+    }
+
+    /// Whether a shortage is not over: before each accept the lowest free descriptor is looked at.
+    pub(super) fn is_tight(&self, now: Micros) -> bool {
+        let short_at = self.short_at.load(Ordering::Relaxed);
+        short_at != 0 && now.0.saturating_sub(short_at) < EPISODE.0
+    }
+
+    /// A shortage lasts on, although connections can be taken: others are evicted for them.
+    pub(super) fn prolong(&self, now: Micros) {
+        if self.is_tight(now) {
+            self.short_at.store(now.0.max(1), Ordering::Relaxed);
         }
     }
 
@@ -99,8 +110,8 @@ impl Room {
     pub(super) fn tell(&self, now: Micros, why: &dyn Display) {
         if self.begins(now) {
             message::warning(format_args!(
-                "accept_failed: no more connections can be taken: {why}; clients wait in the kernel's queue until others \
-                 have gone: raise the limit of open files (LimitNOFILE=, ulimit -n), or lower limits.connections_max"
+                "accept_failed: no more connections can be taken: {why}; idle connections are closed for new clients, and \
+                 without any clients wait in the kernel's queue: raise the limit of open files (LimitNOFILE=, ulimit -n), or lower limits.connections_max"
             ));
         }
     }
@@ -127,6 +138,19 @@ mod tests {
         assert!(room.is_short());
         room.look(17);
         assert!(!room.is_short());
+        room.look(960);
+        assert!(room.is_short());
+    }
+
+    #[test]
+    fn shortage_is_tight_for_a_minute_after_its_last_eviction() {
+        let room = Room::default();
+        let at = |s: u64| Micros::from_ms(s * 1000);
+        room.prolong(at(1));
+        assert!(!room.is_tight(at(1)), "no shortage has begun");
+        assert!(room.begins(at(1)) && room.is_tight(at(60)) && !room.is_tight(at(61)));
+        room.prolong(at(60));
+        assert!(room.is_tight(at(119)) && !room.begins(at(119)), "one warning for all of it");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the workers of a process share.
 
+use super::evict::Orders;
 use super::{NamedSessions, Room};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,13 +15,24 @@ pub struct Shared {
     /// Workers that still get connections of the process before.
     pub inheriting: AtomicUsize,
     /// Client connections of listeners that have a bound of their own, and by address where that is bounded.
-    pub held: std::sync::Mutex<HashMap<Held, usize>>,
+    pub held: std::sync::Mutex<HashMap<Held, Arc<Tally>>>,
+    /// Evictions that workers order from each other.
+    pub orders: Orders,
     /// Sessions that clients resume by their ids.
     pub sessions: NamedSessions,
     /// How many descriptors are left.
     pub room: Room,
     /// Requests that wait for servers.
     pub waiting: AtomicUsize,
+}
+
+/// Connections of the process that count against one limit.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Open ones; changed under the lock of [`Shared::held`].
+    pub open: AtomicUsize,
+    /// Those that could be evicted.
+    pub evictable: AtomicUsize,
 }
 
 /// Something that is counted against a bound.

@@ -55,6 +55,12 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    /// The key of what is in the slot of this index.
+    pub(crate) fn key_of(&self, index: u32) -> Option<Key> {
+        let (generation, value) = self.slots.get(index as usize)?;
+        value.as_ref().map(|_| Key { index, generation: *generation })
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.occupied
     }
@@ -130,7 +136,9 @@ mod tests {
     fn a_stale_key_finds_nothing() {
         let mut slab = Slab::new();
         let first = slab.insert('a');
+        assert_eq!(slab.key_of(first.index), Some(first));
         assert_eq!(slab.remove(first), Some('a'));
+        assert_eq!((slab.key_of(first.index), slab.key_of(1)), (None, None));
         let second = slab.insert('b');
         assert_eq!(first.index, second.index);
         assert_eq!(slab.get_mut(first), None);

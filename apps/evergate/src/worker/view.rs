@@ -1,6 +1,8 @@
 //! What a connection sees of its worker.
 
-use super::{Counters, NamedSessions};
+use super::evict::Peer;
+use super::limits::{Hold, is_crowded};
+use super::{Counters, NamedSessions, Shared};
 use crate::runtime::Generation;
 use evergate_base::Micros;
 use evergate_base::session::{Sealed, SessionId};
@@ -8,6 +10,7 @@ use evergate_connection::{Node, Snapshot};
 use evergate_rules::RuleId;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What a connection sees of its worker during one call.
 pub(super) struct View<'a> {
@@ -18,6 +21,26 @@ pub(super) struct View<'a> {
     pub(super) now: Micros,
     pub(super) sessions: &'a NamedSessions,
     pub(super) counters: &'a Counters,
+    pub(super) crowd: Crowd<'a>,
+}
+
+/// How near the limits on connections are for one connection.
+pub(super) struct Crowd<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) connections_max: usize,
+    pub(super) peers: &'a [Peer],
+    pub(super) holds: &'a [Hold],
+}
+
+impl Crowd<'_> {
+    fn is_there(&self) -> bool {
+        let open = self.shared.connections.load(Ordering::Relaxed);
+        // Without descriptors there is no place for more than are open.
+        let max =
+            if self.shared.room.is_short() { open.min(self.connections_max) } else { self.connections_max };
+        let evictable = || self.peers.iter().map(|peer| peer.counters.evictable.get() as usize).sum();
+        is_crowded(open, max, evictable) || self.holds.iter().any(Hold::is_crowded)
+    }
 }
 
 impl Node for View<'_> {
@@ -27,6 +50,10 @@ impl Node for View<'_> {
 
     fn is_draining(&self) -> bool {
         self.draining
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.crowd.is_there()
     }
 
     fn allow(&mut self, snapshot: &Snapshot, rule: RuleId, client: IpAddr, host: &[u8]) -> bool {

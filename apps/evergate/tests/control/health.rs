@@ -1,6 +1,7 @@
 //! Active health checks against servers that die, return, and answer badly.
 
-use crate::node::{Backend, Demo, Folder, Node, Port, config, eventually, get, plain};
+use crate::node::{Backend, DEADLINE, Demo, Folder, Node, Port, config, eventually, get, plain};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
@@ -183,6 +184,25 @@ fn clients_that_take_all_descriptors_leave_the_servers_checked_and_the_operator_
     assert_eq!(get(port.address(), "/").1, "one");
     assert!(!node.lines().iter().any(|line| line.contains("is down")));
     assert_eq!(node.lines().iter().filter(|line| line.contains("accept_failed")).count(), 1);
+}
+
+#[test]
+fn idle_connections_give_their_descriptors_to_new_ones() {
+    let (folder, port, backend) = (Folder::new(), Port::new(), Backend::new("one"));
+    let node = with_descriptors(&folder, 100, &(plain(&port, &[backend.address()]) + OFTEN));
+    let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let serve = |_| {
+        let mut client = TcpStream::connect(port.address()).unwrap();
+        client.set_read_timeout(Some(DEADLINE)).unwrap();
+        client.write_all(request).unwrap();
+        client.read_exact(&mut [0; 15]).unwrap();
+        client
+    };
+    let clients: Vec<TcpStream> = (0..200).map(serve).collect();
+    let status = node.status();
+    assert!(status.total.evicted_idle > 100 && status.total.evicted_silent == 0, "{status:?}");
+    assert_eq!((status.total.refused, node.server("web/s0").state.as_str()), (0, "up"));
+    drop(clients);
 }
 
 #[test]

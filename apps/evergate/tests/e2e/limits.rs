@@ -1,9 +1,10 @@
 //! Bounds: what a client may take, and what it is told beyond that.
 
 use super::backend::Backend;
-use super::client::{connect, get, is_refused, try_connect};
+use super::client::{Wire, connect, connect_from, get, is_refused, try_connect};
 use super::node::{Folder, Node, eventually, plain, web};
 use super::pki::{certificate, client, https, issue, tls};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 fn node(listener: &str, more: &str) -> (Backend, Node) {
@@ -191,24 +192,161 @@ fn a_turn_makes_no_more_handshakes_than_configured_and_all_are_made() {
     assert_eq!(node.metric("evergate_handshakes_total"), CLIENTS);
 }
 
+/// Clients whose requests the server holds until its gate opens.
+fn busy(backend: &Backend, at: SocketAddr, count: usize) -> Vec<Wire<TcpStream>> {
+    let before = backend.requests();
+    let ask = |_| {
+        let mut wire = connect(at);
+        wire.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        wire
+    };
+    let wires = (0..count).map(ask).collect();
+    eventually("the server has all requests", || (backend.requests() == before + count as u64).then_some(()));
+    wires
+}
+
+/// Clients that were served once.
+fn idle(at: SocketAddr, count: usize) -> Vec<Wire<TcpStream>> {
+    let serve = |_| {
+        let mut wire = connect(at);
+        assert_eq!(wire.get("/x").unwrap().status, 200);
+        wire
+    };
+    (0..count).map(serve).collect()
+}
+
 #[test]
 fn a_flood_of_connections_is_refused_at_the_bound_and_then_forgotten() {
-    let (_backend, node) = node("", "[limits]\nconnections_max = 50\n");
+    let (backend, node) = node("", "[limits]\nconnections_max = 50\n");
     let at = node.address("in");
-    let mut kept: Vec<_> = (0..50).map(|_| connect(at)).collect();
-    for wire in &mut kept {
-        assert_eq!(wire.get("/x").unwrap().status, 200);
-    }
+    let mut kept = busy(&backend, at, 50);
     let extra: Vec<_> = (0..100).map(|_| try_connect(at)).collect();
     assert!(extra.into_iter().all(|wire| wire.map_or(true, |mut wire| wire.is_closed())));
     assert_eq!(node.metric("evergate_connections_refused_total"), 100);
-    assert_eq!(ended(&node, "connections_max"), 100);
+    assert_eq!((ended(&node, "connections_max"), ended(&node, "evicted")), (100, 0));
+    backend.open_gate();
     for wire in &mut kept {
-        assert_eq!(wire.get("/x").unwrap().status, 200);
+        assert_eq!(wire.response().unwrap().status, 200);
     }
     drop(kept);
     eventually("room", || (node.metric("evergate_connections") == 0).then_some(()));
     assert_eq!(get(at, "/x").status, 200);
+}
+
+#[test]
+fn longest_idle_connection_makes_room_for_a_new_one() {
+    let (_backend, node) = node("", "[node]\nworkers = 1\n[limits]\nconnections_max = 4\n");
+    let at = node.address("in");
+    let mut kept = idle(at, 4);
+    assert_eq!(node.metric("evergate_connections_evictable"), 4);
+    kept.extend(idle(at, 1));
+    assert!(!kept[0].fill().unwrap(), "the first one ends in order");
+    assert_eq!(kept[1].get("/x").unwrap().status, 200); // from now on the newest
+    kept.extend(idle(at, 1));
+    assert!(!kept[2].fill().unwrap());
+    for number in [1, 3, 4, 5] {
+        assert_eq!(kept[number].get("/x").unwrap().status, 200);
+    }
+    assert_eq!(node.metric("evergate_connections_evicted_total{state=\"idle\"}"), 2);
+    assert_eq!((ended(&node, "evicted"), ended(&node, "connections_max")), (2, 0));
+    assert_eq!(node.metric("evergate_connections"), 4);
+}
+
+#[test]
+fn silent_connection_makes_room_for_a_new_one() {
+    let (_backend, node) = node("", "[node]\nworkers = 1\n[limits]\nconnections_max = 3\n");
+    let at = node.address("in");
+    let mut silent: Vec<_> = (0..3).map(|_| connect(at)).collect();
+    assert_eq!(connect(at).get("/x").unwrap().status, 200);
+    assert!(!silent[0].fill().unwrap());
+    for wire in &mut silent[1..] {
+        assert_eq!(wire.get("/x").unwrap().status, 200);
+    }
+    assert_eq!(node.metric("evergate_connections_evicted_total{state=\"silent\"}"), 1);
+}
+
+#[test]
+fn evicted_tls_connection_gets_close_notify() {
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let backend = Backend::new("one");
+    let more = "[node]\nworkers = 1\n[limits]\nconnections_max = 1\n";
+    let config = format!("{}{}{}{more}", https(""), certificate("site"), web(&[backend.address()], ""));
+    let node = Node::start_in(folder, &config);
+    let client = std::sync::Arc::new(client(None));
+    let mut first = tls(node.address("in"), &client, "site.example");
+    assert_eq!(first.get("/x").unwrap().status, 200);
+    let mut second = tls(node.address("in"), &client, "site.example");
+    assert_eq!(second.get("/x").unwrap().status, 200);
+    assert!(!first.fill().unwrap(), "an end without close_notify would be an error");
+}
+
+#[test]
+fn tunnels_and_requests_under_way_are_never_evicted() {
+    let backend = Backend::new("one");
+    let config = plain(&[backend.address()], "", "") + "[node]\nworkers = 1\n[limits]\nconnections_max = 3\n";
+    let tunnel =
+        "[[listeners]]\nname = \"raw\"\naddress = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"web\"\n";
+    let node = Node::start(&format!("{config}{tunnel}"));
+    let mut tunnels = idle(node.address("raw"), 2);
+    let mut request = busy(&backend, node.address("in"), 1);
+    assert!(is_refused(node.address("in")) && is_refused(node.address("raw")));
+    assert_eq!((ended(&node, "connections_max"), ended(&node, "evicted")), (2, 0));
+    backend.open_gate();
+    assert_eq!(request[0].response().unwrap().status, 200);
+    assert!(!is_refused(node.address("in")), "the connection is idle now");
+    for tunnel in &mut tunnels {
+        assert_eq!(tunnel.get("/x").unwrap().status, 200);
+    }
+}
+
+#[test]
+fn source_at_its_limit_evicts_its_own_connections_on_any_worker() {
+    let (_backend, node) = node("limits = { connections_per_source_max = 5 }", "");
+    let at = node.address("in");
+    let mut other = connect_from([127, 0, 0, 7], at);
+    assert_eq!(other.get("/x").unwrap().status, 200);
+    let mut kept = idle(at, 5);
+    for evicted in 1..=20 {
+        kept.extend(idle(at, 1));
+        eventually("one more is evicted", || (ended(&node, "evicted") == evicted).then_some(()));
+    }
+    assert_eq!(other.get("/x").unwrap().status, 200, "the longest idle one, but of another source");
+    assert_eq!(node.metric("evergate_connections_refused_total"), 0);
+    assert_eq!(node.metric("evergate_connections"), 6);
+}
+
+#[test]
+fn listener_at_its_limit_evicts_connections_of_any_worker() {
+    for (listener, more) in
+        [("limits = { connections_max = 5 }", ""), ("", "[limits]\nconnections_max = 5\n")]
+    {
+        let (_backend, node) = node(listener, more);
+        let at = node.address("in");
+        let mut kept = idle(at, 5);
+        for evicted in 1..=20 {
+            kept.extend(idle(at, 1));
+            eventually("one more is evicted", || (ended(&node, "evicted") == evicted).then_some(()));
+        }
+        assert_eq!(node.metric("evergate_connections_refused_total"), 0, "{more}");
+        assert_eq!(node.metric("evergate_connections"), 5, "{more}");
+    }
+}
+
+#[test]
+fn responses_near_the_limit_say_connection_close() {
+    let (backend, node) = node("", "[node]\nworkers = 1\n[limits]\nconnections_max = 64\n");
+    let at = node.address("in");
+    let mut wires = busy(&backend, at, 63);
+    wires.extend(busy(&backend, at, 1));
+    backend.open_gate();
+    for (number, wire) in wires.iter_mut().enumerate() {
+        let response = wire.response().unwrap();
+        let closes = response.head.field("connection").as_deref() == Some("close");
+        assert_eq!((response.status, closes), (200, number == 63), "connection {number}");
+    }
+    assert!(!wires[63].fill().unwrap());
+    assert_eq!(wires[0].get("/x").unwrap().head.field("connection"), None, "others could make room");
 }
 
 #[test]
@@ -225,14 +363,11 @@ fn an_idle_server_connection_is_not_used_beyond_its_time() {
 
 #[test]
 fn one_source_gets_no_more_than_its_share() {
-    let (_backend, node) = node("limits = { connections_per_source_max = 5 }", "");
+    let (backend, node) = node("limits = { connections_per_source_max = 5 }", "");
     let at = node.address("in");
-    let mut kept: Vec<_> = (0..5).map(|_| connect(at)).collect();
-    for wire in &mut kept {
-        assert_eq!(wire.get("/x").unwrap().status, 200);
-    }
+    let _kept = busy(&backend, at, 5);
     assert!(is_refused(at));
-    kept.pop();
+    backend.open_gate();
     eventually("a place of its own again", || try_connect(at).ok()?.get("/x").ok());
 }
 
@@ -246,10 +381,7 @@ fn a_share_that_a_reload_brings_counts_the_connections_that_are_there() {
         node.write(&config(&format!("limits = {{ connections_per_source_max = {most} }}")));
         node.reload();
     };
-    let mut kept: Vec<_> = (0..5).map(|_| connect(at)).collect();
-    for wire in &mut kept {
-        assert_eq!(wire.get("/x").unwrap().status, 200);
-    }
+    let _kept = busy(&backend, at, 5);
     set(5);
     eventually("there is no sixth", || is_refused(at).then_some(()));
     set(6);

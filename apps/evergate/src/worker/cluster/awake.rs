@@ -15,6 +15,7 @@ use crate::worker::faults;
 use crate::worker::guard::survives;
 use crate::worker::slab::{Key, Source};
 use crate::worker::upstream::Upstream;
+use crate::worker::view::Crowd;
 use crate::worker::{Client, Pulse, View, Worker, canonical};
 use evergate_base::Micros;
 use evergate_bpf::{Leases, Slot};
@@ -180,6 +181,12 @@ impl Worker {
             now: self.now,
             sessions: &self.shared.sessions,
             counters: &self.counters,
+            crowd: Crowd {
+                shared: &self.shared,
+                connections_max: self.settings.connections_max,
+                peers: &self.peers,
+                holds: &[],
+            },
         };
         let mut io =
             Io { now: self.now, scratch: &mut self.scratch, effects: &mut self.effects, node: &mut view };
@@ -199,6 +206,7 @@ impl Worker {
         let mut entry = Client::new(socket, connection, counted);
         entry.mirroring = Some(Box::new(mirroring));
         let key = self.clients.insert(entry);
+        self.list(key);
         self.note_bucket(key, bucket);
         let registered = self.register_resumed(key);
         if !registered {

@@ -334,7 +334,7 @@ fn connect(from: u16, port: u16) -> TcpStream {
 fn a_client_beyond_a_limit_is_reset_and_keeps_no_place_in_the_gate() {
     play(1, |mut scene| {
         scene.tell(all_ours(|_| false));
-        let (_first, _) = scene.client(WEB);
+        let (_tunnel, _) = scene.client(PORT); // never idle
         let in_use = scene.cluster().gate.slots_in_use();
         scene.worker.settings.connections_max = 1;
         for _ in 0..3 {
@@ -346,6 +346,32 @@ fn a_client_beyond_a_limit_is_reset_and_keeps_no_place_in_the_gate() {
         }
         assert_eq!(scene.worker.counters.refused.get(), 3);
         assert_eq!(scene.cluster().gate.slots_in_use(), in_use);
+    });
+}
+
+#[test]
+fn evicted_client_ends_when_its_backup_knows_of_it() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (first, key) = scene.client(WEB);
+        scene.worker.settings.connections_max = 1;
+        let (_second, newest) = scene.client(WEB);
+        let counters = scene.worker.counters.clone();
+        assert_eq!((counters.evicted_silent.get(), counters.refused.get()), (1, 0));
+        assert_eq!(scene.worker.shared.connections.load(Ordering::Relaxed), 1, "its place is free at once");
+        first.set_nonblocking(true).unwrap();
+        let early = first.peek(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(early, Err(ErrorKind::WouldBlock), "the backup does not know of the end");
+        assert!(
+            scene
+                .worker
+                .clients
+                .get(key)
+                .is_some_and(|client| client.connection.deadline() < Micros(u64::MAX))
+        );
+        scene.answer();
+        scene.turns_until(|_| matches!(first.peek(&mut [0]), Ok(0)));
+        assert!(scene.worker.clients.get(newest).is_some());
     });
 }
 

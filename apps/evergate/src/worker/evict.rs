@@ -1,0 +1,272 @@
+//! Evictions: a connection in which nothing is under way ends so that a new one has its place.
+//!
+//! Which connection that is, [`EvictionQueue`](evergate_connection::EvictionQueue) decides for each worker. A worker without
+//! a candidate of its own orders an eviction from the other workers; the new connection is admitted at once, so a limit
+//! can be exceeded by [`ORDERS_MAX`] connections for as long as the other worker takes to wake up.
+//!
+//! Invariants: the place of an evicted connection is free at once. Its socket is closed at once too, except where backups
+//! have to learn of the end, or bytes still wait: at most [`ENDING_MAX`] such connections per worker.
+
+use super::limits::Share;
+use super::slab::{Key, Source};
+use super::{Counters, Held, Worker};
+use evergate_base::Micros;
+use evergate_connection::{Activity, GroupId, Otherwise};
+use evergate_sys::Waker;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Evicted connections of a worker that have not ended yet, at most.
+const ENDING_MAX: usize = 256;
+/// Candidates that turn out to be active are passed over, at most so many for one eviction.
+const CANDIDATES_MAX: usize = 64;
+/// Orders under way in the process.
+const ORDERS_MAX: usize = 64;
+/// An order that no worker could follow is dropped after this time.
+const ORDER_TIME: Micros = Micros::from_ms(1_000);
+
+/// What became of an attempt to make room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// A connection of this worker was evicted.
+    Evicted,
+    /// Another worker is about to evict one.
+    Ordered,
+    /// No connection can be evicted.
+    None,
+}
+
+/// Evictions that workers order from each other.
+#[derive(Debug, Default)]
+pub struct Orders {
+    list: Mutex<VecDeque<Order>>,
+    /// Length of the list, for workers that only look.
+    count: AtomicUsize,
+    workers: Mutex<Vec<Peer>>,
+}
+
+/// A worker of the process.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) waker: Arc<Waker>,
+    pub(super) counters: Arc<Counters>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Order {
+    /// The limit; none is the process's.
+    limit: Option<Held>,
+    otherwise: Otherwise,
+    /// The worker that needs the place.
+    by: usize,
+    until: Micros,
+}
+
+impl Orders {
+    /// Adds a worker; returns its number.
+    pub(super) fn enlist(&self, peer: Peer) -> usize {
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.push(peer);
+        workers.len() - 1
+    }
+
+    pub(super) fn workers(&self) -> Vec<Peer> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn list(&self) -> MutexGuard<'_, VecDeque<Order>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is an order.
+    pub(super) fn are_there(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Adds an order if `evictable` connections count against its limit and fewer orders do.
+    fn add(&self, order: Order, evictable: usize, now: Micros) -> bool {
+        let mut list = self.list();
+        list.retain(|other| other.until > now);
+        let before = list.iter().filter(|other| other.limit == order.limit).count();
+        let is_added = list.len() < ORDERS_MAX && before < evictable;
+        if is_added {
+            list.push_back(order);
+        }
+        self.count.store(list.len(), Ordering::Relaxed);
+        is_added
+    }
+
+    /// Takes the first order of another worker that `can_follow`.
+    fn take(&self, me: usize, now: Micros, can_follow: impl Fn(&Order) -> bool) -> Option<Order> {
+        let mut list = self.list();
+        list.retain(|order| order.until > now);
+        let index = list.iter().position(|order| order.by != me && can_follow(order));
+        let order = index.and_then(|index| list.remove(index));
+        self.count.store(list.len(), Ordering::Relaxed);
+        order
+    }
+}
+
+impl Worker {
+    /// Evicts a connection that counts against this limit, of the process where none is named.
+    pub(super) fn make_room(&mut self, limit: Option<&Held>, otherwise: Otherwise) -> Outcome {
+        let group = self.group_of(limit);
+        if group.is_some_and(|group| self.evict_from(group, otherwise)) {
+            return Outcome::Evicted;
+        }
+        if self.order(limit, otherwise) { Outcome::Ordered } else { Outcome::None }
+    }
+
+    fn group_of(&self, limit: Option<&Held>) -> Option<GroupId> {
+        match limit {
+            None => Some(GroupId::ALL),
+            Some(held) => self.limits.groups.get(held).map(|(group, _)| *group),
+        }
+    }
+
+    /// Whether a descriptor is free for a client again, after an eviction where none was.
+    pub(super) fn make_descriptor(&mut self) -> bool {
+        if self.make_room(None, Otherwise::Waits) == Outcome::Evicted {
+            self.shared.room.prolong(self.now);
+        }
+        self.look_for_room();
+        !self.shared.room.is_short()
+    }
+
+    /// Whether an eviction could free a descriptor now.
+    pub(super) fn has_descriptor_to_make(&self) -> bool {
+        let own = self.limits.queue.next(GroupId::ALL, Otherwise::Waits, self.now);
+        own.is_some() && self.limits.ending < ENDING_MAX
+    }
+
+    pub(super) fn evict_from(&mut self, group: GroupId, otherwise: Otherwise) -> bool {
+        for _ in 0..CANDIDATES_MAX {
+            if self.limits.ending >= ENDING_MAX {
+                return false;
+            }
+            let Some((slot, activity)) = self.limits.queue.next(group, otherwise, self.now) else {
+                return false;
+            };
+            let Some(key) = self.clients.key_of(slot) else {
+                self.limits.queue.remove(slot); // not reached: a connection leaves the queue with its slot
+                continue;
+            };
+            if self.is_spoken_for(key) {
+                self.set_activity(key, Activity::Active);
+                self.put_again(key); // its turn says what it does
+            } else if self.evict(key, activity) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether something has come of a connection that its state machine has not seen, or its bucket is frozen.
+    fn is_spoken_for(&self, key: Key) -> bool {
+        let Some(client) = self.clients.get(key) else { return false };
+        client.broken || evergate_sys::has_input(client.fd()) || self.is_frozen(key)
+    }
+
+    fn evict(&mut self, key: Key, activity: Activity) -> bool {
+        let mut evicted = false;
+        self.guarded(Some(Source::Client(key)), |worker| {
+            evicted = worker.with(key, |connection, io| connection.handle_eviction(io)).unwrap_or(false);
+            if evicted {
+                worker.count_evicted(key, activity);
+            }
+            worker.perform(key);
+        });
+        if !evicted {
+            self.note_activity(key);
+            return false;
+        }
+        let Some(client) = self.clients.get_mut(key) else { return true };
+        let is_alone = client.mirroring.is_none() && client.connection.down().is_empty();
+        if is_alone && evergate_sys::is_drained(client.fd()) {
+            self.forget(key); // the kernel sends the rest
+        } else {
+            self.file(key);
+        }
+        true
+    }
+
+    /// The place of an evicted connection is free from now on.
+    fn count_evicted(&mut self, key: Key, activity: Activity) {
+        self.set_activity(key, Activity::Active);
+        let Some(client) = self.clients.get_mut(key) else { return };
+        let share = std::mem::replace(&mut client.share, Share::Evicted);
+        self.give_back(&share);
+        self.limits.ending += 1;
+        self.counters.reason("evicted");
+        match activity {
+            Activity::Silent => self.counters.evicted_silent.add(1),
+            _ => self.counters.evicted_idle.add(1),
+        }
+    }
+
+    /// Orders an eviction from the other workers.
+    fn order(&self, limit: Option<&Held>, otherwise: Otherwise) -> bool {
+        let evictable = match limit {
+            None => self.peers.iter().map(|peer| peer.counters.evictable.get() as usize).sum(),
+            Some(held) => {
+                let tallies = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
+                tallies.get(held).map_or(0, |tally| tally.evictable.load(Ordering::Relaxed))
+            }
+        };
+        // A connection of this worker could not be evicted, although it may look like one that could.
+        let own = self.group_of(limit).map_or(0, |group| self.limits.queue.evictable(group));
+        let until = self.now + ORDER_TIME;
+        let order = Order { limit: limit.cloned(), otherwise, by: self.number, until };
+        let is_added = self.shared.orders.add(order, evictable.saturating_sub(own), self.now);
+        if is_added {
+            let others = self.peers.iter().enumerate().filter(|(index, _)| *index != self.number);
+            others.for_each(|(_, peer)| peer.waker.wake());
+        }
+        is_added
+    }
+
+    /// Follows orders of other workers for which this one has candidates.
+    pub(super) fn follow_orders(&mut self) {
+        for _ in 0..ORDERS_MAX {
+            let can_follow = |order: &Order| {
+                let group = self.group_of(order.limit.as_ref());
+                group.is_some_and(|group| self.limits.queue.next(group, order.otherwise, self.now).is_some())
+            };
+            let Some(order) = self.shared.orders.take(self.number, self.now, can_follow) else { return };
+            let group = self.group_of(order.limit.as_ref());
+            if !group.is_some_and(|group| self.evict_from(group, order.otherwise)) {
+                self.shared.orders.add(order, usize::MAX, self.now); // perhaps another worker can
+                return;
+            }
+            if self.shared.room.is_short() {
+                self.look_for_room();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(by: usize, until: u64) -> Order {
+        Order { limit: None, otherwise: Otherwise::Refused, by, until: Micros(until) }
+    }
+
+    #[test]
+    fn orders_are_bounded_by_candidates_and_time() {
+        let orders = Orders::default();
+        let now = Micros(5);
+        assert!(!orders.add(order(0, 10), 0, now), "no candidates");
+        assert!(orders.add(order(0, 10), 1, now) && orders.are_there());
+        assert!(!orders.add(order(1, 11), 1, now), "the one candidate is ordered already");
+        assert!(orders.take(0, now, |_| true).is_none(), "a worker's own order");
+        assert!(orders.take(1, now, |_| false).is_none());
+        assert_eq!(orders.take(1, now, |_| true), Some(order(0, 10)));
+        assert!(!orders.are_there());
+        let added = (0..100).filter(|_| orders.add(order(0, 10), usize::MAX, now)).count();
+        assert_eq!(added, ORDERS_MAX);
+        assert!(orders.take(1, Micros(10), |_| true).is_none() && !orders.are_there(), "their time is over");
+    }
+}
