@@ -1,8 +1,10 @@
 //! HTTP/1.1 for the control plane: the admin API on its Unix socket, the metrics on TCP.
 //!
-//! Bounds: so many connections at a time, one request each, a small head, a limit in time. When there are more, on the socket
-//! they wait in the kernel's queue; on TCP, where anybody may connect, the newest takes the place of the oldest: a scrape is done
-//! long before so many others have come. Bodies are not read, because no request has one that says anything.
+//! Bounds: so many connections at a time, one request each, a small head, a limit in time. At [`CONNECTIONS_MAX`] the next
+//! connection takes the place of the one that has waited longest for its caller: for the request head first, then for the
+//! caller to read the response. A command that is being carried out keeps its place on the socket, and the next caller
+//! waits; on TCP, where anybody may connect, the oldest request gives way too. Bodies are not read, because no request has
+//! one that says anything.
 
 use super::api::{self, Surface};
 use super::state::Control;
@@ -17,9 +19,10 @@ use std::io;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinHandle};
 
 const CONNECTIONS_MAX: usize = 64;
@@ -35,6 +38,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// After a failed accept, which is out of descriptors most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often a caller without a place looks for one: a command that was being carried out may wait for its reader by then.
+const PLACE_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener that is being served; no longer when dropped. Requests under way are still answered.
 #[derive(Debug)]
@@ -65,14 +70,14 @@ impl Drop for Serving {
 
 /// Serves the admin API on a listener that does not block.
 pub(super) fn serve_admin(listener: UnixListener, control: Arc<Control>) -> io::Result<Serving> {
-    let answer = move |stream| answer(stream, control.clone(), Surface::Admin);
-    Ok(serve(tokio::net::UnixListener::from_std(listener)?, WhenFull::Wait, answer))
+    let answer = move |stream, step| answer(stream, control.clone(), Surface::Admin, step);
+    Ok(serve(tokio::net::UnixListener::from_std(listener)?, Surface::Admin, answer))
 }
 
 /// Serves the metrics on a listener that does not block.
 pub(super) fn serve_metrics(listener: TcpListener, control: Arc<Control>) -> io::Result<Serving> {
-    let answer = move |stream| answer(stream, control.clone(), Surface::Metrics);
-    Ok(serve(tokio::net::TcpListener::from_std(listener)?, WhenFull::EndOldest, answer))
+    let answer = move |stream, step| answer(stream, control.clone(), Surface::Metrics, step);
+    Ok(serve(tokio::net::TcpListener::from_std(listener)?, Surface::Metrics, answer))
 }
 
 /// What connections come from.
@@ -98,36 +103,53 @@ impl Listen for tokio::net::TcpListener {
     }
 }
 
-/// What becomes of a connection that comes when there are [`CONNECTIONS_MAX`].
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum WhenFull {
-    Wait,
-    EndOldest,
+/// What a connection waits for. Steps follow each other in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The caller's request head.
+    Head,
+    /// The node, which carries out the request.
+    Node,
+    /// The caller, which reads the response.
+    Reader,
+}
+
+/// The step of one connection, for the accepting task.
+#[derive(Clone, Debug, Default)]
+struct StepCell(Arc<AtomicU8>);
+
+impl StepCell {
+    fn set(&self, step: Step) {
+        self.0.store(step as u8, Ordering::Relaxed);
+    }
+
+    fn is(&self, step: Step) -> bool {
+        self.0.load(Ordering::Relaxed) == step as u8
+    }
 }
 
 fn serve<L: Listen, A: Future<Output = ()> + Send + 'static>(
     listener: L,
-    when_full: WhenFull,
-    answer: impl Fn(L::Stream) -> A + Send + 'static,
+    surface: Surface,
+    answer: impl Fn(L::Stream, StepCell) -> A + Send + 'static,
 ) -> Serving {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let of_task = permits.clone();
     let task = tokio::spawn(async move {
-        let mut oldest = Oldest::default();
+        let mut callers = Callers::default();
         loop {
             let Ok(stream) = listener.next().await else {
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
-            if when_full == WhenFull::EndOldest && of_task.available_permits() == 0 {
-                oldest.end();
-            }
-            let Ok(permit) = of_task.clone().acquire_owned().await else { return };
-            let answering = answer(stream);
-            oldest.note(tokio::spawn(async move {
+            let Some(permit) = callers.place(&of_task, surface).await else { return };
+            let step = StepCell::default();
+            let answering = answer(stream, step.clone());
+            let task = tokio::spawn(async move {
                 answering.await;
                 drop(permit);
-            }));
+            });
+            callers.add(step, task);
         }
     });
     Serving { accepting: task.abort_handle(), permits }
@@ -135,26 +157,56 @@ fn serve<L: Listen, A: Future<Output = ()> + Send + 'static>(
 
 /// Connections under way in the order in which they came.
 #[derive(Default)]
-struct Oldest(VecDeque<JoinHandle<()>>);
+struct Callers(VecDeque<(StepCell, JoinHandle<()>)>);
 
-impl Oldest {
-    fn note(&mut self, connection: JoinHandle<()>) {
-        self.0.retain(|other| !other.is_finished());
-        self.0.push_back(connection);
+impl Callers {
+    fn add(&mut self, step: StepCell, connection: JoinHandle<()>) {
+        self.0.retain(|(_, other)| !other.is_finished());
+        self.0.push_back((step, connection));
     }
 
-    fn end(&mut self) {
-        self.0.retain(|other| !other.is_finished());
-        if let Some(oldest) = self.0.pop_front() {
-            oldest.abort();
+    /// A place for one more connection; the connection that gives way for it ends. `None` at the end of the process.
+    async fn place(&mut self, permits: &Arc<Semaphore>, surface: Surface) -> Option<OwnedSemaphorePermit> {
+        loop {
+            if permits.available_permits() == 0 {
+                self.end_one(surface);
+            }
+            // In vain when every command is being carried out.
+            if let Ok(permit) = tokio::time::timeout(PLACE_PAUSE, permits.clone().acquire_owned()).await {
+                return permit.ok();
+            }
+        }
+    }
+
+    /// Ends the connection that has waited longest for its caller, if there is one.
+    fn end_one(&mut self, surface: Surface) {
+        let steps: &[Step] = match surface {
+            Surface::Admin => &[Step::Head, Step::Reader],
+            Surface::Metrics => &[Step::Head, Step::Reader, Step::Node],
+        };
+        self.0.retain(|(_, other)| !other.is_finished());
+        let oldest_in = |step: &Step| self.0.iter().position(|(cell, _)| cell.is(*step));
+        let oldest = steps.iter().find_map(oldest_in).and_then(|index| self.0.remove(index));
+        if let Some((_, connection)) = oldest {
+            connection.abort();
         }
     }
 }
 
-async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, control: Arc<Control>, surface: Surface) {
+async fn answer(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    control: Arc<Control>,
+    surface: Surface,
+    step: StepCell,
+) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let control = control.clone();
-        async move { Ok::<_, Infallible>(api::answer(&control, surface, &request).await) }
+        let (control, step) = (control.clone(), step.clone());
+        async move {
+            step.set(Step::Node);
+            let answer = api::answer(&control, surface, &request).await;
+            step.set(Step::Reader);
+            Ok::<_, Infallible>(answer)
+        }
     });
     let (head_timeout, timeout) = match surface {
         Surface::Admin => (HEAD_TIMEOUT, REQUEST_TIMEOUT),
@@ -185,30 +237,54 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn who_says_nothing_on_the_metrics_port_gives_its_place_to_the_next() {
+    /// Connections whose steps are given, then `more` in the step [`Step::Head`]; the numbers of those that end.
+    async fn ended(surface: Surface, steps: &[Step], more: usize) -> Vec<usize> {
         let (to, listener) = unbounded_channel();
-        let never = |stream: DuplexStream| async move {
-            let _stream = stream;
-            std::future::pending::<()>().await;
-        };
-        let _serving = serve(Mutex::new(listener), WhenFull::EndOldest, never);
-        let mut clients: Vec<DuplexStream> = (0..CONNECTIONS_MAX + 2)
-            .map(|_| {
-                let (client, server) = duplex(64);
-                to.send(server).unwrap();
-                client
-            })
-            .collect();
-        let mut byte = [0];
-        assert_eq!(clients[0].read(&mut byte).await.unwrap(), 0);
-        assert_eq!(clients[1].read(&mut byte).await.unwrap(), 0);
-        for kept in &mut clients[2..] {
-            tokio::select! {
-                biased;
-                ended = kept.read(&mut byte) => panic!("a connection ended: {ended:?}"),
-                () = std::future::ready(()) => {}
+        let (begun, mut began) = unbounded_channel();
+        let all = Arc::new(std::sync::Mutex::new(VecDeque::from(steps.to_vec())));
+        let never = move |stream: DuplexStream, cell: StepCell| {
+            cell.set(all.lock().unwrap().pop_front().unwrap_or(Step::Head));
+            let begun = begun.clone();
+            async move {
+                let _stream = stream;
+                begun.send(()).unwrap();
+                std::future::pending::<()>().await;
             }
+        };
+        let _serving = serve(Mutex::new(listener), surface, never);
+        let mut clients = Vec::new();
+        for _ in 0..steps.len() + more {
+            let (client, server) = duplex(64);
+            to.send(server).unwrap();
+            clients.push(client);
+            began.recv().await.unwrap();
         }
+        let mut ended = Vec::new();
+        for (number, client) in clients.iter_mut().enumerate() {
+            let is_over = tokio::time::timeout(Duration::ZERO, client.read(&mut [0])).await;
+            ended.extend(is_over.is_ok().then_some(number));
+        }
+        ended
+    }
+
+    #[tokio::test]
+    async fn longest_idle_caller_gives_its_place_to_the_next() {
+        for surface in [Surface::Admin, Surface::Metrics] {
+            assert_eq!(ended(surface, &[Step::Head; CONNECTIONS_MAX], 2).await, [0, 1]);
+            let mut steps = [Step::Head; CONNECTIONS_MAX];
+            steps[0] = Step::Node;
+            steps[1] = Step::Reader;
+            assert_eq!(ended(surface, &steps, 2).await, [2, 3], "a request under way outlasts idle callers");
+            let mut steps = [Step::Reader; CONNECTIONS_MAX];
+            steps[0] = Step::Node;
+            assert_eq!(ended(surface, &steps, 1).await, [1]);
+        }
+        assert_eq!(ended(Surface::Metrics, &[Step::Node; CONNECTIONS_MAX], 1).await, [0]);
+    }
+
+    #[tokio::test]
+    async fn admin_command_under_way_keeps_its_place() {
+        let one_more = ended(Surface::Admin, &[Step::Node; CONNECTIONS_MAX], 1);
+        assert!(tokio::time::timeout(PLACE_PAUSE * 3, one_more).await.is_err(), "the next caller waits");
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::node::{Demo, Folder, Node, Port, eventually, evergate, get, plain};
 use evergate::control::status::{Certificates, Rules};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 const RULES: &str = "[[rules]]\nname = \"closed\"\nwhen = 'path.path_prefix(\"/internal\")'\ndeny = 403\n\
@@ -228,6 +228,21 @@ fn a_node_that_does_not_answer_is_not_waited_for_by_who_only_looks() {
     }
     node.signal("CONT");
     assert_eq!(node.cli(&["status"]).code, Some(0));
+}
+
+#[test]
+fn command_takes_the_place_of_the_longest_idle_caller() {
+    let (folder, port, metrics, demo) = (Folder::new(), Port::new(), Port::new(), Demo::start(1));
+    let admin = format!("[admin]\nsocket = \"admin.sock\"\nmetrics_listen = \"{}\"\n", metrics.address());
+    let node = Node::with_config(&folder, &(admin + &plain(&port, &demo.addresses)));
+    let mut callers: Vec<_> = (0..64).map(|_| UnixStream::connect(&node.socket).unwrap()).collect();
+    assert_eq!(node.cli(&["status"]).code, Some(0));
+    assert_eq!(callers[0].read(&mut [0]).unwrap_or(0), 0, "the oldest one has ended");
+    callers[1].set_nonblocking(true).unwrap();
+    let waits = callers[1].read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(waits, Err(ErrorKind::WouldBlock), "the time of the callers is not over");
+    let _idle: Vec<_> = (0..64).map(|_| TcpStream::connect(metrics.address()).unwrap()).collect();
+    assert_eq!(get(metrics.address(), "/healthz"), (200, "ok\n".to_owned()));
 }
 
 #[test]
