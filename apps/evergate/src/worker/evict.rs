@@ -137,7 +137,7 @@ impl Worker {
     /// Whether an eviction could free a descriptor now.
     pub(super) fn has_descriptor_to_make(&self) -> bool {
         let own = self.limits.queue.next(GroupId::ALL, Otherwise::Waits, self.now);
-        own.is_some() && self.limits.ending < ENDING_MAX
+        (own.is_some() && self.limits.ending < ENDING_MAX) || self.evictable_elsewhere(None) > 0
     }
 
     pub(super) fn evict_from(&mut self, group: GroupId, otherwise: Otherwise) -> bool {
@@ -205,20 +205,24 @@ impl Worker {
         }
     }
 
-    /// Orders an eviction from the other workers.
-    fn order(&self, limit: Option<&Held>, otherwise: Otherwise) -> bool {
-        let evictable = match limit {
+    /// Connections of the other workers that count against this limit and could be evicted.
+    fn evictable_elsewhere(&self, limit: Option<&Held>) -> usize {
+        let all: usize = match limit {
             None => self.peers.iter().map(|peer| peer.counters.evictable.get() as usize).sum(),
             Some(held) => {
                 let tallies = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
                 tallies.get(held).map_or(0, |tally| tally.evictable.load(Ordering::Relaxed))
             }
         };
-        // A connection of this worker could not be evicted, although it may look like one that could.
         let own = self.group_of(limit).map_or(0, |group| self.limits.queue.evictable(group));
+        all.saturating_sub(own)
+    }
+
+    /// Orders an eviction from the other workers.
+    fn order(&self, limit: Option<&Held>, otherwise: Otherwise) -> bool {
         let until = self.now + ORDER_TIME;
         let order = Order { limit: limit.cloned(), otherwise, by: self.number, until };
-        let is_added = self.shared.orders.add(order, evictable.saturating_sub(own), self.now);
+        let is_added = self.shared.orders.add(order, self.evictable_elsewhere(limit), self.now);
         if is_added {
             let others = self.peers.iter().enumerate().filter(|(index, _)| *index != self.number);
             others.for_each(|(_, peer)| peer.waker.wake());

@@ -188,8 +188,15 @@ fn clients_that_take_all_descriptors_leave_the_servers_checked_and_the_operator_
 
 #[test]
 fn idle_connections_give_their_descriptors_to_new_ones() {
+    for workers in [1, 2] {
+        give_descriptors_to_new_connections(workers);
+    }
+}
+
+fn give_descriptors_to_new_connections(workers: usize) {
     let (folder, port, backend) = (Folder::new(), Port::new(), Backend::new("one"));
-    let node = with_descriptors(&folder, 100, &(plain(&port, &[backend.address()]) + OFTEN));
+    let text = format!("{}{OFTEN}[node]\nworkers = {workers}\n", plain(&port, &[backend.address()]));
+    let node = with_descriptors(&folder, 100, &text);
     let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let serve = |_| {
         let mut client = TcpStream::connect(port.address()).unwrap();
