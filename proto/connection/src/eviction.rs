@@ -1,7 +1,7 @@
 //! Eviction order: which client connection of a worker makes room for a new one when a limit is reached.
 //!
-//! A connection is [`Activity::Silent`] until its client sends a byte, [`Activity::Idle`] between requests, and otherwise
-//! [`Activity::Active`]. Active connections are never candidates. The order is:
+//! A connection is [`Activity::Silent`] until its client sends a byte, [`Activity::Idle`] between requests, and
+//! [`Activity::Active`] in all other states. Active connections are never candidates. The order is:
 //!
 //! 1. connections silent for [`SILENT_GRACE`] or longer, longest first;
 //! 2. idle connections, longest first;

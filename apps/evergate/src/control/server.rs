@@ -1,10 +1,10 @@
 //! HTTP/1.1 for the control plane: the admin API on its Unix socket, the metrics on TCP.
 //!
-//! Bounds: so many connections at a time, one request each, a small head, a limit in time. At [`CONNECTIONS_MAX`] the next
-//! connection takes the place of the one that has waited longest for its caller: for the request head first, then for the
-//! caller to read the response. A command that is being carried out keeps its place on the socket, and the next caller
-//! waits; on TCP, where anybody may connect, the oldest request gives way too. Bodies are not read, because no request has
-//! one that says anything.
+//! Bounds: so many connections at a time, one request each, a small head, a limit in time. At [`CONNECTIONS_MAX`]
+//! the next connection takes the place of the one that has waited longest for its caller: for the request head
+//! first, then for the caller to read the response. A command that is being carried out keeps its place on the
+//! socket, and the next caller waits; on TCP, where anybody may connect, the oldest request gives way too. Bodies
+//! are not read, because no request has one that says anything.
 
 use super::api::{self, Surface};
 use super::state::Control;
@@ -38,7 +38,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// After a failed accept, which is out of descriptors most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How often a caller without a place looks for one: a command that was being carried out may wait for its reader by then.
+/// How often the listener looks for a place: a command that was being carried out may wait for its reader by then.
 const PLACE_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener that is being served; no longer when dropped. Requests under way are still answered.

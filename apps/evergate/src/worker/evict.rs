@@ -1,11 +1,11 @@
 //! Evictions: a connection in which nothing is under way ends so that a new one has its place.
 //!
-//! Which connection that is, [`EvictionQueue`](evergate_connection::EvictionQueue) decides for each worker. A worker without
-//! a candidate of its own orders an eviction from the other workers; the new connection is admitted at once, so a limit
-//! can be exceeded by [`ORDERS_MAX`] connections for as long as the other worker takes to wake up.
+//! [`EvictionQueue`](evergate_connection::EvictionQueue) selects the connection, for each worker. A worker without a
+//! candidate of its own orders an eviction from the other workers. It admits the new connection at once, so a limit can
+//! be exceeded by [`ORDERS_MAX`] connections for as long as the other worker takes to wake up.
 //!
-//! Invariants: the place of an evicted connection is free at once. Its socket is closed at once too, except where backups
-//! have to learn of the end, or bytes still wait: at most [`ENDING_MAX`] such connections per worker.
+//! Invariants: the place of an evicted connection is free at once. Its socket is closed at once too, except where
+//! backups have to learn of the end, or bytes still wait: at most [`ENDING_MAX`] such connections per worker.
 
 use super::limits::Share;
 use super::slab::{Key, Source};

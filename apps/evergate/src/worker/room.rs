@@ -111,7 +111,8 @@ impl Room {
         if self.begins(now) {
             message::warning(format_args!(
                 "accept_failed: no more connections can be taken: {why}; idle connections are closed for new clients, and \
-                 without any clients wait in the kernel's queue: raise the limit of open files (LimitNOFILE=, ulimit -n), or lower limits.connections_max"
+                 without any clients wait in the kernel's queue: raise the limit of open files (LimitNOFILE=, ulimit -n), \
+                 or lower limits.connections_max"
             ));
         }
     }
