@@ -56,7 +56,7 @@ pub(crate) fn names_bytes(anchors: &RootCertStore) -> usize {
 pub(crate) fn may_issue(certificate: &[u8]) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
     if certificate.version() == X509Version::V1 {
-        return certificate.subject().as_raw() == certificate.issuer().as_raw();
+        return issues_itself(&certificate);
     }
     let is_ca = matches!(certificate.basic_constraints(), Ok(Some(constraints)) if constraints.value.ca);
     let signs = match certificate.key_usage() {
@@ -64,6 +64,15 @@ pub(crate) fn may_issue(certificate: &[u8]) -> bool {
         Err(_) => false,
     };
     is_ca && signs
+}
+
+/// Whether a certificate names itself as its issuer (RFC 5280 section 3.2: self-issued).
+pub(crate) fn is_own_issuer(certificate: &[u8]) -> bool {
+    X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| issues_itself(&certificate))
+}
+
+fn issues_itself(certificate: &X509Certificate<'_>) -> bool {
+    certificate.subject().as_raw() == certificate.issuer().as_raw()
 }
 
 /// The anchors among these certificates, perhaps none; each certificate has to be one that `rustls` can read.

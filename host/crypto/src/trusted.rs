@@ -13,9 +13,10 @@ use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
 };
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
+use crate::authority::is_own_issuer;
 use crate::certificate::validity;
 use crate::error::ConfigError;
 
@@ -59,7 +60,10 @@ impl ServerCertVerifier for Trusted {
             }
             None => Err(CertificateError::UnknownIssuer.into()),
         };
-        if chains.is_ok() || !self.trusted.contains(end_entity) {
+        if !self.trusted.contains(end_entity) {
+            return chains.map_err(|error| name_self_signed(error, end_entity));
+        }
+        if chains.is_ok() {
             return chains;
         }
         check_validity(end_entity, now)?;
@@ -87,6 +91,24 @@ impl ServerCertVerifier for Trusted {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+/// A server's own certificate that nothing makes trusted.
+#[derive(Debug, thiserror::Error)]
+#[error("self-signed certificate of unknown issuer: neither it nor its issuer is trusted")]
+struct SelfSigned;
+
+/// The error of a chain that cannot lead anywhere, because its first certificate is its own issuer.
+fn name_self_signed(error: Error, certificate: &[u8]) -> Error {
+    let is_lost = match &error {
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => true,
+        Error::InvalidCertificate(CertificateError::Other(why)) => why.to_string() == "CaUsedAsEndEntity",
+        _ => false,
+    };
+    match is_lost && is_own_issuer(certificate) {
+        true => CertificateError::Other(OtherError(Arc::new(SelfSigned))).into(),
+        false => error,
     }
 }
 

@@ -15,6 +15,7 @@ use evergate_mirror::{
 };
 use evergate_tls::{
     ClientHandshake, ContentType, Opened, PAYLOAD_MAX, Position, Progress, Records, RecordsState, alert,
+    error_text,
 };
 use std::collections::VecDeque;
 
@@ -239,7 +240,7 @@ impl Connection {
             Ok(Opened::Alert { fatal: false, description: 0 }) => self.end_of_server(io),
             Ok(Opened::Alert { fatal: false, .. }) => {}
             Ok(Opened::Alert { description, .. }) => {
-                self.explain(rustls::Error::AlertReceived(description.into()));
+                self.explain(error_text(&rustls::Error::AlertReceived(description.into())));
                 self.server_broke(io, Failure::Tls);
             }
             Err(error) => {

@@ -11,10 +11,22 @@ use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 
 use crate::driver::Input;
-use crate::error::HandshakeError;
+use crate::error::{HandshakeError, RecordError};
 use crate::extract::{Finished, SessionFacts, records};
 use crate::handshake::{Progress, SeedSlot};
 use crate::keys::Role;
+use crate::records::record_len;
+
+/// What is wrong with a server whose first bytes are no TLS record (RFC 8446 section 5.1). `None` while too few have come to
+/// tell.
+pub fn foreign_answer(first: &[u8]) -> Option<HandshakeError> {
+    let header = first.first_chunk()?;
+    match (header, record_len(header)) {
+        (b"HTTP/", _) => Some(HandshakeError::PlainHttpAnswer),
+        (_, Err(RecordError::Header(_))) => Some(HandshakeError::NotTlsAnswer),
+        _ => None,
+    }
+}
 
 /// One upstream connection's handshake.
 pub struct ClientHandshake {
@@ -67,6 +79,11 @@ impl ClientHandshake {
         }
         self.stage = Stage::Failed;
         let Self { conn, seed, input, .. } = self;
+        if input.consumed == 0
+            && let Some(error) = foreign_answer(&input.bytes)
+        {
+            return Err(error);
+        }
         let done = scoped(&mut seed.0, || input.feed(conn, out))?;
         self.stage = if done { Stage::Done } else { Stage::Running };
         Ok(if done { Progress::Done } else { Progress::NeedInput })
@@ -85,5 +102,32 @@ impl ClientHandshake {
         let records = records(facts.version, Role::Client, &secrets, captured, Some(kernel))?;
         let leftover = self.input.bytes.as_slice().to_vec(); // without the handshake's capacity
         Ok(Finished { records, leftover, facts, consumed: self.input.consumed, session: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_answer_names_what_the_server_speaks() {
+        let text = |first: &[u8]| foreign_answer(first).map(|error| error.to_string());
+        let http = Some("server answered in plain HTTP, not in TLS".to_owned());
+        let other = Some("server does not speak TLS".to_owned());
+        for (first, expected) in [
+            (&b""[..], None),
+            (b"HTTP", None),
+            (b"HTTP/", http.clone()),
+            (b"HTTP/1.1 400 Bad Request\r\n", http),
+            (b"SSH-2.0-OpenSSH_9.2\r\n", other.clone()),
+            (b"220 mail ESMTP\r\n", other.clone()),
+            (b"<html>", other.clone()),
+            (&[22, 2, 0, 0, 40], other),
+            (&[22, 3, 3, 0, 40], None),
+            (&[21, 3, 1, 0, 2], None),
+            (&[22, 3, 3, 255, 255], None), // too long: rustls names the alert
+        ] {
+            assert_eq!(text(first), expected, "{first:?}");
+        }
     }
 }

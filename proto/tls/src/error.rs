@@ -1,6 +1,7 @@
 //! Errors, sorted by blame: only the peer's may be caused from outside, and each says which alert it deserves.
 
 use crate::alert;
+use crate::error_text::error_text;
 
 /// Whose fault an error is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,14 +14,6 @@ pub enum Blame {
     Us,
 }
 
-/// What `rustls` says, but for what it says in words that mean something else to most.
-fn in_words(error: &rustls::Error) -> String {
-    match error {
-        rustls::Error::NoApplicationProtocol => "no application protocol (ALPN) in common".to_owned(),
-        other => other.to_string(),
-    }
-}
-
 /// Why a handshake cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -28,6 +21,12 @@ pub enum HandshakeError {
     /// The first bytes are an HTTP request in clear.
     #[error("peer speaks plain http on a tls port")]
     PlainHttp,
+    /// The first bytes of a server are an HTTP response in clear.
+    #[error("server answered in plain HTTP, not in TLS")]
+    PlainHttpAnswer,
+    /// The first bytes of a server are no TLS record.
+    #[error("server does not speak TLS")]
+    NotTlsAnswer,
     /// The first bytes are no TLS record with a ClientHello.
     #[error("peer does not speak tls")]
     NotTls,
@@ -59,7 +58,7 @@ pub enum HandshakeError {
     #[error("peer closed during the handshake")]
     Closed,
     /// `rustls` refused the handshake.
-    #[error("handshake refused: {}", in_words(.0))]
+    #[error("handshake refused: {}", error_text(.0))]
     Tls(#[from] rustls::Error),
     /// The handshake is not in a state for this call: not done, or already failed.
     #[error("handshake is {0}")]
@@ -107,6 +106,8 @@ impl HandshakeError {
             HandshakeError::Record(error) => error.alert(),
             HandshakeError::Config(_) | HandshakeError::Internal(_) => Some(alert::INTERNAL_ERROR),
             HandshakeError::PlainHttp
+            | HandshakeError::PlainHttpAnswer
+            | HandshakeError::NotTlsAnswer
             | HandshakeError::Closed
             | HandshakeError::Tls(_)
             | HandshakeError::State(_) => None,

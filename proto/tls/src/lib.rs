@@ -14,6 +14,7 @@ pub mod alert;
 mod client;
 mod driver;
 mod error;
+mod error_text;
 mod extract;
 mod handshake;
 mod hello;
@@ -25,8 +26,9 @@ mod session_cache;
 mod state;
 
 pub use aead::{AeadLibraries, AeadLibrary, Cipher, install_aead, installed_aead};
-pub use client::ClientHandshake;
+pub use client::{ClientHandshake, foreign_answer};
 pub use error::{Blame, HandshakeError, RecordError, StateError};
+pub use error_text::error_text;
 pub use extract::{Finished, NamedSession, SessionFacts, suite_name};
 pub use handshake::{Handshake, HandshakeParams, Progress, flight_digest};
 pub use hello::{HelloStatus, hello_status};
