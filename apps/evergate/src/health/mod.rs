@@ -39,6 +39,9 @@ use tokio::task::AbortHandle;
 /// Checks under way at one time. The others wait their turn; their time starts when it comes.
 const PROBES_MAX: usize = 256;
 
+/// How long the end of a check's connection may take, within the time of the check.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
+
 /// The checks of the generation in force.
 #[derive(Debug)]
 pub struct Checks {
@@ -188,14 +191,14 @@ impl Check {
 
     async fn once(&self) {
         // The semaphore is never closed; without a permit the check would only be one more.
-        let _permit = self.permits.acquire().await.ok();
+        let permit = self.permits.acquire().await.ok();
         let begun = Instant::now();
         let limit = self.health.timeout;
-        let result = match tokio::time::timeout(limit, self.probe.run()).await {
-            Ok(Ok(detail)) => Ok(detail),
-            Ok(Err(Failure::OfServer(detail))) => Err(detail),
-            Ok(Err(Failure::OfMachine(why))) => return self.shortage.begin(self.server.id, &why),
-            Err(_) => Err(format!("no answer within {} ms", limit.as_millis())),
+        let (result, rest) = match tokio::time::timeout(limit, self.probe.run()).await {
+            Ok((Ok(detail), rest)) => (Ok(detail), rest),
+            Ok((Err(Failure::OfServer(detail)), rest)) => (Err(detail), rest),
+            Ok((Err(Failure::OfMachine(why)), _)) => return self.shortage.begin(self.server.id, &why),
+            Err(_) => (Err(format!("no answer within {} ms", limit.as_millis())), None),
         };
         self.shortage.end(self.server.id);
         let up = self.server.healthy.load(Ordering::Relaxed);
@@ -203,6 +206,11 @@ impl Check {
         if let Some(transition) = transition {
             self.server.handle_checked(transition.up);
             self.tell(&transition);
+        }
+        drop(permit); // the result stands; the end of the connection keeps no other check waiting
+        if let Some(rest) = rest {
+            let left = limit.saturating_sub(begun.elapsed()).min(CLOSE_MAX);
+            let _ = tokio::time::timeout(left, rest.close()).await; // then the connection closes as it is
         }
     }
 

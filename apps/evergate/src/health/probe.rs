@@ -1,10 +1,13 @@
-//! One check of one server: connect, shake hands where the pool speaks TLS, ask, and look at the status.
+//! One check of one server: connect, shake hands where the pool speaks TLS, ask, and look at the status. Then the rest of the
+//! answer is read and the connection ends in order: a RST would stand in the log of many a server at each check.
 //!
-//! The server is trusted no more than any peer: the answer's head is bounded and parsed by the parser of the data path.
+//! The server is trusted no more than any peer: the answer's head is bounded and parsed by the parser of the data path, and
+//! what follows it is bounded too.
 
 use crate::config::model::{HealthCheck, Server, StatusRange};
 use evergate_connection::UpstreamTls;
-use evergate_http::{HeaderSlots, Limits, Parsed, parse_response};
+use evergate_http::{Body, HeaderSlots, Limits, Parsed, parse_response};
+use evergate_tls::{error_text, foreign_answer};
 use rustls::ClientConnection;
 use rustls_pki_types::ServerName;
 use std::io;
@@ -39,6 +42,9 @@ fn unconnected(error: &io::Error) -> Failure {
     let what = format!("cannot connect: {error}");
     if is_of_machine(error) { Failure::OfMachine(what) } else { Failure::OfServer(what) }
 }
+
+/// Bytes that are read behind an answer's head, at most; a longer answer is cut off by RST.
+const REST_BYTES_MAX: usize = 1 << 20;
 
 /// What to do for a check.
 pub(super) struct Probe {
@@ -79,24 +85,68 @@ impl Probe {
         self.address
     }
 
-    /// What was seen, or why it is not good. The caller bounds the time.
-    pub(super) async fn run(&self) -> Result<String, Failure> {
-        let mut stream = Stream::connect(self.address, self.tls.as_ref()).await?;
-        match &self.http {
-            None => Ok(if self.tls.is_some() { "TLS handshake completed" } else { "connected" }.to_owned()),
-            Some(http) => {
-                stream
-                    .send(&http.request)
-                    .await
-                    .map_err(|error| format!("cannot send the request: {error}"))?;
-                let status = status(&mut stream).await?;
-                if http.expect.iter().any(|range| range.contains(status)) {
-                    Ok(format!("status {status}"))
-                } else {
-                    Err(format!("status {status}, expected {}", shown(&http.expect)).into())
-                }
+    /// What was seen, or why it is not good; and the connection that is left to be closed. The caller bounds the time.
+    pub(super) async fn run(&self) -> (Result<String, Failure>, Option<Rest>) {
+        let mut stream = match Stream::connect(self.address, self.tls.as_ref()).await {
+            Ok(stream) => stream,
+            Err(failure) => return (Err(failure), None),
+        };
+        let Some(http) = &self.http else {
+            let seen = if self.tls.is_some() { "TLS handshake completed" } else { "connected" };
+            return (Ok(seen.to_owned()), Some(Rest { stream, body: Body::Done, received: Vec::new() }));
+        };
+        match http.ask(&mut stream).await {
+            Ok(Answer { status, body, received }) => (http.judge(status), Some(Rest { stream, body, received })),
+            Err(what) => (Err(what.into()), Some(Rest { stream, body: Body::Done, received: Vec::new() })),
+        }
+    }
+}
+
+/// The head of a final response and what came with it.
+struct Answer {
+    status: u16,
+    body: Body,
+    received: Vec<u8>,
+}
+
+impl Http {
+    async fn ask(&self, stream: &mut Stream) -> Result<Answer, String> {
+        stream.send(&self.request).await.map_err(|error| format!("cannot send the request: {error}"))?;
+        answer(stream).await
+    }
+
+    fn judge(&self, status: u16) -> Result<String, Failure> {
+        match self.expect.iter().any(|range| range.contains(status)) {
+            true => Ok(format!("status {status}")),
+            false => Err(format!("status {status}, expected {}", shown(&self.expect)).into()),
+        }
+    }
+}
+
+/// The connection of a check whose result is known, and how much of the answer is still to come.
+pub(super) struct Rest {
+    stream: Stream,
+    body: Body,
+    received: Vec<u8>,
+}
+
+impl Rest {
+    /// Reads the answer to its end and closes: close_notify, FIN, and what the server sends until its own FIN. The caller
+    /// bounds the time; when that is over, the connection is closed as it is.
+    pub(super) async fn close(mut self) {
+        let mut left = REST_BYTES_MAX;
+        let limits = Limits::default();
+        while !self.body.is_done() && self.body.advance(&self.received, &limits).is_ok() && left > 0 {
+            if self.body.is_done() {
+                break;
+            }
+            self.received.clear();
+            match self.stream.receive(&mut self.received).await {
+                Ok(count) if count > 0 => left = left.saturating_sub(count),
+                _ => break,
             }
         }
+        self.stream.close(left).await;
     }
 }
 
@@ -118,22 +168,25 @@ fn shown(ranges: &[StatusRange]) -> String {
     ranges.iter().map(shown).collect::<Vec<_>>().join(", ")
 }
 
-/// The status of the final response.
-async fn status(stream: &mut Stream) -> Result<u16, String> {
+/// The final response as far as its head.
+async fn answer(stream: &mut Stream) -> Result<Answer, String> {
     let limits = Limits::default();
     let mut slots = HeaderSlots::new();
     let mut received = Vec::new();
     loop {
         let seen = match parse_response(&received, &limits, &mut slots, false) {
             Err(refusal) => return Err(format!("the answer is not HTTP/1: {}", refusal.reason)),
-            Ok(Parsed::Complete(head)) => Some((head.status, head.is_interim(), head.head_len)),
+            Ok(Parsed::Complete(head)) => Some((head.status, head.is_interim(), head.head_len, head.body())),
             Ok(Parsed::Partial) => None,
         };
         match seen {
-            Some((_, true, length)) => {
+            Some((_, true, length, _)) => {
                 received.drain(..length);
             }
-            Some((status, false, _)) => return Ok(status),
+            Some((status, false, length, body)) => {
+                received.drain(..length);
+                return Ok(Answer { status, body, received });
+            }
             None => match stream.receive(&mut received).await {
                 Ok(0) => return Err("the connection ended before the answer's head".to_owned()),
                 Ok(_) => {}
@@ -147,6 +200,12 @@ async fn status(stream: &mut Stream) -> Result<u16, String> {
 struct Stream {
     socket: TcpStream,
     tls: Option<Box<ClientConnection>>,
+    /// Nothing was received yet.
+    unheard: bool,
+}
+
+fn invalid(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 impl Stream {
@@ -159,10 +218,10 @@ impl Stream {
             None => None,
             Some((tls, name)) => {
                 let made = ClientConnection::new(tls.config.clone(), name.clone());
-                Some(Box::new(made.map_err(|error| format!("TLS: {error}"))?))
+                Some(Box::new(made.map_err(|error| format!("TLS: {}", error_text(&error)))?))
             }
         };
-        let mut stream = Stream { socket, tls };
+        let mut stream = Stream { socket, tls, unheard: true };
         stream.shake_hands().await.map_err(|error| format!("TLS handshake: {error}"))?;
         Ok(stream)
     }
@@ -227,14 +286,36 @@ impl Stream {
         let length = self.socket.read(&mut buffer).await?;
         let Some(tls) = &mut self.tls else { return Ok(length > 0) };
         let mut records = &buffer[..length];
+        if std::mem::take(&mut self.unheard)
+            && let Some(error) = foreign_answer(records)
+        {
+            return Err(invalid(error.to_string()));
+        }
         while !records.is_empty() {
             tls.read_tls(&mut records)?;
             if let Err(error) = tls.process_new_packets() {
                 let _ = self.flush().await; // the alert that says why
-                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                return Err(invalid(error_text(&error)));
             }
         }
         Ok(length > 0)
+    }
+
+    /// Sends close_notify and FIN, and reads until the server's FIN, so many bytes at most.
+    async fn close(mut self, mut left: usize) {
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+        }
+        if self.flush().await.is_err() || self.socket.shutdown().await.is_err() {
+            return;
+        }
+        let mut buffer = [0; 4096];
+        while let Ok(count) = self.socket.read(&mut buffer).await
+            && count > 0
+            && left > 0
+        {
+            left = left.saturating_sub(count);
+        }
     }
 }
 
