@@ -12,6 +12,7 @@ mod datagram;
 mod descriptors;
 mod epoll;
 mod feature;
+mod keepalive;
 mod leg;
 mod link;
 mod netlink;
@@ -31,6 +32,7 @@ pub use datagram::Datagrams;
 pub use descriptors::{DESCRIPTORS_MAX, receive_descriptors, send_descriptors};
 pub use epoll::{Epoll, Event, Waker};
 pub use feature::{Missing, missing_socket_features};
+pub use keepalive::{Keepalive, set_keepalive};
 pub use leg::{connect_from, connect_socket_from, destroy, forget, forget_on_close, local_port_range};
 pub use link::{
     Announcer, Route, add_address, card_address, card_index, card_mtu, has_carrier, interfaces_with,

@@ -450,6 +450,8 @@ pub struct Timeouts {
     pub write_stall: Duration,
     /// Longest wait for open connections at shutdown.
     pub drain: Duration,
+    /// Silence of a peer before TCP probes it; zero is never.
+    pub tcp_keepalive: Duration,
 }
 
 /// `[limits]`

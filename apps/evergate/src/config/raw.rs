@@ -199,6 +199,7 @@ pub(super) struct RawTimeouts {
     pub(super) tunnel_idle_ms: u64,
     pub(super) write_stall_ms: u64,
     pub(super) drain_ms: u64,
+    pub(super) tcp_keepalive_s: u16,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]

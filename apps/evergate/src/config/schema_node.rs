@@ -86,6 +86,12 @@ pub(super) static TIMEOUTS: Section = Section {
             "30000",
             "Longest wait for open connections at shutdown, and of the old process after an upgrade.",
         ),
+        with_default(
+            "tcp_keepalive_s",
+            Kind::Integer(0, 32_767),
+            "60",
+            "Silence of a client or server, in seconds, after which TCP keep-alive probes it; a quarter of it lies between two probes. A peer that acknowledges neither probes nor data for twice this time, or for `write_stall_ms` where that is longer, is gone: its connection breaks. 0 = off. A reload changes it for new connections.",
+        ),
     ],
 };
 

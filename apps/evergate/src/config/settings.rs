@@ -99,6 +99,7 @@ pub(super) fn timeouts(raw: &RawTimeouts, checks: &mut Checks<'_>) -> Timeouts {
         tunnel_idle: ms(raw.tunnel_idle_ms),
         write_stall: ms(raw.write_stall_ms),
         drain: ms(raw.drain_ms),
+        tcp_keepalive: Duration::from_secs(raw.tcp_keepalive_s.into()),
     }
 }
 

@@ -7,13 +7,14 @@ use crate::assemble::{Assembled, Keepsakes, assemble};
 use crate::bind::bind_all;
 use crate::cluster::{self, Ground};
 use crate::config::Config;
+use crate::config::model::Timeouts;
 use crate::handover::{Inheritance, adopt_servers, prefer_known};
 use crate::log::{self, Target, Writer};
 use crate::runtime::Generation;
 use crate::worker::cluster::Joining;
 use crate::worker::{Bounds, Command, ListenerSocket, Pulse, Settings, Shared, Worker};
 use anyhow::{Context, Result};
-use evergate_sys::Account;
+use evergate_sys::{Account, Keepalive};
 use std::mem::take;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -148,7 +149,19 @@ pub(crate) fn settings(config: &Config, workers: usize) -> Settings {
             })
             .collect(),
         buffered_max: config.limits.buffers_bytes_max.get() / workers.max(1),
+        keepalive: keepalive(&config.timeouts),
     }
+}
+
+/// A peer that takes nothing ends by `write_stall`: Linux must not end it before.
+fn keepalive(timeouts: &Timeouts) -> Option<Keepalive> {
+    let idle = timeouts.tcp_keepalive;
+    let timeout = (2 * idle).max(timeouts.write_stall);
+    let keepalive = Keepalive {
+        idle_s: u16::try_from(idle.as_secs()).unwrap_or(u16::MAX),
+        timeout_ms: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
+    };
+    (!idle.is_zero()).then_some(keepalive)
 }
 
 fn start_workers(

@@ -33,6 +33,7 @@ impl Worker {
             return;
         }
         for listener in add {
+            self.keep_alive(&listener.socket); // what it accepts inherits it
             let free = self.listeners.iter().position(Option::is_none);
             let index = free.unwrap_or(self.listeners.len());
             let token = Source::Listener(index as u32).token();
@@ -45,6 +46,18 @@ impl Worker {
                 None => self.listeners.push(Some(listener)),
             }
         }
+    }
+
+    /// TCP keep-alive of a fresh socket.
+    pub(super) fn keep_alive(&self, socket: &OwnedFd) {
+        if self.settings.keepalive.is_some() {
+            self.set_keepalive(socket);
+        }
+    }
+
+    pub(super) fn set_keepalive(&self, socket: &OwnedFd) {
+        // The connection works without it.
+        let _ = evergate_sys::set_keepalive(socket.as_raw_fd(), self.settings.keepalive);
     }
 
     /// Listens again where no more connections could be taken a moment ago.

@@ -2,6 +2,7 @@
 
 use crate::handover::Progress;
 use crate::runtime::Generation;
+use evergate_sys::Keepalive;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -60,6 +61,8 @@ pub struct Settings {
     pub listeners: HashMap<String, Bounds>,
     /// Bytes that may wait for slow peers, in this worker.
     pub buffered_max: usize,
+    /// TCP keep-alive of new connections, to both sides.
+    pub keepalive: Option<Keepalive>,
 }
 
 /// Bounds of one listener.

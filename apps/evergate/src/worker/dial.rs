@@ -271,6 +271,7 @@ impl Worker {
         };
         match dialled {
             Ok(socket) => {
+                self.keep_alive(&socket);
                 let upstream = Upstream {
                     index,
                     owner: Some((key, leg)),

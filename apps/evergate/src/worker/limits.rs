@@ -258,7 +258,11 @@ impl Worker {
     pub(super) fn use_settings(&mut self, settings: Settings) {
         let same = self.settings.listeners == settings.listeners
             && self.settings.connections_max == settings.connections_max;
+        let keepalive = self.settings.keepalive;
         self.settings = settings;
+        if self.settings.keepalive != keepalive {
+            self.listeners.iter().flatten().for_each(|listener| self.set_keepalive(&listener.socket));
+        }
         if same {
             return;
         }

@@ -203,6 +203,7 @@ impl Worker {
     fn settle(&mut self, socket: OwnedFd, connection: Connection, mirroring: Mirroring) -> Option<Key> {
         let bucket = mirroring.bucket;
         let counted = self.count_in(connection.listener_name(), connection.client_address().ip());
+        self.keep_alive(&socket); // the socket of the node before had it, and repair does not restore it
         let mut entry = Client::new(socket, connection, counted);
         entry.mirroring = Some(Box::new(mirroring));
         let key = self.clients.insert(entry);
@@ -303,6 +304,7 @@ impl Worker {
         let Some(AwakeLeg { facts, received, ended, acked, slot, socket, .. }) = server.take() else {
             return;
         };
+        self.keep_alive(&socket);
         runtime.enter_resumed();
         // Where the name means another address now, it carries no further request.
         let strange = runtime.addresses.first() != Some(&facts.remote);

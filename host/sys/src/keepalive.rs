@@ -1,0 +1,75 @@
+//! TCP keep-alive: how a peer that has vanished without FIN or RST is found.
+
+use crate::option::set;
+use std::io;
+use std::os::fd::RawFd;
+
+/// Probes in the time after which the first one is sent.
+const PROBES_PER_IDLE: u16 = 4;
+
+/// When the peer of a socket is probed and given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Seconds without a segment of the peer before it is probed (`TCP_KEEPIDLE`), 1 to 32,767. Probes follow each other after a
+    /// quarter of it (`TCP_KEEPINTVL`).
+    pub idle_s: u16,
+    /// Milliseconds without an acknowledgement, of probes or of data, before the connection breaks (`TCP_USER_TIMEOUT`, RFC 5482).
+    /// Linux counts a closed window too: it must not be shorter than slow readers may take.
+    pub timeout_ms: u32,
+}
+
+/// Sets or clears keep-alive. Accepted sockets inherit it from the socket that listens.
+pub fn set_keepalive(fd: RawFd, keepalive: Option<Keepalive>) -> io::Result<()> {
+    let tcp = |option, value: i32| set(fd, libc::IPPROTO_TCP, option, &value);
+    if let Some(Keepalive { idle_s, .. }) = keepalive {
+        tcp(libc::TCP_KEEPIDLE, idle_s.into())?;
+        tcp(libc::TCP_KEEPINTVL, (idle_s / PROBES_PER_IDLE).max(1).into())?;
+    }
+    let timeout_ms = keepalive.map_or(0, |keepalive| keepalive.timeout_ms.min(i32::MAX as u32));
+    set(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &timeout_ms)?;
+    set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &i32::from(keepalive.is_some()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::option::get_u32;
+    use std::os::fd::AsRawFd;
+
+    /// SO_KEEPALIVE, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_USER_TIMEOUT.
+    fn options(fd: RawFd) -> [u32; 4] {
+        let tcp = |option| get_u32(fd, libc::IPPROTO_TCP, option).unwrap();
+        let on = get_u32(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE).unwrap();
+        [on, tcp(libc::TCP_KEEPIDLE), tcp(libc::TCP_KEEPINTVL), tcp(libc::TCP_USER_TIMEOUT)]
+    }
+
+    #[test]
+    fn accepted_socket_inherits_keepalive_of_listener() {
+        let listener = crate::listen("127.0.0.1:0".parse().unwrap(), 8).unwrap();
+        let at = crate::local_address(listener.as_raw_fd()).unwrap();
+        let accepted = || {
+            let client = std::net::TcpStream::connect(at).unwrap();
+            let mut epoll = crate::Epoll::new(1).unwrap();
+            epoll.add_input(listener.as_raw_fd(), 1).unwrap();
+            epoll.wait(10_000).unwrap();
+            let socket = crate::accept(listener.as_raw_fd()).unwrap().unwrap().0;
+            (options(socket.as_raw_fd()), client)
+        };
+        assert_eq!((accepted().0[0], accepted().0[3]), (0, 0));
+        for (idle_s, interval_s) in [(60, 15), (3, 1), (32_767, 8191)] {
+            set_keepalive(listener.as_raw_fd(), Some(Keepalive { idle_s, timeout_ms: 120_000 })).unwrap();
+            assert_eq!(accepted().0, [1, u32::from(idle_s), interval_s, 120_000]);
+        }
+        set_keepalive(listener.as_raw_fd(), None).unwrap();
+        assert_eq!((accepted().0[0], accepted().0[3]), (0, 0));
+    }
+
+    #[test]
+    fn connecting_socket_keeps_keepalive_when_established() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = crate::connect(listener.local_addr().unwrap()).unwrap();
+        set_keepalive(socket.as_raw_fd(), Some(Keepalive { idle_s: 7, timeout_ms: 14_000 })).unwrap();
+        let _accepted = listener.accept().unwrap();
+        assert_eq!(options(socket.as_raw_fd()), [1, 7, 1, 14_000]);
+    }
+}
