@@ -67,10 +67,11 @@ pub enum Effect {
         clean: bool,
         /// It is not to serve any, although it could: its server was asked to close it.
         spent: bool,
-        /// Record layer of a TLS leg, which goes with the socket.
+        /// Record layer of a TLS leg, which goes with the socket. A leg that is not clean has it when close_notify is the last
+        /// record before its FIN.
         records: Option<Box<Records>>,
-        /// The connection is over with this: the socket serves others only after the backups were told so, which is when its client
-        /// has acknowledged our end, or one of the two has reset.
+        /// The connection is over with this: the socket serves others, or gets its close_notify, only after the backups were told
+        /// so, which is when its client has acknowledged our end, or one of the two has reset.
         over: bool,
     },
     /// Send FIN to the server after what is queued.

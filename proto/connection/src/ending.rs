@@ -299,15 +299,19 @@ impl Connection {
         self.begin_log_of_end(io, reason);
         self.log_request(io, reason);
         self.break_tunnel(io);
+        if let Some(leg) = self.leg.as_mut().filter(|_| self.remote.is_some()) {
+            leg.abandoned = true; // a backup that lacks the abort may seal what it has stashed at the same position
+        }
         self.release_leg(io, false);
         self.down.clear();
         self.close(io, true);
     }
 
     /// A tunnel's server is not to take what it has for all there is.
-    fn break_tunnel(&self, io: &mut Io<'_>) {
+    fn break_tunnel(&mut self, io: &mut Io<'_>) {
         let tunnel = self.receiving == Receiving::Tunnel || self.answering == Answering::Tunnel;
-        if let Some(leg) = self.leg.as_ref().filter(|leg| tunnel && leg.is_open()) {
+        if let Some(leg) = self.leg.as_mut().filter(|leg| tunnel && leg.is_open()) {
+            leg.abandoned = true; // close_notify would make what the server has look whole
             io.effects.push(Effect::ResetServer { leg: leg.id });
         }
     }

@@ -121,6 +121,8 @@ pub(crate) struct ServerLeg {
     pub(crate) notify_at: Option<u64>,
     /// Records of a restored leg that were decided before.
     pub(crate) replay: Option<Box<Replay>>,
+    /// The leg ends without close_notify: by RST, or before the backups know its last record.
+    pub(crate) abandoned: bool,
 }
 
 impl ServerLeg {
@@ -167,6 +169,7 @@ impl ServerLeg {
             up_ended: false,
             notify_at: None,
             replay: None,
+            abandoned: false,
             route,
         }
     }
@@ -182,6 +185,7 @@ impl ServerLeg {
             answered_keys: _, up_ended: _, in_doubt: _, never_left: _,
             // These are of restored legs, which stay, and of those with backups.
             ends_at: _, replay: _, flight: _, notify_at: _, closes: _,
+            abandoned: _, // released in the same call, or with backups
             // Without it nothing of our own follows what went out.
             interim: _,
             interims: _, framing_bytes: _, // some more are no harm
@@ -200,6 +204,13 @@ impl ServerLeg {
 
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.state, LegState::Open)
+    }
+
+    /// The record layer of a TLS leg that lacks only close_notify. `None` after close_notify, before the end of a replay, and
+    /// for a leg that ends without it: a record sealed there could use a nonce twice.
+    fn take_unclosed(&mut self) -> Option<Box<Records>> {
+        let lacks_it = self.is_open() && self.replay.is_none() && !self.up_ended && !self.abandoned;
+        if lacks_it { self.records.take() } else { None }
     }
 
     /// Nothing can be said to, or heard from, a server yet.
@@ -495,7 +506,11 @@ impl Connection {
         let sent = self.up.is_empty() && io.effects.up.is_empty();
         let clean = clean && leg.is_open() && !leg.restored && quiet && sent;
         let uplink = leg.uplink();
-        let records = if clean { leg.records.take() } else { None };
+        let records = match (clean, sent) {
+            (true, _) => leg.records.take(),
+            (false, true) => leg.take_unclosed(),
+            (false, false) => None,
+        };
         if !clean {
             io.effects.up.clear(); // what has not left for this server must not reach another
             self.up.clear();

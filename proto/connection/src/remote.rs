@@ -425,7 +425,6 @@ impl Remote {
             let parting = self.partings.remove(index);
             let clean = self.is_clean(&parting);
             let Parting { leg, spent, records, .. } = parting;
-            let records = records.filter(|_| clean);
             effects.push(Effect::Release { leg, clean, spent, records, over: false });
         }
     }
@@ -436,7 +435,6 @@ impl Remote {
         for parting in std::mem::take(&mut self.partings) {
             let clean = self.is_clean(&parting);
             let Parting { leg, spent, records, .. } = parting;
-            let records = records.filter(|_| clean);
             effects.push(Effect::Release { leg, clean, spent, records, over: true });
         }
         self.deferred.clear();

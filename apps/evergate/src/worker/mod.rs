@@ -10,6 +10,7 @@
 mod accept;
 mod cargo;
 mod client;
+mod close_notify;
 pub mod cluster;
 mod command;
 mod counters;
@@ -229,6 +230,7 @@ impl Worker {
                 worker.perform(key);
             });
         }
+        self.guarded(None, Worker::close_idle);
         if let Some(lines) = &mut self.lines {
             lines.flush();
         }

@@ -177,9 +177,14 @@ impl Worker {
         match effect {
             Effect::Dial { leg, pool, hint, tried, reuse } => self.dial(key, leg, pool, hint, &tried, reuse),
             Effect::Release { clean: true, spent: false, records, over: true, .. } => {
-                self.release_after(key, records)
+                self.release_after(key, true, records)
             }
-            Effect::Release { leg, clean: true, spent: true, .. } => self.release_spent(key, leg),
+            Effect::Release { records: Some(records), over: true, .. } => {
+                self.release_after(key, false, Some(records))
+            }
+            Effect::Release { leg, clean: true, spent: true, records, .. } => {
+                self.release_spent(key, leg, records)
+            }
             Effect::Release { leg, clean, records, .. } => self.release(key, leg, clean, records),
             Effect::ResetServer { .. } => {
                 let upstream = self.clients.get_mut(key).and_then(|client| client.upstream);

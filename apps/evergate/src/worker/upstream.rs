@@ -231,27 +231,29 @@ impl Worker {
             }
         }
         let bucket = client.mirroring.as_ref().map(|mirroring| mirroring.bucket.0);
+        upstream.records = records;
         match clean && quiet {
-            true => self.keep_idle(key, bucket, records),
+            true => self.keep_idle(key, bucket),
             false => self.drop_upstream(key),
         }
         self.serve_waiting(generation);
     }
 
     /// The connection is done with its server connection, on which nothing is on its way, and which is not to be used again.
-    pub(super) fn release_spent(&mut self, client_key: Key, leg: u32) {
+    pub(super) fn release_spent(&mut self, client_key: Key, leg: u32, records: Option<Box<Records>>) {
         let upstream = self.clients.get(client_key).and_then(|client| client.upstream);
         if let Some(upstream) = upstream.and_then(|key| self.upstreams.get_mut(key)) {
             upstream.spent = !upstream.ended;
         }
-        self.release(client_key, leg, false, None);
+        self.release(client_key, leg, false, records);
     }
 
-    /// The connection is over and done with its server connection: kept for others once the backups were told.
-    pub(super) fn release_after(&mut self, client_key: Key, records: Option<Box<Records>>) {
+    /// The connection is over and done with its server connection: kept for others, or closed in order where it is not
+    /// `clean`, once the backups were told.
+    pub(super) fn release_after(&mut self, client_key: Key, clean: bool, records: Option<Box<Records>>) {
         if let Some(client) = self.clients.get_mut(client_key) {
             let generation = client.connection.snapshot().generation;
-            client.left = Some(Left { generation, records });
+            client.left = Some(Left { generation, clean, records });
         }
     }
 
@@ -260,12 +262,13 @@ impl Worker {
         let now = self.now;
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         upstream.note_end(now);
-        let quiet = !upstream.readable || is_quiet(upstream);
+        upstream.records = left.records;
+        let quiet = left.clean && (!upstream.readable || is_quiet(upstream));
         match (&mut upstream.gated, &mut self.cluster, quiet) {
             (Some(gated), Some(cluster), true) => {
                 cluster.rest_pooled(key, gated, now);
                 gated.settle(gated.received().1, now); // nobody needs its last response any more
-                self.keep_idle(key, bucket, left.records);
+                self.keep_idle(key, bucket);
             }
             _ => self.drop_upstream(key),
         }
@@ -273,7 +276,7 @@ impl Worker {
     }
 
     /// The server connection waits for its next request, if there is room.
-    fn keep_idle(&mut self, key: Key, bucket: Option<u16>, records: Option<Box<Records>>) {
+    fn keep_idle(&mut self, key: Key, bucket: Option<u16>) {
         let Some(upstream) = self.upstreams.get_mut(key) else { return };
         let idle = self.idle.entry((upstream.server.id, bucket)).or_default();
         let settings = self.current.last().and_then(|current| dial::idle_of(current, upstream));
@@ -283,7 +286,6 @@ impl Worker {
         }
         upstream.server.leave();
         upstream.owner = None;
-        upstream.records = records;
         upstream.readable = false;
         upstream.idle_until = self.now + idle_span;
         idle.push(key);
@@ -372,7 +374,7 @@ impl Worker {
             }
             return;
         }
-        let Some(upstream) = self.upstreams.remove(key) else { return };
+        let Some(mut upstream) = self.upstreams.remove(key) else { return };
         let mut is_idle = false;
         match upstream.owner {
             Some(_) => upstream.server.leave(),
@@ -385,7 +387,7 @@ impl Worker {
                 }
             }
         }
-        if let Some(handed) = upstream.handed {
+        if let Some(handed) = upstream.handed.take() {
             handed.handle_lost();
         }
         if upstream.connecting && self.cluster.is_some() {
@@ -398,11 +400,14 @@ impl Worker {
         }
         if let Some(gated) = &upstream.gated {
             gated.slot.open(); // before the socket closes: a RST is said once, and a FIN is repeated late
-            if is_idle || upstream.spent {
-                // Nothing is under way. A FIN would keep one of the bucket's few ports for a minute (TIME_WAIT), and wait for an
-                // ACK that comes to another node when the bucket goes.
-                evergate_sys::reset_on_close(upstream.socket.as_raw_fd());
-            }
+        }
+        if let Some(records) = upstream.records.take() {
+            upstream.close_tls(records, self.now);
+        }
+        if upstream.gated.is_some() && (is_idle || upstream.spent) {
+            // Nothing is under way. A FIN would keep one of the bucket's few ports for a minute (TIME_WAIT), and wait for an
+            // ACK that comes to another node when the bucket goes.
+            evergate_sys::reset_on_close(upstream.fd());
         }
         drop(upstream.socket);
         if let Some(gated) = upstream.gated {
@@ -474,6 +479,11 @@ impl Worker {
         self.idle.retain(|_, idle| !idle.is_empty());
     }
 
+    /// Closes all idle connections: the worker ends.
+    pub(super) fn close_idle(&mut self) {
+        self.drop_idle(|_, _| true);
+    }
+
     fn drop_idle(&mut self, is_over: impl Fn(&Worker, &Upstream) -> bool) {
         let over = |key: &Key| self.upstreams.get(*key).is_none_or(|upstream| is_over(self, upstream));
         let over: Vec<Key> = self.idle.values().flatten().copied().filter(over).collect();
@@ -487,6 +497,8 @@ impl Worker {
 /// A server connection that a connection which is over is done with, and its record layer.
 pub(super) struct Left {
     generation: u64,
+    /// Other requests may use it.
+    clean: bool,
     records: Option<Box<Records>>,
 }
 

@@ -324,13 +324,19 @@ impl<'a> World<'a> {
                 assert!(!self.legs.contains_key(&leg) || self.mirrors, "a leg's number is used twice");
                 self.dials.push(Dial { leg, pool, hint, first: tried.is_empty(), reuse });
             }
-            Effect::Release { leg, clean, records, .. } => {
-                self.dials.retain(|dial| dial.leg != leg);
-                if let Some(leg) = self.legs.get_mut(&leg) {
-                    assert_eq!(records.is_some(), clean && leg.tls.is_some());
-                    if let (Some(records), Some(tls)) = (records, &mut leg.tls) {
-                        assert!(leg.delivered == leg.written && leg.read == leg.sent.len() as u64);
-                        self.idle.push(Idle { server: leg.server, records, tls: tls.detach() });
+            Effect::Release { leg: id, clean, records, over, .. } => {
+                self.dials.retain(|dial| dial.leg != id);
+                if let Some(leg) = self.legs.get_mut(&id) {
+                    assert!(leg.tls.is_some() || records.is_none());
+                    match records {
+                        None => assert!(!clean || leg.tls.is_none()),
+                        Some(records) if clean => {
+                            assert!(leg.delivered == leg.written && leg.read == leg.sent.len() as u64);
+                            let tls = leg.tls.as_mut().map(|tls| tls.detach()).unwrap();
+                            self.idle.push(Idle { server: leg.server, records, tls });
+                        }
+                        Some(_) if over => {} // only if the backups were told
+                        Some(records) => leg.close_tls(id, records),
                     }
                     leg.released = true;
                     leg.held = false;

@@ -440,6 +440,7 @@ impl Worker {
         let unsettled = unsettled.filter(|upstream| upstream.owner.is_none()).filter(is_its);
         let unsettled = unsettled.and_then(|upstream| {
             leave_unsaid(&upstream.socket);
+            upstream.records = None; // close_notify is not this node's to send either
             upstream.gated.take()
         });
         let Some(cluster) = &mut self.cluster else { return };

@@ -1,6 +1,7 @@
 //! The servers' ends of legs.
 
 use crate::harness::secure::ServerTls;
+use super::put;
 use crate::scenario::App;
 use evergate_connection::Hint;
 use evergate_tls::Records;
@@ -56,6 +57,19 @@ pub(super) struct Leg {
     pub(super) fin_waits: bool,
     pub(super) fin_at: Option<u64>,
     pub(super) fin_seen: bool,
+}
+
+impl Leg {
+    /// Writes close_notify as the last record, which no node may have written otherwise; the server opens it.
+    pub(super) fn close_tls(&mut self, id: u32, mut records: Box<Records>) {
+        let mut alert = Vec::new();
+        records.seal_alert(evergate_tls::alert::CLOSE_NOTIFY, &mut alert);
+        put(&format!("server leg {id}"), &mut self.wire, &mut self.written, self.fin_at, &alert);
+        let tls = self.tls.as_mut().expect("a record layer without TLS");
+        tls.take(&self.wire[self.taken..], &mut Vec::new());
+        self.taken = self.wire.len();
+        assert!(tls.ended, "the server has not received close_notify");
+    }
 }
 
 impl Leg {
