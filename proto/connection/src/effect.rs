@@ -169,6 +169,8 @@ pub struct RequestLog {
 pub struct Effects {
     /// Bytes for the server leg.
     pub up: Vec<Piece>,
+    /// A fatal alert for the server leg that this call releases: written once before that, as far as its socket takes it.
+    pub last_up: Vec<u8>,
     /// Everything else.
     pub list: Vec<Effect>,
     /// Requests that ended: status (0 when the client got none) and why we answered it ourselves, or broke off.
@@ -179,6 +181,7 @@ impl Effects {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.up.clear();
+        self.last_up.clear();
         self.list.clear();
         self.answered.clear();
     }

@@ -244,11 +244,25 @@ impl Connection {
                 self.server_broke(io, Failure::Tls);
             }
             Err(error) => {
+                // With backups none of them knows the alert's position: another record could be sealed there.
+                if let Some(description) = error.alert().filter(|_| self.remote.is_none() && !leg.up_ended) {
+                    leg.up_ended = true;
+                    let mut alert = Vec::new();
+                    records.seal_alert(description, &mut alert);
+                    self.alert_server(io, alert);
+                }
                 self.explain(error);
                 self.server_broke(io, Failure::Tls);
             }
         }
         len
+    }
+
+    /// The leg fails with this alert (RFC 8446 section 6.2), unless bytes before it wait.
+    fn alert_server(&self, io: &mut Io<'_>, alert: Vec<u8>) {
+        if self.up.is_empty() && io.effects.up.is_empty() {
+            io.effects.last_up = alert;
+        }
     }
 
     /// Feeds the handshake. Its input may be acknowledged at once: who takes over makes another leg.
@@ -258,6 +272,11 @@ impl Connection {
         let mut flight = Vec::new();
         let outcome = handshake.handle_input(data, &mut flight);
         leg.in_pos += data.len() as u64;
+        if let Err(error) = outcome {
+            self.alert_server(io, flight);
+            self.explain(&error);
+            return self.leg_failed(io, Failure::Tls);
+        }
         leg.push(io, &flight);
         if let Some(remote) = &mut self.remote {
             leg.flight.extend_from_slice(&flight);
@@ -266,13 +285,9 @@ impl Connection {
             }
         }
         match outcome {
-            Ok(Progress::NeedInput) => {}
             Ok(Progress::Done) if leg.flight.len() <= FLIGHT_BYTES_MAX => self.finish_leg_handshake(io),
             Ok(Progress::Done) => self.leg_failed(io, Failure::Tls),
-            Err(error) => {
-                self.explain(&error);
-                self.leg_failed(io, Failure::Tls);
-            }
+            _ => {}
         }
     }
 

@@ -110,7 +110,22 @@ impl Worker {
         self.scratch.down.clear();
     }
 
+    /// The alert with which a leg fails; what its socket does not take at once is not said.
+    fn send_last_up(&mut self, key: Key) {
+        let alert = std::mem::take(&mut self.effects.last_up);
+        let upstream = self.clients.get(key).and_then(|client| self.upstreams.get_mut(client.upstream?));
+        if let Some(upstream) = upstream.filter(|upstream| upstream.writable && !upstream.connecting)
+            && let Transfer::Moved(count) = evergate_sys::write(upstream.fd(), &alert)
+            && let Some(gated) = &mut upstream.gated
+        {
+            gated.handle_written(count, self.now);
+        }
+    }
+
     fn send_up(&mut self, key: Key) {
+        if !self.effects.last_up.is_empty() {
+            self.send_last_up(key);
+        }
         if self.effects.up.is_empty() {
             return self.scratch.up.clear();
         }
