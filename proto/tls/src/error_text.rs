@@ -1,6 +1,6 @@
 //! What a `rustls` error says to operators, in words: several of its texts are names of Rust variants.
 
-use rustls::{CertificateError, Error};
+use rustls::{AlertDescription, CertificateError, Error};
 
 /// The error as the log, the status and health checks show it. One line; parts of it may come from the peer.
 pub fn error_text(error: &Error) -> String {
@@ -10,6 +10,7 @@ pub fn error_text(error: &Error) -> String {
         Error::InvalidMessage(why) => format!("received a malformed message: {}", words(&format!("{why:?}"))),
         Error::PeerIncompatible(why) => format!("peer is incompatible: {}", words(&format!("{why:?}"))),
         Error::PeerMisbehaved(why) => format!("peer misbehaved: {}", words(&format!("{why:?}"))),
+        Error::AlertReceived(AlertDescription::Unknown(number)) => format!("received fatal alert: {number}"),
         Error::AlertReceived(alert) => {
             let name = words(&format!("{alert:?}")).to_lowercase().replace(' ', "_"); // as RFC 8446 section 6 has it
             format!("received fatal alert: {name}")
@@ -50,7 +51,9 @@ fn certificate_text(error: &CertificateError) -> String {
 /// Errors of `webpki` that `rustls` has no variant for are shown by the names of theirs.
 fn other_text(name: &str) -> String {
     let text = match name {
-        "CaUsedAsEndEntity" => "certificate of an authority (basicConstraints CA:TRUE), which is no peer's own",
+        "CaUsedAsEndEntity" => {
+            "certificate of an authority (basicConstraints CA:TRUE), which is no peer's own"
+        }
         "EndEntityUsedAsCa" => "issuer in the chain is no authority (basicConstraints CA:TRUE is missing)",
         "UnsupportedCertVersion" => "certificate is not of X.509 version 3",
         "SignatureAlgorithmMismatch" => "certificate names two different signature algorithms",
@@ -85,7 +88,7 @@ fn words(names: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustls::{AlertDescription, InvalidMessage, OtherError, PeerIncompatible};
+    use rustls::{InvalidMessage, OtherError, PeerIncompatible};
     use std::sync::Arc;
 
     #[derive(Debug)]
@@ -119,7 +122,7 @@ mod tests {
             (other("a sentence, with Words"), ": a sentence, with Words"),
             (Error::AlertReceived(AlertDescription::HandshakeFailure), "fatal alert: handshake_failure"),
             (Error::AlertReceived(AlertDescription::UnknownCA), "fatal alert: unknown_ca"),
-            (Error::AlertReceived(AlertDescription::Unknown(200)), "fatal alert: unknown(200)"),
+            (Error::AlertReceived(AlertDescription::Unknown(200)), "fatal alert: 200"),
             (PeerIncompatible::NoCipherSuitesInCommon.into(), "incompatible: no cipher suites in common"),
             (InvalidMessage::InvalidContentType.into(), "message: invalid content type"),
             (Error::NoApplicationProtocol, "no application protocol"),

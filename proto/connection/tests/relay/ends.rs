@@ -68,7 +68,7 @@ fn a_handshake_that_fails_has_a_line_in_the_log() {
         lines,
         [(
             "tls_handshake",
-            "handshake refused: received corrupt message of type MissingData(\"ProtocolVersion\")"
+            "handshake refused: received a malformed message: missing data(\"protocol version\")"
         )]
     );
     // A client that wants another protocol.
@@ -92,7 +92,7 @@ fn a_handshake_that_fails_has_a_line_in_the_log() {
     rig.run();
     assert_eq!(
         rig.logs[0].detail,
-        "handshake refused: received fatal alert: UnknownCA; the client asked for \"test.example\""
+        "handshake refused: received fatal alert: unknown_ca; the client asked for \"test.example\""
     );
 }
 
