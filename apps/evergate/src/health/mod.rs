@@ -171,7 +171,9 @@ impl Check {
         let mut first = self.record.is_fresh();
         loop {
             let begun = Instant::now();
-            self.once().await;
+            if self.once().await {
+                continue;
+            }
             let pause = if first { part_of(self.health.interval) } else { self.health.interval };
             first = false;
             self.wait(pause.saturating_sub(begun.elapsed())).await;
@@ -189,7 +191,8 @@ impl Check {
         }
     }
 
-    async fn once(&self) {
+    /// Whether the result was declared worthless while the connection of the check ended: the next check is due at once.
+    async fn once(&self) -> bool {
         // The semaphore is never closed; without a permit the check would only be one more.
         let permit = self.permits.acquire().await.ok();
         let begun = Instant::now();
@@ -197,7 +200,10 @@ impl Check {
         let (result, rest) = match tokio::time::timeout(limit, self.probe.run()).await {
             Ok((Ok(detail), rest)) => (Ok(detail), rest),
             Ok((Err(Failure::OfServer(detail)), rest)) => (Err(detail), rest),
-            Ok((Err(Failure::OfMachine(why)), _)) => return self.shortage.begin(self.server.id, &why),
+            Ok((Err(Failure::OfMachine(why)), _)) => {
+                self.shortage.begin(self.server.id, &why);
+                return false;
+            }
             Err(_) => (Err(format!("no answer within {} ms", limit.as_millis())), None),
         };
         self.shortage.end(self.server.id);
@@ -212,6 +218,7 @@ impl Check {
             let left = limit.saturating_sub(begun.elapsed()).min(CLOSE_MAX);
             let _ = tokio::time::timeout(left, rest.close()).await; // then the connection closes as it is
         }
+        self.record.is_fresh()
     }
 
     fn tell(&self, transition: &Transition) {

@@ -96,7 +96,9 @@ impl Probe {
             return (Ok(seen.to_owned()), Some(Rest { stream, body: Body::Done, received: Vec::new() }));
         };
         match http.ask(&mut stream).await {
-            Ok(Answer { status, body, received }) => (http.judge(status), Some(Rest { stream, body, received })),
+            Ok(Answer { status, body, received }) => {
+                (http.judge(status), Some(Rest { stream, body, received }))
+            }
             Err(what) => (Err(what.into()), Some(Rest { stream, body: Body::Done, received: Vec::new() })),
         }
     }

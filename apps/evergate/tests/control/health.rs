@@ -2,7 +2,7 @@
 
 use crate::node::{Backend, DEADLINE, Demo, Folder, Node, Port, config, eventually, get, plain};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
 const HTTP: &str =
@@ -152,6 +152,104 @@ fn pools_with_tls_are_checked_over_tls() {
         "{detail}"
     );
     assert_eq!(get(port.address(), "/trusting").0, 200);
+}
+
+/// A RST would stand in the server's log at each check, and destroy what it has not sent yet.
+#[test]
+fn health_check_reads_its_answer_to_the_end_before_fin() {
+    let chunked = [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n".to_vec(),
+        b"0\r\n\r\n".to_vec(),
+    ];
+    let sized = |size: usize| {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n");
+        [head.into_bytes(), vec![b'x'; size]]
+    };
+    for (kind, answer) in [
+        ("http", sized(5)),
+        ("http", sized(300_000)),
+        ("http", chunked),
+        ("tcp", [b"220 mail ESMTP\r\n".to_vec(), Vec::new()]),
+    ] {
+        let (folder, port) = (Folder::new(), Port::new());
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let health = format!("health = {{ kind = \"{kind}\", interval_ms = 5000, timeout_ms = 5000 }}\n");
+        let node = Node::with_config(&folder, &(plain(&port, &[server.local_addr().unwrap()]) + &health));
+        let (mut checked, _) = server.accept().unwrap();
+        if kind == "http" {
+            let mut asked = Vec::new();
+            while !asked.ends_with(b"\r\n\r\n") {
+                let mut next = [0; 1];
+                checked.read_exact(&mut next).unwrap();
+                asked.extend(next);
+            }
+        }
+        for part in answer {
+            checked.write_all(&part).unwrap();
+        }
+        assert_eq!(checked.read(&mut [0; 1]).unwrap(), 0, "{kind}: FIN, not RST");
+        let health = eventually("it is checked", || node.server("web/s0").health);
+        assert!(health.ok, "{kind}: {}", health.detail);
+    }
+}
+
+#[test]
+fn failed_tls_server_is_explained_in_log_and_check() {
+    let (folder, behind, demo) = (Folder::new(), Port::new(), Demo::start(1));
+    for name in ["own", "other"] {
+        let (certificate, key) = evergate_crypto::self_signed(&["localhost".to_owned()]).unwrap();
+        folder.write(&format!("{name}.pem"), &certificate);
+        folder.write(&format!("{name}.key"), &key);
+    }
+    let clear = demo.addresses[0];
+    let origin = format!(
+        "[admin]\nsocket = \"origin.sock\"\n\
+         [[listeners]]\nname = \"in\"\naddress = \"{}\"\nprotocol = \"https\"\npool = \"web\"\n\
+         [[certificates]]\nname = \"c\"\nchain = \"own.pem\"\nkey = \"own.key\"\n\
+         [[pools]]\nname = \"web\"\nservers = [{{ address = \"{clear}\" }}]\n",
+        behind.address(),
+    );
+    let _origin = Node::with_config(&folder, &origin);
+    let port = Port::new();
+    let pool = |name: &str, address: SocketAddr, tls: &str| {
+        format!(
+            "[[pools]]\nname = \"{name}\"\nservers = [{{ name = \"s\", address = \"{address}\" }}]\n\
+             tls = {{ server_name = \"localhost\", {tls} }}\nretries = 0\n\
+             health = {{ kind = \"tcp\", interval_ms = 2000, timeout_ms = 2000, fall = 100 }}\n\
+             [[rules]]\nname = \"{name}\"\nwhen = 'path == \"/{name}\"'\nroute = \"{name}\"\n"
+        )
+    };
+    let text = format!(
+        "[logs]\naccess = \"access.log\"\n\
+         [[listeners]]\nname = \"in\"\naddress = \"{}\"\nprotocol = \"http\"\n",
+        port.address()
+    ) + &pool("untrusted", behind.address(), "ca = \"other.pem\"")
+        + &pool("clear", clear, "verify = false");
+    // The first check would take the servers down before they are asked.
+    let unchecked = text
+        .lines()
+        .filter(|line| !line.starts_with("health"))
+        .fold(String::new(), |all, line| all + line + "\n");
+    let node = Node::with_config(&folder, &unchecked);
+    let causes = [
+        ("untrusted", "self-signed certificate of unknown issuer"),
+        ("clear", "server answered in plain HTTP"),
+    ];
+    for (name, cause) in causes {
+        assert_eq!(get(port.address(), &format!("/{name}")).0, 502);
+        let logged = || {
+            let log = std::fs::read_to_string(folder.path("access.log")).unwrap_or_default();
+            log.lines().find(|line| line.contains(&format!("/{name}"))).map(str::to_owned)
+        };
+        let line = eventually("the request is logged", logged);
+        assert!(line.contains("upstream_tls") && line.contains(cause), "{line}");
+    }
+    folder.write("evergate.toml", &config(&text));
+    assert_eq!(node.cli(&["reload"]).code, Some(0));
+    for (name, cause) in causes {
+        let health = eventually("it is checked", || node.server(&format!("{name}/s")).health);
+        assert!(!health.ok && health.detail.contains(cause), "{}", health.detail);
+    }
 }
 
 const OFTEN: &str = "health = { path = \"/healthz\", interval_ms = 500, timeout_ms = 500, fall = 1 }\n";
