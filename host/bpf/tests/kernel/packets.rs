@@ -276,6 +276,38 @@ fn only_a_plausible_segment_moves_what_the_peer_has() {
     }
 }
 
+/// A probe has the number before the next one and no data: the test for a peer that is ahead must not take it for an ACK.
+#[test]
+fn keepalive_probes_and_answers_pass_in_both_directions() {
+    if !privileged() {
+        return;
+    }
+    for v6 in [false, true] {
+        bench(Mode::Steer, move |gate| {
+            let (_lane, slot) = accepted(gate, v6, 500, 1000);
+            leave(gate, &Segment { seq: 500, ack: 1000, data: vec![7; 100], ..out(v6) }).unwrap();
+            enter(gate, &Segment { seq: 1000, ack: 600, ..inward(v6) }).unwrap();
+            for probe in 1..=3 {
+                gate.set_test_clock_ns(2_000_000_000 + probe * 1_000_000_000);
+                let ours = Segment { seq: 599, ack: 1000, ..out(v6) };
+                assert_eq!(leave(gate, &ours), Ok(ours));
+                let answer = Segment { seq: 1000, ack: 600, ..inward(v6) };
+                assert_eq!(enter(gate, &answer), Ok(answer));
+                let theirs = Segment { seq: 999, ack: 600, ..inward(v6) };
+                assert_eq!(enter(gate, &theirs), Ok(theirs));
+                let answer = Segment { seq: 600, ack: 1000, ..out(v6) };
+                assert_eq!(leave(gate, &answer), Ok(answer));
+            }
+            assert_eq!(slot.peer_acked(), 600);
+            // The backups lack 25 bytes: probes pass, and acknowledge no more than the backups have.
+            for _ in 0..2 {
+                let got = leave(gate, &Segment { seq: 599, ack: 1025, ..out(v6) }).unwrap();
+                assert_eq!((got.seq, got.ack), (599, 1000));
+            }
+        });
+    }
+}
+
 #[test]
 fn a_peer_that_refuses_is_heard_although_it_was_told_less() {
     if !privileged() {
