@@ -15,6 +15,7 @@ mod named_sessions;
 mod node;
 mod operations;
 mod pki;
+mod server_ends;
 mod sessions;
 mod slow;
 mod smuggling;

@@ -116,10 +116,9 @@ impl Channel {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }
-            let state = self
-                .tls
-                .process_new_packets()
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, evergate_tls::error_text(&error)))?;
+            let state = self.tls.process_new_packets().map_err(|error| {
+                io::Error::new(io::ErrorKind::InvalidData, evergate_tls::error_text(&error))
+            })?;
             let start = self.input.len();
             self.input.resize(start + state.plaintext_bytes_to_read(), 0);
             self.tls.reader().read_exact(&mut self.input[start..])?;

@@ -1,7 +1,7 @@
 //! The servers' ends of legs.
 
-use crate::harness::secure::ServerTls;
 use super::put;
+use crate::harness::secure::ServerTls;
 use crate::scenario::App;
 use evergate_connection::Hint;
 use evergate_tls::Records;
@@ -67,12 +67,10 @@ impl Leg {
         put(&format!("server leg {id}"), &mut self.wire, &mut self.written, self.fin_at, &alert);
         let tls = self.tls.as_mut().expect("a record layer without TLS");
         tls.take(&self.wire[self.taken..], &mut Vec::new());
-        self.taken = self.wire.len();
+        (self.taken, self.delivered) = (self.wire.len(), self.wire.len() as u64);
         assert!(tls.ended, "the server has not received close_notify");
     }
-}
 
-impl Leg {
     pub(super) fn react(&mut self, fin: bool, flaked: &mut bool) {
         let received = &self.wire[..self.delivered as usize];
         if let Some(tls) = &mut self.tls {

@@ -1,6 +1,7 @@
 //! Buckets that move, and what goes on around it.
 
 use super::*;
+use evergate_tls::{Opened, Records, RecordsState};
 
 #[test]
 fn what_a_server_says_to_a_connection_whose_bucket_moves_is_heard_when_the_move_is_called_off() {
@@ -20,27 +21,60 @@ fn what_a_server_says_to_a_connection_whose_bucket_moves_is_heard_when_the_move_
     });
 }
 
+impl Scene {
+    /// A client, and the server's end of a connection that is kept for the next request.
+    fn kept_server(&mut self) -> (TcpStream, TcpStream) {
+        let (mut client, key) = self.client(WEB);
+        client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+        self.turns_until(|scene| scene.connecting(key).is_some());
+        let (mut server, _) = self.server.accept().unwrap();
+        server.set_nonblocking(true).unwrap();
+        self.turns_until(|_| server.peek(&mut [0]).is_ok());
+        server.set_nonblocking(false).unwrap();
+        server.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        self.turns_until(|scene| scene.connecting(key).is_none());
+        assert_eq!(self.worker.idle.values().flatten().count(), 1);
+        server.set_read_timeout(Some(Duration::from_secs(30))).unwrap(); // only ends a hang
+        (client, server)
+    }
+}
+
 #[test]
 fn a_kept_server_connection_ends_when_its_bucket_moves() {
     play(1, |mut scene| {
         scene.tell(all_ours(|_| false));
-        let (mut client, key) = scene.client(WEB);
-        client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
-        scene.turns_until(|scene| scene.connecting(key).is_some());
-        let (mut server, _) = scene.server.accept().unwrap();
-        server.set_nonblocking(true).unwrap();
-        scene.turns_until(|_| server.peek(&mut [0]).is_ok());
-        server.set_nonblocking(false).unwrap();
-        server.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
-        scene.turns_until(|scene| scene.connecting(key).is_none());
-        assert_eq!(scene.worker.idle.values().flatten().count(), 1);
+        let (_client, mut server) = scene.kept_server();
         scene.tell(all_ours(|_| true));
         scene.worker.report_frozen();
-        server.set_read_timeout(Some(Duration::from_secs(30))).unwrap(); // only ends a hang
         let mut said = Vec::new();
         let ended = server.read_to_end(&mut said).unwrap_err();
         assert_eq!(ended.kind(), ErrorKind::ConnectionReset, "it keeps the port, or waits for an ACK");
         assert!(said.starts_with(b"GET / HTTP/1.1\r\n"), "{said:?}");
+    });
+}
+
+/// The record layer of a TLS 1.3 client (role 1) or server (0) with these secrets, in the form of `RecordsState::encode`.
+fn records(role: u8, tx: u8, rx: u8) -> Records {
+    let direction = |secret: u8| [vec![secret; 32], vec![0, 0]].concat();
+    let state = [vec![0x11 | role << 1], direction(tx), direction(rx)].concat();
+    Records::import(&RecordsState::decode(&state).unwrap()).unwrap()
+}
+
+#[test]
+fn kept_tls_server_connection_gets_close_notify_before_rst() {
+    play(1, |mut scene| {
+        scene.tell(all_ours(|_| false));
+        let (_client, mut server) = scene.kept_server();
+        let key = *scene.worker.idle.values().flatten().next().unwrap();
+        let upstream = scene.worker.upstreams.get_mut(key).unwrap();
+        upstream.records = Some(Box::new(records(1, 7, 9)));
+        scene.tell(all_ours(|_| true));
+        scene.worker.report_frozen();
+        let mut said = Vec::new();
+        assert_eq!(server.read_to_end(&mut said).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        let start = said.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
+        let opened = records(0, 9, 7).open(&mut said[start..]);
+        assert_eq!(opened, Ok(Opened::Alert { fatal: false, description: 0 }));
     });
 }
 
