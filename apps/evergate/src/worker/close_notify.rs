@@ -13,7 +13,7 @@ const UNREAD_READS_MAX: usize = 16;
 impl Upstream {
     /// Sends close_notify if the socket takes it at once. Unread data is read before: closing a socket that has some sends RST
     /// in the place of FIN.
-    pub(super) fn close_tls(&mut self, mut records: Box<Records>, now: Micros) {
+    pub(super) fn close_tls(&mut self, mut records: Records, now: Micros) {
         let mut unread = [0; 4096];
         for _ in 0..UNREAD_READS_MAX {
             if !matches!(evergate_sys::read(self.fd(), &mut unread), Transfer::Moved(_)) {

@@ -402,7 +402,7 @@ impl Worker {
             gated.slot.open(); // before the socket closes: a RST is said once, and a FIN is repeated late
         }
         if let Some(records) = upstream.records.take() {
-            upstream.close_tls(records, self.now);
+            upstream.close_tls(*records, self.now);
         }
         if upstream.gated.is_some() && (is_idle || upstream.spent) {
             // Nothing is under way. A FIN would keep one of the bucket's few ports for a minute (TIME_WAIT), and wait for an

@@ -336,7 +336,7 @@ impl<'a> World<'a> {
                             self.idle.push(Idle { server: leg.server, records, tls });
                         }
                         Some(_) if over => {} // only if the backups were told
-                        Some(records) => leg.close_tls(id, records),
+                        Some(records) => leg.close_tls(id, *records),
                     }
                     leg.released = true;
                     leg.held = false;

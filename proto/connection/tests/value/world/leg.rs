@@ -61,7 +61,7 @@ pub(super) struct Leg {
 
 impl Leg {
     /// Writes close_notify as the last record, which no node may have written otherwise; the server opens it.
-    pub(super) fn close_tls(&mut self, id: u32, mut records: Box<Records>) {
+    pub(super) fn close_tls(&mut self, id: u32, mut records: Records) {
         let mut alert = Vec::new();
         records.seal_alert(evergate_tls::alert::CLOSE_NOTIFY, &mut alert);
         put(&format!("server leg {id}"), &mut self.wire, &mut self.written, self.fin_at, &alert);
