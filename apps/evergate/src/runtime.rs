@@ -215,6 +215,8 @@ pub struct PoolRuntime {
     pub idle_max: usize,
     /// How long they are kept.
     pub idle: Duration,
+    /// How long a server may take nothing of a request and not answer.
+    pub response: Duration,
     /// Tells apart what its connections to servers were made with: other authorities, another certificate, TLS or none.
     pub tls_fingerprint: u64,
     /// Requests that no server could take; a reload counts on.

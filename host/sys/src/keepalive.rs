@@ -3,6 +3,7 @@
 use crate::option::set;
 use std::io;
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 /// Probes in the time after which the first one is sent.
 const PROBES_PER_IDLE: u16 = 4;
@@ -16,6 +17,14 @@ pub struct Keepalive {
     /// Milliseconds without an acknowledgement, of probes or of data, before the connection breaks (`TCP_USER_TIMEOUT`, RFC 5482).
     /// Linux counts a closed window too: it must not be shorter than slow readers may take.
     pub timeout_ms: u32,
+}
+
+impl Keepalive {
+    /// Gives a peer that may take nothing for `patience` the time of one probe more.
+    pub fn outlast(&mut self, patience: Duration) {
+        let least = patience + Duration::from_secs(self.idle_s.into());
+        self.timeout_ms = self.timeout_ms.max(u32::try_from(least.as_millis()).unwrap_or(u32::MAX));
+    }
 }
 
 /// Sets or clears keep-alive. Accepted sockets inherit it from the socket that listens.
@@ -62,6 +71,20 @@ mod tests {
         }
         set_keepalive(listener.as_raw_fd(), None).unwrap();
         assert_eq!((accepted().0[0], accepted().0[3]), (0, 0));
+    }
+
+    #[test]
+    fn keepalive_timeout_outlasts_patience_and_never_shrinks() {
+        for (timeout_ms, patience_s, expected) in [
+            (120_000, 30, 120_000),
+            (120_000, 60, 120_000),
+            (120_000, 61, 121_000),
+            (5, 604_800, 604_860_000),
+        ] {
+            let mut keepalive = Keepalive { idle_s: 60, timeout_ms };
+            keepalive.outlast(Duration::from_secs(patience_s));
+            assert_eq!(keepalive.timeout_ms, expected);
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub(super) fn pool_runtime(
         queue_classes: pool.queue_classes.clone(),
         idle_max: pool.keep_alive_idle_max,
         idle: pool.keep_alive_idle,
+        response: pool.response_timeout,
         tls_fingerprint: tls_fingerprint(pool),
         unavailable: known.map(|known| known.unavailable.clone()).unwrap_or_default(),
         lines: Lines::new(pool.servers.len()),

@@ -90,7 +90,7 @@ pub(super) static TIMEOUTS: Section = Section {
             "tcp_keepalive_s",
             Kind::Integer(0, 32_767),
             "60",
-            "Silence of a client or server, in seconds, after which TCP keep-alive probes it; a quarter of it lies between two probes. A peer that acknowledges neither probes nor data for twice this time, or for `write_stall_ms` where that is longer, is gone: its connection breaks. 0 = off. A reload changes it for new connections.",
+            "Silence of a client or server, in seconds, after which TCP keep-alive probes it; a quarter of it lies between two probes. A peer that acknowledges neither probes nor data for twice this time is gone: its connection breaks. Where a peer may take nothing for longer (`write_stall_ms`, for servers also `response_ms`), it is that time and this one. 0 = off. A reload changes it for new connections.",
         ),
     ],
 };

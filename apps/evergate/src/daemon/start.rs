@@ -155,13 +155,10 @@ pub(crate) fn settings(config: &Config, workers: usize) -> Settings {
 
 /// A peer that takes nothing ends by `write_stall`: Linux must not end it before.
 fn keepalive(timeouts: &Timeouts) -> Option<Keepalive> {
-    let idle = timeouts.tcp_keepalive;
-    let timeout = (2 * idle).max(timeouts.write_stall);
-    let keepalive = Keepalive {
-        idle_s: u16::try_from(idle.as_secs()).unwrap_or(u16::MAX),
-        timeout_ms: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
-    };
-    (!idle.is_zero()).then_some(keepalive)
+    let idle_s = u16::try_from(timeouts.tcp_keepalive.as_secs()).unwrap_or(u16::MAX);
+    let mut keepalive = Keepalive { idle_s, timeout_ms: 2000 * u32::from(idle_s) };
+    keepalive.outlast(timeouts.write_stall);
+    (idle_s > 0).then_some(keepalive)
 }
 
 fn start_workers(

@@ -7,6 +7,7 @@ use evergate_connection::{Accepted, Connection, Otherwise};
 use evergate_mirror::ConnectionId;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 /// Connections taken from one listener in one turn.
 const BATCH: usize = 64;
@@ -33,7 +34,7 @@ impl Worker {
             return;
         }
         for listener in add {
-            self.keep_alive(&listener.socket); // what it accepts inherits it
+            self.keep_alive(&listener.socket, Duration::ZERO); // what it accepts inherits it
             let free = self.listeners.iter().position(Option::is_none);
             let index = free.unwrap_or(self.listeners.len());
             let token = Source::Listener(index as u32).token();
@@ -48,16 +49,12 @@ impl Worker {
         }
     }
 
-    /// TCP keep-alive of a fresh socket.
-    pub(super) fn keep_alive(&self, socket: &OwnedFd) {
-        if self.settings.keepalive.is_some() {
-            self.set_keepalive(socket);
-        }
-    }
-
-    pub(super) fn set_keepalive(&self, socket: &OwnedFd) {
+    /// TCP keep-alive of a fresh socket whose peer may take nothing for `patience`, or longer.
+    pub(super) fn keep_alive(&self, socket: &OwnedFd, patience: Duration) {
+        let Some(mut keepalive) = self.settings.keepalive else { return };
+        keepalive.outlast(patience);
         // The connection works without it.
-        let _ = evergate_sys::set_keepalive(socket.as_raw_fd(), self.settings.keepalive);
+        let _ = evergate_sys::set_keepalive(socket.as_raw_fd(), Some(keepalive));
     }
 
     /// Listens again where no more connections could be taken a moment ago.

@@ -271,7 +271,7 @@ impl Worker {
         };
         match dialled {
             Ok(socket) => {
-                self.keep_alive(&socket);
+                self.keep_alive(&socket, pool.response);
                 let upstream = Upstream {
                     index,
                     owner: Some((key, leg)),

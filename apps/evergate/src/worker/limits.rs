@@ -13,6 +13,7 @@ use super::{Held, Settings, Worker};
 use crate::rate::source_of;
 use evergate_base::Micros;
 use evergate_connection::{Activity, EvictionQueue, GroupId, Otherwise};
+use std::os::fd::AsRawFd;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -261,7 +262,9 @@ impl Worker {
         let keepalive = self.settings.keepalive;
         self.settings = settings;
         if self.settings.keepalive != keepalive {
-            self.listeners.iter().flatten().for_each(|listener| self.set_keepalive(&listener.socket));
+            for listener in self.listeners.iter().flatten() {
+                let _ = evergate_sys::set_keepalive(listener.socket.as_raw_fd(), self.settings.keepalive);
+            }
         }
         if same {
             return;

@@ -23,6 +23,7 @@ use evergate_cluster::{Begin, Bucket, Role};
 use evergate_connection::{Accepted, Connection, Failure, Io, ResumedLeg};
 use evergate_mirror::{ConnectionId, Held, LegFacts, Mirrored, Stands};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 /// Between two lines about connections under a configuration that is not here.
 const GENERATION_LINES: Micros = Micros::from_ms(10_000);
@@ -203,7 +204,7 @@ impl Worker {
     fn settle(&mut self, socket: OwnedFd, connection: Connection, mirroring: Mirroring) -> Option<Key> {
         let bucket = mirroring.bucket;
         let counted = self.count_in(connection.listener_name(), connection.client_address().ip());
-        self.keep_alive(&socket); // the socket of the node before had it, and repair does not restore it
+        self.keep_alive(&socket, Duration::ZERO); // the other node's socket had it, and repair does not restore it
         let mut entry = Client::new(socket, connection, counted);
         entry.mirroring = Some(Box::new(mirroring));
         let key = self.clients.insert(entry);
@@ -290,10 +291,11 @@ impl Worker {
         let in_response = client.connection.expects_more().1;
         let runtime = self.current_of(generation).and_then(|index| {
             let pool = self.current[index].generation.pools.get(leg.route.pool as usize)?;
-            Some((pool.servers.get(leg.route.server as usize).cloned()?, pool.tls_fingerprint))
+            let server = pool.servers.get(leg.route.server as usize).cloned()?;
+            Some((server, pool.tls_fingerprint, pool.response))
         });
         let number = leg.route.leg;
-        let Some((runtime, tls_fingerprint)) = runtime else {
+        let Some((runtime, tls_fingerprint, response)) = runtime else {
             self.counters.reason("resume_server");
             self.with(key, |connection, io| {
                 connection.learn_client_acked(client_acked);
@@ -304,7 +306,7 @@ impl Worker {
         let Some(AwakeLeg { facts, received, ended, acked, slot, socket, .. }) = server.take() else {
             return;
         };
-        self.keep_alive(&socket);
+        self.keep_alive(&socket, response);
         runtime.enter_resumed();
         // Where the name means another address now, it carries no further request.
         let strange = runtime.addresses.first() != Some(&facts.remote);
