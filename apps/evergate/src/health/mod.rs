@@ -191,7 +191,7 @@ impl Check {
         }
     }
 
-    /// Whether the result was declared worthless while the connection of the check ended: the next check is due at once.
+    /// Whether the result became worthless while the connection of the check ended: the next check is due at once.
     async fn once(&self) -> bool {
         // The semaphore is never closed; without a permit the check would only be one more.
         let permit = self.permits.acquire().await.ok();

@@ -1,8 +1,8 @@
-//! One check of one server: connect, shake hands where the pool speaks TLS, ask, and look at the status. Then the rest of the
-//! answer is read and the connection ends in order: a RST would stand in the log of many a server at each check.
+//! One check of one server: connect, shake hands where the pool speaks TLS, ask, and look at the status. Then the rest of
+//! the answer is read and the connection ends in order: servers log a RST at each check.
 //!
-//! The server is trusted no more than any peer: the answer's head is bounded and parsed by the parser of the data path, and
-//! what follows it is bounded too.
+//! The server is trusted no more than any peer: the answer's head is bounded and parsed by the parser of the data path.
+//! The rest of the answer is bounded too.
 
 use crate::config::model::{HealthCheck, Server, StatusRange};
 use evergate_connection::UpstreamTls;
@@ -133,8 +133,8 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// Reads the answer to its end and closes: close_notify, FIN, and what the server sends until its own FIN. The caller
-    /// bounds the time; when that is over, the connection is closed as it is.
+    /// Reads the answer to its end and closes: close_notify, FIN, and what the server sends until its own FIN. The
+    /// caller bounds the time; when that is over, the connection is closed as it is.
     pub(super) async fn close(mut self) {
         let mut left = REST_BYTES_MAX;
         let limits = Limits::default();

@@ -1,6 +1,7 @@
-//! The orderly end of a TLS connection to a server: close_notify before FIN (RFC 8446 section 6.1, RFC 5246 section 7.2.1).
+//! The orderly end of a TLS connection to a server: close_notify before FIN (RFC 8446 section 6.1, RFC 5246 section
+//! 7.2.1).
 //!
-//! Best effort, in one write that never blocks. The record is the last that its key seals: the record layer is dropped with it.
+//! Best effort, in one write that never blocks. The record is the last that its key seals: the record layer is dropped.
 
 use super::upstream::Upstream;
 use evergate_base::Micros;
@@ -11,8 +12,8 @@ use evergate_tls::{Records, alert};
 const UNREAD_READS_MAX: usize = 16;
 
 impl Upstream {
-    /// Sends close_notify if the socket takes it at once. Unread data is read before: closing a socket that has some sends RST
-    /// in the place of FIN.
+    /// Sends close_notify if the socket takes it at once. Unread data is read before: closing a socket that has some
+    /// sends RST in the place of FIN.
     pub(super) fn close_tls(&mut self, mut records: Records, now: Micros) {
         let mut unread = [0; 4096];
         for _ in 0..UNREAD_READS_MAX {

@@ -53,7 +53,7 @@ fn a_kept_server_connection_ends_when_its_bucket_moves() {
     });
 }
 
-/// The record layer of a TLS 1.3 client (role 1) or server (0) with these secrets, in the form of `RecordsState::encode`.
+/// The record layer of a TLS 1.3 client (role 1) or server (0) with these secrets; see `RecordsState::encode`.
 fn records(role: u8, tx: u8, rx: u8) -> Records {
     let direction = |secret: u8| [vec![secret; 32], vec![0, 0]].concat();
     let state = [vec![0x11 | role << 1], direction(tx), direction(rx)].concat();
