@@ -11,11 +11,11 @@ const PROBES_PER_IDLE: u16 = 4;
 /// When the peer of a socket is probed and given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Seconds without a segment of the peer before it is probed (`TCP_KEEPIDLE`), 1 to 32,767. Probes follow each other after a
-    /// quarter of it (`TCP_KEEPINTVL`).
+    /// Seconds without a segment of the peer before it is probed (`TCP_KEEPIDLE`), 1 to 32,767. Probes follow each
+    /// other after a quarter of it (`TCP_KEEPINTVL`).
     pub idle_s: u16,
-    /// Milliseconds without an acknowledgement, of probes or of data, before the connection breaks (`TCP_USER_TIMEOUT`, RFC 5482).
-    /// Linux counts a closed window too: it must not be shorter than slow readers may take.
+    /// Milliseconds without an acknowledgement, of probes or of data, before the connection breaks (`TCP_USER_TIMEOUT`,
+    /// RFC 5482). Linux counts a closed window too: it must not be shorter than slow readers may take.
     pub timeout_ms: u32,
 }
 

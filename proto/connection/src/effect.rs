@@ -67,11 +67,11 @@ pub enum Effect {
         clean: bool,
         /// It is not to serve any, although it could: its server was asked to close it.
         spent: bool,
-        /// Record layer of a TLS leg, which goes with the socket. A leg that is not clean has it when close_notify is the last
-        /// record before its FIN.
+        /// Record layer of a TLS leg, which goes with the socket. A leg that is not clean has it when close_notify is
+        /// the last record before its FIN.
         records: Option<Box<Records>>,
-        /// The connection is over with this: the socket serves others, or gets its close_notify, only after the backups were told
-        /// so, which is when its client has acknowledged our end, or one of the two has reset.
+        /// The connection is over with this: the socket serves others, or gets its close_notify, only after the backups
+        /// were told so, which is when its client has acknowledged our end, or one of the two has reset.
         over: bool,
     },
     /// Send FIN to the server after what is queued.
@@ -169,7 +169,8 @@ pub struct RequestLog {
 pub struct Effects {
     /// Bytes for the server leg.
     pub up: Vec<Piece>,
-    /// A fatal alert for the server leg that this call releases: written once before that, as far as its socket takes it.
+    /// A fatal alert for the server leg that this call releases: written once before that, as far as its socket takes
+    /// it.
     pub last_up: Vec<u8>,
     /// Everything else.
     pub list: Vec<Effect>,

@@ -206,8 +206,8 @@ impl ServerLeg {
         matches!(self.state, LegState::Open)
     }
 
-    /// The record layer of a TLS leg that lacks only close_notify. `None` after close_notify, before the end of a replay, and
-    /// for a leg that ends without it: a record sealed there could use a nonce twice.
+    /// The record layer of a TLS leg that lacks only close_notify. `None` after close_notify, before the end of a
+    /// replay, and for a leg that ends without it: a record sealed there could use a nonce twice.
     fn take_unclosed(&mut self) -> Option<Box<Records>> {
         let lacks_it = self.is_open() && self.replay.is_none() && !self.up_ended && !self.abandoned;
         if lacks_it { self.records.take() } else { None }

@@ -17,8 +17,8 @@ use crate::handshake::{Progress, SeedSlot};
 use crate::keys::Role;
 use crate::records::record_len;
 
-/// What is wrong with a server whose first bytes are no TLS record (RFC 8446 section 5.1). `None` while too few have come to
-/// tell.
+/// What is wrong with a server whose first bytes are no TLS record (RFC 8446 section 5.1). `None` while too few have
+/// come to tell.
 pub fn foreign_answer(first: &[u8]) -> Option<HandshakeError> {
     let header = first.first_chunk()?;
     match (header, record_len(header)) {

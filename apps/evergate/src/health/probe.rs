@@ -1,5 +1,5 @@
-//! One check of one server: connect, shake hands where the pool speaks TLS, ask, and look at the status. Then the rest of
-//! the answer is read and the connection ends in order: servers log a RST at each check.
+//! One check of one server: connect, shake hands where the pool speaks TLS, ask, and look at the status. Then the rest
+//! of the answer is read and the connection ends in order: servers log a RST at each check.
 //!
 //! The server is trusted no more than any peer: the answer's head is bounded and parsed by the parser of the data path.
 //! The rest of the answer is bounded too.

@@ -405,8 +405,8 @@ impl Worker {
             upstream.close_tls(*records, self.now);
         }
         if upstream.gated.is_some() && (is_idle || upstream.spent) {
-            // Nothing is under way. A FIN would keep one of the bucket's few ports for a minute (TIME_WAIT), and wait for an
-            // ACK that comes to another node when the bucket goes.
+            // Nothing is under way. A FIN would keep one of the bucket's few ports for a minute (TIME_WAIT), and wait
+            // for an ACK that comes to another node when the bucket goes.
             evergate_sys::reset_on_close(upstream.fd());
         }
         drop(upstream.socket);

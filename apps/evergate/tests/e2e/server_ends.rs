@@ -133,8 +133,8 @@ fn tls_tunnel_ends_with_close_notify_unless_it_breaks() {
     }
 }
 
-/// Whether keep-alive runs on the connection between these ports of 127.0.0.1, as the kernel tells of its timers; `None`
-/// while another timer runs.
+/// Whether keep-alive runs on the connection between these ports of 127.0.0.1, as the kernel tells of its timers;
+/// `None` while another timer runs.
 fn is_probed(local: u16, remote: u16) -> Option<bool> {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let ends = format!(" 0100007F:{local:04X} 0100007F:{remote:04X} 01 ");

@@ -276,7 +276,8 @@ fn only_a_plausible_segment_moves_what_the_peer_has() {
     }
 }
 
-/// A probe has the number before the next one and no data: the test for a peer that is ahead must not take it for an ACK.
+/// A probe has the number before the next one and no data: the test for a peer that is ahead must not take it for an
+/// ACK.
 #[test]
 fn keepalive_probes_and_answers_pass_in_both_directions() {
     if !privileged() {
