@@ -88,6 +88,7 @@ pub(crate) fn mlkem768_encapsulate(
 pub(crate) enum PKeyKind {
     P256,
     P384,
+    P521,
     Rsa { bits: u32 },
     Ed25519,
     Other,
@@ -168,6 +169,7 @@ impl PKey {
                 match curve {
                     c::NID_X9_62_prime256v1 => PKeyKind::P256,
                     c::NID_secp384r1 => PKeyKind::P384,
+                    c::NID_secp521r1 => PKeyKind::P521,
                     _ => PKeyKind::Other,
                 }
             }),

@@ -1,4 +1,5 @@
-//! ECDSA with the nonce of RFC 6979: P-256 with SHA-256 and P-384 with SHA-384, the pairs that TLS 1.3 names.
+//! ECDSA with the nonce of RFC 6979: P-256 with SHA-256, P-384 with SHA-384 and P-521 with SHA-512, the pairs that TLS
+//! 1.3 names.
 
 use std::sync::Arc;
 
@@ -17,6 +18,8 @@ trait Curve {
     const HASH: HashKind;
     /// The group's order, big-endian.
     const ORDER: &'static [u8];
+    /// Bits of a scalar's bytes that the order does not have.
+    const SPARE_BITS: u32 = 0;
 }
 
 struct Scalars<const N: usize>;
@@ -38,6 +41,18 @@ impl Curve for Scalars<48> {
         0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xc7, 0x63, 0x4d, 0x81, 0xf4, 0x37, 0x2d, 0xdf, 0x58, 0x1a,
         0x0d, 0xb2, 0x48, 0xb0, 0xa7, 0x7a, 0xec, 0xec, 0x19, 0x6a, 0xcc, 0xc5, 0x29, 0x73,
     ];
+}
+
+impl Curve for Scalars<66> {
+    const SCHEME: SignatureScheme = SignatureScheme::ECDSA_NISTP521_SHA512;
+    const HASH: HashKind = HashKind::Sha512;
+    const ORDER: &'static [u8] = &[
+        0x01, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+        0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfa,
+        0x51, 0x86, 0x87, 0x83, 0xbf, 0x2f, 0x96, 0x6b, 0x7f, 0xcc, 0x01, 0x48, 0xf7, 0x09, 0xa5, 0xd0, 0x3b,
+        0xb5, 0xc9, 0xb8, 0x89, 0x9c, 0x47, 0xae, 0xbb, 0x6f, 0xb7, 0x1e, 0x91, 0x38, 0x64, 0x09,
+    ];
+    const SPARE_BITS: u32 = 7;
 }
 
 /// A key whose scalars have `N` bytes.
@@ -94,9 +109,8 @@ where
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
         let failed = || Error::General("ecdsa signing failed".into());
         let digest = Scalars::<N>::HASH.digest(message);
-        let hash: &[u8; N] = digest.as_ref().try_into().map_err(|_| failed())?;
-        let nonce = nonce(&self.0.scalar, hash);
-        self.0.key.ecdsa_sign(hash, &nonce[..]).ok_or_else(failed)
+        let nonce = nonce(&self.0.scalar, digest.as_ref());
+        self.0.key.ecdsa_sign(digest.as_ref(), &nonce[..]).ok_or_else(failed)
     }
 
     fn scheme(&self) -> SignatureScheme {
@@ -104,8 +118,11 @@ where
     }
 }
 
-/// RFC 6979 section 3.2, for a hash as long as the group's order.
-fn nonce<const N: usize>(scalar: &[u8; N], hash: &[u8; N]) -> Zeroizing<[u8; N]>
+/// Bytes of the longest hash.
+const HASH_MAX: usize = 64;
+
+/// RFC 6979 section 3.2, for a hash that is no longer than the group's order.
+fn nonce<const N: usize>(scalar: &[u8; N], hash: &[u8]) -> Zeroizing<[u8; N]>
 where
     Scalars<N>: Curve,
 {
@@ -114,30 +131,55 @@ where
         HashKind::Sha384 => hmac::HMAC_SHA384,
         HashKind::Sha512 => hmac::HMAC_SHA512,
     };
-    let mac = |key: &[u8; N], parts: &[&[u8]]| {
-        let mut context = hmac::Context::with_key(&hmac::Key::new(algorithm, key));
+    let hash_len = hash.len().min(HASH_MAX);
+    let mac = |key: &[u8; HASH_MAX], parts: &[&[u8]]| {
+        let mut context = hmac::Context::with_key(&hmac::Key::new(algorithm, &key[..hash_len]));
         parts.iter().for_each(|part| context.update(part));
-        let mut out = Zeroizing::new([0_u8; N]);
+        let mut out = Zeroizing::new([0_u8; HASH_MAX]);
         out.iter_mut().zip(context.sign().as_ref()).for_each(|(to, from)| *to = *from);
         out
     };
-    // bits2octets: the hash modulo the order; less than twice the order, so one subtraction does.
-    let (difference, borrow) = subtract_order::<N>(hash);
-    let hash = if borrow { *hash } else { difference };
-    let mut v = Zeroizing::new([1; N]);
-    let mut k = Zeroizing::new([0; N]);
+    let hash = bits2octets::<N>(hash);
+    let mut v = Zeroizing::new([1; HASH_MAX]);
+    let mut k = Zeroizing::new([0; HASH_MAX]);
     for step in [0, 1] {
-        k = mac(&k, &[&v[..], &[step], scalar, &hash]);
-        v = mac(&k, &[&v[..]]);
+        k = mac(&k, &[&v[..hash_len], &[step], scalar, &hash]);
+        v = mac(&k, &[&v[..hash_len]]);
     }
     loop {
-        v = mac(&k, &[&v[..]]);
-        let (_, below_order) = subtract_order::<N>(&v);
-        if below_order && v.iter().fold(0, |any, byte| any | byte) != 0 {
-            return v;
+        let mut candidate = Zeroizing::new([0; N]);
+        for part in candidate.chunks_mut(hash_len) {
+            v = mac(&k, &[&v[..hash_len]]);
+            part.copy_from_slice(&v[..part.len()]);
         }
-        k = mac(&k, &[&v[..], &[0]]);
-        v = mac(&k, &[&v[..]]);
+        shift_right(&mut candidate[..], Scalars::<N>::SPARE_BITS);
+        let (_, below_order) = subtract_order::<N>(&candidate);
+        if below_order && candidate.iter().fold(0, |any, byte| any | byte) != 0 {
+            return candidate;
+        }
+        k = mac(&k, &[&v[..hash_len], &[0]]);
+        v = mac(&k, &[&v[..hash_len]]);
+    }
+}
+
+/// The hash modulo the order, as long as a scalar; it is less than twice the order, so one subtraction does.
+fn bits2octets<const N: usize>(hash: &[u8]) -> [u8; N]
+where
+    Scalars<N>: Curve,
+{
+    let mut octets = [0; N];
+    octets.iter_mut().rev().zip(hash.iter().rev()).for_each(|(to, from)| *to = *from);
+    let (difference, borrow) = subtract_order::<N>(&octets);
+    if borrow { octets } else { difference }
+}
+
+/// Shifts a big-endian number right by fewer than 8 bits.
+fn shift_right(value: &mut [u8], bits: u32) {
+    let mut carry = 0_u16;
+    for byte in value {
+        let wide = carry << 8 | u16::from(*byte);
+        carry = u16::from(*byte);
+        *byte = (wide >> bits) as u8;
     }
 }
 
@@ -164,7 +206,7 @@ mod tests {
         std::array::from_fn(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap())
     }
 
-    /// RFC 6979 sections A.2.5 and A.2.6.
+    /// RFC 6979 sections A.2.5 to A.2.7.
     #[test]
     fn nonces_are_those_of_rfc_6979() {
         let x = hex::<32>("C9AFA9D845BA75166B5C215767B1D6934E50C3DB36E89B127B8A622B120F6721");
@@ -173,7 +215,7 @@ mod tests {
             ("test", "D16B6AE827F17175E040871A1C7EC3500192C4C92677336EC2537ACAEE0008E0"),
         ] {
             let digest = HashKind::Sha256.digest(message.as_bytes());
-            assert_eq!(*nonce(&x, digest.as_ref().try_into().unwrap()), hex::<32>(k), "{message}");
+            assert_eq!(*nonce(&x, digest.as_ref()), hex::<32>(k), "{message}");
         }
         let x = hex::<48>(
             "6B9D3DAD2E1B8C1C05B19875B6659F4DE23C3B667BF297BA9AA47740787137D896D5724E4C70A825F872C9EA60D2EDF5",
@@ -189,7 +231,30 @@ mod tests {
             ),
         ] {
             let digest = HashKind::Sha384.digest(message.as_bytes());
-            assert_eq!(*nonce(&x, digest.as_ref().try_into().unwrap()), hex::<48>(k), "{message}");
+            assert_eq!(*nonce(&x, digest.as_ref()), hex::<48>(k), "{message}");
+        }
+        let x = hex::<66>(concat!(
+            "00FAD06DAA62BA3B25D2FB40133DA757205DE67F5BB0018FEE8C86E1B68C7E75C",
+            "AA896EB32F1F47C70855836A6D16FCC1466F6D8FBEC67DB89EC0C08B0E996B83538"
+        ));
+        for (message, k) in [
+            (
+                "sample",
+                concat!(
+                    "01DAE2EA071F8110DC26882D4D5EAE0621A3256FC8847FB9022E2B7D28E6F10198B1574",
+                    "FDD03A9053C08A1854A168AA5A57470EC97DD5CE090124EF52A2F7ECBFFD3"
+                ),
+            ),
+            (
+                "test",
+                concat!(
+                    "016200813020EC986863BEDFC1B121F605C1215645018AEA1A7B215A564DE9EB1B38A67",
+                    "AA1128B80CE391C4FB71187654AAA3431027BFC7F395766CA988C964DC56D"
+                ),
+            ),
+        ] {
+            let digest = HashKind::Sha512.digest(message.as_bytes());
+            assert_eq!(*nonce(&x, digest.as_ref()), hex::<66>(k), "{message}");
         }
     }
 
@@ -200,6 +265,6 @@ mod tests {
         assert!(subtract_order::<32>(&[0; 32]).1);
         assert!(!subtract_order::<32>(&[0xff; 32]).1);
         let x = [7; 32];
-        assert_eq!(*nonce::<32>(&x, order), *nonce::<32>(&x, &[0; 32]));
+        assert_eq!(*nonce::<32>(&x, &order[..]), *nonce::<32>(&x, &[0; 32]));
     }
 }

@@ -23,7 +23,7 @@ pub enum KeyError {
     Encrypted,
     /// The key is of a kind that cannot sign reproducibly here.
     #[error(
-        "private key: {0} is not supported; use ECDSA P-256 or P-384, RSA of 2048 to 4096 bits, or Ed25519"
+        "private key: {0} is not supported; use ECDSA P-256, P-384 or P-521, RSA of 2048 to 4096 bits, or Ed25519"
     )]
     Unsupported(String),
     /// Certificate and key do not belong together.

@@ -29,7 +29,7 @@ impl HashKind {
     }
 }
 
-/// Loads a private key: PKCS#8, SEC1 or PKCS#1; ECDSA P-256 and P-384, RSA of 2048 to 4096 bits, Ed25519.
+/// Loads a private key: PKCS#8, SEC1 or PKCS#1; ECDSA P-256, P-384 and P-521, RSA of 2048 to 4096 bits, Ed25519.
 pub fn signing_key(der: PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKey>, KeyError> {
     let bytes = der.secret_der();
     let Some(key) = PKey::parse_private(bytes) else {
@@ -38,6 +38,7 @@ pub fn signing_key(der: PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKey>, KeyErr
     match key.kind() {
         PKeyKind::P256 => Ok(Arc::new(EcdsaKey::<32>::new(key)?)),
         PKeyKind::P384 => Ok(Arc::new(EcdsaKey::<48>::new(key)?)),
+        PKeyKind::P521 => Ok(Arc::new(EcdsaKey::<66>::new(key)?)),
         PKeyKind::Rsa { bits: 2048..=4096 } => Ok(Arc::new(RsaKey::new(key)?)),
         PKeyKind::Rsa { bits } => Err(KeyError::Unsupported(format!("an RSA key of {bits} bits"))),
         PKeyKind::Ed25519 => any_eddsa_type(&PrivatePkcs8KeyDer::from(bytes))
@@ -65,6 +66,13 @@ Lt4sBFk+nI7vzTUAjNargdpwpPShRANCAATJ2NGAnD30XMoNhB8ZyvEYpi4WFSCf
 TtcxRyVkVFHBQldCftmLVqDdJ66Llr8bNgSiQrFN7EyNsy86e5jqpWc9
 -----END PRIVATE KEY-----";
 
+    /// On a curve that TLS 1.3 has no signatures for; made for this test.
+    const K256: &str = "-----BEGIN PRIVATE KEY-----
+MIGEAgEAMBAGByqGSM49AgEGBSuBBAAKBG0wawIBAQQgKvE6vu1pETA0JjzJiYUd
+Nc2xt+ZfFMai8V93qA38g1yhRANCAAQRINVBj4CNCHPcXQ7SZ3KnmL4CkZAw5ZRc
+6pN3CAT1hFmEd76KISdecqQRREmAChHt3/vCVYJyguMwPovNGZ74
+-----END PRIVATE KEY-----";
+
     fn sign(key: &Arc<dyn SigningKey>, scheme: S, message: &[u8]) -> Vec<u8> {
         let signer = key.choose_scheme(&[S::ML_DSA_44, scheme]).unwrap();
         assert_eq!(signer.scheme(), scheme);
@@ -77,10 +85,12 @@ TtcxRyVkVFHBQldCftmLVqDdJ66Llr8bNgSiQrFN7EyNsy86e5jqpWc9
         let (rsa2048, rsa3072) = (rsa(rcgen::RsaKeySize::_2048), rsa(rcgen::RsaKeySize::_3072));
         let p256 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let p384 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap();
+        let p521 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P521_SHA512).unwrap();
         let ed = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
         let mut cases: Vec<(&rcgen::KeyPair, S, &dyn verify::VerificationAlgorithm)> = vec![
             (&p256, S::ECDSA_NISTP256_SHA256, &verify::ECDSA_P256_SHA256_ASN1),
             (&p384, S::ECDSA_NISTP384_SHA384, &verify::ECDSA_P384_SHA384_ASN1),
+            (&p521, S::ECDSA_NISTP521_SHA512, &verify::ECDSA_P521_SHA512_ASN1),
             (&ed, S::ED25519, &verify::ED25519),
         ];
         for key in [&rsa2048, &rsa3072] {
@@ -152,9 +162,9 @@ TtcxRyVkVFHBQldCftmLVqDdJ66Llr8bNgSiQrFN7EyNsy86e5jqpWc9
 
     #[test]
     fn keys_of_other_kinds_are_refused_with_advice() {
-        let p521 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P521_SHA512).unwrap();
+        let k256 = PrivateKeyDer::from_pem_slice(K256.as_bytes()).unwrap();
         let refused = |der: Vec<u8>| signing_key(PrivateKeyDer::Pkcs8(der.into())).unwrap_err();
-        assert!(matches!(refused(p521.serialize_der()), KeyError::Unsupported(_)));
+        assert!(matches!(refused(k256.secret_der().to_vec()), KeyError::Unsupported(_)));
         assert!(matches!(refused(vec![0x30, 0]), KeyError::Key(_)));
         assert!(matches!(refused(Vec::new()), KeyError::Key(_)));
         let mut trailing = rcgen::KeyPair::generate().unwrap().serialize_der();

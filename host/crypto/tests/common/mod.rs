@@ -21,6 +21,7 @@ pub const NOW: u64 = 1_800_000_000;
 pub struct Pems {
     pub p256: (String, String),
     pub p384: (String, String),
+    pub p521: (String, String),
     pub ed25519: (String, String),
     pub rsa: (String, String),
 }
@@ -31,6 +32,7 @@ pub static PEMS: LazyLock<Pems> = LazyLock::new(|| {
     Pems {
         p256: make(generate(&rcgen::PKCS_ECDSA_P256_SHA256)),
         p384: make(generate(&rcgen::PKCS_ECDSA_P384_SHA384)),
+        p521: make(generate(&rcgen::PKCS_ECDSA_P521_SHA512)),
         ed25519: make(generate(&rcgen::PKCS_ED25519)),
         rsa: make(
             rcgen::KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048).unwrap(),
