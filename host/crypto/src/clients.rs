@@ -13,6 +13,7 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::hash::with_own_bytes;
 use crate::tickets::TICKET_LIFETIME_S;
 
 /// A verifier that notes how long what it has found good stays so.
@@ -53,7 +54,10 @@ impl ClientCertVerifier for NotingClients {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signed)
+        // The client has signed all messages so far, its own hello first.
+        let mut own = Vec::new();
+        with_own_bytes(message, |part| own.extend_from_slice(part));
+        self.0.verify_tls12_signature(&own, certificate, signed)
     }
 
     fn verify_tls13_signature(

@@ -1,6 +1,10 @@
 //! SHA-256 for transcripts of TLS 1.3, as a plain value: a handshake copies its transcript a dozen times, and each copy of
 //! AWS-LC's context is a second block of memory behind a table of functions.
+//!
+//! All transcripts have the client's own bytes, also where `rustls` parses a ClientHello with another host name: see
+//! `alias` in `proto/tls`.
 
+use evergate_base::seed::with_current;
 use rustls::crypto::hash::{Context, Hash, HashAlgorithm, Output};
 use sha2::{Digest, Sha256};
 
@@ -41,7 +45,57 @@ impl Context for Running {
     }
 
     fn update(&mut self, data: &[u8]) {
-        self.0.update(data);
+        with_own_bytes(data, |part| self.0.update(part));
+    }
+}
+
+/// Another provider's hash, over the client's own bytes.
+pub(crate) struct TranscriptHash(pub(crate) &'static dyn Hash);
+
+struct Transcript(Box<dyn Context>);
+
+impl Hash for TranscriptHash {
+    fn start(&self) -> Box<dyn Context> {
+        Box::new(Transcript(self.0.start()))
+    }
+
+    fn hash(&self, data: &[u8]) -> Output {
+        self.0.hash(data)
+    }
+
+    fn output_len(&self) -> usize {
+        self.0.output_len()
+    }
+
+    fn algorithm(&self) -> HashAlgorithm {
+        self.0.algorithm()
+    }
+}
+
+impl Context for Transcript {
+    fn fork_finish(&self) -> Output {
+        self.0.fork_finish()
+    }
+
+    fn fork(&self) -> Box<dyn Context> {
+        Box::new(Transcript(self.0.fork()))
+    }
+
+    fn finish(self: Box<Self>) -> Output {
+        self.0.finish()
+    }
+
+    fn update(&mut self, data: &[u8]) {
+        with_own_bytes(data, |part| self.0.update(part));
+    }
+}
+
+/// Gives `step` the bytes that the client sent where `data` begins with a hello under an alias, else `data`.
+pub(crate) fn with_own_bytes(data: &[u8], mut step: impl FnMut(&[u8])) {
+    let alias = with_current(|seed| seed.alias.clone()).flatten();
+    match alias.as_ref().and_then(|alias| alias.restore(data)) {
+        Some(parts) => parts.into_iter().for_each(step),
+        None => step(data),
     }
 }
 

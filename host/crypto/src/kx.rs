@@ -4,6 +4,7 @@
 //! the draw.
 
 use aws_lc_rs::agreement;
+use evergate_base::seed::with_current;
 use rustls::crypto::{
     ActiveKeyExchange, CompletedKeyExchange, GetRandomFailed, SharedSecret, SupportedKxGroup,
 };
@@ -13,7 +14,7 @@ use zeroize::Zeroizing;
 use crate::aws::{MLKEM768_CIPHERTEXT, MLKEM768_KEY, mlkem768_encapsulate, x25519, x25519_public};
 use crate::random::draw;
 
-/// Most draws for a P-256 scalar: each is out of range with probability 2^-32.
+/// Most draws for a scalar: each is out of range with probability 2^-32 at most.
 const DRAWS_MAX: usize = 8;
 
 fn bad_share() -> Error {
@@ -75,25 +76,41 @@ impl ActiveKeyExchange for X25519Pair {
     }
 }
 
-struct P256Pair {
+/// A private value and its public one on a NIST curve.
+struct NistPair {
+    group: NamedGroup,
+    algorithm: &'static agreement::Algorithm,
     private: agreement::PrivateKey,
     public: Vec<u8>,
 }
 
-impl P256Pair {
-    fn draw(label: &[u8], peer: &[u8]) -> Result<P256Pair, Error> {
+impl NistPair {
+    /// `N`: bytes of a scalar.
+    fn draw<const N: usize>(
+        group: NamedGroup,
+        algorithm: &'static agreement::Algorithm,
+        label: &[u8],
+        peer: &[u8],
+    ) -> Result<NistPair, Error> {
         for _ in 0..DRAWS_MAX {
-            let mut scalar = Zeroizing::new([0; 32]);
+            let mut scalar = Zeroizing::new([0; N]);
             draw(label, peer, &mut scalar[..])?;
             // Refused when zero or not below the group's order: take the next draw.
-            let Ok(private) = agreement::PrivateKey::from_private_key(&agreement::ECDH_P256, &scalar[..])
-            else {
+            let Ok(private) = agreement::PrivateKey::from_private_key(algorithm, &scalar[..]) else {
                 continue;
             };
             let public = private.compute_public_key().map_err(|_| GetRandomFailed)?.as_ref().to_vec();
-            return Ok(P256Pair { private, public });
+            return Ok(NistPair { group, algorithm, private, public });
         }
         Err(GetRandomFailed.into())
+    }
+
+    fn p256(label: &[u8], peer: &[u8]) -> Result<NistPair, Error> {
+        NistPair::draw::<32>(NamedGroup::secp256r1, &agreement::ECDH_P256, label, peer)
+    }
+
+    fn p384(label: &[u8], peer: &[u8]) -> Result<NistPair, Error> {
+        NistPair::draw::<48>(NamedGroup::secp384r1, &agreement::ECDH_P384, label, peer)
     }
 
     fn agree(&self, peer: &[u8]) -> Result<SharedSecret, Error> {
@@ -101,32 +118,17 @@ impl P256Pair {
         if peer.first() != Some(&4) {
             return Err(bad_share());
         }
-        let peer = agreement::UnparsedPublicKey::new(&agreement::ECDH_P256, peer);
+        let peer = agreement::UnparsedPublicKey::new(self.algorithm, peer);
         agreement::agree(&self.private, peer, bad_share(), |secret| Ok(SharedSecret::from(secret)))
     }
-}
 
-/// NIST P-256.
-#[derive(Debug)]
-pub(crate) struct P256;
-
-impl SupportedKxGroup for P256 {
-    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
-        Ok(Box::new(P256Pair::draw(b"p256 tls12", b"")?))
-    }
-
-    fn start_and_complete(&self, peer: &[u8]) -> Result<CompletedKeyExchange, Error> {
-        let pair = P256Pair::draw(b"p256", peer)?;
-        let secret = pair.agree(peer)?;
-        Ok(CompletedKeyExchange { group: self.name(), pub_key: pair.public, secret })
-    }
-
-    fn name(&self) -> NamedGroup {
-        NamedGroup::secp256r1
+    fn answer(self, peer: &[u8]) -> Result<CompletedKeyExchange, Error> {
+        let secret = self.agree(peer)?;
+        Ok(CompletedKeyExchange { group: self.group, pub_key: self.public, secret })
     }
 }
 
-impl ActiveKeyExchange for P256Pair {
+impl ActiveKeyExchange for NistPair {
     fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
         self.agree(peer)
     }
@@ -136,7 +138,48 @@ impl ActiveKeyExchange for P256Pair {
     }
 
     fn group(&self) -> NamedGroup {
+        self.group
+    }
+}
+
+/// NIST P-256.
+#[derive(Debug)]
+pub(crate) struct P256;
+
+impl SupportedKxGroup for P256 {
+    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
+        Ok(Box::new(NistPair::p256(b"p256 tls12", b"")?))
+    }
+
+    fn start_and_complete(&self, peer: &[u8]) -> Result<CompletedKeyExchange, Error> {
+        NistPair::p256(b"p256", peer)?.answer(peer)
+    }
+
+    fn name(&self) -> NamedGroup {
         NamedGroup::secp256r1
+    }
+}
+
+/// NIST P-384, for clients that offer no group of first choice: `rustls` follows the client's order of groups, and
+/// would ask a client for a share of this one that sent a share of a faster one.
+#[derive(Debug)]
+pub(crate) struct P384;
+
+impl SupportedKxGroup for P384 {
+    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
+        Ok(Box::new(NistPair::p384(b"p384 tls12", b"")?))
+    }
+
+    fn start_and_complete(&self, peer: &[u8]) -> Result<CompletedKeyExchange, Error> {
+        NistPair::p384(b"p384", peer)?.answer(peer)
+    }
+
+    fn name(&self) -> NamedGroup {
+        NamedGroup::secp384r1
+    }
+
+    fn usable_for_version(&self, _: ProtocolVersion) -> bool {
+        with_current(|seed| !seed.offers_first_groups).unwrap_or(true)
     }
 }
 

@@ -6,12 +6,12 @@ use evergate_base::seed::{Seed, scoped};
 use rustls::crypto::aws_lc_rs::{cipher_suite as suite, default_provider};
 use rustls::crypto::{CryptoProvider, KeyProvider, SupportedKxGroup};
 use rustls::sign::SigningKey;
-use rustls::{CipherSuiteCommon, Error, SupportedCipherSuite, Tls13CipherSuite};
+use rustls::{CipherSuiteCommon, Error, SupportedCipherSuite, Tls12CipherSuite, Tls13CipherSuite};
 use rustls_pki_types::PrivateKeyDer;
 
-use crate::hash::Sha256Hash;
+use crate::hash::{Sha256Hash, TranscriptHash};
 use crate::hkdf::HkdfSha256;
-use crate::kx::{P256, X25519, X25519MlKem768};
+use crate::kx::{P256, P384, X25519, X25519MlKem768};
 use crate::random::{SeedRandom, random_bytes};
 
 /// The suites of TLS 1.3 that have our hash and key schedule. `None` never happens: that both are of TLS 1.3 is in their names.
@@ -25,12 +25,38 @@ static SHA256_SUITES: LazyLock<Option<[Tls13CipherSuite; 2]>> = LazyLock::new(||
     Some([ours(suite::TLS13_AES_128_GCM_SHA256)?, ours(suite::TLS13_CHACHA20_POLY1305_SHA256)?])
 });
 
+/// The other suites, with transcripts over the client's own bytes.
+static OTHER_SUITES: LazyLock<Vec<SupportedCipherSuite>> = LazyLock::new(|| {
+    let with_transcript = |suite: SupportedCipherSuite| match suite {
+        SupportedCipherSuite::Tls12(suite) => {
+            let &Tls12CipherSuite { ref common, prf_provider, kx, sign, aead_alg } = suite;
+            let common = common_with_transcript(common);
+            let ours = Tls12CipherSuite { common, prf_provider, kx, sign, aead_alg };
+            SupportedCipherSuite::Tls12(Box::leak(Box::new(ours))) // once in a process
+        }
+        SupportedCipherSuite::Tls13(suite) => {
+            let &Tls13CipherSuite { ref common, hkdf_provider, aead_alg, quic } = suite;
+            let common = common_with_transcript(common);
+            let ours = Tls13CipherSuite { common, hkdf_provider, aead_alg, quic };
+            SupportedCipherSuite::Tls13(Box::leak(Box::new(ours)))
+        }
+    };
+    std::iter::once(suite::TLS13_AES_256_GCM_SHA384).chain(TLS12_SUITES).map(with_transcript).collect()
+});
+
+fn common_with_transcript(common: &CipherSuiteCommon) -> CipherSuiteCommon {
+    let CipherSuiteCommon { suite, hash_provider, confidentiality_limit } = *common;
+    let hash_provider = Box::leak(Box::new(TranscriptHash(hash_provider)));
+    CipherSuiteCommon { suite, hash_provider, confidentiality_limit }
+}
+
 /// AES-128 first: its margin is ample and it is the fastest with AES instructions.
 fn suites() -> Vec<SupportedCipherSuite> {
     let ours = SHA256_SUITES.as_ref().map(|[aes, chacha]| [aes, chacha].map(SupportedCipherSuite::Tls13));
     let [aes, chacha] =
         ours.unwrap_or([suite::TLS13_AES_128_GCM_SHA256, suite::TLS13_CHACHA20_POLY1305_SHA256]);
-    [&[aes, suite::TLS13_AES_256_GCM_SHA384, chacha], &TLS12_SUITES[..]].concat()
+    let (aes256, tls12) = OTHER_SUITES.split_at(1);
+    [&[aes], aes256, &[chacha], tls12].concat()
 }
 
 const TLS12_SUITES: [SupportedCipherSuite; 6] = [
@@ -56,7 +82,7 @@ impl KeyProvider for Keys {
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
         cipher_suites: suites(),
-        kx_groups: vec![&X25519MlKem768, &X25519, &P256],
+        kx_groups: vec![&X25519MlKem768, &X25519, &P256, &P384],
         secure_random: &SeedRandom,
         key_provider: &Keys,
         ..default_provider()
@@ -73,7 +99,7 @@ pub fn warm_up() {
     let secret: [u8; 32] = random_bytes();
     let mut seed = Some(Seed::new(secret, 0));
     scoped(&mut seed, || {
-        for group in [&X25519 as &dyn SupportedKxGroup, &P256] {
+        for group in [&X25519 as &dyn SupportedKxGroup, &P256, &P384] {
             let _ = group.start().map(|exchange| exchange.pub_key().len());
         }
     });

@@ -59,6 +59,7 @@ pub(crate) struct CaptureLog;
 impl CaptureLog {
     fn kind(label: &str) -> Option<SecretKind> {
         match label {
+            "CLIENT_HANDSHAKE_TRAFFIC_SECRET" => Some(SecretKind::ClientHandshake),
             "CLIENT_TRAFFIC_SECRET_0" => Some(SecretKind::ClientTraffic),
             "SERVER_TRAFFIC_SECRET_0" => Some(SecretKind::ServerTraffic),
             _ => None,

@@ -86,6 +86,7 @@ fn curve(key: &CertifiedKey) -> Option<NamedGroup> {
     let curves = [
         (SignatureScheme::ECDSA_NISTP256_SHA256, NamedGroup::secp256r1),
         (SignatureScheme::ECDSA_NISTP384_SHA384, NamedGroup::secp384r1),
+        (SignatureScheme::ECDSA_NISTP521_SHA512, NamedGroup::secp521r1),
     ];
     curves.into_iter().find(|(scheme, _)| key.key.choose_scheme(&[*scheme]).is_some()).map(|(_, curve)| curve)
 }
@@ -100,13 +101,18 @@ fn rank(key: &CertifiedKey) -> u8 {
         1
     } else if signs(S::ECDSA_NISTP384_SHA384) {
         2
-    } else {
+    } else if signs(S::ECDSA_NISTP521_SHA512) {
         3
+    } else {
+        4
     }
 }
 
 impl ResolvesServerCert for SniResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.choose(hello.server_name(), hello.signature_schemes(), self.groups(&hello))
+        let own = with_current(|seed| seed.alias.as_ref().map(|alias| alias.real.clone())).flatten();
+        let own = own.and_then(|name| String::from_utf8(name).ok());
+        let name = own.as_deref().or(hello.server_name());
+        self.choose(name, hello.signature_schemes(), self.groups(&hello))
     }
 }

@@ -27,15 +27,17 @@ fn check(what: &str, pems: &(String, String), client: &Arc<ClientConfig>, secret
     connected
 }
 
-fn pems() -> [(&'static str, &'static (String, String)); 4] {
-    [("p256", &PEMS.p256), ("p384", &PEMS.p384), ("ed25519", &PEMS.ed25519), ("rsa", &PEMS.rsa)]
+fn pems() -> [(&'static str, &'static (String, String)); 5] {
+    let Pems { p256, p384, p521, ed25519, rsa } = &*PEMS;
+    [("p256", p256), ("p384", p384), ("p521", p521), ("ed25519", ed25519), ("rsa", rsa)]
 }
 
 #[test]
 fn flights_are_identical_for_every_certificate_version_and_group_full_and_resumed() {
     for (certificate, pems) in pems() {
         for version in [&TLS13, &TLS12] {
-            for group in [kx_group::X25519MLKEM768, kx_group::X25519, kx_group::SECP256R1] {
+            let first = [kx_group::X25519MLKEM768, kx_group::X25519, kx_group::SECP256R1];
+            for group in first.into_iter().chain([kx_group::SECP384R1]) {
                 if version.version == TLS12.version && group.name() == kx_group::X25519MLKEM768.name() {
                     continue;
                 }
@@ -82,13 +84,43 @@ fn flights_are_identical_for_every_suite() {
 
 #[test]
 fn flights_are_identical_after_a_hello_retry_request() {
-    // The client's first share is of a group that we do not have.
+    // The client's first share is of a group that is taken only where there is no other.
     for group in [kx_group::X25519, kx_group::SECP256R1] {
         let kind = ClientKind { groups: vec![kx_group::SECP384R1, group], ..ClientKind::default() };
         let connected = check("hello retry", &PEMS.p256, &Arc::new(kind.config()), 1);
         assert_eq!(connected.server.facts.group, group.name().as_str());
         assert_eq!(connected.client.handshake_kind(), Some(rustls::HandshakeKind::FullWithHelloRetryRequest));
     }
+}
+
+/// A client that sends a share of a group which it does not name first, as `rustls` never does.
+#[test]
+fn p384_client_without_a_share_is_asked_for_one() {
+    #[derive(Debug)]
+    struct Unknown;
+    impl rustls::crypto::SupportedKxGroup for Unknown {
+        fn start(&self) -> Result<Box<dyn rustls::crypto::ActiveKeyExchange>, rustls::Error> {
+            Ok(Box::new(Unknown))
+        }
+        fn name(&self) -> rustls::NamedGroup {
+            rustls::NamedGroup::Unknown(0xfe01)
+        }
+    }
+    impl rustls::crypto::ActiveKeyExchange for Unknown {
+        fn complete(self: Box<Self>, _: &[u8]) -> Result<rustls::crypto::SharedSecret, rustls::Error> {
+            Err(rustls::Error::General("an unknown group is agreed on".into()))
+        }
+        fn pub_key(&self) -> &[u8] {
+            &[1; 40]
+        }
+        fn group(&self) -> rustls::NamedGroup {
+            rustls::NamedGroup::Unknown(0xfe01)
+        }
+    }
+    let kind = ClientKind { groups: vec![&Unknown, kx_group::SECP384R1], ..ClientKind::default() };
+    let connected = check("p384 retry", &PEMS.p256, &Arc::new(kind.config()), 1);
+    assert_eq!(connected.server.facts.group, Some("secp384r1"));
+    assert_eq!(connected.client.handshake_kind(), Some(rustls::HandshakeKind::FullWithHelloRetryRequest));
 }
 
 #[test]

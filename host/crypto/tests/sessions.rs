@@ -137,6 +137,8 @@ fn what_is_no_handshake_is_refused_with_its_name() {
     let (error, out) = refused(b"GET / HTTP/1.1\r\n\r\n");
     assert!(matches!(error, HandshakeError::PlainHttp) && out.is_empty());
     let (error, out) = refused(b"\x16\x03\x01\x00\x05\x02");
+    assert!(matches!(error, HandshakeError::Unexpected(_)) && out == [21, 3, 3, 0, 2, 2, 10]);
+    let (error, out) = refused(b"SSH-2.0-x");
     assert!(matches!(error, HandshakeError::NotTls) && out == [21, 3, 3, 0, 2, 2, 10]);
     let (error, out) = refused(&[22, 3, 1, 0, 4, 1, 0xff, 0, 0]);
     assert!(matches!(error, HandshakeError::HelloTooLong { .. }) && out == [21, 3, 3, 0, 2, 2, 50]);
@@ -174,7 +176,91 @@ fn a_client_of_an_old_version_is_told_so() {
         let (mut server, mut out) = (Handshake::new(&node(&PEMS.p256), &params(1)).unwrap(), Vec::new());
         let error = server.handle_input(&bare_hello(version), &mut out).unwrap_err();
         assert_eq!(out, [21, 3, 3, 0, 2, 2, alert], "{version:?}: {error}");
-        assert_eq!((matches!(error, HandshakeError::TooOld), error.blame()), (alert == 70, Blame::Peer));
+        let is_old = matches!(error, HandshakeError::TooOld | HandshakeError::Ssl3);
+        assert_eq!((is_old, error.blame()), (alert == 70, Blame::Peer));
+    }
+}
+
+/// A client with a ticket of another server, which takes early data.
+fn early_client(groups: Vec<&'static dyn rustls::crypto::SupportedKxGroup>) -> Arc<ClientConfig> {
+    // One hash: `rustls` has a client keep its ticket when it is asked for another share.
+    let kind = ClientKind { groups, suites: vec![suite::TLS13_AES_128_GCM_SHA256], ..ClientKind::default() };
+    let mut config = kind.config();
+    config.enable_early_data = true;
+    let certificate = load(&PEMS.p256).key.cert.clone();
+    let key = rustls::pki_types::pem::PemObject::from_pem_slice(PEMS.p256.1.as_bytes()).unwrap();
+    let mut other = rustls::ServerConfig::builder_with_provider(ClientKind::default().provider())
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(certificate, key)
+        .unwrap();
+    other.max_early_data_size = 1 << 20;
+    other.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let config = Arc::new(config);
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut client = rustls::ClientConnection::new(config.clone(), name).unwrap();
+    let mut server = rustls::ServerConnection::new(Arc::new(other)).unwrap();
+    for _ in 0..3 {
+        server.read_tls(&mut &take(&mut client)[..]).unwrap();
+        server.process_new_packets().unwrap();
+        let mut out = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut out).unwrap();
+        }
+        feed(&mut client, &out).unwrap();
+    }
+    config
+}
+
+/// What our handshake makes of early data in records of these many bytes: the alert, or that it is done.
+fn with_early_data(config: &Arc<ClientConfig>, records: &[usize], chunk: usize) -> Result<(), Vec<u8>> {
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut client = rustls::ClientConnection::new(config.clone(), name).unwrap();
+    let mut up = Vec::new();
+    for len in records {
+        std::io::Write::write_all(&mut client.early_data().unwrap(), &vec![7; *len]).unwrap();
+        up.extend(take(&mut client));
+    }
+    let (mut server, mut out) = (Handshake::new(&node(&PEMS.p256), &params(1)).unwrap(), Vec::new());
+    loop {
+        for piece in up.chunks(chunk) {
+            match server.handle_input(piece, &mut out) {
+                Ok(Progress::NeedInput) => {}
+                Ok(Progress::Done) => {
+                    assert!(!client.is_early_data_accepted());
+                    let mut records = server.finish().unwrap().records;
+                    assert_eq!(open_all(&mut records, &send(&mut client, b"again")).0, b"again");
+                    return Ok(());
+                }
+                Err(_) => return Err(out),
+            }
+        }
+        feed(&mut client, &std::mem::take(&mut out)).unwrap();
+        up = take(&mut client);
+        assert!(!up.is_empty());
+    }
+}
+
+#[test]
+fn rejected_early_data_is_skipped_however_it_is_cut() {
+    use rustls::crypto::aws_lc_rs::kx_group::{SECP384R1, X25519};
+    for groups in [vec![X25519], vec![SECP384R1, X25519]] {
+        let retried = groups.len() > 1;
+        for records in
+            [vec![1], vec![9000], vec![16384], vec![8000; 2], vec![2048; 16], vec![16384; 2], vec![1; 500]]
+        {
+            // A ticket is good for one attempt.
+            for chunk in [1 << 20, 1000] {
+                let config = early_client(groups.clone());
+                let outcome = with_early_data(&config, &records, chunk);
+                assert_eq!(outcome, Ok(()), "{retried} {records:?} {chunk}");
+            }
+        }
+        for records in [vec![16384, 16384, 1], vec![2048; 17], vec![1; 513]] {
+            let outcome = with_early_data(&early_client(groups.clone()), &records, 1 << 20);
+            assert!(outcome.is_err_and(|out| !out.is_empty()), "{retried} {records:?}");
+        }
     }
 }
 

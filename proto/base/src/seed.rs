@@ -27,6 +27,31 @@ pub struct Seed {
     pub session: SessionSlot,
     /// Whether the client's hello offers TLS 1.3, which `rustls` does not tell who chooses a certificate.
     pub offers_tls13: bool,
+    /// Whether the client's hello offers a key exchange group of first choice: X25519MLKEM768, X25519 or secp256r1.
+    pub offers_first_groups: bool,
+    /// Host name that the client asks for where `rustls` is shown another one.
+    pub alias: Option<Alias>,
+}
+
+/// A host name in a ClientHello, and what stands for it in the hello that `rustls` parses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alias {
+    /// Offset of the name in the ClientHello message.
+    pub offset: usize,
+    /// The name as the client sent it.
+    pub real: Vec<u8>,
+    /// What `rustls` sees, of the same length.
+    pub shown: Vec<u8>,
+}
+
+impl Alias {
+    /// The client's own bytes in three parts, when `hashed` begins with the hello that `rustls` parsed.
+    pub fn restore<'a>(&'a self, hashed: &'a [u8]) -> Option<[&'a [u8]; 3]> {
+        const CLIENT_HELLO: u8 = 1;
+        let (before, rest) = hashed.split_at_checked(self.offset)?;
+        let after = rest.strip_prefix(self.shown.as_slice())?;
+        (before.first() == Some(&CLIENT_HELLO)).then_some([before, &self.real, after])
+    }
 }
 
 impl std::fmt::Debug for Seed {
@@ -75,7 +100,9 @@ impl std::fmt::Debug for Captured {
 /// The secrets that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretKind {
-    /// `CLIENT_TRAFFIC_SECRET_0` of RFC 8446 section 7.1.
+    /// `CLIENT_HANDSHAKE_TRAFFIC_SECRET` of RFC 8446 section 7.1.
+    ClientHandshake,
+    /// `CLIENT_TRAFFIC_SECRET_0`.
     ClientTraffic,
     /// `SERVER_TRAFFIC_SECRET_0`.
     ServerTraffic,
@@ -87,7 +114,16 @@ impl Seed {
     /// A seed with nothing drawn yet.
     pub fn new(key: [u8; 32], unix_s: u64) -> Seed {
         let session = SessionSlot::default();
-        Seed { key, counter: 0, unix_s, captured: Vec::new(), session, offers_tls13: false }
+        Seed {
+            key,
+            counter: 0,
+            unix_s,
+            captured: Vec::new(),
+            session,
+            offers_tls13: false,
+            offers_first_groups: false,
+            alias: None,
+        }
     }
 }
 

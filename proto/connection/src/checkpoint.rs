@@ -222,7 +222,11 @@ impl Connection {
     /// Notes a place from which a restored connection can receive again.
     pub(crate) fn note_client_point(&mut self) {
         let Some(remote) = self.remote.as_ref().filter(|_| !self.is_handshaking()) else { return };
-        let between = self.leg.as_ref().is_some_and(|leg| self.is_between_records(leg));
+        let within = match &self.tls {
+            ClientTls::Open(records) => !records.is_between_messages(),
+            _ => false,
+        };
+        let between = within || self.leg.as_ref().is_some_and(|leg| self.is_between_records(leg));
         let point = (!between).then(|| self.client_point(remote));
         if let Some(remote) = &mut self.remote {
             point.into_iter().for_each(|point| remote.push_client_point(point));

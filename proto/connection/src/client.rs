@@ -2,14 +2,20 @@
 
 use crate::Io;
 use crate::connection::{ClientTls, Connection, Receiving, Timer};
+use evergate_base::Micros;
 use evergate_mirror::RecordKind;
-use evergate_tls::{Opened, record_len};
+use evergate_tls::{Opened, alert, record_len};
 
 /// Where plaintext lies: in the worker's input buffer at an offset, or in memory of our own that must be copied.
 #[derive(Clone, Copy)]
 pub(crate) enum Place {
     Input(usize),
     Elsewhere,
+}
+
+/// The clock by which record layers forgive records without data.
+pub(crate) fn seconds(now: Micros) -> u32 {
+    u32::try_from(now.as_ms() / 1000).unwrap_or(u32::MAX)
 }
 
 impl Connection {
@@ -145,6 +151,7 @@ impl Connection {
         let record = input.get_mut(at..at + len)?;
         let ClientTls::Open(records) = &mut self.tls else { return None };
         let (rx, position) = (records.rx(), self.in_pos);
+        records.forgive(seconds(io.now));
         match records.open(record) {
             Ok(Opened::Data(range)) => {
                 self.in_pos += len as u64;
@@ -166,6 +173,10 @@ impl Connection {
             Ok(Opened::Alert { fatal, description }) => {
                 self.in_pos += len as u64;
                 self.handle_client_alert(io, fatal, description);
+            }
+            Ok(Opened::Renegotiation) => {
+                self.in_pos += len as u64;
+                self.refuse_renegotiation(io);
             }
             Ok(Opened::Ignored) => self.in_pos += len as u64,
             Err(error) => {
@@ -274,6 +285,15 @@ impl Connection {
     pub(crate) fn consumed_plain(&mut self, bytes: usize) {
         if let Some(remote) = &mut self.remote {
             remote.consumed(bytes as u64);
+        }
+    }
+
+    /// A client of TLS 1.2 asks for another handshake: a warning, and the connection stays as it is. A restored
+    /// connection that repeats records sends none: the warning may be among them, and a client may be left without.
+    fn refuse_renegotiation(&mut self, io: &mut Io<'_>) {
+        let repeats = self.remote.as_ref().is_some_and(|remote| remote.is_repeating());
+        if !repeats && !self.closing && !self.down_ended {
+            self.send_alert(io, alert::NO_RENEGOTIATION);
         }
     }
 

@@ -11,6 +11,11 @@ use evergate_mirror::{Entry, RecordKind};
 use evergate_tls::{HandshakeError, alert};
 use std::fmt::Display;
 
+/// Whether an alert of ours ends our side: all but the warning that a client of TLS 1.2 may not renegotiate.
+pub(crate) fn ends(description: u8) -> bool {
+    description != alert::NO_RENEGOTIATION
+}
+
 /// How often waiting input is looked at again within one call; more waits for the next.
 const ROUNDS_MAX: usize = 64;
 
@@ -144,7 +149,7 @@ impl Connection {
     }
 
     pub(crate) fn send_alert(&mut self, io: &mut Io<'_>, description: u8) {
-        if description != alert::CLOSE_NOTIFY {
+        if ends(description) && description != alert::CLOSE_NOTIFY {
             self.withdraw_session(io);
         }
         let ClientTls::Open(records) = &mut self.tls else { return };
@@ -268,6 +273,22 @@ impl Connection {
         let asked = name.map_or(String::new(), |name| format!("; the client asked for \"{name}\""));
         self.explain(format_args!("{error}{asked}"));
         self.end_after_alert(io, REASON);
+    }
+
+    /// The client's first bytes are no ClientHello: an alert in clear, then the end. Backups keep it as an answer.
+    pub(crate) fn refuse_hello(&mut self, io: &mut Io<'_>, error: &HandshakeError) {
+        let reason = if matches!(error, HandshakeError::NotTls) { "not_tls" } else { "tls_handshake" };
+        let Some(description) = error.alert() else { return self.end_abruptly(io, reason) };
+        self.tls = ClientTls::Plain;
+        self.receiving = Receiving::Ended;
+        self.begin_log_of_end(io, reason);
+        self.explain(error);
+        self.status = (0, reason);
+        let bytes = alert::clear_alert(description);
+        if let Some(remote) = &mut self.remote {
+            remote.log.push(Entry::Generated { request: self.response, bytes: bytes.to_vec(), close: true });
+        }
+        self.emit_generated(io, &bytes, true);
     }
 
     fn forget_plain(&mut self) {
@@ -421,6 +442,7 @@ impl Connection {
         if !self.closed {
             self.checkpoint_server();
             self.note_client_point();
+            self.move_keys();
         }
         self.release_acknowledgements(io);
         if self.timer == Timer::WriteStall && !self.closed {

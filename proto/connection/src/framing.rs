@@ -3,6 +3,7 @@
 
 use crate::Io;
 use crate::connection::{Answering, ClientTls, Connection};
+use crate::ending::ends;
 use crate::uplink::length_of;
 use evergate_mirror::{Boundary, RUN_BYTES_MAX, RecordKind};
 use evergate_tls::{ContentType, PAYLOAD_MAX, alert};
@@ -207,6 +208,13 @@ impl Connection {
                         return self.end_abruptly(io, "replay_differs");
                     }
                     self.repeat(|connection| connection.send_key_update(io, answers));
+                }
+                RecordKind::Alert(description) if !ends(description) => {
+                    remote.forced.pop_front();
+                    if self.next_record() != Some(first) {
+                        return self.end_abruptly(io, "replay_differs");
+                    }
+                    self.repeat(|connection| connection.send_alert(io, description));
                 }
                 RecordKind::Alert(description) => {
                     remote.forced.clear();

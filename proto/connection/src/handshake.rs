@@ -7,7 +7,7 @@ use crate::{Effect, Io};
 use evergate_mirror::{Entry, Established, Flight, Haste, Hello, Side};
 use evergate_tls::{
     Finished, Handshake, HandshakeParams, HelloStatus, NamedSession, Progress, SessionFacts, Version,
-    flight_digest, hello_status,
+    flight_digest, hello_error, hello_status,
 };
 
 impl Connection {
@@ -54,9 +54,10 @@ impl Connection {
                 self.refuse(io, 400, "plain_http_on_tls_port");
                 Some(data.len())
             }
-            HelloStatus::NotTls | HelloStatus::TooLong => {
-                self.end_abruptly(io, "not_tls");
-                None
+            refused => {
+                let bytes_max = self.listener().limits.hello_bytes_max;
+                self.refuse_hello(io, &hello_error(refused, bytes_max));
+                Some(data.len())
             }
         }
     }

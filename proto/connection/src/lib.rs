@@ -34,6 +34,7 @@ mod facts;
 mod flow;
 mod framing;
 mod handshake;
+mod keys;
 mod leg;
 mod outlet;
 mod parcel;

@@ -5,6 +5,7 @@
 //! decided after that (boundaries, routes, answers of our own) is repeated as decided.
 
 use crate::connection::{Accepted, Answering, ClientTls, Connection, Receiving};
+use crate::ending::ends;
 use crate::facts::Facts;
 use crate::handshake::beyond_flights;
 use crate::leg::ServerLeg;
@@ -254,7 +255,10 @@ impl Connection {
         }
         let end_waits = match self.tls {
             ClientTls::Plain => state.closed.is_some_and(|(end, _)| self.plain_pos < end),
-            _ => state.boundaries.iter().any(|boundary| matches!(boundary.kind, RecordKind::Alert(_))),
+            _ => state
+                .boundaries
+                .iter()
+                .any(|boundary| matches!(boundary.kind, RecordKind::Alert(description) if ends(description))),
         };
         if self.closing || end_waits {
             return;
@@ -342,7 +346,7 @@ impl Connection {
     }
 }
 
-fn at(position: RecordPosition) -> Position {
+pub(crate) fn at(position: RecordPosition) -> Position {
     Position { generation: position.generation, sequence: position.sequence }
 }
 

@@ -5,10 +5,12 @@
 //! a restored leg makes the same records of the same bytes, or breaks off. From the server's stream it opens again what
 //! the checkpoint does not cover. A leg whose handshake is not over is not carried over: nothing of the request has left.
 
+use crate::client::seconds;
 use crate::connection::{Answering, Connection};
 use crate::framing::{fold, tag_of};
 use crate::leg::{Failure, LegState, ServerLeg};
 use crate::remote::position;
+use crate::restore::at;
 use crate::{Io, Piece, Server, Source, UpstreamTls};
 use evergate_mirror::{
     Boundary, FLIGHT_BYTES_MAX, LegTls, Mirrored, RUN_BYTES_MAX, RecordKind, RecordPosition, Route, Side,
@@ -139,10 +141,6 @@ impl ServerLeg {
     }
 }
 
-fn at(position: RecordPosition) -> Position {
-    Position { generation: position.generation, sequence: position.sequence }
-}
-
 impl Connection {
     /// Begins the handshake with one server of the pool, under that server's own name.
     pub(crate) fn start_leg_handshake(&mut self, io: &mut Io<'_>, upstream: &UpstreamTls, server: &Server) {
@@ -230,13 +228,14 @@ impl Connection {
         leg.behind = data.len() - len;
         let Some(records) = &mut leg.records else { return data.len() };
         leg.in_pos += len as u64;
+        records.forgive(seconds(io.now));
         match records.open(&mut data[..len]) {
             Ok(Opened::Data(range)) => self.take_response(io, &data[range]),
             Ok(Opened::KeyUpdate { requested: true }) => {
                 let generation = records.rx().generation;
                 self.answer_key_update(io, generation);
             }
-            Ok(Opened::KeyUpdate { .. } | Opened::Ignored) => {}
+            Ok(Opened::KeyUpdate { .. } | Opened::Renegotiation | Opened::Ignored) => {}
             Ok(Opened::Alert { fatal: false, description: 0 }) => self.end_of_server(io),
             Ok(Opened::Alert { fatal: false, .. }) => {}
             Ok(Opened::Alert { description, .. }) => {

@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 pub const POSITION_MAX: u64 = 1 << 62;
 /// The highest number of a request, or of a server leg; a connection ends in order long before it overflows.
 pub const NUMBER_MAX: u32 = 1 << 31;
-/// The highest key generation that the record layer knows.
-pub const GENERATION_MAX: u32 = 1024;
+/// The highest key generation that the record layer knows. How far one is ahead of the base secret, the record layer
+/// bounds itself.
+pub const GENERATION_MAX: u32 = 1 << 31;
 /// Plaintext of one record at most (RFC 8446 section 5.1), in bytes.
 const RECORD_BYTES_MAX: u16 = 1 << 14;
 /// Plaintext of one run of boundaries at most, in bytes: a batch. Who repeats a run holds all of it first.
@@ -92,6 +93,10 @@ impl Entry {
                 until.check()
             }
             Entry::Flight(flight) => flight.check(),
+            Entry::Keys { side, .. } => match side {
+                Side::Client => Ok(()),
+                Side::Server(number) => leg(*number),
+            },
         }
     }
 }
@@ -270,6 +275,8 @@ mod tests {
     use evergate_base::session::KeptSession;
     use std::collections::BTreeMap;
 
+    const OVER: u64 = GENERATION_MAX as u64 + 1;
+
     /// Only what a check refuses differs from what is accepted.
     #[track_caller]
     fn limit(what: &'static str, good: Entry, bad: Entry, value: u64) {
@@ -330,16 +337,17 @@ mod tests {
         let far = POSITION_MAX;
         limit("end of a run", run(far - 1, Data, &[(1, 1)]), run(far - 1, Data, &[(1, 2)]), far + 1);
         limit("record sequence", run(0, Data, &[(1, 1)]), run(u64::MAX, Data, &[(1, 1)]), u64::MAX);
-        limit("key generation", run(0, KeyUpdate(1024), &[(0, 1)]), run(0, KeyUpdate(1025), &[(0, 1)]), 1025);
+        let update = |answers| run(0, KeyUpdate(answers), &[(0, 1)]);
+        limit("key generation", update(GENERATION_MAX), update(GENERATION_MAX + 1), OVER);
         let tx = |generation| RecordPosition { generation, sequence: 0 };
         let server = |generation| {
             Entry::Server(ServerCheckpoint { tx: tx(generation), ..ServerCheckpoint::default() })
         };
-        limit("key generation", server(1024), server(1025), 1025);
+        limit("key generation", server(GENERATION_MAX), server(GENERATION_MAX + 1), OVER);
         let client = |generation| {
             Entry::Client(ClientCheckpoint { rx: tx(generation), ..ClientCheckpoint::default() })
         };
-        limit("key generation", client(1024), client(1025), 1025);
+        limit("key generation", client(GENERATION_MAX), client(GENERATION_MAX + 1), OVER);
     }
 
     #[test]
@@ -398,6 +406,8 @@ mod tests {
     #[test]
     fn a_flight_has_bytes() {
         let flight = |length| Flight { length, digest: 0 };
+        let keys = |number| Entry::Keys { side: Side::Server(number), records: Vec::new() };
+        limit("leg", keys(NUMBER_MAX), keys(NUMBER_MAX + 1), u64::from(NUMBER_MAX) + 1);
         limit("length of our flight", Entry::Flight(flight(1)), Entry::Flight(flight(0)), 0);
         let hello = |length| {
             let (found, flights) = (None, vec![flight(1), flight(length)]);
@@ -426,18 +436,18 @@ mod tests {
             Entry::LegBoundary { leg, boundary }
         };
         limit("leg", on_leg(NUMBER_MAX, 0), on_leg(u32::MAX, 0), u64::from(u32::MAX));
-        limit("key generation", on_leg(1, 1024), on_leg(1, 1025), 1025);
+        limit("key generation", on_leg(1, GENERATION_MAX), on_leg(1, GENERATION_MAX + 1), OVER);
         let client = |generation, answered| {
             let tx = RecordPosition { generation, sequence: 0 };
             Entry::Client(ClientCheckpoint { tx, answered, ..ClientCheckpoint::default() })
         };
-        limit("key generation", client(1024, 1024), client(1025, 0), 1025);
-        limit("key generation", client(0, 0), client(0, 1025), 1025);
+        limit("key generation", client(GENERATION_MAX, GENERATION_MAX), client(GENERATION_MAX + 1, 0), OVER);
+        limit("key generation", client(0, 0), client(0, GENERATION_MAX + 1), OVER);
         let server = |generation| {
             let rx = RecordPosition { generation, sequence: 0 };
             Entry::Server(ServerCheckpoint { rx, ..ServerCheckpoint::default() })
         };
-        limit("key generation", server(1024), server(1025), 1025);
+        limit("key generation", server(GENERATION_MAX), server(GENERATION_MAX + 1), OVER);
     }
 
     #[test]

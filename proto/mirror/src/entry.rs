@@ -326,15 +326,22 @@ pub enum Entry {
     },
     /// What is answered to the client's side of the handshake so far.
     Flight(Flight),
+    /// The record layer's base secrets moved to the newest checkpoints: older generations are out of reach.
+    Keys {
+        /// Whose record layer.
+        side: Side,
+        /// Encoded record-layer state at the newest checkpoints.
+        records: Vec<u8>,
+    },
 }
 
 impl Entry {
     /// Whether it decides what bytes leave. The others say how far the peers are, and that the connection ends: their input is
     /// acknowledged after them, a FIN leaves after them, and what is reserved is used after them, but no other byte depends on
-    /// them.
+    /// them. `Keys` says in another way what is known.
     pub fn decides_output(&self) -> bool {
         let follows = matches!(self, Entry::Client(_) | Entry::Server(_) | Entry::Stash { .. });
-        !follows && !matches!(self, Entry::Close { .. } | Entry::Reserve { .. })
+        !follows && !matches!(self, Entry::Close { .. } | Entry::Reserve { .. } | Entry::Keys { .. })
     }
 
     /// How long it may wait for company.

@@ -127,6 +127,7 @@ impl Mirrored {
                 self.leg_boundaries.entry(leg).or_default().push_back(boundary);
             }
             Entry::Reserve { request, until } => self.reserved = Some((request, until)),
+            Entry::Keys { side, records } => self.move_keys(side, records),
             Entry::Flight(flight) => {
                 if let Some(hello) = &mut self.hello {
                     hello.flights.push(flight);
@@ -266,6 +267,17 @@ impl Mirrored {
             hello.bytes.truncate(established.consumed as usize);
         }
         self.established = Some(established);
+    }
+
+    fn move_keys(&mut self, side: Side, records: Vec<u8>) {
+        let of_leg = |route: &&mut Route| side == Side::Server(route.leg);
+        match side {
+            Side::Client => self.established.iter_mut().for_each(|known| known.records.clone_from(&records)),
+            Side::Server(_) => {
+                let tls = self.routes.values_mut().find(of_leg).and_then(|route| route.tls.as_mut());
+                tls.into_iter().for_each(|known| known.records.clone_from(&records));
+            }
+        }
     }
 
     fn checkpoint_client(&mut self, checkpoint: ClientCheckpoint) {
@@ -530,5 +542,19 @@ mod tests {
         state.apply(Entry::Input(vec![2; 8]));
         state.check_invariants();
         assert_eq!((state.client_frontier(), state.client_stash.bytes.len()), (18, 0));
+    }
+
+    #[test]
+    fn moved_keys_replace_those_of_their_record_layer() {
+        let mut state = Mirrored::default();
+        let keys = |side, fill| Entry::Keys { side, records: vec![fill] };
+        state.apply(keys(Side::Client, 1));
+        assert_eq!(state, Mirrored::default(), "no record layer yet");
+        let established = Established { records: vec![2], consumed: 90, sent: 1100, facts: Vec::new() };
+        state.apply(Entry::Established(established));
+        state.apply(keys(Side::Server(1), 3));
+        assert_eq!(state.established.as_ref().map(|known| &known.records[..]), Some(&[2][..]));
+        state.apply(keys(Side::Client, 4));
+        assert_eq!(state.established.as_ref().map(|known| &known.records[..]), Some(&[4][..]));
     }
 }

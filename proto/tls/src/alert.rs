@@ -10,10 +10,14 @@ pub const BAD_RECORD_MAC: u8 = 20;
 pub const RECORD_OVERFLOW: u8 = 22;
 /// No parameters that both sides take.
 pub const HANDSHAKE_FAILURE: u8 = 40;
+/// A field whose value is not allowed, or contradicts another.
+pub const ILLEGAL_PARAMETER: u8 = 47;
 /// The peer is known, and may not go on.
 pub const ACCESS_DENIED: u8 = 49;
 /// A message that cannot be parsed.
 pub const DECODE_ERROR: u8 = 50;
+/// A signature, a Finished or a binder that does not verify.
+pub(crate) const DECRYPT_ERROR: u8 = 51;
 /// No version that both sides speak.
 pub const PROTOCOL_VERSION: u8 = 70;
 /// Something went wrong on our side.
@@ -23,8 +27,11 @@ pub const USER_CANCELED: u8 = 90;
 /// TLS 1.2: a second handshake is not wanted.
 pub const NO_RENEGOTIATION: u8 = 100;
 
-/// An alert record in clear, for the time before keys exist.
-pub(crate) fn clear_alert(description: u8) -> [u8; 7] {
+/// A message without an extension that its version requires (RFC 8446 section 9.2).
+pub const MISSING_EXTENSION: u8 = 109;
+
+/// A fatal alert record in clear, for the time before keys exist.
+pub fn clear_alert(description: u8) -> [u8; 7] {
     const FATAL: u8 = 2;
     [21, 3, 3, 0, 2, FATAL, description]
 }

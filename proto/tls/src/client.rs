@@ -10,7 +10,7 @@ use rustls::ClientConfig;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 
-use crate::driver::Input;
+use crate::driver::{Input, NoScreen};
 use crate::error::{HandshakeError, RecordError};
 use crate::extract::{Finished, SessionFacts, records};
 use crate::handshake::{Progress, SeedSlot};
@@ -84,7 +84,7 @@ impl ClientHandshake {
         {
             return Err(error);
         }
-        let done = scoped(&mut seed.0, || input.feed(conn, out))?;
+        let done = scoped(&mut seed.0, || input.feed(conn, &mut NoScreen, out))?;
         self.stage = if done { Stage::Done } else { Stage::Running };
         Ok(if done { Progress::Done } else { Progress::NeedInput })
     }

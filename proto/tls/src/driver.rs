@@ -50,14 +50,44 @@ impl Engine for UnbufferedClientConnection {
     }
 }
 
+/// What becomes of a whole record before `rustls` sees it.
+pub(crate) enum Verdict {
+    /// `rustls` processes it.
+    Show,
+    /// `rustls` processes these bytes, of the same length, in its place.
+    ShowAs(Vec<u8>),
+    /// It is dropped, and `rustls` never sees it.
+    Skip,
+    /// The handshake ends.
+    Refuse(HandshakeError),
+}
+
+/// Judges the peer's records before `rustls` does.
+pub(crate) trait Screen<E> {
+    fn judge(&mut self, conn: &E, record: &[u8]) -> Verdict;
+}
+
+/// A peer whose records `rustls` alone judges.
+pub(crate) struct NoScreen;
+
+impl<E> Screen<E> for NoScreen {
+    fn judge(&mut self, _: &E, _: &[u8]) -> Verdict {
+        Verdict::Show
+    }
+}
+
 /// The peer's bytes on their way into `rustls`.
 #[derive(Default)]
 pub(crate) struct Input {
     /// `shown` bytes that `rustls` has seen and not discarded, then bytes it has not seen.
     pub(crate) bytes: Vec<u8>,
     shown: usize,
-    /// Raw bytes shown to `rustls` so far.
+    /// Raw bytes shown to `rustls` or skipped so far.
     pub(crate) consumed: u64,
+    /// Bytes of those that were skipped.
+    skipped: u64,
+    /// Length of the output before the newest record was processed.
+    pub(crate) answered_from: usize,
 }
 
 impl Drop for Input {
@@ -71,10 +101,11 @@ impl Input {
     pub(crate) fn feed<E: Engine>(
         &mut self,
         conn: &mut E,
+        screen: &mut impl Screen<E>,
         out: &mut Vec<u8>,
     ) -> Result<bool, HandshakeError> {
         let mut at = 0; // where rustls's view starts
-        let result = self.feed_from(&mut at, conn, out);
+        let result = self.feed_from(&mut at, conn, screen, out);
         self.bytes.drain(..at);
         result
     }
@@ -83,9 +114,11 @@ impl Input {
         &mut self,
         at: &mut usize,
         conn: &mut E,
+        screen: &mut impl Screen<E>,
         out: &mut Vec<u8>,
     ) -> Result<bool, HandshakeError> {
         loop {
+            self.answered_from = out.len();
             let end = *at + self.shown;
             let Some(header) = self.bytes.get(end..).and_then(|rest| rest.first_chunk()) else {
                 return Ok(false);
@@ -95,12 +128,24 @@ impl Input {
                 // rustls chooses the alert, for which the header is enough.
                 Err(error) => (header.len(), Some(error)),
             };
-            if self.bytes.len() - end < len {
-                return Ok(false);
+            let Some(record) = self.bytes.get(end..end + len) else { return Ok(false) };
+            self.consumed += len as u64;
+            if refused.is_none() {
+                match screen.judge(conn, record) {
+                    Verdict::Show => {}
+                    Verdict::ShowAs(other) => {
+                        self.bytes.splice(end..end + len, other);
+                    }
+                    Verdict::Skip => {
+                        self.skipped += len as u64;
+                        self.bytes.drain(end..end + len);
+                        continue;
+                    }
+                    Verdict::Refuse(error) => return Err(error),
+                }
             }
             self.shown += len;
-            self.consumed += len as u64;
-            if self.consumed > HANDSHAKE_BYTES_MAX {
+            if self.consumed - self.skipped > HANDSHAKE_BYTES_MAX {
                 return Err(HandshakeError::HandshakeTooLong { bytes_max: HANDSHAKE_BYTES_MAX });
             }
             if let Err(error) = self.run(at, conn, out) {

@@ -30,6 +30,9 @@ pub enum HandshakeError {
     /// The first bytes are no TLS record with a ClientHello.
     #[error("peer does not speak tls")]
     NotTls,
+    /// Another record or message than the one whose turn it is.
+    #[error("unexpected {0} during the handshake")]
+    Unexpected(&'static str),
     /// The ClientHello does not end within the limit.
     #[error("client hello is longer than {bytes_max} bytes")]
     HelloTooLong {
@@ -45,12 +48,24 @@ pub enum HandshakeError {
     /// The record that ended the handshake held more than the handshake.
     #[error("handshake messages after the end of the handshake in the same record")]
     TrailingMessages,
+    /// More rejected early data than is skipped.
+    #[error("more than {bytes_max} bytes of early data, which no ticket of this server allows")]
+    EarlyData {
+        /// The limit.
+        bytes_max: usize,
+    },
     /// A record header that cannot be right.
     #[error("record during the handshake: {0}")]
     Record(RecordError),
     /// The client's newest version is older than the oldest that there is here.
     #[error("handshake refused: the client speaks nothing newer than TLS 1.1")]
     TooOld,
+    /// The ClientHello is one of SSL 3.0, whatever else it offers.
+    #[error("handshake refused: the client's hello is one of SSL 3.0")]
+    Ssl3,
+    /// The ClientHello offers TLS 1.3 without what that requires.
+    #[error("handshake refused: the client offers TLS 1.3 without the extension {0}")]
+    MissingExtension(&'static str),
     /// None of our certificates can be used with what the peer offers.
     #[error("handshake refused: no cipher suite or signature algorithm in common for any certificate")]
     NothingInCommon,
@@ -100,8 +115,13 @@ impl HandshakeError {
             HandshakeError::HelloTooLong { .. } | HandshakeError::HandshakeTooLong { .. } => {
                 Some(alert::DECODE_ERROR)
             }
-            HandshakeError::NotTls | HandshakeError::TrailingMessages => Some(alert::UNEXPECTED_MESSAGE),
-            HandshakeError::TooOld => Some(alert::PROTOCOL_VERSION),
+            HandshakeError::NotTls | HandshakeError::TrailingMessages | HandshakeError::Unexpected(_) => {
+                Some(alert::UNEXPECTED_MESSAGE)
+            }
+            HandshakeError::TooOld | HandshakeError::Ssl3 => Some(alert::PROTOCOL_VERSION),
+            // RFC 8446 section 5.2: a record that cannot be deprotected.
+            HandshakeError::EarlyData { .. } => Some(alert::BAD_RECORD_MAC),
+            HandshakeError::MissingExtension(_) => Some(alert::MISSING_EXTENSION),
             HandshakeError::NothingInCommon => Some(alert::HANDSHAKE_FAILURE),
             HandshakeError::Record(error) => error.alert(),
             HandshakeError::Config(_) | HandshakeError::Internal(_) => Some(alert::INTERNAL_ERROR),
@@ -142,9 +162,12 @@ pub enum RecordError {
     /// A content type, alert or handshake message that is not allowed after the handshake.
     #[error("unexpected {0} after the handshake")]
     Unexpected(&'static str),
-    /// TLS 1.2: the peer asks for a new handshake inside the connection.
-    #[error("peer asks for renegotiation")]
-    Renegotiation,
+    /// A KeyUpdate whose request is neither 0 nor 1.
+    #[error("key_update asks for {0}, which is neither 0 nor 1")]
+    KeyUpdateRequest(u8),
+    /// A message whose length is not that of its type.
+    #[error("{0} of a wrong length")]
+    Length(&'static str),
     /// Too many records in a row that carry nothing.
     #[error("{0} records in a row without application data")]
     Flood(u32),
@@ -192,7 +215,8 @@ impl RecordError {
             RecordError::TooLong(_) => Some(alert::RECORD_OVERFLOW),
             // RFC 8446 section 5.2: whatever fails to decrypt, also by being too short, is bad_record_mac.
             RecordError::TooShort(_) | RecordError::Decrypt { .. } => Some(alert::BAD_RECORD_MAC),
-            RecordError::Renegotiation => Some(alert::NO_RENEGOTIATION),
+            RecordError::KeyUpdateRequest(_) => Some(alert::ILLEGAL_PARAMETER),
+            RecordError::Length(_) => Some(alert::DECODE_ERROR),
             RecordError::Exhausted(_) => Some(alert::INTERNAL_ERROR),
             RecordError::Slot { .. } | RecordError::Seek { .. } | RecordError::Cipher(_) => None,
         }

@@ -7,17 +7,19 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use evergate_base::seed::{Seed, scoped};
+use evergate_base::seed::{SecretKind, Seed, scoped};
 use evergate_base::session::{Sealed, SessionId};
 use hmac::{Hmac, KeyInit, Mac};
-use rustls::ServerConfig;
 use rustls::server::UnbufferedServerConnection;
+use rustls::{HandshakeKind, ProtocolVersion, ServerConfig};
 use sha2::{Digest, Sha256};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::alert::{self, clear_alert};
+use crate::alias::show_alias;
+use crate::client_flight::{ClientFlight, seal_first_alert};
 use crate::driver::Input;
-use crate::error::HandshakeError;
+use crate::error::{HandshakeError, RecordError};
 use crate::extract::{Finished, NamedSession, SessionFacts, records};
 use crate::hello::{HelloScan, HelloStatus};
 use crate::hello_facts::{HelloFacts, read_hello};
@@ -94,6 +96,7 @@ enum Stage {
 struct Running {
     conn: UnbufferedServerConnection,
     seed: SeedSlot,
+    flight: ClientFlight,
 }
 
 /// A seed that leaves no trace.
@@ -140,9 +143,6 @@ impl Handshake {
     /// [`Handshake::resume_from`], before the very bytes of `hello` are fed.
     pub fn session_wanted(&mut self, hello: &[u8]) -> Option<SessionId> {
         let facts = read_hello(hello)?;
-        let speaks_tls13 = |config: &ServerConfig| {
-            config.crypto_provider().cipher_suites.iter().any(|suite| suite.tls13().is_some())
-        };
         // Clients of TLS 1.3 send noise in the place of an id (RFC 8446 section 4.1.2), and a ticket comes before an id.
         let tls13 = facts.offers_tls13() && speaks_tls13(&self.config);
         let ticket = facts.ticket_bytes.is_some_and(|bytes| bytes > 0);
@@ -189,7 +189,7 @@ impl Handshake {
             Stage::Failed => return Err(HandshakeError::State("over: it failed before")),
             Stage::Hello(_) | Stage::Running(_) => return Err(HandshakeError::State("not done")),
         };
-        let Running { conn, mut seed } = *running;
+        let Running { conn, mut seed, .. } = *running;
         let facts = SessionFacts::read(&conn, self.sni.take())?;
         let (secrets, _) = conn.dangerous_into_kernel_connection()?;
         let session = seed.0.as_mut().and_then(|seed| NamedSession::of(&mut seed.session, facts.resumed));
@@ -206,58 +206,122 @@ impl Handshake {
                 return Ok(Progress::NeedInput);
             }
             HelloStatus::Complete { len } => len,
-            HelloStatus::PlainHttp => return Err(HandshakeError::PlainHttp),
-            HelloStatus::NotTls => {
-                out.extend_from_slice(&clear_alert(alert::UNEXPECTED_MESSAGE));
-                return Err(HandshakeError::NotTls);
-            }
-            HelloStatus::TooLong => {
-                out.extend_from_slice(&clear_alert(alert::DECODE_ERROR));
-                return Err(HandshakeError::HelloTooLong { bytes_max: HELLO_BYTES_MAX });
-            }
+            refused => return Err(answered(hello_error(refused, HELLO_BYTES_MAX), out)),
         };
         let hello = self.input.bytes.get(..len).unwrap_or_default();
         let mut seed = Seed::new(*seed_key(&self.params, hello), self.params.accepted_unix_s);
         self.params.secret.zeroize();
         let facts = self.hello.take().or_else(|| read_hello(hello)).unwrap_or_default();
-        if facts.is_too_old() {
-            // `rustls` would miss an extension that such clients do not have, and answer with handshake_failure. RFC 8446
-            // appendix D.2 and RFC 5246 appendix E.1 have protocol_version for it.
+        if let Some(error) = refusal(&self.config, &facts) {
             self.sni = facts.sni;
-            out.extend_from_slice(&clear_alert(alert::PROTOCOL_VERSION));
-            return Err(HandshakeError::TooOld);
+            return Err(answered(error, out));
         }
         let config = config_for(&self.config, &facts);
         seed.offers_tls13 = facts.offers_tls13();
+        seed.offers_first_groups = facts.offers_first_groups();
         seed.session.found = self.found.take();
         // A client that takes tickets keeps its session itself.
         seed.session.wanted = facts.ticket_bytes.is_none() || !config.ticketer.enabled();
+        let early_data = facts.has_early_data;
+        seed.alias = self.input.bytes.get_mut(..len).and_then(show_alias);
         self.sni = facts.sni;
         let conn = UnbufferedServerConnection::new(config)?;
-        self.feed(Box::new(Running { conn, seed: SeedSlot(Some(seed)) }), out)
+        let flight = ClientFlight::new(early_data);
+        self.feed(Box::new(Running { conn, seed: SeedSlot(Some(seed)), flight }), out)
     }
 
     fn feed(&mut self, mut running: Box<Running>, out: &mut Vec<u8>) -> Result<Progress, HandshakeError> {
-        let Running { conn, seed } = &mut *running;
-        let start = out.len();
-        let fed = scoped(&mut seed.0, || self.input.feed(conn, out));
-        let done = fed.map_err(|error| in_common(error, out.get_mut(start..).unwrap_or_default()))?;
+        let Running { conn, seed, flight } = &mut *running;
+        let input = &mut self.input;
+        let done = scoped(&mut seed.0, || input.feed(conn, flight, out))
+            .map_err(|error| running.answer(error, input.answered_from, out))?;
         self.stage = if done { Stage::Done(running) } else { Stage::Running(running) };
         Ok(if done { Progress::Done } else { Progress::NeedInput })
     }
 }
 
-/// `rustls` takes a client that none of our certificates suits for one that may not come in, and for a fault of ours: RFC 8446
-/// section 4.1.1 and RFC 5246 section 7.2.2 have handshake_failure for it. It answers a hello, so the alert is in clear.
-fn in_common(error: HandshakeError, said: &mut [u8]) -> HandshakeError {
+impl Running {
+    /// The handshake failed at the record whose answer starts at `start` in `out`: the alert that the RFCs name takes
+    /// the place of the one that `rustls` sends.
+    fn answer(&mut self, error: HandshakeError, start: usize, out: &mut Vec<u8>) -> HandshakeError {
+        let Running { conn, seed, flight } = self;
+        let error = in_common(error);
+        let tls13 = conn.protocol_version() == Some(ProtocolVersion::TLSv1_3);
+        let captured = seed.0.as_ref().map_or(&[][..], |seed| &seed.captured);
+        let protected = tls13 && captured.iter().any(|captured| captured.kind == SecretKind::ServerTraffic);
+        let clear = out.get(start..).and_then(|said| said.last_chunk()).copied().and_then(clear_description);
+        let sent = if protected { (out.len() > start).then_some(alert::INTERNAL_ERROR) } else { clear };
+        let named = scoped(&mut seed.0, || flight.alert_for(&error, conn, sent));
+        let Some(named) = named else { return error };
+        if !tls13 && conn.handshake_kind() == Some(HandshakeKind::Resumed) {
+            return error; // our side is protected, by keys that `rustls` alone has
+        }
+        match (protected, clear) {
+            (false, Some(_)) => out.truncate(out.len() - clear_alert(named).len()),
+            (false, None) => {}
+            // What `rustls` sealed there has the same nonce, and never leaves.
+            (true, _) => out.truncate(start),
+        }
+        let captured = seed.0.as_ref().map_or(&[][..], |seed| &seed.captured);
+        if protected {
+            seal_first_alert(conn, captured, named, out);
+        } else if clear.is_some() || out.len() == start {
+            out.extend_from_slice(&clear_alert(named));
+        }
+        error
+    }
+}
+
+/// The description of a fatal alert in clear.
+fn clear_description(record: [u8; 7]) -> Option<u8> {
+    let description = record[6];
+    (record == clear_alert(description)).then_some(description)
+}
+
+/// Appends the alert of an error from the time before `rustls` is at work.
+fn answered(error: HandshakeError, out: &mut Vec<u8>) -> HandshakeError {
+    if let Some(description) = error.alert() {
+        out.extend_from_slice(&clear_alert(description));
+    }
+    error
+}
+
+/// Why bytes that are no ClientHello end the handshake; `bytes_max` is the bound that they were judged with.
+pub fn hello_error(status: HelloStatus, bytes_max: usize) -> HandshakeError {
+    match status {
+        HelloStatus::PlainHttp => HandshakeError::PlainHttp,
+        HelloStatus::Unexpected => {
+            HandshakeError::Unexpected("record or message before the client hello's end")
+        }
+        HelloStatus::Overflow { len } => HandshakeError::Record(RecordError::TooLong(len)),
+        HelloStatus::TooLong => HandshakeError::HelloTooLong { bytes_max },
+        HelloStatus::NotTls | HelloStatus::Partial | HelloStatus::Complete { .. } => HandshakeError::NotTls,
+    }
+}
+
+/// Why a hello is refused for which `rustls` has another alert than the RFCs.
+fn refusal(config: &ServerConfig, hello: &HelloFacts) -> Option<HandshakeError> {
+    if hello.is_ssl3() {
+        return Some(HandshakeError::Ssl3); // RFC 8446 appendix D.5
+    }
+    if hello.is_too_old() {
+        return Some(HandshakeError::TooOld); // RFC 8446 appendix D.2, RFC 5246 appendix E.1
+    }
+    let tls13 = hello.offers_tls13() && speaks_tls13(config);
+    hello.missing_extension().filter(|_| tls13).map(HandshakeError::MissingExtension)
+}
+
+fn speaks_tls13(config: &ServerConfig) -> bool {
+    config.crypto_provider().cipher_suites.iter().any(|suite| suite.tls13().is_some())
+}
+
+/// `rustls` takes a client that none of our certificates suits for a fault of ours: RFC 8446 section 4.1.1 and RFC 5246
+/// section 7.2.2 have handshake_failure for it.
+fn in_common(error: HandshakeError) -> HandshakeError {
     match error {
         HandshakeError::Tls(rustls::Error::General(text))
             if text == "no server certificate chain resolved" =>
         {
-            let said = said.last_chunk_mut().filter(|said| **said == clear_alert(alert::ACCESS_DENIED));
-            if let Some(said) = said {
-                *said = clear_alert(alert::HANDSHAKE_FAILURE);
-            }
             HandshakeError::NothingInCommon
         }
         other => other,

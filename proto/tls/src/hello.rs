@@ -31,8 +31,15 @@ pub enum HelloStatus {
     },
     /// An HTTP request in clear: answer 400, without TLS.
     PlainHttp,
-    /// Anything else: close.
+    /// No TLS record: an alert, then the end.
     NotTls,
+    /// TLS, but another record or message than a ClientHello, or between its fragments, or an empty fragment.
+    Unexpected,
+    /// A record longer than a plaintext record may be.
+    Overflow {
+        /// Its length, header included, in bytes.
+        len: usize,
+    },
     /// The hello does not end within the limit.
     TooLong,
 }
@@ -65,19 +72,27 @@ impl HelloScan {
     pub(crate) fn advance(&mut self, raw: &[u8]) -> HelloStatus {
         loop {
             let record = raw.get(self.at..).unwrap_or_default();
-            // RFC 8446 section 5.1: type handshake(22); legacy_record_version "MUST be ignored for all purposes", but
-            // there is no major version other than 3 to be tolerant about.
-            if record.first().is_some_and(|&byte| byte != 22) || record.get(1).is_some_and(|&byte| byte != 3)
-            {
-                return plain_http(raw);
+            // RFC 8446 section 5.1: type handshake(22); legacy_record_version "MUST be ignored for all purposes", and
+            // RFC 5246 appendix E.1: "MUST accept any value {03,XX}". There is no other major version.
+            match record.first() {
+                Some(22) | None => {}
+                Some(20..=23) => return HelloStatus::Unexpected,
+                Some(_) if self.at > 0 => return HelloStatus::Unexpected,
+                Some(_) => return plain_http(raw),
+            }
+            if record.get(1).is_some_and(|&byte| byte != 3) {
+                return HelloStatus::NotTls;
             }
             let Some((&[_, _, _, hi, lo], rest)) = record.split_first_chunk() else {
                 return HelloStatus::Partial;
             };
             let len = usize::from(u16::from_be_bytes([hi, lo]));
             // "Implementations MUST NOT send zero-length fragments of Handshake types".
-            if len == 0 || len > FRAGMENT_MAX {
-                return HelloStatus::NotTls;
+            if len == 0 {
+                return HelloStatus::Unexpected;
+            }
+            if len > FRAGMENT_MAX {
+                return HelloStatus::Overflow { len: 5 + len };
             }
             let end = self.at + 5 + len;
             if end > self.bytes_max {
@@ -88,7 +103,7 @@ impl HelloScan {
                 *to = *from;
             }
             if self.message + body.len() > 0 && self.head[0] != 1 {
-                return HelloStatus::NotTls;
+                return HelloStatus::Unexpected;
             }
             if body.len() < len {
                 return HelloStatus::Partial;
@@ -154,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_verdict_does_not_depend_on_the_segmentation() {
-        let mut seen = [0; 5];
+        let mut seen = [0; 7];
         for seed in 0..3000_usize {
             let mut raw = hello(&[7; 60], 1 + seed % 70);
             let at = seed * 7919 % raw.len();
@@ -169,10 +184,12 @@ mod tests {
                 HelloStatus::Complete { .. } => 1,
                 HelloStatus::NotTls => 2,
                 HelloStatus::TooLong => 3,
-                HelloStatus::PlainHttp => 4,
+                HelloStatus::Unexpected => 4,
+                HelloStatus::Overflow { .. } => 5,
+                HelloStatus::PlainHttp => 6,
             }] += 1;
         }
-        assert!(seen[..4].iter().all(|&count| count > 20), "{seen:?}");
+        assert!(seen[..6].iter().all(|&count| count > 20), "{seen:?}");
     }
 
     #[test]
@@ -196,10 +213,16 @@ mod tests {
             (b"SSH-2.0-x", HelloStatus::NotTls),
             (&[0x80, 0x2e, 1, 0, 2], HelloStatus::NotTls),
             (&[22, 2], HelloStatus::NotTls),
-            (&[22, 3, 1, 0, 0], HelloStatus::NotTls),
-            (&[22, 3, 1, 0x40, 1], HelloStatus::NotTls),
-            (&[22, 3, 1, 0, 4, 2], HelloStatus::NotTls),
-            (&[21, 3, 1, 0, 2, 2, 40], HelloStatus::NotTls),
+            (&[22, 3, 1, 0, 0], HelloStatus::Unexpected),
+            (&[22, 3, 1, 0x40, 1], HelloStatus::Overflow { len: 16390 }),
+            (&[22, 3, 1, 0, 4, 2], HelloStatus::Unexpected),
+            (&[22, 3, 1, 0, 1, 1, 21, 3, 1], HelloStatus::Unexpected),
+            (&[22, 3, 1, 0, 1, 1, 0], HelloStatus::Unexpected),
+            (&[22, 3, 1, 0, 1, 1, 22, 2], HelloStatus::NotTls),
+            (&[22, 3, 0xfe, 0, 1, 1], HelloStatus::Partial),
+            (&[20, 3, 1, 0, 1, 1], HelloStatus::Unexpected),
+            (&[21, 3, 1, 0, 2, 2, 40], HelloStatus::Unexpected),
+            (&[23, 3, 1, 0, 2, 2, 40], HelloStatus::Unexpected),
         ] {
             assert_eq!(hello_status(raw, 1000), status, "{raw:?}");
         }

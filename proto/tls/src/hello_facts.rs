@@ -2,6 +2,8 @@
 //!
 //! Invariant: never trusted for the handshake itself. `rustls` parses the same bytes again and is the only judge.
 
+use std::ops::Range;
+
 use crate::hello::{HelloStatus, hello_status};
 
 /// The parts of a ClientHello that are used outside the handshake.
@@ -15,8 +17,16 @@ pub struct HelloFacts {
     pub versions: Vec<u16>,
     /// Cipher suites offered, in the client's order, GREASE left out.
     pub suites: Vec<u16>,
+    /// `legacy_version`: the newest version of a client that lists no versions, 0x0303 of every other one.
+    pub legacy_version: u16,
     /// Whether the hello offers to resume a TLS 1.3 session.
     pub has_psk: bool,
+    /// Whether the client announces early data (RFC 8446 section 4.2.10).
+    pub has_early_data: bool,
+    /// Key exchange groups offered, in the client's order, GREASE left out; `None` without the extension.
+    pub groups: Option<Vec<u16>>,
+    /// Whether the hello has `signature_algorithms` and `key_share`.
+    pub(crate) has: Negotiation,
     /// The clear session id: TLS 1.2 session, or noise in TLS 1.3.
     pub session_id: Vec<u8>,
     /// Length of the TLS 1.2 ticket that it offers (RFC 5077 section 3.2), in bytes: 0 where it only says that it takes
@@ -24,7 +34,26 @@ pub struct HelloFacts {
     pub ticket_bytes: Option<usize>,
 }
 
+/// Extensions that a full handshake of TLS 1.3 cannot do without, besides the groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Negotiation {
+    signatures: bool,
+    shares: bool,
+}
+
 impl HelloFacts {
+    /// The extension that a hello for TLS 1.3 lacks (RFC 8446 section 9.2).
+    pub(crate) fn missing_extension(&self) -> Option<&'static str> {
+        let Negotiation { signatures, shares } = self.has;
+        match (self.groups.is_some(), shares) {
+            (true, false) => Some("key_share"),
+            (false, true) => Some("supported_groups"),
+            _ if self.has_psk => None,
+            (false, false) => Some("supported_groups"),
+            _ => (!signatures).then_some("signature_algorithms"),
+        }
+    }
+
     /// Whether the client can speak TLS 1.3.
     pub fn offers_tls13(&self) -> bool {
         self.versions.contains(&0x0304)
@@ -36,6 +65,18 @@ impl HelloFacts {
         !self.versions.is_empty() && self.versions.iter().all(|version| *version < TLS12)
     }
 
+    /// Whether the client offers a key exchange group of first choice.
+    pub(crate) fn offers_first_groups(&self) -> bool {
+        const FIRST: [u16; 3] = [0x11ec, 0x001d, 0x0017]; // X25519MLKEM768, X25519, secp256r1
+        self.groups.iter().flatten().any(|group| FIRST.contains(group))
+    }
+
+    /// Whether the hello is one of SSL 3.0 or older: "MUST abort the handshake" (RFC 8446 appendix D.5).
+    pub(crate) fn is_ssl3(&self) -> bool {
+        const SSL3: u16 = 0x0300;
+        !self.versions.is_empty() && self.legacy_version <= SSL3
+    }
+
     /// Whether the client prefers ChaCha20-Poly1305 over AES: what clients without AES instructions say by order.
     pub fn prefers_chacha(&self) -> bool {
         // TLS_CHACHA20_POLY1305_SHA256 and the ECDHE suites of RFC 7905.
@@ -45,6 +86,14 @@ impl HelloFacts {
 
 /// Reads a whole ClientHello from the records at the start of `raw`; `None` when it is not whole or malformed.
 pub fn read_hello(raw: &[u8]) -> Option<HelloFacts> {
+    let message = message_of(raw)?;
+    let mut message = Reader(&message);
+    message.take(1)?;
+    read_body(Reader(message.vector(3)?))
+}
+
+/// The ClientHello message in the records at the start of `raw`, header included; `None` when it is not whole.
+pub(crate) fn message_of(raw: &[u8]) -> Option<Vec<u8>> {
     let HelloStatus::Complete { len } = hello_status(raw, usize::MAX) else { return None };
     let mut message = Vec::with_capacity(len);
     let mut records = raw.get(..len)?;
@@ -53,15 +102,35 @@ pub fn read_hello(raw: &[u8]) -> Option<HelloFacts> {
         message.extend_from_slice(body);
         records = next;
     }
-    let mut message = Reader(&message);
-    message.take(1)?;
-    read_body(Reader(message.vector(3)?))
+    Some(message)
+}
+
+/// Where the first host name of a ClientHello message lies in it.
+pub(crate) fn name_range(message: &[u8]) -> Option<Range<usize>> {
+    let mut body = Reader(message);
+    body.take(4 + 2 + 32)?; // message header, version, random
+    body.vector(1)?; // session id
+    body.vector(2)?; // cipher suites
+    body.vector(1)?; // compression methods
+    let mut extensions = Reader(body.vector(2)?);
+    while !extensions.0.is_empty() {
+        let (kind, extension) = (extensions.u16()?, extensions.vector(2)?);
+        if kind == 0 {
+            let mut names = Reader(Reader(extension).vector(2)?);
+            let kind = names.take(1)?;
+            let name = names.vector(2).filter(|_| kind == [0])?;
+            let start = name.as_ptr().addr().checked_sub(message.as_ptr().addr())?;
+            return Some(start..start + name.len());
+        }
+    }
+    None
 }
 
 /// RFC 8446 section 4.1.2.
 fn read_body(mut body: Reader<'_>) -> Option<HelloFacts> {
     let mut facts = HelloFacts::default();
     let legacy_version = body.u16()?;
+    facts.legacy_version = legacy_version;
     body.take(32)?;
     facts.session_id = body.vector(1)?.to_vec();
     facts.suites = u16_list(body.vector(2)?)?;
@@ -76,6 +145,8 @@ fn read_body(mut body: Reader<'_>) -> Option<HelloFacts> {
         let mut extension = Reader(extensions.vector(2)?);
         match kind {
             0 => facts.sni = read_sni(extension),
+            10 => facts.groups = Some(u16_list(extension.vector(2)?)?),
+            13 => facts.has.signatures = true,
             16 => {
                 let mut names = Reader(extension.vector(2)?);
                 while !names.0.is_empty() {
@@ -84,6 +155,8 @@ fn read_body(mut body: Reader<'_>) -> Option<HelloFacts> {
             }
             35 => facts.ticket_bytes = Some(extension.0.len()),
             41 => facts.has_psk = true,
+            42 => facts.has_early_data = true,
+            51 => facts.has.shares = true,
             43 => facts.versions = u16_list(extension.vector(1)?)?,
             _ => {}
         }

@@ -10,9 +10,12 @@ use crate::aead::{AeadLibrary, Cipher};
 use crate::error::RecordError;
 use crate::schedule::{Secret, next_secret, traffic_keys};
 
-/// Key generations of one connection. Bounds what a peer can make a take-over compute (1,024 HMACs); at one KeyUpdate
-/// per 2^23 full records it is 140 TB of data.
-pub(crate) const GENERATION_MAX: u32 = 1024;
+/// Key generations between the base secret and the newest. Bounds what a peer can make a failover compute.
+pub(crate) const GENERATIONS_AHEAD_MAX: u32 = 1024;
+/// Generations between the base secret and those still in use from which on the base moves.
+pub(crate) const REBASE_AFTER: u32 = 256;
+/// The highest key generation: no connection comes near it, and the next number never overflows.
+pub(crate) const GENERATION_MAX: u32 = 1 << 31;
 
 /// Protocol version of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +97,7 @@ pub struct Position {
 /// What a direction starts from, and all that has to be exported of it besides its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
-    /// The first application traffic secret; keys and IVs of all generations follow from it.
+    /// The application traffic secret of the base generation; keys and IVs of later generations follow from it.
     Tls13(Secret),
     /// The key and the IV (4 bytes of salt and the explicit part's start for GCM, all 12 for ChaCha20).
     Tls12 { key: Secret, iv: [u8; 12] },
@@ -116,6 +119,8 @@ pub(crate) struct Direction {
     /// The current generation's secret when it is no longer the base: rare, so that it costs idle connections little.
     secret: Option<Box<Secret>>,
     base: Base,
+    /// Generation that the base is the secret of; records of older ones are out of reach.
+    base_generation: u32,
 }
 
 impl Drop for Direction {
@@ -149,7 +154,56 @@ impl Direction {
         iv: [u8; 12],
     ) -> Result<Direction, RecordError> {
         let cipher = Cipher::new(library, suite, key.as_slice())?;
-        Ok(Direction { cipher, iv, position: Position { generation: 0, sequence }, secret: None, base })
+        let position = Position { generation: 0, sequence };
+        Ok(Direction { cipher, iv, position, secret: None, base, base_generation: 0 })
+    }
+
+    /// The direction at the first record of the generation that `base` is the secret of.
+    pub(crate) fn based(
+        library: AeadLibrary,
+        suite: Suite,
+        base: Base,
+        generation: u32,
+    ) -> Result<Direction, RecordError> {
+        let mut direction = Direction::new(library, suite, base, 0)?;
+        direction.position.generation = generation;
+        direction.base_generation = generation;
+        Ok(direction)
+    }
+
+    pub(crate) fn base_generation(&self) -> u32 {
+        self.base_generation
+    }
+
+    /// Whether another KeyUpdate keeps within the bounds.
+    pub(crate) fn may_update(&self) -> bool {
+        let next = self.position.generation.saturating_add(1);
+        next <= GENERATION_MAX && next - self.base_generation <= GENERATIONS_AHEAD_MAX
+    }
+
+    /// The secret of a generation from the base's to the newest.
+    fn secret_of(&self, suite: Suite, generation: u32) -> Option<Secret> {
+        let Base::Tls13(base) = &self.base else { return None };
+        if !(self.base_generation..=self.position.generation).contains(&generation) {
+            return None;
+        }
+        if let Some(current) = self.secret.as_ref().filter(|_| generation == self.position.generation) {
+            return Some(Secret::clone(current));
+        }
+        let steps = self.base_generation..generation;
+        Some(steps.fold(base.clone(), |secret, _| next_secret(suite, &secret)))
+    }
+
+    /// Moves the base to a later generation: no record before it is sealed or opened again. Other moves do nothing.
+    pub(crate) fn rebase(&mut self, suite: Suite, generation: u32) {
+        if generation > self.base_generation
+            && let Some(secret) = self.secret_of(suite, generation)
+        {
+            if generation == self.position.generation {
+                self.secret = None;
+            }
+            (self.base, self.base_generation) = (Base::Tls13(secret), generation);
+        }
     }
 
     pub(crate) fn base(&self) -> &Base {
@@ -185,14 +239,18 @@ impl Direction {
             let Base::Tls13(base) = &self.base else {
                 return Err(refused("tls 1.2 has one generation"));
             };
-            if to.generation > GENERATION_MAX {
+            if to.generation < self.base_generation {
+                return Err(refused("its keys are erased"));
+            }
+            if to.generation > GENERATION_MAX || to.generation - self.base_generation > GENERATIONS_AHEAD_MAX
+            {
                 return Err(refused("it is beyond the limit"));
             }
             let (mut secret, from) = match &self.secret {
                 Some(current) if to.generation > self.position.generation => {
                     (Secret::clone(current), self.position.generation)
                 }
-                _ => (base.clone(), 0),
+                _ => (base.clone(), self.base_generation),
             };
             for _ in from..to.generation {
                 secret = next_secret(suite, &secret);
@@ -200,7 +258,7 @@ impl Direction {
             let (key, iv) = traffic_keys(suite, &secret);
             self.cipher = Cipher::new(self.cipher.library(), suite, key.as_slice())?;
             self.iv = iv;
-            self.secret = (to.generation > 0).then(|| Box::new(secret));
+            self.secret = (to.generation > self.base_generation).then(|| Box::new(secret));
         }
         self.position = to;
         Ok(())

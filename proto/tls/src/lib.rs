@@ -11,7 +11,9 @@
 
 mod aead;
 pub mod alert;
+mod alias;
 mod client;
+mod client_flight;
 mod driver;
 mod error;
 mod error_text;
@@ -30,7 +32,7 @@ pub use client::{ClientHandshake, foreign_answer};
 pub use error::{Blame, HandshakeError, RecordError, StateError};
 pub use error_text::error_text;
 pub use extract::{Finished, NamedSession, SessionFacts, suite_name};
-pub use handshake::{Handshake, HandshakeParams, Progress, flight_digest};
+pub use handshake::{Handshake, HandshakeParams, Progress, flight_digest, hello_error};
 pub use hello::{HelloStatus, hello_status};
 pub use hello_facts::{HelloFacts, read_hello};
 pub use keys::{Position, Role, Suite, Version};

@@ -14,8 +14,8 @@ use rustls::kernel::KernelConnection;
 use crate::aead::{AeadLibraries, installed_aead};
 use crate::alert;
 use crate::error::{RecordError, StateError};
-use crate::keys::{Base, Direction, Position, Role, Suite, Version};
-use crate::state::RecordsState;
+use crate::keys::{Direction, Position, REBASE_AFTER, Role, Suite, Version};
+use crate::state::{DirectionState, RecordsState};
 
 /// Most payload bytes in one record (RFC 8446 section 5.1).
 pub const PAYLOAD_MAX: usize = 16384;
@@ -25,12 +25,14 @@ const FRAGMENT_MAX: usize = PAYLOAD_MAX + 256;
 const HEADER: usize = 5;
 const TAG: usize = 16;
 const EXPLICIT_NONCE: usize = 8;
-/// Records in a row without application data (empty, warnings, KeyUpdates, tickets) before the peer is cut off.
+/// Records without application data (empty, warnings, KeyUpdates, tickets, renegotiations) that a peer may send in a
+/// row. The count starts again with application data, and goes down by one with each second (see [`Records::forgive`]).
 const FRUITLESS_MAX: u32 = 32;
 /// Sequence numbers kept back from application data, for the alert or KeyUpdate that must still be possible.
 const SEQUENCE_RESERVE: u64 = 8;
 /// Session tickets that one upstream connection may leave behind.
 const TICKETS_MAX: u8 = 4;
+const CLIENT_HELLO: u8 = 1;
 const KEY_UPDATE: u8 = 24;
 const NEW_SESSION_TICKET: u8 = 4;
 
@@ -72,6 +74,9 @@ pub enum Opened {
         /// The number on the wire; 0 is close_notify.
         description: u8,
     },
+    /// TLS 1.2: a client asks for another handshake. A warning no_renegotiation is due (RFC 5246 section 7.2.2), and
+    /// the connection stays as it is.
+    Renegotiation,
     /// Nothing to act on.
     Ignored,
 }
@@ -88,11 +93,11 @@ struct Inner {
     tx: Direction,
     rx: Direction,
     fruitless: u32,
-    /// One change_cipher_spec is forgiven at the handshake's end (RFC 8446 appendix D.4).
-    ccs_seen: bool,
-    /// Bytes still to come of a ticket that spans records.
-    ticket_rest: usize,
-    /// The beginning of a server's message whose type and length span records: so many bytes of these.
+    /// Second up to which `fruitless` went down, by the caller's clock.
+    forgiven_s: u32,
+    /// Bytes still to come of a ticket or a ClientHello that spans records.
+    message_rest: usize,
+    /// The beginning of a message whose type and length span records: so many bytes of these.
     begun: (usize, [u8; 4]),
     tickets: Option<Box<Tickets>>,
 }
@@ -117,10 +122,11 @@ impl std::fmt::Debug for Records {
     }
 }
 
-/// Length of the whole record that starts with `header`, header included.
+/// Length of the whole record that starts with `header`, header included. The minor version "MUST be ignored for all
+/// purposes" (RFC 8446 section 5.1).
 pub fn record_len(header: &[u8; HEADER]) -> Result<usize, RecordError> {
-    let &[kind, major, minor, hi, lo] = header;
-    if !(20..=23).contains(&kind) || major != 3 || minor > 4 {
+    let &[kind, major, _, hi, lo] = header;
+    if !(20..=23).contains(&kind) || major != 3 {
         return Err(RecordError::Header(*header));
     }
     let len = HEADER + usize::from(u16::from_be_bytes([hi, lo]));
@@ -137,8 +143,9 @@ impl Records {
         kernel: Option<KernelConnection<ClientConnectionData>>,
     ) -> Records {
         let tickets = kernel.map(|kernel| Box::new(Tickets { kernel, left: TICKETS_MAX }));
-        let (fruitless, ccs_seen, ticket_rest, begun) = (0, false, 0, (0, [0; 4]));
-        let inner = Inner { version, role, suite, tx, rx, fruitless, ccs_seen, ticket_rest, begun, tickets };
+        let (fruitless, forgiven_s, message_rest, begun) = (0, 0, 0, (0, [0; 4]));
+        let inner =
+            Inner { version, role, suite, tx, rx, fruitless, forgiven_s, message_rest, begun, tickets };
         Records { inner: Box::new(inner) }
     }
 
@@ -167,12 +174,21 @@ impl Records {
         self.inner.open(record)
     }
 
-    /// Appends a KeyUpdate and moves our sending keys on. Appends nothing in TLS 1.2 or when generations are used up:
-    /// the record limit will end the connection then.
+    /// Tells the time, in seconds of any clock that never goes back: for each second since the last call, one record
+    /// without application data is forgiven.
+    pub fn forgive(&mut self, now_s: u32) {
+        let inner = &mut *self.inner;
+        if inner.fruitless > 0 {
+            inner.fruitless = inner.fruitless.saturating_sub(now_s.saturating_sub(inner.forgiven_s));
+        }
+        inner.forgiven_s = inner.forgiven_s.max(now_s);
+    }
+
+    /// Appends a KeyUpdate and moves our sending keys on. Appends nothing in TLS 1.2, nor as long as the base secret is
+    /// 1,024 generations behind.
     pub fn seal_key_update(&mut self, request: bool, out: &mut Vec<u8>) {
         let inner = &mut *self.inner;
-        let next = Position { generation: inner.tx.position.generation.saturating_add(1), sequence: 0 };
-        if inner.version != Version::Tls13 || next.generation > crate::keys::GENERATION_MAX {
+        if inner.version != Version::Tls13 || !inner.tx.may_update() {
             return;
         }
         let message = [KEY_UPDATE, 0, 0, 1, u8::from(request)];
@@ -234,13 +250,35 @@ impl Records {
     /// All that another node needs.
     pub fn export(&self) -> RecordsState {
         let Inner { version, role, suite, tx, rx, .. } = &*self.inner;
-        RecordsState {
-            version: *version,
-            role: *role,
-            suite: *suite,
-            tx: (tx.base().clone(), tx.position),
-            rx: (rx.base().clone(), rx.position),
-        }
+        let direction = |direction: &Direction| DirectionState {
+            base: direction.base().clone(),
+            base_generation: direction.base_generation(),
+            position: direction.position,
+        };
+        RecordsState { version: *version, role: *role, suite: *suite, tx: direction(tx), rx: direction(rx) }
+    }
+
+    /// Whether the base secrets are far behind the generations of these positions, the oldest still in use.
+    pub fn wants_rebase(&self, tx: Position, rx: Position) -> bool {
+        let behind = |direction: &Direction, oldest: Position| {
+            oldest.generation.saturating_sub(direction.base_generation()) >= REBASE_AFTER
+        };
+        behind(&self.inner.tx, tx) || behind(&self.inner.rx, rx)
+    }
+
+    /// Moves the base secrets to the generations of these positions: no record before them is sealed or opened again,
+    /// here or on another node. So the number of KeyUpdates in a connection's life has no bound.
+    pub fn rebase(&mut self, tx: Position, rx: Position) {
+        let inner = &mut *self.inner;
+        inner.tx.rebase(inner.suite, tx.generation);
+        inner.rx.rebase(inner.suite, rx.generation);
+    }
+
+    /// All that another node needs to go on at these positions, or at any later ones.
+    pub fn export_at(&self, tx: Position, rx: Position) -> RecordsState {
+        let mut state = self.export();
+        (state.tx.position, state.rx.position) = (tx, rx);
+        state
     }
 
     /// A record layer that goes on where the exported one stood.
@@ -252,9 +290,9 @@ impl Records {
     pub fn import_with(state: &RecordsState, libraries: AeadLibraries) -> Result<Records, StateError> {
         let RecordsState { version, role, suite, tx, rx } = state;
         let library = libraries.of(*suite);
-        let direction = |(base, position): &(Base, Position)| {
-            let mut direction = Direction::new(library, *suite, base.clone(), 0)?;
-            direction.seek(*suite, *position)?;
+        let direction = |state: &DirectionState| {
+            let mut direction = Direction::based(library, *suite, state.base.clone(), state.base_generation)?;
+            direction.seek(*suite, state.position)?;
             Ok(direction)
         };
         let both = direction(tx).and_then(|tx| Ok((tx, direction(rx)?)));
@@ -265,7 +303,7 @@ impl Records {
 
 impl Inner {
     fn is_between_messages(&self) -> bool {
-        self.ticket_rest == 0 && self.begun.0 == 0
+        self.message_rest == 0 && self.begun.0 == 0
     }
 
     fn explicit_nonce(&self) -> bool {
@@ -355,12 +393,7 @@ impl Inner {
     fn open_tls13(&mut self, header: &[u8; HEADER], body: &mut [u8]) -> Result<Opened, RecordError> {
         match header[0] {
             23 => {}
-            // RFC 8446 section 5: dropped only "before the peer's Finished message has been received"; one that was
-            // in flight at that moment is forgiven.
-            20 if body == [1] && !self.ccs_seen && self.rx.position == Position::default() => {
-                self.ccs_seen = true;
-                return Ok(Opened::Ignored);
-            }
+            // RFC 8446 section 5: dropped only "before the peer's Finished message has been received".
             20 => return Err(RecordError::Unexpected("change_cipher_spec")),
             _ => return Err(RecordError::Unexpected("unprotected record")),
         }
@@ -441,52 +474,80 @@ impl Inner {
                 };
                 Ok(Opened::Alert { fatal, description })
             }
-            (21, _) => Err(RecordError::Unexpected("alert of a wrong length")),
+            (21, []) => Err(RecordError::Unexpected("empty alert")), // RFC 8446 section 5.4
+            (21, _) => Err(RecordError::Length("alert")),
             (22, _) if self.version == Version::Tls13 => self.handshake_message(payload),
             // HelloRequest: a client "MAY ignore it" (RFC 5246 section 7.4.1.1), and we do.
             (22, &[0, 0, 0, 0]) if self.role == Role::Client => Ok(Opened::Ignored),
-            (22, _) => Err(RecordError::Renegotiation),
+            (22, _) if self.role == Role::Server => self.renegotiation(payload),
+            (22, _) => Err(RecordError::Unexpected("handshake message")),
             _ => Err(RecordError::Unexpected("content type")),
         }
     }
 
+    /// Messages of a client of TLS 1.2: a ClientHello is passed over, in one record or in several.
+    fn renegotiation(&mut self, payload: &[u8]) -> Result<Opened, RecordError> {
+        if payload.is_empty() {
+            return Err(RecordError::Unexpected("empty handshake record")); // RFC 5246 section 6.2.1
+        }
+        let mut opened = Opened::Ignored;
+        let mut payload = self.pass_over(payload);
+        while let Some(([kind, a, b, c], rest)) = self.message_head(payload) {
+            if kind != CLIENT_HELLO {
+                return Err(RecordError::Unexpected("handshake message"));
+            }
+            self.message_rest = u32::from_be_bytes([0, a, b, c]) as usize;
+            payload = self.pass_over(rest);
+            opened = Opened::Renegotiation;
+        }
+        Ok(opened)
+    }
+
+    /// What follows the message under way in `payload`.
+    fn pass_over<'a>(&mut self, payload: &'a [u8]) -> &'a [u8] {
+        let passed = self.message_rest.min(payload.len());
+        self.message_rest -= passed;
+        &payload[passed..]
+    }
+
     /// Post-handshake messages of TLS 1.3. From a client only KeyUpdate is allowed: we never ask for certificates
     /// after the handshake.
-    fn handshake_message(&mut self, mut payload: &[u8]) -> Result<Opened, RecordError> {
-        let skipped = self.ticket_rest.min(payload.len());
-        self.ticket_rest -= skipped;
-        payload = &payload[skipped..];
+    fn handshake_message(&mut self, payload: &[u8]) -> Result<Opened, RecordError> {
+        if payload.is_empty() {
+            return Err(RecordError::Unexpected("empty handshake record")); // RFC 8446 section 5.4
+        }
+        let mut payload = self.pass_over(payload);
         while let Some(([kind, a, b, c], rest)) = self.message_head(payload) {
             let len = u32::from_be_bytes([0, a, b, c]) as usize;
             match (kind, rest) {
+                (KEY_UPDATE, _) if len != 1 => return Err(RecordError::Length("key_update")),
                 // RFC 8446 section 5.1: a message before a key change "MUST align with a record boundary".
-                (KEY_UPDATE, &[request @ (0 | 1)]) if len == 1 => {
-                    if self.rx.position.generation >= crate::keys::GENERATION_MAX {
+                (KEY_UPDATE, &[request @ (0 | 1)]) => {
+                    if !self.rx.may_update() {
                         return Err(RecordError::Flood(self.rx.position.generation));
                     }
                     self.rx.update(self.suite)?;
                     return Ok(Opened::KeyUpdate { requested: request == 1 });
                 }
+                // Section 4.6.3: "MUST terminate the connection with an "illegal_parameter" alert".
+                (KEY_UPDATE, &[request]) => return Err(RecordError::KeyUpdateRequest(request)),
                 // It may itself be in parts (section 5.1).
-                (KEY_UPDATE, []) if len == 1 && self.role == Role::Client => {
+                (KEY_UPDATE, []) => {
                     self.begun = (4, [kind, a, b, c]);
                     return Ok(Opened::Ignored);
                 }
-                (KEY_UPDATE, _) => return Err(RecordError::Unexpected("key_update form")),
+                (KEY_UPDATE, _) => return Err(RecordError::Unexpected("message behind a key_update")),
                 (NEW_SESSION_TICKET, _) if self.role == Role::Client => {
                     let whole = rest.len().min(len);
                     let (ticket, next) = rest.split_at(whole);
-                    self.ticket_rest = len - whole;
-                    if self.ticket_rest == 0 {
+                    self.message_rest = len - whole;
+                    if self.message_rest == 0 {
                         self.keep_ticket(ticket);
                     }
                     payload = next;
                 }
                 _ => return Err(RecordError::Unexpected("handshake message")),
             }
-        }
-        if self.begun.0 > 0 && self.role == Role::Server {
-            return Err(RecordError::Unexpected("fragment of a handshake message"));
         }
         Ok(Opened::Ignored)
     }

@@ -1,14 +1,16 @@
-//! The exported state of a record layer: what a backup holds of an established connection (59 to 117 bytes).
+//! The exported state of a record layer: what a backup holds of an established connection (59 to 137 bytes).
 //!
 //! Layout: one byte (format, suite, role, version), then for each direction, ours to send first: the secret (TLS 1.3)
-//! or key and IV (TLS 1.2), the key generation and the sequence number, both as LEB128. Lengths follow from the first
-//! byte. Invariant: `decode` accepts exactly what `encode` wrote.
+//! or key and IV (TLS 1.2), the key generation and the sequence number, both as LEB128. In the second format the
+//! generation that the secret is of, as LEB128, comes before these two: the keys have changed so often that the base
+//! moved. Lengths follow from the first byte. Invariant: `decode` accepts exactly what `encode` wrote.
 
 use crate::error::StateError;
-use crate::keys::{Base, GENERATION_MAX, Position, Role, Suite, Version};
+use crate::keys::{Base, GENERATION_MAX, GENERATIONS_AHEAD_MAX, Position, Role, Suite, Version};
 use crate::schedule::Secret;
 
 const FORMAT: u8 = 0x10;
+const FORMAT_REBASED: u8 = 0x20;
 
 /// What [`crate::Records`] is made of. Erased when dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +18,17 @@ pub struct RecordsState {
     pub(crate) version: Version,
     pub(crate) role: Role,
     pub(crate) suite: Suite,
-    pub(crate) tx: (Base, Position),
-    pub(crate) rx: (Base, Position),
+    pub(crate) tx: DirectionState,
+    pub(crate) rx: DirectionState,
+}
+
+/// One direction of an exported record layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DirectionState {
+    pub(crate) base: Base,
+    /// Key generation that the base is of.
+    pub(crate) base_generation: u32,
+    pub(crate) position: Position,
 }
 
 impl RecordsState {
@@ -28,12 +39,12 @@ impl RecordsState {
 
     /// Where sending stood.
     pub fn tx(&self) -> Position {
-        self.tx.1
+        self.tx.position
     }
 
     /// Where receiving stood.
     pub fn rx(&self) -> Position {
-        self.rx.1
+        self.rx.position
     }
 
     /// Appends the encoding. The bytes are secret: what holds them has to erase them.
@@ -45,14 +56,19 @@ impl RecordsState {
         };
         let role = u8::from(self.role == Role::Client);
         let version = u8::from(self.version == Version::Tls13);
-        out.push(FORMAT | suite << 2 | role << 1 | version);
-        for (base, position) in [&self.tx, &self.rx] {
+        let rebased = self.tx.base_generation > 0 || self.rx.base_generation > 0;
+        let format = if rebased { FORMAT_REBASED } else { FORMAT };
+        out.push(format | suite << 2 | role << 1 | version);
+        for DirectionState { base, base_generation, position } in [&self.tx, &self.rx] {
             match base {
                 Base::Tls13(secret) => out.extend_from_slice(secret.as_slice()),
                 Base::Tls12 { key, iv } => {
                     out.extend_from_slice(key.as_slice());
                     out.extend_from_slice(iv);
                 }
+            }
+            if rebased {
+                put_leb128(u64::from(*base_generation), out);
             }
             put_leb128(u64::from(position.generation), out);
             put_leb128(position.sequence, out);
@@ -64,11 +80,12 @@ impl RecordsState {
         let wrong_length = StateError::Length(bytes.len());
         let Some((&first, mut rest)) = bytes.split_first() else { return Err(wrong_length) };
         let suite = match (first & 0xf0, first >> 2 & 3) {
-            (FORMAT, 0) => Suite::Aes128Gcm,
-            (FORMAT, 1) => Suite::Aes256Gcm,
-            (FORMAT, 2) => Suite::Chacha20Poly1305,
+            (FORMAT | FORMAT_REBASED, 0) => Suite::Aes128Gcm,
+            (FORMAT | FORMAT_REBASED, 1) => Suite::Aes256Gcm,
+            (FORMAT | FORMAT_REBASED, 2) => Suite::Chacha20Poly1305,
             _ => return Err(StateError::Unknown(first)),
         };
+        let rebased = first & 0xf0 == FORMAT_REBASED;
         let role = if first & 2 == 0 { Role::Server } else { Role::Client };
         let version = if first & 1 == 0 { Version::Tls12 } else { Version::Tls13 };
         let mut direction = || {
@@ -79,20 +96,30 @@ impl RecordsState {
                     Base::Tls12 { key, iv: take(&mut rest, 12)?.try_into().ok()? }
                 }
             };
-            Some((base, get_leb128(&mut rest)?, get_leb128(&mut rest)?))
+            let base_generation = if rebased { get_leb128(&mut rest)? } else { 0 };
+            Some((base, base_generation, get_leb128(&mut rest)?, get_leb128(&mut rest)?))
         };
         let (Some(tx), Some(rx)) = (direction(), direction()) else { return Err(wrong_length) };
         if !rest.is_empty() {
             return Err(wrong_length);
         }
+        if rebased && (tx.1, rx.1) == (0, 0) {
+            return Err(StateError::Unknown(first)); // the other format says the same
+        }
         let generation_max = if version == Version::Tls13 { GENERATION_MAX } else { 0 };
-        let position = |(base, generation, sequence): (Base, u64, u64)| match u32::try_from(generation) {
-            Ok(generation) if generation <= generation_max && sequence <= 1 << 62 => {
-                Ok((base, Position { generation, sequence }))
+        let state = |(base, base_generation, generation, sequence): (Base, u64, u64, u64)| {
+            let narrow = |value| u32::try_from(value).ok().filter(|value| *value <= generation_max);
+            let (Some(base_generation), Some(generation)) = (narrow(base_generation), narrow(generation))
+            else {
+                return Err(StateError::Position);
+            };
+            let ahead = generation.checked_sub(base_generation);
+            if sequence > 1 << 62 || ahead.is_none_or(|ahead| ahead > GENERATIONS_AHEAD_MAX) {
+                return Err(StateError::Position);
             }
-            _ => Err(StateError::Position),
+            Ok(DirectionState { base, base_generation, position: Position { generation, sequence } })
         };
-        Ok(RecordsState { version, role, suite, tx: position(tx)?, rx: position(rx)? })
+        Ok(RecordsState { version, role, suite, tx: state(tx)?, rx: state(rx)? })
     }
 }
 
@@ -128,28 +155,44 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn state(version: Version, suite: Suite, role: Role, tx: Position, rx: Position) -> RecordsState {
+    /// Positions come with their base's generation.
+    fn state(
+        version: Version,
+        suite: Suite,
+        role: Role,
+        tx: (u32, Position),
+        rx: (u32, Position),
+    ) -> RecordsState {
         let base = |fill: u8| match version {
             Version::Tls13 => Base::Tls13(Secret::new(&[fill; 48][..suite.secret_len()]).unwrap()),
             Version::Tls12 => {
                 Base::Tls12 { key: Secret::new(&[fill; 48][..suite.key_len()]).unwrap(), iv: [fill; 12] }
             }
         };
-        RecordsState { version, role, suite, tx: (base(1), tx), rx: (base(2), rx) }
+        let direction = |fill, (base_generation, position)| DirectionState {
+            base: base(fill),
+            base_generation,
+            position,
+        };
+        RecordsState { version, role, suite, tx: direction(1, tx), rx: direction(2, rx) }
     }
 
     proptest! {
         #[test]
         fn a_state_survives_its_encoding_and_no_cut_or_surplus_is_accepted(
             tls13 in any::<bool>(), client in any::<bool>(), suite in 0..3,
-            generations in (0..=GENERATION_MAX, 0..=GENERATION_MAX), sequences in (0_u64..1 << 62, 0_u64..1 << 24),
+            bases in (0..=GENERATION_MAX - 1024, 0..=GENERATION_MAX - 1024), is_rebased in any::<bool>(),
+            ahead in (0..=1024_u32, 0..=1024_u32), sequences in (0_u64..1 << 62, 0_u64..1 << 24),
         ) {
             let version = if tls13 { Version::Tls13 } else { Version::Tls12 };
             let suite = [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::Chacha20Poly1305][suite as usize];
             let role = if client { Role::Client } else { Role::Server };
-            let generation = |g| if tls13 { g } else { 0 };
-            let tx = Position { generation: generation(generations.0), sequence: sequences.0 };
-            let rx = Position { generation: generation(generations.1), sequence: sequences.1 };
+            let direction = |base: u32, ahead: u32, sequence| {
+                let base = if tls13 && is_rebased { base } else { 0 };
+                (base, Position { generation: if tls13 { base + ahead } else { 0 }, sequence })
+            };
+            let tx = direction(bases.0, ahead.0, sequences.0);
+            let rx = direction(bases.1, ahead.1, sequences.1);
             let state = state(version, suite, role, tx, rx);
             let mut bytes = Vec::new();
             state.encode(&mut bytes);
@@ -172,14 +215,32 @@ mod tests {
     }
 
     #[test]
+    fn a_state_with_positions_out_of_reach_is_refused() {
+        let of = |base, generation| {
+            let position = (base, Position { generation, sequence: 0 });
+            let mut bytes = Vec::new();
+            state(Version::Tls13, Suite::Aes128Gcm, Role::Server, position, position).encode(&mut bytes);
+            RecordsState::decode(&bytes).map(|_| ())
+        };
+        assert_eq!(
+            (of(0, 1024), of(500, 1524), of(GENERATION_MAX, GENERATION_MAX)),
+            (Ok(()), Ok(()), Ok(()))
+        );
+        for (base, generation) in [(0, 1025), (500, 1525), (500, 499), (GENERATION_MAX, GENERATION_MAX + 1)] {
+            assert_eq!(of(base, generation), Err(StateError::Position), "{base} {generation}");
+        }
+    }
+
+    #[test]
     fn the_sizes_are_those_the_mirror_reckons_with() {
         let fresh = Position { generation: 0, sequence: 2 };
-        let late = Position { generation: GENERATION_MAX, sequence: 1 << 24 };
+        let late = |generation| Position { generation, sequence: 1 << 24 };
         for (version, suite, position, len) in [
-            (Version::Tls12, Suite::Aes128Gcm, fresh, 61),
-            (Version::Tls13, Suite::Aes128Gcm, fresh, 69),
-            (Version::Tls13, Suite::Aes256Gcm, fresh, 101),
-            (Version::Tls13, Suite::Aes256Gcm, late, 109),
+            (Version::Tls12, Suite::Aes128Gcm, (0, fresh), 61),
+            (Version::Tls13, Suite::Aes128Gcm, (0, fresh), 69),
+            (Version::Tls13, Suite::Aes256Gcm, (0, fresh), 101),
+            (Version::Tls13, Suite::Aes256Gcm, (0, late(1024)), 109),
+            (Version::Tls13, Suite::Aes256Gcm, (GENERATION_MAX - 1024, late(GENERATION_MAX)), 125),
         ] {
             let mut bytes = Vec::new();
             state(version, suite, Role::Server, position, position).encode(&mut bytes);

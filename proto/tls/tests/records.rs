@@ -177,8 +177,64 @@ fn the_record_limit_asks_for_a_key_update_in_time_and_ends_hard() {
     }
 }
 
+/// Bytes of an exported state.
+fn encoded(state: &RecordsState) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    state.encode(&mut bytes);
+    bytes
+}
+
 #[test]
-fn key_updates_end_with_the_generations_and_never_reuse_a_key() {
+fn key_updates_have_no_bound_where_the_base_follows() {
+    let (mut server, mut client) = pair(true, 1);
+    for step in 0..5000_u32 {
+        let mut out = Vec::new();
+        server.seal_key_update(false, &mut out);
+        assert_eq!(client.open(&mut out), Ok(Opened::KeyUpdate { requested: false }), "{step}");
+        let Opened::Data(_) = client.open(&mut data(&mut server, b"x")).unwrap() else { panic!("{step}") };
+        for records in [&mut server, &mut client] {
+            let (tx, rx) = (records.tx(), records.rx());
+            if records.wants_rebase(tx, rx) {
+                records.rebase(tx, rx);
+            }
+        }
+        if step % 700 == 699 {
+            let state = RecordsState::decode(&encoded(&server.export())).unwrap();
+            server = Records::import(&state).unwrap();
+        }
+    }
+    assert_eq!((server.tx().generation, client.rx().generation), (5000, 5000));
+}
+
+/// As a backup knows it: the base and both positions lie behind what the owner is at.
+#[test]
+fn rebased_state_reaches_later_generations_only() {
+    let (mut server, mut client) = pair(true, 0);
+    let mut sealed_at = Vec::new();
+    for _ in 0..600 {
+        let mut out = Vec::new();
+        server.seal_key_update(false, &mut out);
+        client.open(&mut out).unwrap();
+        sealed_at.push((server.tx(), data(&mut server, b"x")));
+        client.open(&mut sealed_at.last().unwrap().1.clone()).unwrap();
+    }
+    let (floor, rx) = (sealed_at[399].0, server.rx());
+    assert!(server.wants_rebase(floor, rx));
+    server.rebase(floor, rx);
+    assert!(!server.wants_rebase(floor, rx));
+    let bytes = encoded(&server.export_at(floor, rx));
+    let mut backup = Records::import(&RecordsState::decode(&bytes).unwrap()).unwrap();
+    assert_eq!(backup.tx(), floor);
+    for (position, record) in &sealed_at[399..] {
+        backup.seek_tx(*position).unwrap();
+        assert_eq!(&data(&mut backup, b"x"), record, "{position:?}");
+    }
+    assert!(backup.seek_tx(sealed_at[398].0).is_err(), "erased");
+    assert!(backup.seek_tx(Position { generation: floor.generation + 1025, sequence: 0 }).is_err());
+}
+
+#[test]
+fn key_updates_end_where_the_base_stays_and_never_reuse_a_key() {
     let (mut server, mut client) = pair(true, 0);
     let mut out = Vec::new();
     for _ in 0..1024 {
@@ -223,6 +279,29 @@ fn records_without_data_are_forgiven_only_in_small_numbers() {
     }
 }
 
+/// As of a client that changes its keys every second and has nothing to send.
+#[test]
+fn a_record_without_data_is_forgiven_with_each_second() {
+    for (per_second, is_flood) in [(1, false), (2, true)] {
+        let (mut server, mut client) = pair(true, 0);
+        let mut refused = false;
+        for second in 100..200 {
+            for _ in 0..per_second {
+                server.forgive(second);
+                refused |= server.open(&mut data(&mut client, b"")).is_err();
+            }
+        }
+        assert_eq!(refused, is_flood, "{per_second}");
+    }
+    let (mut server, mut client) = pair(true, 0);
+    server.forgive(1000);
+    for _ in 0..32 {
+        server.open(&mut data(&mut client, b"")).unwrap();
+        server.forgive(900);
+    }
+    assert!(server.open(&mut data(&mut client, b"")).is_err(), "no allowance before the first");
+}
+
 /// As in a long upload, of which the client says nothing but that its keys change too.
 #[test]
 fn answers_to_key_updates_of_our_own_are_no_flood() {
@@ -241,42 +320,88 @@ fn answers_to_key_updates_of_our_own_are_no_flood() {
 fn what_may_not_come_after_the_handshake_is_refused() {
     let ccs = [20, 3, 3, 0, 1, 1];
     let (mut server, mut client) = pair(true, 0);
-    assert_eq!(server.open(&mut ccs.clone()), Ok(Opened::Ignored));
-    assert!(server.open(&mut ccs.clone()).is_err(), "a second change_cipher_spec");
-    server.open(&mut data(&mut client, b"x")).unwrap();
-    let (mut server, mut client) = pair(true, 0);
+    let error = server.open(&mut ccs.clone()).unwrap_err();
+    assert_eq!(error.alert(), Some(alert::UNEXPECTED_MESSAGE), "change_cipher_spec behind Finished");
+    let (mut server, _) = pair(true, 0);
     server.open(&mut data(&mut client, b"x")).unwrap();
     assert!(server.open(&mut ccs.clone()).is_err(), "change_cipher_spec after data");
     assert!(server.open(&mut [21, 3, 3, 0, 2, 1, 0]).is_err(), "alert in clear");
     assert!(server.open(&mut [22, 3, 3, 0, 4, 1, 0, 0, 0]).is_err(), "hello in clear");
-    for message in [
-        &[1, 0, 0, 0][..],          // ClientHello
-        &[4, 0, 0, 0],              // a client's NewSessionTicket
-        &[24, 0, 0, 1, 2],          // KeyUpdate of an unknown kind
-        &[24, 0, 0, 1, 0, 24],      // KeyUpdate that does not end the record
-        &[24, 0, 0, 2, 0, 0],       // of a wrong length
-        &[24, 0, 0],                // in fragments
-        &[11, 0, 0, 4, 0, 0, 0, 0], // Certificate
+    for (message, description) in [
+        (&[1, 0, 0, 0][..], alert::UNEXPECTED_MESSAGE),  // ClientHello
+        (&[4, 0, 0, 0], alert::UNEXPECTED_MESSAGE),      // a client's NewSessionTicket
+        (&[24, 0, 0, 1, 2], alert::ILLEGAL_PARAMETER),   // KeyUpdate of an unknown request
+        (&[24, 0, 0, 1, 255], alert::ILLEGAL_PARAMETER), // of another
+        (&[24, 0, 0, 1, 0, 24], alert::UNEXPECTED_MESSAGE), // KeyUpdate that does not end the record
+        (&[24, 0, 0, 2, 0, 0], alert::DECODE_ERROR),     // of a wrong length
+        (&[24, 0, 0, 0], alert::DECODE_ERROR),           // empty
+        (&[11, 0, 0, 4, 0, 0, 0, 0], alert::UNEXPECTED_MESSAGE), // Certificate
     ] {
         let (mut server, mut client) = pair(true, 0);
         let mut record = sealed(&mut client, ContentType::Handshake, message).unwrap();
         let error = server.open(&mut record).unwrap_err();
-        assert_eq!(
-            (error.blame(), error.alert()),
-            (Blame::Peer, Some(alert::UNEXPECTED_MESSAGE)),
-            "{message:?}"
-        );
+        assert_eq!((error.blame(), error.alert()), (Blame::Peer, Some(description)), "{message:?}");
+    }
+    // Records that hold no message (RFC 8446 section 5.4).
+    for (inner, description) in [
+        (&[22][..], alert::UNEXPECTED_MESSAGE),
+        (&[21], alert::UNEXPECTED_MESSAGE),
+        (&[1, 21], alert::DECODE_ERROR),
+    ] {
+        assert_eq!(pair(true, 0).0.open(&mut raw_inner(inner)).unwrap_err().alert(), Some(description));
     }
 }
 
 #[test]
-fn tls12_renegotiation_is_refused_and_a_hello_request_ignored() {
+fn a_key_update_of_a_client_may_be_in_fragments() {
+    for cut in 1..5 {
+        let (mut server, mut client) = pair(true, 0);
+        let update = [24, 0, 0, 1, 1];
+        let mut first = sealed(&mut client, ContentType::Handshake, &update[..cut]).unwrap();
+        let mut second = sealed(&mut client, ContentType::Handshake, &update[cut..]).unwrap();
+        assert_eq!(server.open(&mut first), Ok(Opened::Ignored), "{cut}");
+        assert!(!server.is_between_messages(), "{cut}");
+        assert_eq!(server.open(&mut second), Ok(Opened::KeyUpdate { requested: true }), "{cut}");
+        assert_eq!(server.rx(), Position { generation: 1, sequence: 0 }, "{cut}");
+    }
+}
+
+#[test]
+fn tls12_renegotiation_asks_for_a_warning_and_changes_nothing() {
+    let hello = [&[1, 0, 0, 60][..], &[7; 60]].concat();
+    for parts in
+        [vec![&hello[..]], vec![&hello[..2], &hello[2..]], vec![&hello[..30], &hello[30..40], &hello[40..]]]
+    {
+        let (mut server, mut client) = pair(false, 0);
+        let mut events = Vec::new();
+        for part in parts {
+            let mut record = sealed(&mut client, ContentType::Handshake, part).unwrap();
+            events.push(server.open(&mut record).unwrap());
+        }
+        assert_eq!(events.iter().filter(|event| **event == Opened::Renegotiation).count(), 1, "{events:?}");
+        assert!(server.is_between_messages());
+        let mut warning = Vec::new();
+        server.seal_alert(alert::NO_RENEGOTIATION, &mut warning);
+        let expected = Opened::Alert { fatal: false, description: alert::NO_RENEGOTIATION };
+        assert_eq!(client.open(&mut warning), Ok(expected));
+        assert!(matches!(server.open(&mut data(&mut client, b"x")), Ok(Opened::Data(_))));
+    }
+    // Not without end, and not another message.
     let (mut server, mut client) = pair(false, 0);
-    let mut hello = sealed(&mut client, ContentType::Handshake, &[1, 0, 0, 0]).unwrap();
-    let error = server.open(&mut hello).unwrap_err();
-    assert_eq!((error.blame(), error.alert()), (Blame::Peer, Some(alert::NO_RENEGOTIATION)));
+    let ask = |server: &mut Records, client: &mut Records, message: &[u8]| {
+        server.open(&mut sealed(client, ContentType::Handshake, message).unwrap())
+    };
+    for _ in 0..32 {
+        ask(&mut server, &mut client, &[1, 0, 0, 0]).unwrap();
+    }
+    let flood = ask(&mut server, &mut client, &[1, 0, 0, 0]).unwrap_err();
+    assert_eq!(flood.alert(), Some(alert::UNEXPECTED_MESSAGE));
+    let (mut server, mut client) = pair(false, 0);
+    let other = ask(&mut server, &mut client, &[16, 0, 0, 0]).unwrap_err();
+    assert_eq!((other.blame(), other.alert()), (Blame::Peer, Some(alert::UNEXPECTED_MESSAGE)));
+    let (mut server, mut client) = pair(false, 0);
     let mut request = sealed(&mut server, ContentType::Handshake, &[0, 0, 0, 0]).unwrap();
-    assert_eq!(client.open(&mut request), Ok(Opened::Ignored));
+    assert_eq!(client.open(&mut request), Ok(Opened::Ignored), "a HelloRequest");
     assert!(server.open(&mut [20, 3, 3, 0, 1, 1]).is_err());
 }
 
@@ -389,7 +514,8 @@ fn headers_are_judged_before_their_records_arrive() {
     assert_eq!(record_len(&[22, 3, 1, 0x41, 0]), Ok(5 + 16384 + 256));
     let too_long = record_len(&[23, 3, 3, 0x41, 1]).unwrap_err();
     assert_eq!(too_long.alert(), Some(alert::RECORD_OVERFLOW));
-    for header in [[24, 3, 3, 0, 1], [19, 3, 3, 0, 1], [23, 2, 3, 0, 1], [23, 3, 5, 0, 1], *b"GET /"] {
+    assert_eq!(record_len(&[22, 3, 0xfe, 0, 4]), Ok(9), "the minor version means nothing");
+    for header in [[24, 3, 3, 0, 1], [19, 3, 3, 0, 1], [23, 2, 3, 0, 1], *b"GET /"] {
         assert_eq!(record_len(&header).unwrap_err().alert(), Some(alert::UNEXPECTED_MESSAGE));
     }
 }

@@ -200,7 +200,20 @@ impl Ours {
     pub(crate) fn key_update(&mut self, request: bool) -> Vec<u8> {
         let mut out = Vec::new();
         if let Some(records) = &mut self.records {
+            records.rebase(records.tx(), records.rx());
             records.seal_key_update(request, &mut out);
+        }
+        out
+    }
+
+    /// A ClientHello inside the connection.
+    pub(crate) fn ask_again(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        if let Some(records) = &mut self.records {
+            let hello = [&[1, 0, 0, 40][..], &[3; 40]].concat();
+            let layout = records.layout();
+            out = [vec![0; layout.header], hello, vec![0; layout.trailer]].concat();
+            records.seal(ContentType::Handshake, &mut out).unwrap();
         }
         out
     }
@@ -244,10 +257,13 @@ impl Ours {
             let Some(record) = self.raw.get_mut(at..at + len) else { break };
             match records.open(record).unwrap() {
                 Opened::Data(range) => self.received.extend_from_slice(&record[range]),
-                Opened::KeyUpdate { .. } => self.key_updates += 1,
+                Opened::KeyUpdate { .. } => {
+                    self.key_updates += 1;
+                    records.rebase(records.tx(), records.rx());
+                }
                 Opened::Alert { description: 0, .. } => self.closed = true,
                 Opened::Alert { description, .. } => self.alert = Some(description),
-                Opened::Ignored => {}
+                Opened::Renegotiation | Opened::Ignored => {}
             }
             at += len;
         }

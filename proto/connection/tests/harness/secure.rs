@@ -103,12 +103,13 @@ impl ServerTls {
                 }
                 Opened::KeyUpdate { requested } => {
                     assert!(!requested);
+                    records.rebase(records.tx(), records.rx());
                     self.answered += 1;
                     self.owed = self.owed.checked_sub(1).expect("a KeyUpdate that nobody asked for");
                 }
                 Opened::Alert { description: 0, .. } => self.ended = true,
                 Opened::Alert { description, .. } => panic!("alert {description}"),
-                Opened::Ignored => {}
+                Opened::Renegotiation | Opened::Ignored => {}
             }
             at += len;
         }

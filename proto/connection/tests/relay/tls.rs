@@ -98,6 +98,45 @@ fn key_updates_of_the_client_are_followed_and_answered_when_asked() {
     }
 }
 
+/// A request between each two: the base secret follows, so the number has no bound.
+#[test]
+fn key_updates_between_requests_have_no_bound() {
+    for request in [false, true] {
+        let (peer, hello) = Peer::ours(TLS13, 2);
+        let mut rig = Rig::new(&snapshot(|_| {}), setup::TLS, Peer::plain());
+        rig.peer = peer;
+        rig.wire(&hello);
+        rig.run();
+        for round in 0..1100_u32 {
+            let update = rig.peer.as_ours().key_update(request);
+            rig.wire(&update);
+            rig.send(&round.to_be_bytes());
+            rig.serve(1, &round.to_be_bytes());
+        }
+        assert_eq!(rig.peer.as_ours().key_updates, if request { 1100 } else { 0 });
+        assert_eq!((rig.server_got(1).len(), rig.received().len(), rig.closed), (4400, 4400, None));
+    }
+}
+
+#[test]
+fn tls12_renegotiation_is_warned_of_and_served_on() {
+    let (peer, hello) = Peer::ours(TLS12, 2);
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
+    rig.peer = peer;
+    rig.wire(&hello);
+    rig.run();
+    for leg in 1..=3 {
+        let asked = rig.peer.as_ours().ask_again();
+        rig.wire(&asked);
+        rig.run();
+        assert_eq!(rig.peer.as_ours().alert.take(), Some(evergate_tls::alert::NO_RENEGOTIATION));
+        rig.send(format!("{GET}\r\n").as_bytes());
+        rig.serve(leg, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        assert!(rig.received().ends_with(b"\r\n\r\nok"));
+    }
+    assert_eq!(rig.closed, None);
+}
+
 #[test]
 fn plain_http_on_the_tls_port_is_told_so() {
     let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
@@ -112,11 +151,31 @@ fn plain_http_on_the_tls_port_is_told_so() {
 
 #[test]
 fn garbage_ends_the_connection_and_nothing_else() {
-    for bytes in [&b"\x16\x03\x01\x00\x05\x02\x00\x00\x01\x00"[..], b"SSH-2.0-x\r\n", &[0; 64], &[0xff; 64]] {
-        let mut rig = Rig::new(&snapshot(|_| {}), setup::HTTPS, Peer::plain());
-        rig.wire(bytes);
-        rig.run();
-        assert_eq!(rig.closed, Some(true));
+    let too_long = [&[22, 3, 1, 0x40, 1][..], &[1; 100]].concat();
+    let old = [&[22, 3, 1, 0, 51, 1, 0, 0, 47, 3, 0][..], &[7; 32], &[0, 0, 6, 0, 1, 0, 2, 0, 3, 1, 0, 0, 0]]
+        .concat();
+    for (bytes, description, reason) in [
+        (&b"\x16\x03\x01\x00\x05\x02\x00\x00\x01\x00"[..], 10, "tls_handshake"),
+        (b"SSH-2.0-x\r\n", 10, "not_tls"),
+        (&[0; 64], 10, "not_tls"),
+        (&[0xff; 64], 10, "not_tls"),
+        (&too_long, 22, "tls_handshake"),
+        (&[22, 3, 1, 0, 4, 1, 0xff, 0, 0], 50, "tls_handshake"),
+        (&old, 70, "tls_handshake"),
+    ] {
+        // An alert, then FIN, whatever the client sends behind it.
+        for segment in [1, 1000] {
+            let mut rig = Rig::new_wired(&snapshot(|_| {}), setup::HTTPS, Peer::plain(), segment);
+            rig.wire(bytes);
+            rig.wire(&noise(3000));
+            rig.run();
+            same(&rig.received(), &evergate_tls::alert::clear_alert(description));
+            assert_eq!((rig.client_fin, rig.closed), (true, None), "{bytes:?}");
+            let logged: Vec<_> = rig.logs.iter().map(|log| log.reason).collect();
+            assert_eq!((logged, &rig.reasons[..]), (vec![reason], &[reason][..]), "{bytes:?}");
+            rig.cut_client();
+            assert_eq!(rig.closed, Some(false), "{bytes:?}");
+        }
     }
     // After the handshake: an alert, then the end.
     for version in [TLS12, TLS13] {

@@ -140,6 +140,13 @@ fn refusals_survive_at_every_step() {
     let mut scenario = requests(Wire::Plain, &[(0, 100)]);
     scenario.misdirected = true;
     everywhere(&scenario);
+    // No TLS either, and hellos that are none: an alert in clear, then the end.
+    for bytes in [&b"SSH-2.0-x\r\n"[..], &[22, 3, 1, 0x40, 1], &[22, 3, 1, 0, 4, 2, 0, 0, 0]] {
+        let mut scenario = requests(Wire::Plain, &[]);
+        scenario.misdirected = true;
+        scenario.steps.insert(0, Step { act: Act::Send(bytes.to_vec()), waits: true });
+        everywhere(&scenario);
+    }
     for wire in [Wire::Tls12, Wire::Tls13] {
         let mut scenario = requests(wire, &[(0, 100)]);
         scenario.steps.pop();
@@ -147,6 +154,42 @@ fn refusals_survive_at_every_step() {
         scenario.steps.push(Step { act: Act::Raw(garbage), waits: true });
         scenario.steps.push(Step { act: Act::Cut, waits: true });
         everywhere(&scenario);
+    }
+}
+
+/// A warning is not an end, also where another node repeats it.
+#[test]
+fn renegotiation_requests_survive_at_every_step() {
+    for mut scenario in [requests(Wire::Tls12, &[(0, 300), (4, 900)]), tunnel(Wire::Tls12, false, None)] {
+        for at in (0..scenario.steps.len()).rev() {
+            scenario.steps.insert(at, Step { act: Act::Renegotiate, waits: at % 2 == 0 });
+        }
+        everywhere(&scenario);
+    }
+}
+
+/// More than the base secret of a backup may be behind, in both directions and on both legs.
+#[test]
+fn a_thousand_key_updates_survive_take_overs() {
+    for behind in [Wire::Plain, Wire::Tls13] {
+        let mut scenario = tunnel(Wire::Tls13, false, None);
+        scenario.behind = behind;
+        scenario.server_updates = true;
+        scenario.steps.clear();
+        for round in 0..1100_u64 {
+            scenario.steps.push(Step { act: Act::Send(noise(3, round)), waits: true });
+            scenario.steps.push(Step { act: Act::KeyUpdate(round % 2 == 0), waits: false });
+        }
+        scenario.steps.push(Step { act: Act::Close, waits: true });
+        let (config, mut scratch) = (config(behind), Scratch::new());
+        let expected = reference(&scenario, &config, &mut scratch);
+        let steps = run(&scenario, &config, &expected, 1, &[], Mutation::None, &mut scratch);
+        for part in 1..=9 {
+            for cut in [Cut::Least, Cut::Most] {
+                let at = [(steps / 10 * part, cut)];
+                run(&scenario, &config, &expected, 1, &at, Mutation::None, &mut scratch);
+            }
+        }
     }
 }
 

@@ -81,6 +81,8 @@ impl Session {
 pub(crate) enum Act {
     Send(Vec<u8>),
     KeyUpdate(bool),
+    /// TLS 1.2: a ClientHello inside the connection.
+    Renegotiate,
     /// close_notify and FIN.
     Close,
     /// FIN alone.
@@ -101,6 +103,7 @@ impl std::fmt::Debug for Act {
                 write!(f, "Send({} bytes, {start:?})", bytes.len())
             }
             Act::KeyUpdate(request) => write!(f, "KeyUpdate({request})"),
+            Act::Renegotiate => write!(f, "Renegotiate"),
             Act::Close => write!(f, "Close"),
             Act::Cut => write!(f, "Cut"),
             Act::Reset => write!(f, "Reset"),

@@ -98,6 +98,10 @@ impl World<'_> {
                 Peer::Ours(ours) if self.scenario.wire == Wire::Tls13 => ours.key_update(*request),
                 _ => Vec::new(),
             },
+            Act::Renegotiate => match &mut self.client.peer {
+                Peer::Ours(ours) if self.scenario.wire == Wire::Tls12 => ours.ask_again(),
+                _ => Vec::new(),
+            },
             Act::Close => self.client.peer.close(),
             Act::Raw(bytes) => bytes.clone(),
             Act::Cut | Act::Reset => Vec::new(),

@@ -1,0 +1,59 @@
+//! The base secrets of long connections, whose peers change their keys without bound.
+//!
+//! A take-over computes every key generation from a base secret, so the base must follow. Without backups it follows at
+//! once. With backups it moves to the newest checkpoints, behind which no record is sealed or opened again, and the
+//! backups learn the new base by an entry behind those checkpoints.
+
+use crate::connection::{ClientTls, Connection};
+use crate::leg::ServerLeg;
+use crate::remote::Remote;
+use crate::restore::at;
+use evergate_mirror::{Entry, RecordPosition, Side};
+use evergate_tls::Records;
+
+impl Connection {
+    /// Moves the base secrets of both record layers as far as their checkpoints allow.
+    pub(crate) fn move_keys(&mut self) {
+        let remote = &mut self.remote;
+        if let ClientTls::Open(records) = &mut self.tls {
+            let checkpoints = remote.as_ref().map(|remote| {
+                let rx = remote.checkpointed.as_ref().map(|point| point.rx).unwrap_or_default();
+                Some((remote.last_end.tx, rx))
+            });
+            move_base(records, Side::Client, remote.as_deref_mut(), checkpoints);
+        }
+        if let Some(ServerLeg { id, records: Some(records), .. }) = self.leg.as_deref_mut() {
+            let checkpoints = remote.as_ref().map(|remote| remote.checkpoints_of(*id));
+            move_base(records, Side::Server(*id), remote.as_deref_mut(), checkpoints);
+        }
+    }
+}
+
+impl Remote {
+    /// Where the records of a server leg stand in the newest checkpoints, ours first, when both name it.
+    fn checkpoints_of(&self, leg: u32) -> Option<(RecordPosition, RecordPosition)> {
+        let client = self.checkpointed.as_ref().filter(|point| point.leg == leg)?;
+        let server = self.last_point.as_ref().filter(|point| point.leg == leg)?;
+        Some((client.tx, server.rx?))
+    }
+}
+
+/// `checkpoints`: none on a connection without backups; else the newest, when they are known.
+fn move_base(
+    records: &mut Records,
+    side: Side,
+    remote: Option<&mut Remote>,
+    checkpoints: Option<Option<(RecordPosition, RecordPosition)>>,
+) {
+    let oldest = match checkpoints {
+        None => Some((records.tx(), records.rx())),
+        Some(known) => known.map(|(tx, rx)| (at(tx), at(rx))),
+    };
+    let Some((tx, rx)) = oldest.filter(|(tx, rx)| records.wants_rebase(*tx, *rx)) else { return };
+    records.rebase(tx, rx);
+    if let Some(remote) = remote {
+        let mut state = Vec::new();
+        records.export_at(tx, rx).encode(&mut state);
+        remote.log.push(Entry::Keys { side, records: state });
+    }
+}

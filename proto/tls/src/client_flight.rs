@@ -1,0 +1,362 @@
+//! What a client sends after its hello, judged where `rustls` judges otherwise than the RFCs or charges a record twice.
+//!
+//! `rustls` decrypts a record of rejected early data again with each later record, and charges it again. So records of
+//! early data are opened here with the client's handshake key, and `rustls` sees none of them. Of the other protected
+//! records a copy is kept, which names the alert when the handshake fails.
+//!
+//! Invariants: a verdict is a function of the seed and the client's bytes, so that each node sends the same alert; at
+//! most [`EARLY_DATA_MAX`] bytes of early data are skipped. Who the client is, `rustls` alone decides.
+
+use evergate_base::seed::{Captured, SecretKind, with_current};
+use rustls::server::UnbufferedServerConnection;
+use rustls::{CipherSuite, HandshakeKind, ProtocolVersion};
+use zeroize::Zeroize;
+
+use crate::aead::AeadLibrary;
+use crate::alert;
+use crate::alias::show_alias;
+use crate::driver::{Screen, Verdict};
+use crate::error::{HandshakeError, RecordError};
+use crate::keys::{Base, Direction, Role, Suite, Version};
+use crate::records::{PAYLOAD_MAX, Records};
+use crate::schedule::Secret;
+
+/// Most bytes of rejected early data that are skipped (RFC 8446 section 4.2.10), in bytes of plaintext.
+const EARLY_DATA_MAX: usize = 32 << 10;
+/// Least charge of a skipped record, so that their number is bounded too.
+const EARLY_RECORD_MIN: usize = 64;
+const HEADER: usize = 5;
+const TAG: usize = 16;
+const EXPLICIT_NONCE: usize = 8;
+/// Longest handshake message that `rustls` accepts.
+const MESSAGE_MAX: usize = 0xffff;
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+const APPLICATION_DATA: u8 = 23;
+const FINISHED: u8 = 20;
+/// Certificate, CertificateVerify, Finished and CompressedCertificate: what a client may send protected.
+const FLIGHT: [u8; 4] = [11, 15, FINISHED, 25];
+/// A Finished of TLS 1.2: type, length and 12 bytes (RFC 5246 section 7.4.9).
+const FINISHED_TLS12: usize = 16;
+
+/// The client's records behind its hello.
+pub(crate) struct ClientFlight {
+    /// Early data that may still be skipped, in bytes; `None` once none can follow.
+    early_data_left: Option<usize>,
+    /// Protected records as they came.
+    protected: Vec<u8>,
+    /// TLS 1.2: plaintext bytes of protected handshake records; `None` before change_cipher_spec.
+    protected_tls12: Option<usize>,
+}
+
+impl Drop for ClientFlight {
+    fn drop(&mut self) {
+        self.protected.zeroize();
+    }
+}
+
+/// How far the server's side is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// A ClientHello is under way, or TLS 1.2 is spoken.
+    Clear,
+    /// A HelloRetryRequest asks for the second ClientHello.
+    Retry,
+    /// TLS 1.3: the client's records are protected.
+    Protected,
+}
+
+impl ClientFlight {
+    /// The records behind a hello; `early_data`: the hello announces some.
+    pub(crate) fn new(early_data: bool) -> ClientFlight {
+        let early_data_left = early_data.then_some(EARLY_DATA_MAX);
+        ClientFlight { early_data_left, protected: Vec::new(), protected_tls12: None }
+    }
+
+    fn phase(conn: &UnbufferedServerConnection) -> Phase {
+        if captured(SecretKind::ClientHandshake).is_some() {
+            Phase::Protected
+        } else if conn.handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest) {
+            Phase::Retry
+        } else {
+            Phase::Clear
+        }
+    }
+
+    /// Charges one record of early data.
+    fn skip(&mut self, record: &[u8]) -> Verdict {
+        let charge = record.len().saturating_sub(HEADER + TAG + 1).max(EARLY_RECORD_MIN);
+        match self.early_data_left.map(|left| left.checked_sub(charge)) {
+            Some(Some(left)) => {
+                self.early_data_left = Some(left);
+                Verdict::Skip
+            }
+            Some(None) => Verdict::Refuse(HandshakeError::EarlyData { bytes_max: EARLY_DATA_MAX }),
+            None => Verdict::Refuse(HandshakeError::Unexpected("application data")),
+        }
+    }
+
+    fn judge_protected(&mut self, suite: Option<Suite>, record: &[u8]) -> Verdict {
+        match record.first() {
+            // RFC 8446 section 5: an unprotected record where protection is expected.
+            Some(&HANDSHAKE) => return Verdict::Refuse(HandshakeError::Unexpected("unprotected record")),
+            Some(&APPLICATION_DATA) if self.early_data_left.is_some() => {
+                // The first record that the handshake key opens ends the early data.
+                let opens =
+                    suite.and_then(Opener::new).is_some_and(|mut opener| opener.open(record).is_some());
+                if !opens {
+                    return self.skip(record);
+                }
+                self.early_data_left = None;
+            }
+            _ => {}
+        }
+        self.protected.extend_from_slice(record);
+        Verdict::Show
+    }
+
+    fn note_tls12(&mut self, suite: Option<Suite>, record: &[u8]) {
+        match (record.first(), &mut self.protected_tls12) {
+            (Some(&CHANGE_CIPHER_SPEC), protected @ None) => *protected = Some(0),
+            (Some(&HANDSHAKE), Some(bytes)) => {
+                let explicit = if suite == Some(Suite::Chacha20Poly1305) { 0 } else { EXPLICIT_NONCE };
+                *bytes += record.len().saturating_sub(HEADER + TAG + explicit);
+            }
+            _ => {}
+        }
+    }
+
+    /// The alert that the RFCs name for this failure where `rustls` sends another or none; `None`: its own stands.
+    pub(crate) fn alert_for(
+        &self,
+        error: &HandshakeError,
+        conn: &UnbufferedServerConnection,
+        sent: Option<u8>,
+    ) -> Option<u8> {
+        let tls13 = conn.protocol_version() == Some(ProtocolVersion::TLSv1_3);
+        if let (Some(suite), false) = (suite_of(conn), self.protected.is_empty())
+            && let Some(named) = alert_of_flight(suite, &self.protected)
+        {
+            return Some(named);
+        }
+        let is_short = self.protected_tls12.is_some_and(|bytes| bytes > 0 && bytes != FINISHED_TLS12);
+        if sent == Some(alert::DECRYPT_ERROR) && is_short {
+            return Some(alert::DECODE_ERROR);
+        }
+        named_alert(error, tls13, sent)
+    }
+}
+
+impl Screen<UnbufferedServerConnection> for ClientFlight {
+    fn judge(&mut self, conn: &UnbufferedServerConnection, record: &[u8]) -> Verdict {
+        let phase = ClientFlight::phase(conn);
+        // RFC 8446 section 5.1: only protected records may be longer.
+        let early_data = phase == Phase::Retry && record.first() == Some(&APPLICATION_DATA);
+        let clear = phase != Phase::Protected && self.protected_tls12.is_none() && !early_data;
+        if clear && record.len() > HEADER + PAYLOAD_MAX {
+            return Verdict::Refuse(HandshakeError::Record(RecordError::TooLong(record.len())));
+        }
+        match (phase, record.first()) {
+            (Phase::Protected, _) => self.judge_protected(suite_of(conn), record),
+            (Phase::Retry, Some(&APPLICATION_DATA)) => self.skip(record),
+            (Phase::Retry, Some(&HANDSHAKE)) => {
+                self.early_data_left = None; // none follows the second hello
+                second_hello(record)
+            }
+            (Phase::Retry, _) => Verdict::Show,
+            (Phase::Clear, _) => {
+                self.note_tls12(suite_of(conn), record);
+                Verdict::Show
+            }
+        }
+    }
+}
+
+/// The second hello under the same alias as the first, where it needs one and is whole.
+fn second_hello(record: &[u8]) -> Verdict {
+    let mut shown = record.to_vec();
+    match show_alias(&mut shown) {
+        Some(alias) => {
+            with_current(|seed| seed.alias = Some(alias));
+            Verdict::ShowAs(shown)
+        }
+        None => Verdict::Show,
+    }
+}
+
+/// The protection of the handshake's cipher suite.
+fn suite_of(conn: &UnbufferedServerConnection) -> Option<Suite> {
+    match conn.negotiated_cipher_suite()?.suite() {
+        CipherSuite::TLS13_AES_128_GCM_SHA256
+        | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+        | CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => Some(Suite::Aes128Gcm),
+        CipherSuite::TLS13_AES_256_GCM_SHA384
+        | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+        | CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => Some(Suite::Aes256Gcm),
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
+        | CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+        | CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => Some(Suite::Chacha20Poly1305),
+        _ => None,
+    }
+}
+
+/// A secret of the installed seed.
+fn captured(kind: SecretKind) -> Option<Secret> {
+    with_current(|seed| secret_of(&seed.captured, kind)).flatten()
+}
+
+fn secret_of(captured: &[Captured], kind: SecretKind) -> Option<Secret> {
+    captured.iter().find(|captured| captured.kind == kind).and_then(|captured| Secret::new(&captured.secret))
+}
+
+/// Appends a fatal alert under the server's first application key, as the first record under it. The caller has
+/// discarded what else was sealed there. Whether the alert was appended.
+pub(crate) fn seal_first_alert(
+    conn: &UnbufferedServerConnection,
+    secrets: &[Captured],
+    description: u8,
+    out: &mut Vec<u8>,
+) -> bool {
+    let direction = |kind| {
+        let suite = suite_of(conn)?;
+        Direction::new(AeadLibrary::AwsLc, suite, Base::Tls13(secret_of(secrets, kind)?), 0)
+            .ok()
+            .map(|direction| (suite, direction))
+    };
+    let both = direction(SecretKind::ServerTraffic).zip(direction(SecretKind::ClientTraffic));
+    let Some(((suite, tx), (_, rx))) = both else { return false };
+    let before = out.len();
+    Records::new(Version::Tls13, Role::Server, suite, tx, rx, None).seal_alert(description, out);
+    out.len() > before
+}
+
+/// Opens copies of the client's protected records in order, from the first on.
+struct Opener {
+    direction: Direction,
+}
+
+impl Opener {
+    fn new(suite: Suite) -> Option<Opener> {
+        let secret = captured(SecretKind::ClientHandshake)?;
+        Some(Opener { direction: Direction::new(AeadLibrary::AwsLc, suite, Base::Tls13(secret), 0).ok()? })
+    }
+
+    /// The inner plaintext with its content type and padding.
+    fn open(&mut self, record: &[u8]) -> Option<Vec<u8>> {
+        let (header, body) = record.split_at_checked(HEADER)?;
+        let (inner, tag) = body.split_at_checked(body.len().checked_sub(TAG)?)?;
+        let mut plain = inner.to_vec();
+        let direction = &mut self.direction;
+        let opened = direction.cipher.open(direction.nonce(), header, tag, &mut plain);
+        direction.position.sequence += u64::from(opened);
+        opened.then_some(plain)
+    }
+}
+
+/// The alert that RFC 8446 names for the first fault of the client's protected records; `None` where there is no fault
+/// that the records alone show.
+fn alert_of_flight(suite: Suite, mut records: &[u8]) -> Option<u8> {
+    let mut opener = Opener::new(suite)?;
+    let mut messages = Messages { finished: suite.secret_len(), pending: Vec::new() };
+    while let &[kind, _, _, hi, lo, ..] = records {
+        let len = HEADER + usize::from(u16::from_be_bytes([hi, lo]));
+        let (record, rest) = records.split_at_checked(len)?;
+        records = rest;
+        if kind != APPLICATION_DATA {
+            if !messages.pending.is_empty() {
+                return Some(alert::UNEXPECTED_MESSAGE);
+            }
+            continue;
+        }
+        let inner = opener.open(record)?;
+        // Section 5.4: "the full encoded TLSInnerPlaintext MUST NOT exceed 2^14 + 1 octets".
+        if inner.len() > PAYLOAD_MAX + 1 {
+            return Some(alert::RECORD_OVERFLOW);
+        }
+        let Some(end) = inner.iter().rposition(|&byte| byte != 0) else {
+            return Some(alert::UNEXPECTED_MESSAGE);
+        };
+        if let Some(named) = messages.take(inner[end], &inner[..end]) {
+            return Some(named);
+        }
+    }
+    None
+}
+
+/// The handshake messages in a client's protected records.
+struct Messages {
+    /// Bytes of a Finished's body.
+    finished: usize,
+    /// The beginning of a message.
+    pending: Vec<u8>,
+}
+
+impl Messages {
+    fn take(&mut self, content: u8, payload: &[u8]) -> Option<u8> {
+        match (content, payload.len()) {
+            (HANDSHAKE | ALERT, 0) => Some(alert::UNEXPECTED_MESSAGE), // section 5.4
+            (HANDSHAKE, _) => {
+                self.pending.extend_from_slice(payload);
+                self.check()
+            }
+            _ if !self.pending.is_empty() => Some(alert::UNEXPECTED_MESSAGE), // section 5.1
+            (ALERT, 2) => None,
+            (ALERT, _) => Some(alert::DECODE_ERROR),
+            _ => Some(alert::UNEXPECTED_MESSAGE),
+        }
+    }
+
+    fn check(&mut self) -> Option<u8> {
+        while let &[kind, a, b, c, ..] = self.pending.as_slice() {
+            let len = u32::from_be_bytes([0, a, b, c]) as usize;
+            if !FLIGHT.contains(&kind) {
+                return Some(alert::UNEXPECTED_MESSAGE);
+            }
+            if len > MESSAGE_MAX || (kind == FINISHED && len != self.finished) {
+                return Some(alert::DECODE_ERROR);
+            }
+            if self.pending.len() < 4 + len {
+                return None;
+            }
+            self.pending.drain(..4 + len);
+            if kind == FINISHED && !self.pending.is_empty() {
+                return Some(alert::UNEXPECTED_MESSAGE); // section 5.1: the keys change behind it
+            }
+        }
+        None
+    }
+}
+
+/// The alert for an error of `rustls` that sent another one, or none (`sent`).
+fn named_alert(error: &HandshakeError, tls13: bool, sent: Option<u8>) -> Option<u8> {
+    use rustls::{Error as E, InvalidMessage as M, PeerIncompatible as I, PeerMisbehaved as P};
+    let HandshakeError::Tls(error) = error else { return error.alert() };
+    match error {
+        E::PeerIncompatible(I::SignatureAlgorithmsExtensionRequired | I::KeyShareExtensionRequired)
+            if tls13 =>
+        {
+            Some(alert::MISSING_EXTENSION)
+        }
+        E::InvalidMessage(M::InvalidContentType | M::InvalidEmptyPayload)
+        | E::PeerMisbehaved(
+            P::IllegalTlsInnerPlaintext
+            | P::IllegalMiddleboxChangeCipherSpec
+            | P::KeyEpochWithPendingFragment
+            | P::MessageInterleavedWithHandshakeMessage
+            | P::RejectedEarlyDataInterleavedWithHandshakeMessage
+            | P::TooManyEmptyFragments
+            | P::TooManyWarningAlertsReceived,
+        ) => Some(alert::UNEXPECTED_MESSAGE),
+        E::InvalidMessage(M::MessageTooLarge) | E::PeerSentOversizedRecord => Some(alert::RECORD_OVERFLOW),
+        _ if sent.is_some() => None,
+        E::AlertReceived(_) => None,
+        E::InvalidMessage(_) => Some(alert::DECODE_ERROR),
+        E::PeerMisbehaved(_) => Some(alert::ILLEGAL_PARAMETER),
+        E::PeerIncompatible(_) => Some(alert::HANDSHAKE_FAILURE),
+        E::InappropriateMessage { .. } | E::InappropriateHandshakeMessage { .. } => {
+            Some(alert::UNEXPECTED_MESSAGE)
+        }
+        _ => Some(alert::INTERNAL_ERROR),
+    }
+}
