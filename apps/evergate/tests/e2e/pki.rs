@@ -29,6 +29,7 @@ pub(crate) fn issue(folder: &Folder, name: &str, algorithm: &str, host: &str, au
     match algorithm {
         "rsa" => command.arg("rsa:2048"),
         "ed25519" => command.arg("ed25519"),
+        "p521" => command.args(["ec", "-pkeyopt", "ec_paramgen_curve:P-521"]),
         _ => command.args(["ec", "-pkeyopt", "ec_paramgen_curve:P-256"]),
     };
     let file = |suffix: &str| folder.path(&format!("{name}.{suffix}"));

@@ -91,8 +91,18 @@ fn every_offered_group_completes_a_handshake() {
         assert_eq!(wire.stream.conn.negotiated_key_exchange_group().unwrap().name(), group);
     }
     // OpenSSL holds the certificate's own curve, too, against the list in TLS 1.2.
-    for (groups, key) in [("X25519:P-256", "X25519"), ("P-256", "prime256v1")] {
+    // P-384 is taken where there is no other, also when it comes first and without a share.
+    for (groups, key) in [
+        ("X25519:P-256", "X25519"),
+        ("P-256", "prime256v1"),
+        ("P-384:X25519:P-256", "X25519"),
+        ("P-384", "secp384r1"),
+        ("P-521:P-384", "secp384r1"),
+    ] {
         for version in ["-tls1_2", "-tls1_3"] {
+            if version == "-tls1_2" && key == "secp384r1" {
+                continue; // it would take no certificate of P-256
+            }
             let said = s_client(&node, &[version, "-groups", groups], CLOSING);
             let used = said.lines().find(|line| line.contains("Temp Key")).unwrap_or_default();
             assert!(used.contains(key) && said.contains("\r\n\r\none"), "{groups} {version}: {said}");
@@ -157,6 +167,20 @@ fn required_client_certificates_are_checked_and_their_subject_decides() {
     assert_eq!(backend.requests(), 1);
 }
 
+/// In TLS 1.2 a client signs its own hello, name and all.
+#[test]
+fn client_certificate_under_a_hyphened_name_is_checked() {
+    let (_backend, node) = client_certificates("required");
+    for version in ["-tls1_2", "-tls1_3"] {
+        for (own, status) in [("bob", "200"), ("alice", "418")] {
+            let (certificate, key) = (format!("{own}.pem"), format!("{own}.key"));
+            let args = [version, "-servername", "-a.site.example", "-cert", &certificate, "-key", &key];
+            let said = s_client(&node, &args, CLOSING);
+            assert!(said.contains(&format!("HTTP/1.1 {status} ")), "{version} {own}: {said}");
+        }
+    }
+}
+
 #[test]
 fn optional_client_certificates_may_be_missing_but_not_wrong() {
     let (_backend, node) = client_certificates("optional");
@@ -175,6 +199,92 @@ fn key_updates_of_the_client_change_nothing_it_sees() {
         let body = format!("round {round}");
         assert_eq!(wire.post("/echo", body.as_bytes()).unwrap().text(), body);
         wire.stream.conn.refresh_traffic_keys().unwrap();
+    }
+}
+
+/// The 1,025th ended a connection once.
+#[test]
+fn a_client_may_change_its_keys_without_bound() {
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let (_backend, node) = start(folder, &["site"], "");
+    let mut wire = tls(node.address("in"), &Arc::new(client(None)), "site.example");
+    for round in 0..1100 {
+        let body = format!("round {round}");
+        assert_eq!(wire.post("/echo", body.as_bytes()).unwrap().text(), body);
+        wire.stream.conn.refresh_traffic_keys().unwrap();
+    }
+}
+
+/// The client has sent more than the node reads: a reset could overtake the alert.
+#[test]
+fn a_handshake_that_fails_ends_with_an_alert_and_a_fin() {
+    let folder = Folder::new();
+    issue(&folder, "site", "ecdsa", "site.example", None);
+    let (backend, node) = start(folder, &["site"], "");
+    let hello = |version: u8, extensions: &[u8]| {
+        let len = extensions.len() as u8;
+        let body = [&[3, version][..], &[7; 32], &[0, 0, 2, 0x13, 1, 1, 0, 0, len], extensions].concat();
+        let len = body.len() as u8;
+        [&[22, 3, 1, 0, len + 4, 1, 0, 0, len], &body[..]].concat()
+    };
+    let tls13 = [0, 43, 0, 3, 2, 3, 4, 0, 10, 0, 4, 0, 2, 0, 0x1d, 0, 13, 0, 4, 0, 2, 4, 3];
+    let whole = hello(3, &tls13);
+    let cut = [&[22, 3, 1, 0, 20][..], &whole[5..25], &[21, 3, 1, 0, 2, 1, 0]].concat();
+    for (name, bytes, description) in [
+        ("garbage", b"SSH-2.0-x\r\n".to_vec(), 10),
+        ("record of 16,385 bytes", [&[22, 3, 1, 0x40, 1][..], &[1; 16385]].concat(), 22),
+        ("no key_share", whole, 109),
+        ("hello of SSL 3.0", hello(0, &tls13), 70),
+        ("ServerHello first", vec![22, 3, 1, 0, 4, 2, 0, 0, 0], 10),
+        ("alert between fragments", cut, 10),
+        ("hello that ends early", vec![22, 3, 1, 0, 5, 1, 0, 0, 1, 9], 50),
+    ] {
+        let mut wire = connect(node.address("in"));
+        wire.send(bytes).unwrap();
+        wire.send(vec![0x16; 300_000]).unwrap();
+        let mut answer = Vec::new();
+        let end = std::io::Read::read_to_end(&mut wire.stream, &mut answer);
+        assert!(end.is_ok(), "{name}: {end:?}");
+        assert_eq!(answer, [21, 3, 3, 0, 2, 2, description], "{name}");
+    }
+    assert_eq!(backend.requests(), 0);
+}
+
+#[test]
+fn name_with_a_hyphen_at_an_edge_gets_its_wildcard() {
+    let folder = Folder::new();
+    issue(&folder, "other", "ecdsa", "other.example", None);
+    issue(&folder, "wild", "ecdsa", "*.w.example", None);
+    let (_backend, node) = start(folder, &["other", "wild"], "");
+    for name in ["-a.w.example", "a-.w.example", "--a--.w.example"] {
+        for version in ["-tls1_2", "-tls1_3"] {
+            // The second is asked for another share, the third and fourth have another transcript hash.
+            for more in [
+                &[][..],
+                &["-groups", "P-384:X25519:P-256"],
+                &["-ciphersuites", "TLS_AES_256_GCM_SHA384"],
+                &["-cipher", "ECDHE-ECDSA-AES256-GCM-SHA384"],
+            ] {
+                let args = [&[version, "-servername", name], more].concat();
+                let first = s_client(&node, &[&args[..], &["-sess_out", "session"]].concat(), CLOSING);
+                assert!(first.contains("CN = *.w.example"), "{args:?}: {first}");
+                assert!(first.contains("\r\n\r\none"), "{args:?}: {first}");
+                let again = s_client(&node, &[&args[..], &["-sess_in", "session"]].concat(), CLOSING);
+                assert!(again.contains("Reused, TLS") && again.contains("\r\n\r\none"), "{args:?}: {again}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_certificate_with_a_p521_key_is_served_in_both_versions() {
+    let folder = Folder::new();
+    issue(&folder, "site", "p521", "site.example", None);
+    let (_backend, node) = start(folder, &["site"], "");
+    for version in ["-tls1_2", "-tls1_3"] {
+        let said = s_client(&node, &[version], CLOSING);
+        assert!(said.contains("CN = site.example") && said.contains("\r\n\r\none"), "{version}: {said}");
     }
 }
 
