@@ -1,6 +1,6 @@
 //! One turn: flush what waits, read what may be read, until nothing moves.
 
-use evergate_connection::{Connection, INPUT_BYTES, ReadPlan, SLOTS, Scratch, Slots};
+use evergate_connection::{Connection, INPUT_BYTES, ReadPlan, Scratch, Slots};
 
 use super::{Socket, World};
 
@@ -129,9 +129,9 @@ fn place(plan: ReadPlan, socket: &mut Socket, scratch: &mut Scratch) -> usize {
             scratch.down.at_mut(start..start + bytes.len()).copy_from_slice(&bytes);
             bytes.len()
         }
-        ReadPlan::Body { layout, held } => {
+        ReadPlan::Body { layout, held, slots } => {
             let mut count = 0;
-            for index in 0..SLOTS {
+            for index in 0..slots {
                 let payload = Slots::body(layout, index, held);
                 let bytes = socket.receive(payload.len());
                 scratch.down.at_mut(payload.start..payload.start + bytes.len()).copy_from_slice(&bytes);

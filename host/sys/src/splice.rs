@@ -53,10 +53,16 @@ impl Pipe {
         self.held
     }
 
-    /// Takes up to `bytes` from the socket `from`.
-    pub fn fill(&mut self, from: RawFd, bytes: usize) -> Transfer {
+    /// Takes up to `bytes` from the socket `from`. `ended` says that [`crate::Event::ended`] was reported of it: only then
+    /// bytes may wait behind a splice that blocks.
+    pub fn fill(&mut self, from: RawFd, bytes: usize, ended: bool) -> Transfer {
         let mut moved = splice(from, self.writer.as_raw_fd(), bytes);
-        if matches!(moved, Transfer::Blocked | Transfer::End) && self.held == 0 && has_input(from) {
+        let hides = match moved {
+            Transfer::Blocked => ended,
+            Transfer::End => true,
+            _ => false,
+        };
+        if hides && self.held == 0 && has_input(from) {
             moved = self.copy(from, bytes);
         }
         if let Transfer::Moved(count) = moved {

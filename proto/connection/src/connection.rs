@@ -3,6 +3,7 @@
 use crate::facts::Facts;
 use crate::leg::ServerLeg;
 use crate::remote::Remote;
+use crate::splice::TunnelModes;
 use crate::stall::Look;
 use crate::{FIRST_READ, Io, Outlet, Protocol, RequestLog, SLOTS, Slots, Snapshot};
 use evergate_base::Micros;
@@ -135,12 +136,14 @@ pub enum ReadPlan {
         /// How many to read at most.
         room: usize,
     },
-    /// Scattered into the payloads of all slots, from [`Slots::body`] on.
+    /// Scattered into the payloads of the first `slots` slots, from [`Slots::body`] on.
     Body {
         /// Layout of the slots.
         layout: Layout,
         /// Bytes put before, in the first slot: less than its payload.
         held: usize,
+        /// How many slots to read into at most.
+        slots: usize,
     },
     /// Into the input buffer from `held` on: a TLS server leg.
     Records {
@@ -216,6 +219,8 @@ pub struct Connection {
     pub(crate) look: Option<Box<Look>>,
     /// Bytes inside the worker's pipes: for the client, and for the server.
     pub(crate) piped: (u64, u64),
+    /// How a tunnel's bytes are moved.
+    pub(crate) modes: TunnelModes,
     pub(crate) remote: Option<Box<Remote>>,
     pub(crate) log: Option<Box<RequestLog>>,
     /// Status of the response under way, and why it is ours.
@@ -270,6 +275,7 @@ impl Connection {
             began: now,
             look: None,
             piped: (0, 0),
+            modes: TunnelModes::default(),
             remote: None,
             log: None,
             status: (0, ""),
@@ -464,7 +470,11 @@ impl Connection {
                 let held = self.remote.as_ref().map_or(&[][..], |remote| &remote.hold);
                 let place = Slots::payload(layout, 0).start;
                 scratch.down.memory()[place..place + held.len()].copy_from_slice(held);
-                ReadPlan::Body { layout, held: held.len() }
+                // Bulk data of a plain tunnel is spliced, and a read into one slot costs less than a scattered one. The
+                // mode must not decide this: another process begins with the first mode, and reads the same pieces.
+                let spliced = self.answering == Answering::Tunnel && matches!(self.tls, ClientTls::Plain);
+                let slots = if spliced && self.remote.is_none() { 1 } else { SLOTS };
+                ReadPlan::Body { layout, held: held.len(), slots }
             }
         }
     }

@@ -240,7 +240,7 @@ impl Connection {
             receiving: _, answering: _, request: _, response: _, leg, next_leg: _, tickets: _, down: _, up: _, in_pos: _,
             out_pos: _, plain_pos: _, answered: _, client_ended: _, last_response: _, closing: _, deaf: _, down_ended: _,
             says_no_more: _, continued: _, closed: _, timer: _, deadline: _, moved: _, remote: _, log: _, status: _,
-            prefix: _, look: _, // begin again
+            prefix: _, look: _, modes: _, // begin again
             began: _, // follows from the deadline
             piped: _, // the worker says so: the pipes go along
         } = self;

@@ -52,7 +52,10 @@ impl Connection {
                     self.take_head_in_place(io, range);
                 }
             }
-            ReadPlan::Body { layout, held } => self.take_batch(io, layout, held, n),
+            ReadPlan::Body { layout, held, .. } => {
+                self.record_down(n as u64);
+                self.take_batch(io, layout, held, n);
+            }
         }
         self.note_server_point();
         self.finish_call(io);

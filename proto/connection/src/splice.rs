@@ -1,13 +1,65 @@
 //! Bytes that the worker moves inside the kernel: the connection only counts them.
+//!
+//! A spliced message costs at least one system call more than a copied one, and saves two copies of its bytes. Both cost
+//! the same at about 16 KB a message. So a tunnel begins with copies, and changes its mode by what each transfer moves.
 
 use crate::Io;
 use crate::connection::{Answering, ClientTls, Connection, Receiving};
 use evergate_base::Micros;
 use evergate_http::Body;
 
+/// A transfer of so many bytes is bulk: the next one is spliced.
+const BULK_MIN: u64 = 16_384;
+/// A bulk transfer of fewer bytes is small ...
+const SMALL_BELOW: u64 = 8_192;
+/// ... and after so many small ones in a row, bytes are copied again.
+const SMALL_MAX: u8 = 2;
+
+/// Mode of one direction of a tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum TunnelMode {
+    /// Small messages: the worker copies them through its buffer.
+    #[default]
+    Messages,
+    /// Bulk data: the worker splices it where it can, and else reads as much as its buffer takes.
+    Bulk {
+        /// Small transfers in a row so far.
+        small: u8,
+    },
+}
+
+impl TunnelMode {
+    /// Records one transfer from the source, in bytes.
+    pub(crate) fn record(&mut self, bytes: u64) {
+        *self = match *self {
+            _ if bytes >= BULK_MIN => TunnelMode::Bulk { small: 0 },
+            TunnelMode::Bulk { small } if bytes < SMALL_BELOW => match small + 1 {
+                SMALL_MAX.. => TunnelMode::Messages,
+                small => TunnelMode::Bulk { small },
+            },
+            TunnelMode::Bulk { .. } => TunnelMode::Bulk { small: 0 },
+            TunnelMode::Messages => TunnelMode::Messages,
+        };
+    }
+
+    pub(crate) fn is_bulk(self) -> bool {
+        matches!(self, TunnelMode::Bulk { .. })
+    }
+}
+
+/// Modes of a tunnel's two directions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TunnelModes {
+    /// Server to client.
+    pub(crate) down: TunnelMode,
+    /// Client to server.
+    pub(crate) up: TunnelMode,
+}
+
 impl Connection {
-    /// How many body bytes the worker may splice from the server to the client without showing them, and whether the
-    /// stream is opaque until its end. Only plain legs without backups, with nothing waiting.
+    /// How many bytes the worker may splice from the server to the client without showing them; `u64::MAX` of a
+    /// stream that is opaque until its end. Only plain legs without backups, with nothing waiting. A tunnel in the
+    /// mode of small messages has none, unless a pipe holds bytes: they precede all bytes in the socket.
     pub fn splice_down(&self) -> u64 {
         let leg_ready =
             self.leg.as_ref().is_some_and(|leg| leg.is_open() && !leg.is_tls() && leg.held.is_empty());
@@ -17,7 +69,8 @@ impl Connection {
         }
         match self.answering {
             Answering::Body(Body::Length { left }) => left,
-            Answering::Body(Body::UntilClose) | Answering::Tunnel => u64::MAX,
+            Answering::Body(Body::UntilClose) => u64::MAX,
+            Answering::Tunnel if self.modes.down.is_bulk() || self.piped.0 > 0 => u64::MAX,
             _ => 0,
         }
     }
@@ -31,14 +84,16 @@ impl Connection {
             return 0;
         }
         match self.receiving {
-            Receiving::Tunnel => u64::MAX,
+            Receiving::Tunnel if self.modes.up.is_bulk() || self.piped.1 > 0 => u64::MAX,
             _ => 0,
         }
     }
 
     /// `bytes` were spliced from the server to the client, and `held` have come only into the pipe: it takes no more.
     pub fn handle_spliced_down(&mut self, io: &mut Io<'_>, bytes: u64, held: u64) {
+        let filled = (bytes + held).saturating_sub(self.piped.0);
         self.piped.0 = held;
+        self.record_down(filled);
         self.note_spliced(io.now, held);
         if bytes == 0 {
             return;
@@ -70,7 +125,9 @@ impl Connection {
 
     /// `bytes` were spliced from the client to the server, and `held` have come only into the pipe.
     pub fn handle_spliced_up(&mut self, io: &mut Io<'_>, bytes: u64, held: u64) {
+        let filled = (bytes + held).saturating_sub(self.piped.1);
         self.piped.1 = held;
+        self.record_up(filled);
         self.note_spliced(io.now, held);
         if bytes == 0 {
             return;
@@ -85,5 +142,49 @@ impl Connection {
         }
         let timer = self.natural_timer();
         self.progress(timer, bytes as usize, io.now);
+    }
+
+    /// Records what one transfer took from the server; a transfer that only emptied the pipe took nothing.
+    pub(crate) fn record_down(&mut self, bytes: u64) {
+        if self.answering == Answering::Tunnel && bytes > 0 {
+            self.modes.down.record(bytes);
+        }
+    }
+
+    /// Records what one transfer took from the client.
+    pub(crate) fn record_up(&mut self, bytes: u64) {
+        if self.receiving == Receiving::Tunnel && bytes > 0 {
+            self.modes.up.record(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode_after(transfers: &[u64]) -> TunnelMode {
+        let mut mode = TunnelMode::default();
+        transfers.iter().for_each(|bytes| mode.record(*bytes));
+        mode
+    }
+
+    #[test]
+    fn tunnel_mode_follows_the_size_of_transfers() {
+        let bulk = TunnelMode::Bulk { small: 0 };
+        let table: [(&[u64], TunnelMode); 9] = [
+            (&[], TunnelMode::Messages),
+            (&[125, 4_096, 16_383], TunnelMode::Messages),
+            (&[16_384], bulk),
+            (&[125, 1 << 20], bulk),
+            (&[16_384, 8_191], TunnelMode::Bulk { small: 1 }),
+            (&[16_384, 8_191, 8_192], bulk),
+            (&[16_384, 1, 1], TunnelMode::Messages),
+            (&[16_384, 1, 8_192, 1], TunnelMode::Bulk { small: 1 }),
+            (&[16_384, 1, 1, 16_383], TunnelMode::Messages),
+        ];
+        for (transfers, expected) in table {
+            assert_eq!(mode_after(transfers), expected, "{transfers:?}");
+        }
     }
 }

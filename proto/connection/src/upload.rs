@@ -129,6 +129,7 @@ impl Connection {
             return 0;
         }
         self.log_in(data.len());
+        self.record_up(data.len() as u64);
         self.send_up(io, data, place);
         self.progress(Timer::Tunnel, data.len(), io.now);
         data.len()

@@ -289,7 +289,7 @@ impl Worker {
         if !upstream.readable || upstream.connecting {
             return false;
         }
-        // What is inside a pipe comes before what is still in the socket, however little is left.
+        // Bytes inside a pipe precede bytes that are still in the socket, however little is left.
         let piped = client.pipes.as_ref().is_some_and(|pipes| pipes.down.is_some());
         let spliceable = client.connection.splice_down();
         if piped && spliceable > 0 || spliceable >= SPLICE_MIN && self.has_pipe() {
@@ -307,13 +307,17 @@ impl Worker {
                 let memory = self.scratch.down.memory();
                 (evergate_sys::read(fd, &mut memory[start..start + room]), room)
             }
-            ReadPlan::Body { layout, held } => {
+            ReadPlan::Body { layout, held, slots } if little || slots == 1 => {
+                let room = Slots::body(layout, 0, held);
+                let asked = room.len();
+                (evergate_sys::read(fd, &mut self.scratch.down.memory()[room]), asked)
+            }
+            ReadPlan::Body { layout, held, slots } => {
                 let mut regions = [(0, 0); SLOTS];
                 for (index, region) in regions.iter_mut().enumerate() {
                     let room = Slots::body(layout, index, held);
                     *region = (room.start, room.len());
                 }
-                let slots = if little { 1 } else { SLOTS };
                 let asked = regions[..slots].iter().map(|(_, length)| length).sum();
                 (evergate_sys::read_scattered(fd, self.scratch.down.memory(), &regions[..slots]), asked)
             }
@@ -382,23 +386,26 @@ impl Worker {
         self.buffered * 2 > self.settings.buffered_max
     }
 
-    fn splice_room(&self, allowed: u64) -> Passage {
-        Passage { allowed, at_once: if self.reads_little() { SPLICE_LITTLE } else { SPLICE_BYTES } }
+    /// A passage of at most so many bytes from a source that was reported as ended, or at an urgent byte, or not.
+    fn passage(&self, allowed: u64, ended: bool) -> Passage {
+        Passage { allowed, at_once: if self.reads_little() { SPLICE_LITTLE } else { SPLICE_BYTES }, ended }
     }
 
     /// Server to client inside the kernel.
     fn splice_down(&mut self, key: Key) -> bool {
         let Some(client) = self.clients.get_mut(key) else { return false };
-        let room = client.connection.splice_down();
-        let room = self.splice_room(room);
-        let Some(client) = self.clients.get_mut(key) else { return false };
-        let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) else {
+        let allowed = client.connection.splice_down();
+        let Some(upstream_key) = client.upstream else { return false };
+        let Some(ended) = self.upstreams.get_mut(upstream_key).map(|upstream| upstream.ended) else {
             return false;
         };
+        let passage = self.passage(allowed, ended);
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let Some(upstream) = self.upstreams.get_mut(upstream_key) else { return false };
         let kept = client.pipes.as_mut().and_then(|pipes| pipes.down.take());
         let Some(pipe) = kept.or_else(|| self.spare_pipes.pop()) else { return false };
         let (from, to) = (upstream.fd(), client.socket.as_raw_fd());
-        let passed = pass(pipe, (from, room), (to, &mut client.writable));
+        let passed = pass(pipe, (from, passage), (to, &mut client.writable));
         upstream.readable &= !matches!(passed.filled, Some(Transfer::Blocked));
         if let Some(Transfer::Moved(count)) = passed.filled {
             upstream.note_answer(self.now);
@@ -424,7 +431,8 @@ impl Worker {
 
     /// Client to server inside the kernel.
     fn splice_up(&mut self, key: Key) -> bool {
-        let room = self.splice_room(u64::MAX);
+        let Some(ended) = self.clients.get_mut(key).map(|client| client.ended) else { return false };
+        let passage = self.passage(u64::MAX, ended);
         let Some(client) = self.clients.get_mut(key) else { return false };
         let Some(upstream) = client.upstream.and_then(|upstream| self.upstreams.get_mut(upstream)) else {
             return false;
@@ -432,7 +440,7 @@ impl Worker {
         let kept = client.pipes.as_mut().and_then(|pipes| pipes.up.take());
         let Some(pipe) = kept.or_else(|| self.spare_pipes.pop()) else { return false };
         let (from, to) = (client.socket.as_raw_fd(), upstream.fd());
-        let passed = pass(pipe, (from, room), (to, &mut upstream.writable));
+        let passed = pass(pipe, (from, passage), (to, &mut upstream.writable));
         client.readable &= !matches!(passed.filled, Some(Transfer::Blocked));
         if let Some(Transfer::Moved(count)) = passed.filled {
             self.counters.client_bytes_in.add(count as u64);
@@ -460,10 +468,14 @@ impl Worker {
     }
 }
 
-/// How much may pass: in all, with what is inside the pipe, and taken from the source at once.
+/// What may pass.
 struct Passage {
+    /// Bytes in all, with those inside the pipe.
     allowed: u64,
+    /// Bytes taken from the source at once.
     at_once: usize,
+    /// The source was reported as ended, or at an urgent byte: see [`Pipe::fill`].
+    ended: bool,
 }
 
 /// What became of one passage through a pipe.
@@ -476,7 +488,7 @@ struct Passed {
     pipe: Option<Pipe>,
 }
 
-fn pass(mut pipe: Pipe, (from, room): (RawFd, Passage), (to, writable): (RawFd, &mut bool)) -> Passed {
+fn pass(mut pipe: Pipe, (from, passage): (RawFd, Passage), (to, writable): (RawFd, &mut bool)) -> Passed {
     let mut passed = Passed { filled: None, moved: 0, pipe: None };
     loop {
         if pipe.held() > 0 && *writable {
@@ -486,12 +498,12 @@ fn pass(mut pipe: Pipe, (from, room): (RawFd, Passage), (to, writable): (RawFd, 
                 Transfer::Broken(_) => return passed,
             }
         }
-        let left = room.allowed.saturating_sub(passed.moved as u64).min(room.at_once as u64) as usize;
+        let left = passage.allowed.saturating_sub(passed.moved as u64).min(passage.at_once as u64) as usize;
         if pipe.held() > 0 || passed.filled.is_some() || left == 0 {
             passed.pipe = Some(pipe);
             return passed;
         }
-        passed.filled = Some(pipe.fill(from, left));
+        passed.filled = Some(pipe.fill(from, left, passage.ended));
     }
 }
 

@@ -5,7 +5,7 @@ use super::client::tcp;
 use super::node::{DEADLINE, Folder, Node, eventually, web};
 use super::pki::{certificate, client, https, issue, tls};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -127,4 +127,131 @@ fn a_server_that_breaks_off_behind_a_full_pipe_is_no_end_in_order() {
         let ended = client_side.read_to_end(&mut all).map_err(|error| error.kind());
         assert_eq!(ended.err(), Some(ErrorKind::ConnectionReset), "{size} bytes, {} came", all.len());
     }
+}
+
+/// A client and a server with a plain tunnel between them.
+fn tunnel(node: &Node, listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let mut client_side = tcp(node.address("in"));
+    client_side.write_all(b"?").unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    server.set_nodelay(true).unwrap();
+    server.set_read_timeout(Some(DEADLINE)).unwrap();
+    server.read_exact(&mut [0]).unwrap();
+    (client_side, server)
+}
+
+/// Ends of pipes that a process has open.
+fn pipe_ends(pid: u32) -> usize {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let targets = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+    targets.filter(|target| target.to_string_lossy().starts_with("pipe:")).count()
+}
+
+/// Sends `bytes` from one end and receives them at the other.
+fn carry(from: &TcpStream, to: &TcpStream, bytes: &[u8]) {
+    let mut got = vec![0; bytes.len()];
+    std::thread::scope(|scope| {
+        scope.spawn(|| { from }.write_all(bytes).unwrap());
+        { to }.read_exact(&mut got).unwrap();
+    });
+    assert!(got == bytes, "{} bytes", bytes.len());
+}
+
+#[test]
+fn plain_tunnel_copies_small_messages_and_splices_bulk() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let node = node(listener.local_addr().unwrap(), "", "");
+    let before = pipe_ends(node.pid());
+    let (client_side, server) = tunnel(&node, &listener);
+    for size in [1, 125, 4_096].into_iter().cycle().take(60) {
+        carry(&client_side, &server, &pattern(size));
+        carry(&server, &client_side, &pattern(size));
+    }
+    assert_eq!(pipe_ends(node.pid()), before, "small messages need no pipe");
+    carry(&client_side, &server, &pattern(3_000_000));
+    assert!(pipe_ends(node.pid()) > before, "bulk data is spliced");
+    // Small messages behind bulk data, and bulk data behind small messages, in both directions.
+    for size in [125, 125, 125, 3_000_000, 125, 70_000, 4_096] {
+        carry(&server, &client_side, &pattern(size));
+        carry(&client_side, &server, &pattern(size));
+    }
+}
+
+/// Sizes of writes: small ones, ones at the bounds of the modes, and bulk data.
+const SIZES: [usize; 12] =
+    [1, 125, 4_096, 8_191, 8_192, 16_383, 16_384, 125, 65_536, 700_001, 125, 1_500_000];
+
+/// Both ends write pieces of all sizes until nothing takes more, and read only then: bytes wait in outlets and pipes.
+#[test]
+fn plain_tunnel_keeps_the_order_of_copied_and_spliced_bytes() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let node = node(listener.local_addr().unwrap(), "", "");
+    let whole = pattern(SIZES.iter().sum::<usize>() * 10);
+    let write_all = |mut stream: &TcpStream| {
+        let mut rest = &whole[..];
+        for size in SIZES.iter().cycle() {
+            let (piece, behind) = rest.split_at((*size).min(rest.len()));
+            stream.write_all(piece).unwrap();
+            rest = behind;
+            if rest.is_empty() {
+                return stream.shutdown(Shutdown::Write).unwrap();
+            }
+        }
+    };
+    // In pieces of an odd size: the sender stays ahead.
+    let read_all = |mut stream: &TcpStream| {
+        let (mut got, mut piece) = (Vec::new(), [0; 30_011]);
+        while let count @ 1.. = stream.read(&mut piece).unwrap() {
+            got.extend_from_slice(&piece[..count]);
+        }
+        assert!(got == whole, "{} of {} bytes", got.len(), whole.len());
+    };
+    // Kernels of today may take all of it, so that nothing is left.
+    let is_stuck = |stream: &TcpStream| {
+        let (mut last, mut looks) = (u64::MAX, 0);
+        eventually("the tunnel takes no more", || {
+            let left = evergate_sys::unacknowledged(stream.as_raw_fd());
+            looks = if left == last { looks + 1 } else { 0 };
+            last = left;
+            (looks > 50).then_some(())
+        });
+    };
+    let (client_side, server) = tunnel(&node, &listener);
+    carry(&client_side, &server, &pattern(125));
+    std::thread::scope(|scope| {
+        scope.spawn(|| write_all(&client_side));
+        scope.spawn(|| write_all(&server));
+        is_stuck(&client_side);
+        is_stuck(&server);
+        scope.spawn(|| read_all(&client_side));
+        scope.spawn(|| read_all(&server));
+    });
+}
+
+#[test]
+fn plain_tunnel_half_closes_behind_mixed_sizes() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let node = node(listener.local_addr().unwrap(), "", "");
+    for last in [1, 125, 16_384, 1_000_000] {
+        for from_client in [true, false] {
+            let (client_side, server) = tunnel(&node, &listener);
+            let (mut ends, mut hears) =
+                if from_client { (client_side, server) } else { (server, client_side) };
+            for size in [125, 500_000, 125, last] {
+                carry(&ends, &hears, &pattern(size));
+            }
+            ends.write_all(b"last").unwrap();
+            ends.shutdown(Shutdown::Write).unwrap();
+            let mut rest = Vec::new();
+            hears.read_to_end(&mut rest).unwrap();
+            assert_eq!(rest, b"last", "behind {last} bytes, from the client {from_client}");
+            // The other direction goes on.
+            for size in [125, 500_000, 125] {
+                carry(&hears, &ends, &pattern(size));
+            }
+            hears.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(ends.read(&mut [0]).unwrap(), 0);
+        }
+    }
+    eventually("all tunnels are over", || (node.metric("evergate_connections") == 0).then_some(()));
 }

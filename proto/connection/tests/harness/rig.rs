@@ -5,7 +5,7 @@ use super::setup;
 use evergate_base::Micros;
 use evergate_base::session::{Sealed, SessionId};
 use evergate_connection::{
-    Connection, Effect, Effects, Failure, Hint, Io, Node, Piece, ReadPlan, RequestLog, SLOTS, Scratch, Slots,
+    Connection, Effect, Effects, Failure, Hint, Io, Node, Piece, ReadPlan, RequestLog, Scratch, Slots,
     Snapshot, Source,
 };
 use evergate_rules::RuleId;
@@ -527,9 +527,9 @@ pub(crate) fn fill(scratch: &mut Scratch, plan: ReadPlan, waiting: &[u8]) -> usi
             scratch.down.memory()[start..start + count].copy_from_slice(&waiting[..count]);
             count
         }
-        ReadPlan::Body { layout, held } => {
+        ReadPlan::Body { layout, held, slots } => {
             let mut at = 0;
-            for index in 0..SLOTS {
+            for index in 0..slots {
                 let payload = Slots::body(layout, index, held);
                 let count = (waiting.len() - at).min(payload.len());
                 scratch.down.memory()[payload.start..payload.start + count]

@@ -363,3 +363,55 @@ fn a_long_offer_is_cut_where_a_protocol_begins() {
     rig.serve(1, SWITCHED);
     assert!(rig.received().starts_with(b"HTTP/1.1 502 Bad Gateway\r\n"));
 }
+
+#[test]
+fn plain_tunnel_is_spliced_while_its_transfers_are_bulk() {
+    let start = || Rig::new(&snapshot(|_| {}), setup::TCP, Peer::plain());
+    let ways = |rig: &Rig| (rig.conn.splice_down(), rig.conn.splice_up());
+    let mut rig = start();
+    assert_eq!(ways(&rig), (0, 0));
+    rig.serve(1, &noise(4_096));
+    rig.send(&noise(4_096));
+    assert_eq!(ways(&rig), (0, 0), "small messages are copied");
+    rig.serve(1, &noise(16_384));
+    assert_eq!(ways(&rig), (u64::MAX, 0), "a read filled its room");
+    rig.send(&noise(40_000));
+    assert_eq!(ways(&rig), (u64::MAX, u64::MAX));
+    rig.call(|conn, io| conn.handle_spliced_down(io, 100, 0));
+    rig.call(|conn, io| conn.handle_spliced_up(io, 100, 0));
+    assert_eq!(ways(&rig), (u64::MAX, u64::MAX));
+    rig.call(|conn, io| conn.handle_spliced_down(io, 100, 0));
+    rig.call(|conn, io| conn.handle_spliced_up(io, 100, 0));
+    assert_eq!(ways(&rig), (0, 0), "two small transfers each way");
+}
+
+#[test]
+fn tunnel_bytes_inside_a_pipe_leave_before_any_is_copied() {
+    let mut rig = Rig::new(&snapshot(|_| {}), setup::TCP, Peer::plain());
+    rig.serve(1, &noise(16_384));
+    rig.send(&noise(16_384));
+    rig.call(|conn, io| conn.handle_spliced_down(io, 0, 100));
+    rig.call(|conn, io| conn.handle_spliced_up(io, 0, 100));
+    // Transfers that only empty the pipe take nothing from the source.
+    for _ in 0..5 {
+        rig.call(|conn, io| conn.handle_spliced_down(io, 10, 100));
+        rig.call(|conn, io| conn.handle_spliced_up(io, 10, 100));
+    }
+    assert_eq!((rig.conn.splice_down(), rig.conn.splice_up()), (u64::MAX, u64::MAX), "the pipes hold bytes");
+    rig.call(|conn, io| conn.handle_spliced_down(io, 100, 0));
+    rig.call(|conn, io| conn.handle_spliced_up(io, 100, 0));
+    assert_eq!((rig.conn.splice_down(), rig.conn.splice_up()), (0, 0));
+    // Another process goes on with the pipes, whatever the mode was.
+    rig.conn.handle_piped(1, 1);
+    assert_eq!((rig.conn.splice_down(), rig.conn.splice_up()), (u64::MAX, u64::MAX));
+}
+
+#[test]
+fn tunnel_over_tls_is_never_spliced() {
+    for version in [TLS12, TLS13] {
+        let mut rig = Rig::new(&snapshot(|_| {}), setup::TLS, Peer::rustls(version));
+        rig.serve(1, &noise(100_000));
+        rig.send(&noise(100_000));
+        assert_eq!((rig.conn.splice_down(), rig.conn.splice_up()), (0, 0));
+    }
+}

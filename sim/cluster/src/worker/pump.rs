@@ -6,7 +6,7 @@ use crate::fault::Mutation;
 use crate::kernel::Kernel;
 use crate::tcp::Tcp;
 use evergate_base::Micros;
-use evergate_connection::{INPUT_BYTES, ReadPlan, SLOTS, Scratch, Slots};
+use evergate_connection::{INPUT_BYTES, ReadPlan, Scratch, Slots};
 use evergate_mirror::ConnectionId;
 
 /// Client bytes read at once.
@@ -224,9 +224,9 @@ fn read_into(scratch: &mut Scratch, plan: ReadPlan, socket: &mut Tcp) -> usize {
             scratch.down.memory()[start..start + bytes.len()].copy_from_slice(&bytes);
             bytes.len()
         }
-        ReadPlan::Body { layout, held } => {
+        ReadPlan::Body { layout, held, slots } => {
             let mut count = 0;
-            for index in 0..SLOTS {
+            for index in 0..slots {
                 let room = Slots::body(layout, index, held);
                 let bytes = socket.read(room.len());
                 scratch.down.memory()[room.start..room.start + bytes.len()].copy_from_slice(&bytes);
