@@ -7,6 +7,11 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 # is worth a warning. Cargo wants flags that may contain spaces apart by the character 31.
 PROFILE = -Cprofile-use=%s\037-Cllvm-args=-disable-vp\037-Cllvm-args=-no-pgo-warn-mismatch
 
+# Builds a package and its dependencies with these flags.
+RELEASE = own=$$(for flag in $$RUSTFLAGS; do printf '%s\037' "$$flag"; done); \
+	export CARGO_ENCODED_RUSTFLAGS="$$own$$(printf -- '$(PROFILE)' '$(CURDIR)/dist/evergate.profdata')"; \
+	$(CARGO) build --release --locked -p
+
 .PHONY: all setup build test lint unit matrix fuzz demo bench profile clean help
 
 help: ## show this list
@@ -17,9 +22,7 @@ setup: ## install what building and testing need (Debian packages; asks for root
 
 build: ## build the release binary
 	@scripts/setup build
-	@own=$$(for flag in $$RUSTFLAGS; do printf '%s\037' "$$flag"; done); \
-	export CARGO_ENCODED_RUSTFLAGS="$$own$$(printf -- '$(PROFILE)' '$(CURDIR)/dist/evergate.profdata')"; \
-	$(CARGO) build --release --locked -p evergate
+	@$(RELEASE) evergate
 
 demo: build ## one node's checks, then a cluster that loses its nodes under traffic; stays up until Ctrl-C (ONCE=1 ends by itself)
 	@scripts/setup build demo
@@ -45,10 +48,12 @@ fuzz: ## new inputs for the fuzz targets: whatever a peer, an operator or anothe
 
 bench: build ## side by side with nginx and HAProxy; results in target/bench/results.json
 	@scripts/setup build bench
+	@$(RELEASE) evergate -p evergate-bench
 	@bench/run.py
 
 profile: ## count anew which ways through the program are the usual ones (root; before a release)
 	@scripts/setup build bench demo
+	@$(RELEASE) evergate -p evergate-bench
 	@scripts/profile
 
 clean: ## remove build results

@@ -40,6 +40,7 @@ class RelayCase:
     bulk: bool = False
     """Whether cost counts per byte instead of per request."""
     p99: bool = False
+    operation: str = "request"
 
 
 def fresh(tools: Tools, target: Target, seconds: float) -> Done:
@@ -56,6 +57,18 @@ def keep_alive(tools: Tools, target: Target, seconds: float) -> Done:
 
 def bulk(tools: Tools, target: Target, seconds: float) -> Done:
     return tools.keep_alive(target, BULK_CONNECTIONS, seconds)
+
+
+def upload(tools: Tools, target: Target, seconds: float) -> Done:
+    return tools.upload(target, BULK_CONNECTIONS, seconds)
+
+
+def echo_125(tools: Tools, target: Target, seconds: float) -> Done:
+    return tools.echo(target, KEEP_ALIVE_CONNECTIONS, 125, seconds)
+
+
+def echo_4k(tools: Tools, target: Target, seconds: float) -> Done:
+    return tools.echo(target, KEEP_ALIVE_CONNECTIONS, 4096, seconds)
 
 
 RELAY_CASES = (
@@ -79,6 +92,18 @@ RELAY_CASES = (
     ),
     RelayCase("https_10m", "10 MB over TLS, AES-128-GCM", "ecdsa", "/10m", bulk, BULK_CONNECTIONS, bulk=True),
     RelayCase(
+        "https_100k",
+        "100 KB over kept TLS connections",
+        "ecdsa",
+        "/100k",
+        keep_alive,
+        KEEP_ALIVE_CONNECTIONS,
+        bulk=True,
+    ),
+    RelayCase(
+        "upload_10m", "upload of 10 MB over TLS", "echo_https", "/upload", upload, BULK_CONNECTIONS, bulk=True
+    ),
+    RelayCase(
         "http_1k",
         "1 KB over kept plain connections",
         "http",
@@ -89,6 +114,15 @@ RELAY_CASES = (
         p99=True,
     ),
     RelayCase("tcp_10m", "10 MB through a TCP relay", "tcp", "/10m", bulk, BULK_CONNECTIONS, None, bulk=True),
+    *(
+        RelayCase(name, title, listener, path, load, KEEP_ALIVE_CONNECTIONS, resumed, operation="echo")
+        for name, title, listener, path, load, resumed in (
+            ("ws_plain", "WebSocket echo of 125 bytes", "echo_http", "/ws", echo_125, None),
+            ("ws_tls", "WebSocket echo of 125 bytes over TLS", "echo_https", "/ws", echo_125, False),
+            ("tcp_echo_125", "echo of 125 bytes through a TCP relay", "echo_tcp", "", echo_125, None),
+            ("tcp_echo_4k", "echo of 4 KB through a TCP relay", "echo_tcp", "", echo_4k, None),
+        )
+    ),
 )
 RULES_CASE = "rules_5000"
 IDLE_CASE = "idle_rss"
@@ -122,6 +156,12 @@ AIMS = {
     "http_1k": Aim(0.85),
     "tcp_10m": Aim(0.40),
     "tcp_10m_forced_splice": Aim(1.00),
+    "https_100k": Aim(0.70),
+    "upload_10m": Aim(0.80),
+    "ws_plain": Aim(0.95),
+    "ws_tls": Aim(0.95),
+    "tcp_echo_125": Aim(0.95),
+    "tcp_echo_4k": Aim(0.95),
     "https_1k_p99_ms": Aim(1.00),
     "http_1k_p99_ms": Aim(1.00),
     "rules_5000": Aim(1.05),

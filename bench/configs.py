@@ -1,7 +1,8 @@
 """Configurations of the proxies and of the backend: one worker each, tuned as their own documentation advises.
 
 All proxies serve the same: `ecdsa` and `rsa` (HTTPS), `http`, and `tcp`, in front of the same backend, with the same
-certificates, TLS 1.3 with AES-128-GCM and X25519, tickets, kept upstream connections, and no logs.
+certificates, TLS 1.3 with AES-128-GCM and X25519, tickets, kept upstream connections, and no logs. `echo_https`,
+`echo_http` and `echo_tcp` lead to the echo server of `evergate-bench` instead.
 """
 
 from __future__ import annotations
@@ -11,11 +12,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 LISTENERS = ("ecdsa", "rsa", "http", "tcp")
+ECHO_LISTENERS = ("echo_https", "echo_http", "echo_tcp")
+# Of HTTPS listeners: the kind of their certificate.
+CERTIFICATES = {"ecdsa": "ecdsa", "rsa": "rsa", "echo_https": "ecdsa"}
+TCP_LISTENERS = ("tcp", "echo_tcp")
 CONNECTIONS_MAX = 16_000
 HAPROXY_CONNECTIONS_MAX = 6_000  # each takes two descriptors, and splice pipes come on top
 IDLE_UPSTREAM_MAX = 256
 NGINX_BULK = "proxy_buffer_size 16k; proxy_buffers 16 64k; proxy_busy_buffers_size 256k;"
 NGINX_STREAM = Path("/usr/lib/nginx/modules/ngx_stream_module.so")
+NGINX_HTTP = """    access_log off;
+    tcp_nodelay on;
+    keepalive_timeout 600s;
+    keepalive_requests 100000000;
+    keepalive_time 24h;
+    ssl_protocols TLSv1.3;
+    ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;
+    ssl_ecdh_curve X25519;
+    ssl_session_tickets on;
+    ssl_session_cache off;
+    ssl_buffer_size 16k;
+    proxy_http_version 1.1;
+    proxy_set_header Host $host;
+"""
 
 
 @dataclass(frozen=True)
@@ -28,6 +47,10 @@ class Material:
     """A second port of the backend, whose responses have `X-Pool: marked`: where rules route to."""
     host: str = "127.0.0.1"
     """Where the backend listens."""
+    echo_http: int = 0
+    """Port of the echo server for WebSockets and uploads."""
+    echo_tcp: int = 0
+    """Port of the echo server for raw bytes."""
 
     def certificate(self, kind: str) -> Path:
         return self.folder / f"{kind}.crt"
@@ -83,10 +106,11 @@ def nginx_paths(material: Material, name: str) -> str:
 
 
 def backend_config(material: Material) -> str:
-    """Static files: `/10m` is 10 MB, everything else 1 KB, so that rules may look at any path."""
+    """Static files: `/10m` is 10 MB, `/100k` 100 KB, all other paths 1 KB, so that rules may look at any path."""
     site = f"""
         root {material.folder};
         location = /10m {{ rewrite ^ /10m.bin break; }}
+        location = /100k {{ rewrite ^ /100k.bin break; }}
         location / {{ rewrite ^ /1k.bin break; }}"""
     return f"""{nginx_head(material, "backend")}http {{
 {nginx_paths(material, "backend")}    access_log off;
@@ -109,6 +133,8 @@ def backend_config(material: Material) -> str:
 
 def nginx_config(material: Material, ports: Ports, tuning: Tuning) -> str:
     """`server_name` gives requests without a Host (HTTP/1.0) one; the backend refuses an empty Host."""
+    if "echo_http" in ports:
+        return nginx_echo_config(material, ports)
     tls = "".join(
         f"""
     server {{
@@ -133,20 +159,7 @@ def nginx_config(material: Material, ports: Ports, tuning: Tuning) -> str:
 }}
 """
     return f"""{nginx_head(material, "nginx")}{stream}http {{
-{nginx_paths(material, "nginx")}    access_log off;
-    tcp_nodelay on;
-    keepalive_timeout 600s;
-    keepalive_requests 100000000;
-    keepalive_time 24h;
-    ssl_protocols TLSv1.3;
-    ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;
-    ssl_ecdh_curve X25519;
-    ssl_session_tickets on;
-    ssl_session_cache off;
-    ssl_buffer_size 16k;
-    proxy_http_version 1.1;
-    proxy_set_header Connection "";
-    proxy_set_header Host $host;
+{nginx_paths(material, "nginx")}{NGINX_HTTP}    proxy_set_header Connection "";
     proxy_buffering on;
     {NGINX_BULK if tuning.bulk else "proxy_buffer_size 4k;"}
     proxy_max_temp_file_size 0;
@@ -166,15 +179,64 @@ def nginx_config(material: Material, ports: Ports, tuning: Tuning) -> str:
 """
 
 
+def nginx_echo_config(material: Material, ports: Ports) -> str:
+    """WebSockets at `/ws`; uploads are passed on as they come."""
+    stream = ""
+    if "echo_tcp" in ports:
+        stream = f"""stream {{
+    access_log off;
+    server {{
+        listen 127.0.0.1:{ports["echo_tcp"]} backlog=4096;
+        proxy_pass 127.0.0.1:{material.echo_tcp};
+        tcp_nodelay on;
+    }}
+}}
+"""
+    certificate = f"""
+        ssl_certificate {material.certificate("ecdsa")};
+        ssl_certificate_key {material.key("ecdsa")};"""
+    servers = "".join(
+        f"""
+    server {{
+        listen 127.0.0.1:{ports[name]}{" ssl" if name in CERTIFICATES else ""} backlog=4096;
+        server_name bench.example;{certificate if name in CERTIFICATES else ""}
+        location / {{
+            proxy_pass http://echo;
+            proxy_set_header Connection "";
+        }}
+        location /ws {{
+            proxy_pass http://echo;
+            proxy_set_header Upgrade $http_upgrade;
+            proxy_set_header Connection upgrade;
+        }}
+    }}"""
+        for name in ("echo_https", "echo_http")
+    )
+    return f"""{nginx_head(material, "nginx")}{stream}http {{
+{nginx_paths(material, "nginx")}{NGINX_HTTP}    proxy_read_timeout 600s;
+    proxy_request_buffering off;
+    client_max_body_size 0;
+    client_body_buffer_size 256k;
+    upstream echo {{
+        server 127.0.0.1:{material.echo_http};
+        keepalive {IDLE_UPSTREAM_MAX};
+        keepalive_requests 100000000;
+        keepalive_time 24h;
+        keepalive_timeout 600s;
+    }}{servers}
+}}
+"""
+
+
 def haproxy_config(material: Material, ports: Ports, tuning: Tuning, rules: str = "") -> str:
     tls = "".join(
         f"""
-frontend {kind}
-    bind 127.0.0.1:{ports[kind]} ssl crt {material.folder}/{kind}.pem alpn http/1.1 backlog 4096
-    default_backend web
+frontend {name}
+    bind 127.0.0.1:{ports[name]} ssl crt {material.folder}/{kind}.pem alpn http/1.1 backlog 4096
+    default_backend {"echo" if name in ECHO_LISTENERS else "web"}
 """
-        for kind in ("ecdsa", "rsa")
-        if kind in ports
+        for name, kind in CERTIFICATES.items()
+        if name in ports
     )
     tcp = (
         f"""
@@ -185,6 +247,32 @@ listen tcp
     server web 127.0.0.1:{material.backend}
 """
         if "tcp" in ports
+        else ""
+    )
+    echo = (
+        f"""
+frontend echo_http
+    bind 127.0.0.1:{ports["echo_http"]} backlog 4096
+    default_backend echo
+
+listen echo_tcp
+    mode tcp
+    bind 127.0.0.1:{ports["echo_tcp"]} backlog 4096
+    server echo 127.0.0.1:{material.echo_tcp}
+
+backend echo
+    server echo 127.0.0.1:{material.echo_http} pool-max-conn {IDLE_UPSTREAM_MAX} pool-purge-delay 600s
+"""
+        if "echo_http" in ports
+        else ""
+    )
+    http = (
+        f"""
+frontend http
+    bind 127.0.0.1:{ports["http"]} backlog 4096
+{rules}    default_backend web
+"""
+        if "http" in ports
         else ""
     )
     return f"""global
@@ -208,11 +296,8 @@ defaults
     http-reuse always
     option splice-auto
     option http-keep-alive
-{tls}
-frontend http
-    bind 127.0.0.1:{ports["http"]} backlog 4096
-{rules}    default_backend web
-{tcp}
+    timeout tunnel 600s
+{tls}{http}{tcp}{echo}
 backend web
     server web 127.0.0.1:{material.backend} pool-max-conn {IDLE_UPSTREAM_MAX} pool-purge-delay 600s
 
@@ -223,18 +308,17 @@ backend marked
 
 def evergate_config(material: Material, ports: Ports, rules: str = "") -> str:
     listeners = ""
-    for name in LISTENERS:
-        if name not in ports:
-            continue
-        protocol = "https" if name in ("ecdsa", "rsa") else name
+    for name, port in ports.by_listener.items():
+        protocol = "https" if name in CERTIFICATES else "tcp" if name in TCP_LISTENERS else "http"
+        pool = {"echo_tcp": "echo_tcp"}.get(name, "echo" if name in ECHO_LISTENERS else "web")
         listeners += f"""
 [[listeners]]
 name = "{name}"
-address = "127.0.0.1:{ports[name]}"
+address = "127.0.0.1:{port}"
 protocol = "{protocol}"
-pool = "web"
+pool = "{pool}"
 """
-        listeners += f'certificates = ["{name}"]\n' if protocol == "https" else ""
+        listeners += f'certificates = ["{CERTIFICATES[name]}"]\n' if protocol == "https" else ""
     certificates = "".join(
         f"""
 [[certificates]]
@@ -243,8 +327,12 @@ chain = "{material.certificate(kind)}"
 key = "{material.key(kind)}"
 """
         for kind in ("ecdsa", "rsa")
-        if kind in ports
+        if any(CERTIFICATES.get(name) == kind for name in ports.by_listener)
     )
+    servers = [("web", material.backend)] if "http" in ports else []
+    servers += [("marked", material.marked)] if rules else []
+    if "echo_http" in ports:
+        servers += [("echo", material.echo_http), ("echo_tcp", material.echo_tcp)]
     pools = "".join(
         f"""
 [[pools]]
@@ -255,8 +343,7 @@ keep_alive_idle_ms = 600_000
 [[pools.servers]]
 address = "127.0.0.1:{port}"
 """
-        for name, port in (("web", material.backend), ("marked", material.marked))
-        if name == "web" or rules
+        for name, port in servers
     )
     return f"""[node]
 workers = 1

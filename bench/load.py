@@ -1,4 +1,4 @@
-"""The load tools, all from Debian packages, and what they say they did.
+"""The load tools, from Debian packages but for `evergate-bench`, and what they say they did.
 
 Each function runs one tool to its end and returns what was completed. A tool that reports an error, an unexpected
 status or a short body fails the measurement: a proxy that answers with errors is fast.
@@ -37,6 +37,16 @@ Groups = X25519
 """
 
 
+# h2load does not finish uploads of this size.
+UPLOAD_SCRIPT = """
+init = function(arguments)
+  local file = assert(io.open(arguments[1], "rb"))
+  wrk.method, wrk.body = "POST", file:read("*a")
+  file:close()
+end
+"""
+
+
 @dataclass(frozen=True)
 class Done:
     """What a load completed."""
@@ -56,6 +66,8 @@ class Target:
     tls: bool = True
     body_bytes: int = 1024
     host: str = "127.0.0.1"
+    upload: Path | None = None
+    """The body of each request."""
 
     @property
     def url(self) -> str:
@@ -67,13 +79,19 @@ class Tools:
     """Runs load tools on their core."""
 
     def __init__(
-        self, children: Children, folder: Path, core: int | None, within: Sequence[str] = ()
+        self,
+        children: Children,
+        folder: Path,
+        core: int | None,
+        within: Sequence[str] = (),
+        echo: Path = Path("evergate-bench"),
     ) -> None:
         self.children = children
         self.folder = folder
         self.core = core
         self.within = list(within)
         """What goes before each command: how to get into a network namespace."""
+        self.echo_binary = echo
         settings = folder / "client.cnf"
         settings.write_text(OPENSSL_CLIENT)
         self.environment = {**os.environ, "OPENSSL_CONF": str(settings)}
@@ -118,6 +136,24 @@ class Tools:
         opening_us = connections * OPENED_EVERY_MS * 1000
         latencies = read_latencies(log, opening_us)
         return Done(done.operations, done.body_bytes, done.seconds - opening_us / 1e6, latencies)
+
+    def echo(self, target: Target, connections: int, message: int, seconds: float) -> Done:
+        """`connections` that each send `message` bytes, wait until they have come back, and send the next; as WebSocket
+        frames where the target has a path."""
+        command = [str(self.echo_binary), "echo", f"{target.host}:{target.port}", str(connections), str(message)]
+        command += [f"{seconds:g}", *(["ws"] if target.path else []), *(["tls"] if target.tls else [])]
+        output, _ = self._run([command], seconds)
+        return parse_echo(output[0], message)
+
+    def upload(self, target: Target, connections: int, seconds: float) -> Done:
+        """wrk over `connections` that each send the target's body, wait for the response, and send it again."""
+        script = self.folder / "upload.lua"
+        script.write_text(UPLOAD_SCRIPT)
+        whole = max(1, math.ceil(seconds))
+        command = ["wrk", "--threads", "1", "--connections", str(connections), "--duration", f"{whole}s"]
+        command += ["--timeout", f"{GRACE_S:.0f}s", "--script", str(script), target.url, "--", str(target.upload)]
+        output, elapsed = self._run([command], whole)
+        return parse_wrk(output[0], elapsed, target.body_bytes)
 
     def closing(self, target: Target, connections: int, seconds: float) -> Done:
         """wrk with `Connection: close`: a connection per request, resumed with the last ticket."""
@@ -198,6 +234,15 @@ def parse_h2load(text: str, body_bytes: int) -> Done:
         raise BenchError(f"h2load read {read} bytes for {succeeded} bodies of {body_bytes}")
     unit_s = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}[seconds[2]]
     return Done(succeeded, read, float(seconds[1]) * unit_s)
+
+
+def parse_echo(text: str, message: int) -> Done:
+    """Reads what `evergate-bench echo` did; it ends with an error when a byte differs."""
+    found = json.loads(text)
+    echoes, took = int(found["echoes"]), float(found["seconds"])
+    if echoes == 0:
+        raise BenchError("no message came back")
+    return Done(echoes, echoes * message, took)
 
 
 def parse_wrk(text: str, elapsed_s: float, body_bytes: int) -> Done:

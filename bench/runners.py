@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
@@ -81,13 +81,14 @@ def run_relay(stack: Stack, case: RelayCase, record: Record) -> None:
     contenders = stack.proxies(case.listener, case.bulk)
     seconds = stack.options.seconds
     for contender in contenders:
-        stack.check_bodies(contender, case.listener, case.path)
-        say(f"  checked  {contender.label:<18} {warm_up(stack, contender, case)}")
+        checked = stack.check(contender, case.listener, case.path)
+        say(f"  checked  {contender.label:<18} {checked}{warm_up(stack, contender, case)}")
 
     def load(contender: Contender) -> Callable[[], Done]:
         return lambda: case.load(stack.tools, contender.target(case.listener, case.path), seconds)
 
-    samples = interleave(stack, contenders, load, show_bulk if case.bulk else show_requests)
+    show = show_bulk if case.bulk else lambda sample: show_requests(sample, case.operation)
+    samples = interleave(stack, contenders, load, show)
     record.keep(case.name, samples)
     forced = samples.pop(FORCED_SPLICE, None)
     add_case_rows(record, case, case.name, samples)
@@ -104,8 +105,9 @@ def add_case_rows(record: Record, case: RelayCase, name: str, samples: Samples) 
         add_rows(record, name, "CPU s/GB", samples, lambda sample: sample.cpu_s_per_gb)
         add_rows(record, f"{name}_throughput", "GB/s", samples, lambda sample: sample.gb_per_s)
     else:
-        add_rows(record, name, "CPU us/request", samples, lambda sample: sample.cpu_us_per_operation)
-        add_rows(record, f"{name}_throughput", "requests/s", samples, lambda sample: sample.operations_per_s)
+        unit = case.operation
+        add_rows(record, name, f"CPU us/{unit}", samples, lambda sample: sample.cpu_us_per_operation)
+        add_rows(record, f"{name}_throughput", f"{plural(unit)}/s", samples, lambda sample: sample.operations_per_s)
 
 
 def add_rows(
@@ -145,16 +147,19 @@ def warm_up(stack: Stack, contender: Contender, case: RelayCase) -> str:
     target = contender.target(case.listener, case.path)
     if case.resumed is None:
         case.load(stack.tools, target, WARM_UP_S)
-        return "bodies equal"
+        return ""
     with Witness(target.port) as witness:
-        through = Target(witness.port, target.path, True, target.body_bytes)
-        case.load(stack.tools, through, WARM_UP_S)
-        return f"bodies equal; handshakes: {witness.expect(contender.label, case.resumed, case.clients)}"
+        case.load(stack.tools, replace(target, port=witness.port), WARM_UP_S)
+        return f"; handshakes: {witness.expect(contender.label, case.resumed, case.clients)}"
 
 
-def show_requests(sample: Sample) -> str:
+def plural(operation: str) -> str:
+    return "echoes" if operation == "echo" else f"{operation}s"
+
+
+def show_requests(sample: Sample, operation: str = "request") -> str:
     return (
-        f"{sample.cpu_us_per_operation:8.1f} CPU us/request {sample.operations_per_s:10,.0f} requests/s"
+        f"{sample.cpu_us_per_operation:8.1f} CPU us/{operation} {sample.operations_per_s:10,.0f} {plural(operation)}/s"
         f"   {sample.cores:4.0%} of its core"
     )
 

@@ -6,15 +6,18 @@ import hashlib
 import os
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from children import BenchError, Child, Children, free_ports
 from configs import (
+    CERTIFICATES,
+    ECHO_LISTENERS,
     LARGE_BODIES,
     LISTENERS,
     NGINX_STREAM,
     SMALL_BODIES,
+    TCP_LISTENERS,
     Material,
     Ports,
     Tuning,
@@ -25,7 +28,10 @@ from configs import (
 )
 from load import Target, Tools
 
-SIZES = {"/1k": 1024, "/10m": 10_000_000}
+SIZES = {"/1k": 1024, "/100k": 100_000, "/10m": 10_000_000}
+UPLOAD = "/upload"
+UPLOADED = "/10m"
+ROOT = Path(__file__).resolve().parent.parent
 # HAProxy told to splice always: rows of its own, so that `haproxy` means the same proxy everywhere.
 FORCED_SPLICE = "haproxy_splice"
 
@@ -45,6 +51,12 @@ class Options:
     cluster_transfers: int = 200
     """... of which so many transfer."""
 
+    @property
+    def echo(self) -> Path:
+        """The echo client and server, which `make bench` builds beside the binary of this tree."""
+        built = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "evergate-bench"
+        return built.resolve()
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -54,8 +66,12 @@ class Contender:
     child: Child
     ports: Ports
 
+    folder: Path
+
     def target(self, listener: str, path: str) -> Target:
-        return Target(self.ports[listener], path, listener in ("ecdsa", "rsa"), SIZES.get(path, SIZES["/1k"]))
+        upload = self.folder / f"{UPLOADED[1:]}.bin" if path == UPLOAD else None
+        size = SIZES.get(UPLOADED if upload else path, SIZES["/1k"])
+        return Target(self.ports[listener], path, listener in CERTIFICATES, size, upload=upload)
 
 
 class Stack:
@@ -65,9 +81,9 @@ class Stack:
         self.folder = folder
         self.children = children
         self.options = options
-        self.tools = Tools(children, folder, options.load_core)
-        backend, marked = free_ports(2)
-        self.material = Material(folder, backend, marked)
+        self.tools = Tools(children, folder, options.load_core, echo=options.echo)
+        backend, marked, echo_http, echo_tcp = free_ports(4)
+        self.material = Material(folder, backend, marked, echo_http=echo_http, echo_tcp=echo_tcp)
         self.hashes = {path: self._make_body(path, size) for path, size in SIZES.items()}
         make_certificate(folder, "ecdsa", ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"])
         make_certificate(folder, "rsa", ["-newkey", "rsa:2048"])
@@ -78,6 +94,7 @@ class Stack:
             [backend, marked],
             True,
         )
+        self.backends = [self.backend]
 
     def _make_body(self, path: str, size: int) -> str:
         body = os.urandom(size)
@@ -100,7 +117,7 @@ class Stack:
         config = evergate_config(self.material, ports, rules)
         command = [str(self.options.evergate), "run"]
         child = self._start(label, command, config, list(ports.by_listener.values()))
-        return Contender(label, child, ports)
+        return Contender(label, child, ports, self.folder)
 
     def haproxy(
         self,
@@ -112,31 +129,74 @@ class Stack:
         ports = make_ports(listeners)
         config = haproxy_config(self.material, ports, tuning, rules)
         child = self._start(label, ["haproxy", "-db", "-f"], config, list(ports.by_listener.values()))
-        return Contender(label, child, ports)
+        return Contender(label, child, ports, self.folder)
 
-    def nginx(self, tuning: Tuning = SMALL_BODIES) -> Contender:
-        """Without the package of its stream module nginx does not relay TCP, and that row has HAProxy only."""
-        ports = make_ports(tuple(name for name in LISTENERS if name != "tcp" or NGINX_STREAM.exists()))
+    def nginx(
+        self, tuning: Tuning = SMALL_BODIES, listeners: tuple[str, ...] = LISTENERS
+    ) -> Contender:
+        """Without the package of its stream module nginx does not relay TCP, and those rows have HAProxy only."""
+        able = tuple(name for name in listeners if name not in TCP_LISTENERS or NGINX_STREAM.exists())
+        ports = make_ports(able)
         config = nginx_config(self.material, ports, tuning)
         child = self._start(
             "nginx", ["nginx", "-p", str(self.folder), "-c"], config, list(ports.by_listener.values())
         )
-        return Contender("nginx", child, ports)
+        return Contender("nginx", child, ports, self.folder)
 
     def proxies(self, listener: str, bulk: bool) -> list[Contender]:
         """Ours and its peers, those that have the listener."""
         tuning = LARGE_BODIES if bulk else SMALL_BODIES
-        found = [self.evergate(), self.nginx(tuning), self.haproxy(tuning=tuning)]
+        listeners = LISTENERS
+        if listener in ECHO_LISTENERS:
+            listeners = ECHO_LISTENERS
+            self._start_echo()
+        found = [
+            self.evergate(listeners=listeners),
+            self.nginx(tuning, listeners),
+            self.haproxy(listeners=listeners, tuning=tuning),
+        ]
         if listener == "tcp":
             forced = Tuning(bulk, force_splice=True)
             found.append(self.haproxy(label=FORCED_SPLICE, listeners=("http", "tcp"), tuning=forced))
         return [contender for contender in found if listener in contender.ports]
 
+    def _start_echo(self) -> None:
+        """The echo server, once."""
+        if len(self.backends) > 1:
+            return
+        if not self.options.echo.is_file():
+            raise BenchError(f"{self.options.echo} is missing: `make bench` makes it")
+        ports = [self.material.echo_tcp, self.material.echo_http]
+        command = [str(self.options.echo), "serve", *(str(port) for port in ports)]
+        self.backends.append(self.children.start("echo", command, self.options.load_core, ports))
+
     def stop_proxies(self) -> None:
-        """Ends everything but the backend."""
+        """Ends everything but the backends."""
         for child in self.children.live():
-            if child is not self.backend:
+            if child not in self.backends:
                 self.children.stop(child)
+
+    def check(self, contender: Contender, listener: str, path: str) -> str:
+        """Checks bytes before a case is measured, and says which. Echo clients check theirs all the time."""
+        if path == UPLOAD:
+            self.check_upload(contender, listener)
+            return "uploads equal"
+        if listener in ECHO_LISTENERS:
+            return "echoes equal"
+        self.check_bodies(contender, listener, path)
+        return "bodies equal"
+
+    def check_upload(self, contender: Contender, listener: str) -> None:
+        """Sends a body twice over one connection; the echo server answers with its hash."""
+        target = contender.target(listener, UPLOAD)
+        url = replace(target, path="/sha256").url
+        command = ["curl", "--silent", "--show-error", "--fail", "--insecure", "--http1.1", "--noproxy", "*"]
+        command += ["--max-time", "20", "--header", "Expect:", "--data-binary", f"@{target.upload}", url, url]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise BenchError(f"{contender.label}: curl {url}: {result.stderr.strip()}{self._state(contender)}")
+        if result.stdout != self.hashes[UPLOADED] * 2:
+            raise BenchError(f"{contender.label}: an upload differs: {result.stdout[:200]}")
 
     def check_bodies(self, contender: Contender, listener: str, path: str) -> None:
         """Fetches a body twice over one connection; any byte that differs fails the case."""

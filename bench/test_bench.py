@@ -22,8 +22,17 @@ from cluster_growth import plot
 from cluster_load import Transfer, complete
 from cluster_net import Shape, node_config, obstacle, settled, unrest
 from cluster_stream import HEAD, PERIOD, content
-from configs import Material
-from load import parse_h2load, parse_s_time, parse_wrk, percentile, read_latencies
+from configs import (
+    ECHO_LISTENERS,
+    LISTENERS,
+    SMALL_BODIES,
+    Material,
+    Ports,
+    evergate_config,
+    haproxy_config,
+    nginx_config,
+)
+from load import parse_echo, parse_h2load, parse_s_time, parse_wrk, percentile, read_latencies
 from measure import Row, rows_of
 from own_network import CONGESTION_CONTROL, MACHINES, obstacle as network_obstacle, own_network
 from report import table, verdict
@@ -85,6 +94,30 @@ class Tools(unittest.TestCase):
         self.assertEqual(percentile(tuple(range(1, 101)), 0.99), 99)
         self.assertEqual(percentile((7,), 0.99), 7)
         self.assertRaises(BenchError, percentile, (), 0.99)
+
+
+    def test_echoes_count_with_their_payload(self) -> None:
+        done = parse_echo('{"echoes": 3000, "seconds": 1.5}', 125)
+        self.assertEqual((done.operations, done.body_bytes, done.seconds), (3000, 375_000, 1.5))
+        self.assertRaises(BenchError, parse_echo, '{"echoes": 0, "seconds": 1.5}', 125)
+
+
+class Configurations(unittest.TestCase):
+    def test_listeners_lead_to_their_own_backends(self) -> None:
+        material = Material(Path("/f"), 1001, 1002, echo_http=1003, echo_tcp=1004)
+        for listeners, backends in ((LISTENERS, {1001}), (ECHO_LISTENERS, {1003, 1004})):
+            ports = Ports({name: 2000 + index for index, name in enumerate(listeners)})
+            config = tomllib.loads(evergate_config(material, ports))
+            self.assertEqual([listener["name"] for listener in config["listeners"]], list(listeners))
+            pools = {pool["name"]: pool["servers"][0]["address"] for pool in config["pools"]}
+            found = {int(pools[listener["pool"]].split(":")[1]) for listener in config["listeners"]}
+            self.assertEqual(found, backends)
+            for text in (
+                nginx_config(material, ports, SMALL_BODIES),
+                haproxy_config(material, ports, SMALL_BODIES),
+            ):
+                for port in (*ports.by_listener.values(), *backends):
+                    self.assertIn(f":{port}", text)
 
 
 class Handshakes(unittest.TestCase):

@@ -1,0 +1,224 @@
+//! Echo clients: connections that each have one message under way.
+
+use crate::frame;
+use crate::server::field;
+use anyhow::{Context, Result, bail, ensure};
+use evergate_crypto::{ClientSettings, Verify, client_config, websocket_accept};
+use evergate_sys::Epoll;
+use rustls::client::Resumption;
+use rustls::{CipherSuite, ClientConfig, ClientConnection, ProtocolVersion, StreamOwned};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const READ_BYTES: usize = 65_536;
+const HEAD_MAX: usize = 4_096;
+/// No echo for so long is an error.
+const SILENCE_MS: i32 = 5_000;
+/// RFC 6455 section 1.3.
+const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
+const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
+
+/// What to do.
+pub(crate) struct Load {
+    pub(crate) address: SocketAddr,
+    pub(crate) connections: usize,
+    /// Payload of a message.
+    pub(crate) bytes: usize,
+    /// How long to send.
+    pub(crate) span: Duration,
+    pub(crate) websocket: bool,
+    pub(crate) tls: bool,
+}
+
+/// What was done.
+pub(crate) struct Done {
+    /// Messages that came back.
+    pub(crate) echoes: u64,
+    pub(crate) took: Duration,
+}
+
+enum Wire {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+struct Session {
+    wire: Wire,
+    message: Vec<u8>,
+    echo: Vec<u8>,
+    /// Bytes of the echo that have come.
+    come: usize,
+}
+
+/// Opens all connections, then sends and receives until the time is over. Any byte that differs is an error.
+pub(crate) fn run(load: &Load) -> Result<Done> {
+    ensure!(load.connections > 0 && load.bytes > 0, "neither connections nor bytes may be 0");
+    let settings = ClientSettings { verify: Verify::InsecureNone, alpn: Vec::new(), certificate: None };
+    let mut config = Arc::unwrap_or_clone(client_config(settings).context("TLS")?);
+    config.resumption = Resumption::disabled();
+    let config = Arc::new(config);
+    let mut epoll = Epoll::new(load.connections)?;
+    let mut sessions = Vec::new();
+    for index in 0..load.connections {
+        let session = Session::open(load, &config, index).with_context(|| format!("connection {index}"))?;
+        session.socket().set_nonblocking(true)?;
+        epoll.add(session.socket().as_raw_fd(), index as u64)?;
+        sessions.push(session);
+    }
+    let (started, mut echoes) = (Instant::now(), 0);
+    for session in &mut sessions {
+        session.send()?;
+    }
+    let mut buffer = vec![0; READ_BYTES];
+    while started.elapsed() < load.span {
+        let count = epoll.wait(SILENCE_MS)?;
+        ensure!(count > 0, "no echo within {SILENCE_MS} ms");
+        for index in 0..count {
+            let event = epoll.event(index);
+            if event.readable {
+                echoes += sessions[event.token as usize].receive(&mut buffer)?;
+            }
+        }
+    }
+    Ok(Done { echoes, took: started.elapsed() })
+}
+
+impl Session {
+    fn open(load: &Load, config: &Arc<ClientConfig>, index: usize) -> Result<Session> {
+        let stream = TcpStream::connect(load.address)?;
+        stream.set_nodelay(true)?;
+        let mut wire = match load.tls {
+            true => {
+                let connection = ClientConnection::new(config.clone(), "bench.example".try_into()?)?;
+                let mut stream = StreamOwned::new(connection, stream);
+                stream.conn.complete_io(&mut stream.sock)?;
+                let suite = stream.conn.negotiated_cipher_suite().map(|suite| suite.suite());
+                ensure!(
+                    stream.conn.protocol_version() == Some(ProtocolVersion::TLSv1_3)
+                        && suite == Some(CipherSuite::TLS13_AES_128_GCM_SHA256),
+                    "not TLS 1.3 with AES-128-GCM: {suite:?}"
+                );
+                Wire::Tls(Box::new(stream))
+            }
+            false => Wire::Plain(stream),
+        };
+        // Each connection has a payload of its own: bytes of another one would be seen.
+        let payload: Vec<u8> = (0..load.bytes).map(|at| (at * 31 + index * 7) as u8).collect();
+        let (mut message, mut echo) = (Vec::new(), Vec::new());
+        if load.websocket {
+            wire.upgrade()?;
+            frame::encode(&payload, Some(MASK), &mut message)?;
+            frame::encode(&payload, None, &mut echo)?;
+        } else {
+            (message, echo) = (payload.clone(), payload);
+        }
+        Ok(Session { wire, message, echo, come: 0 })
+    }
+
+    fn socket(&self) -> &TcpStream {
+        match &self.wire {
+            Wire::Plain(stream) => stream,
+            Wire::Tls(stream) => &stream.sock,
+        }
+    }
+
+    fn send(&mut self) -> Result<()> {
+        self.wire.write_all(&self.message).context("sending a message")
+    }
+
+    /// Reads what has come; sends the next message after a whole echo. The number of whole echoes.
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<u64> {
+        let mut echoes = 0;
+        loop {
+            let count = match self.wire.read(buffer) {
+                Ok(0) => bail!("the connection was closed"),
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(echoes),
+                Err(error) => return Err(error).context("receiving an echo"),
+            };
+            ensure!(self.echo.get(self.come..self.come + count) == Some(&buffer[..count]), "an echo differs");
+            self.come += count;
+            if self.come == self.echo.len() {
+                self.come = 0;
+                echoes += 1;
+                self.send()?;
+            }
+            // Only one message is under way: a plain socket has nothing more.
+            if matches!(self.wire, Wire::Plain(_)) && count < buffer.len() {
+                return Ok(echoes);
+            }
+        }
+    }
+}
+
+impl Wire {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Wire::Plain(stream) => stream.read(buffer),
+            Wire::Tls(stream) => stream.read(buffer),
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Wire::Plain(stream) => stream.write_all(bytes),
+            Wire::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+        }
+    }
+
+    /// Makes a WebSocket of the connection (RFC 6455 section 4.1).
+    fn upgrade(&mut self) -> Result<()> {
+        let request = format!(
+            "GET /ws HTTP/1.1\r\nHost: bench.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n\r\n"
+        );
+        self.write_all(request.as_bytes())?;
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            ensure!(head.len() < HEAD_MAX && self.read(&mut byte)? == 1, "no whole response head");
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head)?;
+        let accepted = field(&head, "sec-websocket-accept") == Some(&websocket_accept(KEY));
+        ensure!(head.starts_with("HTTP/1.1 101 ") && accepted, "no WebSocket: {head:?}");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::serve;
+    use std::net::TcpListener;
+
+    #[test]
+    fn client_counts_the_echoes_of_the_server() {
+        let (raw, http) =
+            (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let (raw_address, http_address) = (raw.local_addr().unwrap(), http.local_addr().unwrap());
+        std::thread::spawn(move || serve(raw, http));
+        for (address, websocket, bytes) in
+            [(raw_address, false, 125), (raw_address, false, 300_000), (http_address, true, 4096)]
+        {
+            let span = Duration::from_millis(50);
+            let load = Load { address, connections: 3, bytes, span, websocket, tls: false };
+            assert!(run(&load).unwrap().echoes > 0, "{bytes} bytes");
+        }
+        // An upload and its hash: SHA-256 of "abc", FIPS 180-4, which comes in two parts.
+        let mut stream = TcpStream::connect(http_address).unwrap();
+        stream
+            .write_all(b"POST /upload HTTP/1.1\r\nContent-Length: 4\r\n\r\nxxxxPOST /sha256 HTTP/1.1\r\n")
+            .unwrap();
+        stream.write_all(b"Content-Length: 3\r\n\r\na").unwrap();
+        stream.write_all(b"bc").unwrap();
+        let expected = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 64\r\n\r\n\
+             ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let mut answer = vec![0; expected.len()];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(String::from_utf8(answer).unwrap(), expected);
+    }
+}

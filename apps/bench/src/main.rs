@@ -1,0 +1,56 @@
+//! Echo clients and servers of the benchmark: `bench/run.py` starts them. See docs/benchmarks.md.
+//!
+//! - `evergate-bench serve RAW HTTP` listens on two ports of 127.0.0.1: a raw echo, and HTTP/1.1 with WebSocket echoes
+//!   and uploads.
+//! - `evergate-bench echo ADDRESS CONNECTIONS BYTES SECONDS [ws] [tls]` opens connections that each send one message,
+//!   wait for its echo, and send the next. It prints one line of JSON.
+
+mod client;
+mod frame;
+mod server;
+
+use anyhow::{Context, Result, bail};
+use std::net::TcpListener;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const USAGE: &str = "usage: evergate-bench serve RAW_PORT HTTP_PORT\n   \
+     or: evergate-bench echo ADDRESS CONNECTIONS BYTES SECONDS [ws] [tls]";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("evergate-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[&str]) -> Result<()> {
+    match arguments {
+        ["serve", raw, http] => {
+            let listen = |port: &str| -> Result<TcpListener> {
+                let port: u16 = port.parse().context("a port")?;
+                TcpListener::bind(("127.0.0.1", port)).with_context(|| format!("listening on port {port}"))
+            };
+            server::serve(listen(raw)?, listen(http)?)
+        }
+        ["echo", address, connections, bytes, seconds, options @ ..] => {
+            let load = client::Load {
+                address: address.parse().context("the address")?,
+                connections: connections.parse().context("the number of connections")?,
+                bytes: bytes.parse().context("the number of bytes")?,
+                span: Duration::try_from_secs_f64(seconds.parse().context("the number of seconds")?)?,
+                websocket: options.contains(&"ws"),
+                tls: options.contains(&"tls"),
+            };
+            let done = client::run(&load)?;
+            println!("{{\"echoes\": {}, \"seconds\": {:.6}}}", done.echoes, done.took.as_secs_f64());
+            Ok(())
+        }
+        _ => bail!("{USAGE}"),
+    }
+}
