@@ -13,9 +13,9 @@ use super::{Held, Settings, Worker};
 use crate::rate::source_of;
 use evergate_base::Micros;
 use evergate_connection::{Activity, EvictionQueue, GroupId, Otherwise};
-use std::os::fd::AsRawFd;
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
