@@ -285,7 +285,7 @@ impl World {
         let (file_text, socket_text) = (file.display().to_string(), socket.display().to_string());
         let process = self.host(number).run(move || {
             // A record that one node sealed, the next one seals again under the other library.
-            let library = if number % 2 == 0 { "ring" } else { "aws-lc" };
+            let library = if number.is_multiple_of(2) { "ring" } else { "aws-lc" };
             let number = number.to_string();
             Process::start(|command| {
                 command.args([&file_text, "--node", &number, "--socket", &socket_text]);

@@ -207,7 +207,7 @@ impl Ours {
     }
 
     /// A ClientHello inside the connection.
-    pub(crate) fn ask_again(&mut self) -> Vec<u8> {
+    pub(crate) fn request_renegotiation(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         if let Some(records) = &mut self.records {
             let hello = [&[1, 0, 0, 40][..], &[3; 40]].concat();

@@ -126,7 +126,7 @@ fn tls12_renegotiation_is_warned_of_and_served_on() {
     rig.wire(&hello);
     rig.run();
     for leg in 1..=3 {
-        let asked = rig.peer.as_ours().ask_again();
+        let asked = rig.peer.as_ours().request_renegotiation();
         rig.wire(&asked);
         rig.run();
         assert_eq!(rig.peer.as_ours().alert.take(), Some(evergate_tls::alert::NO_RENEGOTIATION));

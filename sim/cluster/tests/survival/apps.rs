@@ -255,7 +255,8 @@ pub(crate) fn perform(peer: &mut Peer, scenario: &Scenario, act: &Act) -> Vec<u8
         }
         (Act::Close, peer) => peer.close(),
         (Act::Raw(bytes), _) => bytes.clone(),
-        (Act::KeyUpdate(_) | Act::Cut | Act::Reset | Act::Silence, _) => Vec::new(),
+        (Act::Renegotiate, Peer::Ours(ours)) if scenario.wire == Wire::Tls12 => ours.request_renegotiation(),
+        (Act::KeyUpdate(_) | Act::Renegotiate | Act::Cut | Act::Reset | Act::Silence, _) => Vec::new(),
     }
 }
 

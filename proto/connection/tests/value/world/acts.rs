@@ -99,7 +99,7 @@ impl World<'_> {
                 _ => Vec::new(),
             },
             Act::Renegotiate => match &mut self.client.peer {
-                Peer::Ours(ours) if self.scenario.wire == Wire::Tls12 => ours.ask_again(),
+                Peer::Ours(ours) if self.scenario.wire == Wire::Tls12 => ours.request_renegotiation(),
                 _ => Vec::new(),
             },
             Act::Close => self.client.peer.close(),
