@@ -5,6 +5,7 @@
 //! bytes were split. What needs the whole head (a missing Host, length and chunked together) is judged by the caller.
 
 use crate::bytes::{has_control, is_token, is_token_byte, list_members, trim_ows};
+use crate::connection_auth::{ConnectionAuth, Field, connection_auth};
 use crate::header::{HeaderSlots, Name, Slot};
 use crate::limits::{Limits, Parsed, Refusal};
 use memchr::memchr;
@@ -44,6 +45,8 @@ pub(crate) struct Facts {
     pub(crate) upgrade_refused: bool,
     pub(crate) expect_continue: bool,
     pub(crate) te_trailers: bool,
+    /// Of all lines the one that says the most.
+    pub(crate) auth: ConnectionAuth,
 }
 
 /// Reads header lines from `at` to the empty line.
@@ -177,6 +180,15 @@ impl Facts {
                     return Err(Refusal::with(417, "expect_unknown"));
                 }
                 self.expect_continue = true;
+            }
+            Name::Authorization | Name::ProxyAuthorization if side == Side::Request => {
+                self.auth = self.auth.max(connection_auth(Field::Credentials, value));
+            }
+            Name::Challenge if side == Side::Response => {
+                self.auth = self.auth.max(connection_auth(Field::Challenges, value));
+            }
+            Name::PersistentAuth if side == Side::Response => {
+                self.auth = self.auth.max(connection_auth(Field::Persistent, value));
             }
             Name::Te => self.te_trailers |= list_members(value).any(|m| m.eq_ignore_ascii_case(b"trailers")),
             _ => {}

@@ -23,6 +23,10 @@ pub(crate) enum Name {
     Expect,
     Cookie,
     Authorization,
+    ProxyAuthorization,
+    /// `WWW-Authenticate`, `Proxy-Authenticate`.
+    Challenge,
+    PersistentAuth,
     XForwardedFor,
     XForwardedProto,
     /// `Forwarded`, `X-Real-IP`, `Client-IP` and the rest of `X-Forwarded-*`: what only a trusted hop may say.
@@ -42,6 +46,12 @@ impl Name {
             return Some(known);
         }
         Self::disguised(name)
+    }
+
+    /// Whether the field is forwarded unless `Connection` lists it, which it may.
+    #[inline]
+    pub(crate) fn may_be_listed(self) -> bool {
+        matches!(self, Name::Other | Name::ProxyAuthorization | Name::Challenge | Name::PersistentAuth)
     }
 
     /// Whether rules may decide on such a header, unless `Connection` lists it.
@@ -85,9 +95,13 @@ impl Name {
             14 if is("content-length") => Name::ContentLength,
             14 if is("http2-settings") => Name::HopByHop,
             15 if is("x-forwarded-for") => Name::XForwardedFor,
+            15 if is("persistent-auth") => Name::PersistentAuth,
             16 if is("proxy-connection") => Name::HopByHop,
+            16 if is("www-authenticate") => Name::Challenge,
             17 if is("transfer-encoding") => Name::TransferEncoding,
             17 if is("x-forwarded-proto") => Name::XForwardedProto,
+            18 if is("proxy-authenticate") => Name::Challenge,
+            19 if is("proxy-authorization") => Name::ProxyAuthorization,
             13.. if same(&name[..12], "x-forwarded-") => Name::Forwarded,
             _ => Name::Other,
         }

@@ -3,6 +3,7 @@
 use crate::authority::{self, HOST_BYTES_MAX};
 use crate::body::Body;
 use crate::bytes::{ascii, has_non_vchar, is_token, is_token_byte, list_members, trim_ows};
+use crate::connection_auth::ConnectionAuth;
 use crate::fields::{Facts, Side, may_tunnel, scan_fields};
 use crate::header::{Header, HeaderSlots, Headers, Name};
 use crate::limits::{Limits, Parsed, Refusal};
@@ -87,7 +88,7 @@ impl<'a> RequestHead<'a> {
             headers.classified().zip(headers.iter()).filter_map(move |((class, name, _), header)| {
                 let passes = match class {
                     Name::Host => false,
-                    Name::Other => !(listed && is_listed(headers, name)),
+                    class if class.may_be_listed() => !(listed && is_listed(headers, name)),
                     class => class.is_for_rules(trust_forwarded),
                 };
                 passes.then_some(header)
@@ -125,6 +126,11 @@ impl<'a> RequestHead<'a> {
                 out.extend_from_slice(protocol);
             }
         }
+    }
+
+    /// What the request says of authentication that belongs to a connection.
+    pub fn connection_auth(&self) -> ConnectionAuth {
+        self.facts.auth
     }
 
     /// RFC 9110 section 9.2.2: repeating the request has the effect of sending it once.

@@ -2,6 +2,7 @@
 
 use crate::body::Body;
 use crate::bytes::{has_control, list_members};
+use crate::connection_auth::ConnectionAuth;
 use crate::fields::{Facts, Side, line_end, scan_fields};
 use crate::header::{HeaderSlots, Headers, Name};
 use crate::limits::{Limits, Parsed, Refusal};
@@ -47,6 +48,14 @@ impl<'a> ResponseHead<'a> {
     /// The value of the first header of that name, without regard to case.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         self.headers.get(name)
+    }
+
+    /// What the response says of authentication that belongs to a connection. Only a 401 or 407 continues a handshake.
+    pub fn connection_auth(&self) -> ConnectionAuth {
+        match self.status {
+            401 | 407 => self.facts.auth,
+            _ => self.facts.auth.min(ConnectionAuth::Binds),
+        }
     }
 
     /// 1xx other than 101: another head follows.

@@ -79,9 +79,12 @@ pub fn write_request_head(out: &mut Vec<u8>, head: &RequestHead<'_>, edits: &Req
     let listed = head.facts.names_listed;
     for (class, name, value) in head.headers.classified() {
         let forward = match class {
-            Name::Other | Name::Cookie | Name::Authorization => {
-                forwards(head.headers, name, listed, edits.set, edits.remove)
-            }
+            Name::Other
+            | Name::Cookie
+            | Name::Authorization
+            | Name::ProxyAuthorization
+            | Name::Challenge
+            | Name::PersistentAuth => forwards(head.headers, name, listed, edits.set, edits.remove),
             Name::Forwarded | Name::XForwardedProto => {
                 edits.trust_forwarded && forwards(head.headers, name, listed, edits.set, edits.remove)
             }
