@@ -152,9 +152,17 @@ impl World {
         let mut world = World { scratch, effects, node, ..World::around(connection, now) };
         world.backup = Some(state.clone());
         world.restored = true;
-        if let Some(leg) = leg {
-            let server = leg.route.server.min(fixture::SERVERS - 1);
-            world.dialing = Some(Dialing { leg: leg.route.leg, server });
+        let bound = world.connection.bound_leg();
+        match leg {
+            Some(leg) if bound == Some(leg.route.leg) => {
+                let socket = Socket { window: usize::MAX, ..Socket::default() };
+                world.upstream = Some(Upstream { leg: leg.route.leg, socket });
+            }
+            Some(leg) => {
+                let server = leg.route.server.min(fixture::SERVERS - 1);
+                world.dialing = Some(Dialing { leg: leg.route.leg, server });
+            }
+            None => {}
         }
         world.perform();
         Some(world)

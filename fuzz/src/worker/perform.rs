@@ -1,7 +1,7 @@
 //! Carrying out what a connection answered: bytes first, then effects, in order.
 
 use evergate_base::Micros;
-use evergate_connection::{Effect, Failure, Hint, Source};
+use evergate_connection::{Connection, Effect, Failure, Hint, Source};
 use evergate_mirror::Side;
 use evergate_tls::Records;
 
@@ -93,8 +93,17 @@ impl World {
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::Dial { leg, pool, hint, tried, .. } => self.dial(leg, pool, hint, &tried),
-            Effect::Release { leg, .. } => self.release(leg),
+            Effect::Dial { leg, bound: Some(server), .. } => self.dial_bound(leg, server),
+            Effect::Dial { leg, pool, hint, tried, bound: None, .. } => self.dial(leg, pool, hint, &tried),
+            Effect::Retain { leg } => {
+                assert_eq!(self.connection.bound_leg(), Some(leg));
+                assert!(self.upstream.as_ref().is_some_and(|upstream| upstream.leg == leg));
+            }
+            Effect::Release { leg, clean, spent, .. } => {
+                let shared = clean && !spent;
+                assert!(!shared || self.connection.bound_leg() != Some(leg), "a bound leg goes to others");
+                self.release(leg);
+            }
             Effect::ShutdownServer { leg } => {
                 if let Some(upstream) = self.upstream.as_mut().filter(|upstream| upstream.leg == leg) {
                     upstream.socket.fin_waits = true;
@@ -144,6 +153,17 @@ impl World {
             Answer::Unavailable => {
                 self.call(|connection, io| connection.handle_unavailable(io, leg, "pool_down"));
             }
+        }
+    }
+
+    /// The idle bound leg carries the request, where a connection would have been there.
+    fn dial_bound(&mut self, leg: u32, server: u32) {
+        match self.upstream.as_mut().filter(|_| self.next_dial == Answer::Open) {
+            Some(upstream) => {
+                upstream.leg = leg;
+                self.call(|connection, io| connection.handle_leg_open(io, leg, server, None));
+            }
+            None => self.call(Connection::handle_bound_lost),
         }
     }
 

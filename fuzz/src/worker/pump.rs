@@ -91,6 +91,10 @@ impl World {
         if socket.inbox.is_empty() && (!socket.ended || socket.end_seen) {
             return false;
         }
+        if self.connection.bound_leg() == Some(upstream.leg) {
+            self.call(Connection::handle_bound_lost); // it has nothing to say but its end
+            return true;
+        }
         let splice = if self.splices { self.connection.splice_down() } else { 0 };
         if splice > 0 && !socket.inbox.is_empty() {
             let count = usize::try_from(splice).unwrap_or(usize::MAX).min(self.client.window);

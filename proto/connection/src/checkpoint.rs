@@ -153,6 +153,7 @@ impl Remote {
         let point = point.or_else(|| self.last_point.take()).unwrap_or(base);
         self.last_point = Some(point.clone());
         self.server_input.drop_before(point.leg, point.input);
+        self.say_bound(end.plain);
         self.log.push(Entry::Server(ServerCheckpoint {
             output: end.output,
             tx: end.tx,

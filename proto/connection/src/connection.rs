@@ -1,5 +1,6 @@
 //! The connection itself: its parts, what it asks for, and the events that fit no other room.
 
+use crate::bound::IdleLeg;
 use crate::facts::Facts;
 use crate::leg::ServerLeg;
 use crate::remote::Remote;
@@ -180,6 +181,8 @@ pub struct Connection {
     /// Index of the response being sent.
     pub(crate) response: u32,
     pub(crate) leg: Option<Box<ServerLeg>>,
+    /// The bound leg, while it idles.
+    pub(crate) bound: Option<Box<IdleLeg>>,
     pub(crate) next_leg: u32,
     /// Session tickets, held back to leave with the first response; counted as sent.
     pub(crate) tickets: Vec<u8>,
@@ -253,6 +256,7 @@ impl Connection {
             request: 0,
             response: 0,
             leg: None,
+            bound: None,
             next_leg: 1,
             tickets: Vec::new(),
             down: Outlet::default(),
@@ -444,7 +448,7 @@ impl Connection {
         let over = self.answering == Answering::Ended || leg.ended;
         // Behind the end inside TLS a FIN comes, which is to be acknowledged.
         let fin_waits = self.remote.is_some() && self.answering == Answering::Ended && leg.is_tls();
-        if full || !self.down.is_empty() || self.closing || (over && !fin_waits) {
+        if full || !self.down.is_empty() || self.closing || (over && !fin_waits) || leg.waits_for_head() {
             return ReadPlan::Nothing;
         }
         if leg.is_tls() && !leg.is_resting() {

@@ -221,6 +221,7 @@ impl Connection {
         }
         self.log_request(io, reason);
         self.release_leg(io, false);
+        self.release_bound(io);
         let waiting = !self.plain.is_empty() || !self.raw.is_empty();
         self.says_no_more &= self.receiving == Receiving::Head && !waiting && !self.deaf;
         self.closing = true;
@@ -324,6 +325,7 @@ impl Connection {
             leg.abandoned = true; // a backup that lacks the abort may seal what it has stashed at the same position
         }
         self.release_leg(io, false);
+        self.release_bound(io);
         self.down.clear();
         self.close(io, true);
     }
@@ -422,6 +424,7 @@ impl Connection {
         let place = |c: &Connection| {
             (c.plain.len(), c.raw.len(), c.request, c.response, c.receiving, c.closing, c.may_ask())
         };
+        self.end_unsettled_bound(io);
         for _ in 0..ROUNDS_MAX {
             let before = place(self);
             self.checkpoint_server();

@@ -1,5 +1,6 @@
 //! The server leg: one request's (or one tunnel's) use of a server connection.
 
+use crate::bound::{Binding, Carrier};
 use crate::connection::{Answering, ClientTls, Connection, Receiving, Timer};
 use crate::ending::printable;
 use crate::uplink::Replay;
@@ -57,6 +58,9 @@ pub(crate) struct ServerLeg {
     pub(crate) reuse: bool,
     /// The worker connects for it, or has.
     pub(crate) connects: bool,
+    /// How far its connection belongs to this client, and which connections it may use for that.
+    pub(crate) binding: Binding,
+    pub(crate) carrier: Carrier,
     /// Until when the request may wait for a server with room, while it waits.
     pub(crate) queued_until: Option<Micros>,
     /// Rules that matched the request, in order.
@@ -135,6 +139,8 @@ impl ServerLeg {
             decided: false,
             reuse: true,
             connects: false,
+            binding: Binding::Shared,
+            carrier: Carrier::Any,
             queued_until: None,
             rules,
             trying: None,
@@ -182,7 +188,7 @@ impl ServerLeg {
             queued_until: _, trying: _, tried: _, retries: _, idempotent: _, sent: _, head_bytes: _, written: _,
             body_bytes: _, restored: _, awaits_head: _, stashed: _, held: _, answered: _, keep_alive: _,
             ended: _, in_pos: _, out_pos: _, raw: _, behind: _, records: _,
-            answered_keys: _, up_ended: _, in_doubt: _, never_left: _,
+            answered_keys: _, up_ended: _, in_doubt: _, never_left: _, binding: _, carrier: _,
             // These are of restored legs, which stay, and of those with backups.
             ends_at: _, replay: _, flight: _, notify_at: _, closes: _,
             abandoned: _, // released in the same call, or with backups
@@ -233,6 +239,19 @@ impl ServerLeg {
     /// Its connection has carried other requests.
     fn is_reused(&self) -> bool {
         self.reuse && !self.connects && !self.restored
+    }
+
+    /// A bound leg of before a take-over is read when its request is here again: a leg that idles is one whose request is whole.
+    pub(crate) fn waits_for_head(&self) -> bool {
+        self.restored && self.awaits_head && self.binding != Binding::Shared
+    }
+
+    /// Nothing of its server is left to read, and its records take another message.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let fit = |records: &Records| records.is_between_messages() && !records.wants_close();
+        let whole = self.records.as_deref().is_none_or(fit);
+        let read = self.held.is_empty() && self.raw.is_empty() && self.behind == 0;
+        self.is_open() && !self.ended && read && whole
     }
 
     /// Its server may have closed an idle connection just when it was used: that says nothing of the server.
@@ -304,7 +323,11 @@ impl Connection {
         records: Option<Box<Records>>,
     ) {
         let snapshot = self.snapshot.clone();
-        let Some(leg) = self.leg.as_mut().filter(|leg| leg.id == leg_id) else { return };
+        if self.leg_id() != Some(leg_id) {
+            return;
+        }
+        let records = records.or_else(|| self.use_bound());
+        let Some(leg) = &mut self.leg else { return };
         leg.queued_until = None;
         leg.trying = Some(server);
         if !leg.decided {
@@ -408,6 +431,7 @@ impl Connection {
         if self.may_retry(free) {
             return self.retry(io, stale, free);
         }
+        self.last_response |= self.leg.as_ref().is_some_and(|leg| leg.carrier == Carrier::Handshake);
         let (status, reason) = match failure {
             Failure::Refused => (502, "connect_failed"),
             Failure::TimedOut => (504, "connect_timeout"),
@@ -440,7 +464,12 @@ impl Connection {
         let repeatable = !leg.written || (whole && (leg.idempotent || free));
         let unseen = !leg.answered && self.answering != Answering::Ended && !self.closing;
         let safe = self.remote.as_ref().is_none_or(|remote| remote.may_reroute(self.response));
-        repeatable && unseen && safe && !leg.restored && (free || leg.retries < retries)
+        repeatable
+            && unseen
+            && safe
+            && !leg.restored
+            && leg.carrier != Carrier::Handshake
+            && (free || leg.retries < retries)
     }
 
     /// Asks for a server once more: for another one, unless all that happened is that the connection was `stale`.
@@ -477,6 +506,7 @@ impl Connection {
         leg.body_bytes = old.body_bytes;
         leg.framing_bytes = old.framing_bytes;
         leg.closes = old.closes;
+        leg.binding = old.binding;
         leg.reuse = false; // what failed may have been a stale idle connection
         self.leg = Some(Box::new(leg));
         if let Some(log) = self.log.as_mut().filter(|_| !free) {
@@ -500,11 +530,9 @@ impl Connection {
         let plain = self.generated_plain();
         let Some(mut leg) = self.leg.take() else { return };
         self.piped = (0, 0);
-        let fit = |records: &Records| records.is_between_messages() && !records.wants_close();
-        let whole = leg.records.as_deref().is_none_or(fit);
-        let quiet = !leg.ended && leg.held.is_empty() && leg.raw.is_empty() && leg.behind == 0 && whole;
         let sent = self.up.is_empty() && io.effects.up.is_empty();
-        let clean = clean && leg.is_open() && !leg.restored && quiet && sent;
+        let clean = clean && !leg.restored && leg.is_quiet() && sent;
+        let spent = leg.closes || leg.binding != Binding::Shared; // no other client may have it
         let uplink = leg.uplink();
         let records = match (clean, sent) {
             (true, _) => leg.records.take(),
@@ -519,14 +547,8 @@ impl Connection {
             io.effects.push(Effect::ResetServer { leg: leg.id });
         }
         match &mut self.remote {
-            Some(remote) => remote.part(&leg, clean, records, uplink, plain),
-            None => io.effects.push(Effect::Release {
-                leg: leg.id,
-                clean,
-                spent: leg.closes,
-                records,
-                over: false,
-            }),
+            Some(remote) => remote.part(&leg, (clean, spent), records, uplink, plain),
+            None => io.effects.push(Effect::Release { leg: leg.id, clean, spent, records, over: false }),
         }
         io.scratch.spare_leg(leg);
     }

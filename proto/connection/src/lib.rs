@@ -18,12 +18,14 @@
 //! - Input is consumed in order, each byte once; what cannot be consumed yet stays in `raw` (as received) or `plain`.
 //! - Request `n + 1` starts only when response `n` has ended, and with backups only when the client has it and they know
 //!   that before they know of another leg: a take-over needs one leg at most. A leg serves one request.
+//! - A server connection that was authenticated for this client is released for no other one: see `bound`.
 //! - Output at a position depends on mirrored decisions and peers' bytes only: never on time, segmentation, the node's
 //!   randomness or the interleaving of the two directions.
 //! - No byte of a peer can make it panic or grow without bound: each buffer has a limit and a named answer at it.
 //!
 //! What it does not do: choose servers, keep idle server connections, count, log, or know what a socket is.
 
+mod bound;
 mod checkpoint;
 mod client;
 mod connection;

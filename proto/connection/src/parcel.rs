@@ -15,6 +15,7 @@
 
 mod check;
 
+use crate::bound::{Binding, Carrier, IdleLeg};
 use crate::connection::{Accepted, Answering, ClientTls, Connection, Receiving, Timer};
 use crate::facts::Facts;
 use crate::leg::{LegState, ServerLeg};
@@ -44,7 +45,7 @@ pub enum ParcelError {
     Inconsistent(&'static str),
 }
 
-/// The server leg of a connection that came in a parcel.
+/// The server leg of a connection that came in a parcel: that of a request under way, or the idle bound one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParcelLeg {
     /// Number of the leg.
@@ -71,6 +72,7 @@ struct Parcel {
     request: u32,
     response: u32,
     leg: Option<Leg>,
+    bound: Option<Idle>,
     next_leg: u32,
     tickets: Vec<u8>,
     down: Vec<u8>,
@@ -144,6 +146,17 @@ struct Leg {
     up_ended: bool,
     never_left: bool,
     in_doubt: bool,
+    binding: Binding,
+    carrier: Carrier,
+}
+
+/// The bound leg that idles.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Idle {
+    leg: u32,
+    place: u64,
+    binding: Binding,
+    records: Option<Vec<u8>>,
 }
 
 /// The access log's line as far as it is known.
@@ -205,6 +218,7 @@ impl Connection {
             request: self.request,
             response: self.response,
             leg,
+            bound: self.bound.as_ref().and_then(|idle| export_idle(idle, newest)),
             next_leg: self.next_leg,
             tickets: self.tickets.clone(),
             down: self.down.contents(),
@@ -237,7 +251,7 @@ impl Connection {
     fn has_no_field_that_parcels_lack(&self) {
         let Connection {
             id: _, snapshot: _, listener: _, client: _, local: _, tls: _, facts: _, raw: _, plain: _, scanned: _,
-            receiving: _, answering: _, request: _, response: _, leg, next_leg: _, tickets: _, down: _, up: _, in_pos: _,
+            receiving: _, answering: _, request: _, response: _, leg, next_leg: _, tickets: _, bound: _, down: _, up: _, in_pos: _,
             out_pos: _, plain_pos: _, answered: _, client_ended: _, last_response: _, closing: _, deaf: _, down_ended: _,
             says_no_more: _, continued: _, closed: _, timer: _, deadline: _, moved: _, remote: _, log: _, status: _,
             prefix: _, look: _, modes: _, // begin again
@@ -294,6 +308,8 @@ impl Connection {
             up_ended: leg.up_ended,
             never_left: leg.never_left,
             in_doubt: leg.in_doubt,
+            binding: leg.binding,
+            carrier: leg.carrier,
         })
     }
 
@@ -331,8 +347,11 @@ impl Connection {
         let leg = parcel.leg.as_ref().map(|leg| import_leg(snapshot, leg)).transpose()?;
         let resumed = leg.as_ref().map(|leg| ParcelLeg { leg: leg.id, pool: leg.pool, server: leg.trying });
         connection.leg = leg.map(Box::new);
+        let idle = parcel.bound.as_ref().map(|idle| import_idle(snapshot, idle)).transpose()?;
+        let (idle, bound) = idle.unzip();
+        connection.bound = idle.map(Box::new);
         connection.unpack(parcel)?;
-        Ok((connection, resumed))
+        Ok((connection, resumed.or(bound)))
     }
 
     fn unpack(&mut self, parcel: Parcel) -> Result<(), ParcelError> {
@@ -440,7 +459,28 @@ fn import_leg(snapshot: &Snapshot, parcel: &Leg) -> Result<ServerLeg, ParcelErro
     leg.up_ended = parcel.up_ended;
     leg.never_left = parcel.never_left;
     leg.in_doubt = parcel.in_doubt;
+    (leg.binding, leg.carrier) = (parcel.binding, parcel.carrier);
     Ok(leg)
+}
+
+/// Nothing where the configuration of the other process has its server no more: the leg ends with this process.
+fn export_idle(idle: &IdleLeg, newest: &Snapshot) -> Option<Idle> {
+    newest.find_place(idle.place)?;
+    let records = idle.records.as_ref().map(|records| exported(records));
+    Some(Idle { leg: idle.id, place: idle.place, binding: idle.binding, records })
+}
+
+fn import_idle(snapshot: &Snapshot, parcel: &Idle) -> Result<(IdleLeg, ParcelLeg), ParcelError> {
+    let Idle { leg: id, place, binding, records } = parcel;
+    let (pool, server) = snapshot
+        .find_place(*place)
+        .ok_or_else(|| ParcelError::Missing(format!("server of bound leg {id}")))?;
+    if records.is_some() != snapshot.pools[pool as usize].tls.is_some() {
+        return Err(ParcelError::Inconsistent("TLS of a bound leg"));
+    }
+    let records = records.as_deref().map(imported).transpose()?;
+    let idle = IdleLeg { id: *id, place: *place, binding: *binding, records };
+    Ok((idle, ParcelLeg { leg: *id, pool, server: Some(server) }))
 }
 
 fn export_log(log: &RequestLog) -> Log {

@@ -13,8 +13,8 @@ use crate::leg::ServerLeg;
 use crate::retained::{Retained, ServerInput};
 use crate::uplink::Uplink;
 use evergate_mirror::{
-    Boundary, ClientCheckpoint, Entry, Established, Log, Mirrored, RUN_BYTES_MAX, RecordKind, RecordPosition,
-    Side,
+    BoundLeg, Boundary, ClientCheckpoint, Entry, Established, Log, Mirrored, RUN_BYTES_MAX, RecordKind,
+    RecordPosition, Side,
 };
 use evergate_tls::{Position, Records};
 use std::collections::VecDeque;
@@ -74,6 +74,18 @@ struct Parting {
     plain: u64,
     /// The entry that frees it, once there is one.
     after: Option<u64>,
+    idles: Idles,
+}
+
+/// What becomes of a leg that the client has the response of.
+#[derive(Debug)]
+enum Idles {
+    /// It is released.
+    No,
+    /// It belongs to the client's connection and idles, which the backups have yet to know.
+    Unsaid(Box<BoundLeg>),
+    /// The entry is queued. `tls`: its records are in use again only when the backups hold that.
+    Said { tls: bool },
 }
 
 #[derive(Debug, Default)]
@@ -104,6 +116,8 @@ pub(crate) struct Remote {
     pub(crate) has_news: bool,
     pub(crate) legs_done: u32,
     partings: Vec<Parting>,
+    /// A bound leg cannot idle: see [`Remote::say_bound`].
+    pub(crate) bound_lost: bool,
     releases: VecDeque<(u64, Side, u64)>,
     /// Effects that the outside sees, each after an entry.
     deferred: VecDeque<(u64, Effect)>,
@@ -228,7 +242,8 @@ impl Remote {
     /// is sent on it then waits for a later entry, and whoever knows that one knows the earlier too; what was received on it
     /// is acknowledged only when they have ([`Remote::is_unsettled`]).
     fn may_part_early(&self, parting: &Parting) -> bool {
-        parting.after.is_some() && parting.records.is_none() && !parting.spent && self.is_clean(parting)
+        let busy = parting.records.is_some() || matches!(parting.idles, Idles::Said { tls: true });
+        parting.after.is_some() && !busy && !parting.spent && self.is_clean(parting)
     }
 
     /// A server that has not acknowledged the whole request would see the next one behind a gap.
@@ -239,8 +254,11 @@ impl Remote {
     /// The next request begins: legs that may carry it are given back now.
     pub(crate) fn part_early(&mut self, effects: &mut Effects) {
         self.perform_released(effects); // what is known by now is no exception
-        for Parting { leg, .. } in self.partings.drain(..) {
-            effects.push(Effect::Release { leg, clean: true, spent: false, records: None, over: false });
+        for Parting { leg, idles, .. } in self.partings.drain(..) {
+            effects.push(match idles {
+                Idles::No => Effect::Release { leg, clean: true, spent: false, records: None, over: false },
+                _ => Effect::Retain { leg },
+            });
         }
     }
 
@@ -361,13 +379,52 @@ impl Remote {
     pub(crate) fn part(
         &mut self,
         leg: &ServerLeg,
-        clean: bool,
+        (clean, spent): (bool, bool),
         records: Option<Box<Records>>,
         uplink: Uplink,
         plain: u64,
     ) {
-        let ServerLeg { id: leg, closes: spent, out_pos: sent, in_pos: input, .. } = *leg;
-        self.partings.push(Parting { leg, clean, spent, records, sent, input, uplink, plain, after: None });
+        let ServerLeg { id: leg, out_pos: sent, in_pos: input, .. } = *leg;
+        let (after, idles) = (None, Idles::No);
+        self.partings.push(Parting { leg, clean, spent, records, sent, input, uplink, plain, after, idles });
+    }
+
+    /// The same of a leg that idles and belongs to the client's connection.
+    pub(crate) fn part_bound(&mut self, leg: &ServerLeg, state: BoundLeg, uplink: Uplink, plain: u64) {
+        self.part(leg, (true, false), None, uplink, plain);
+        if let Some(parting) = self.partings.last_mut() {
+            parting.idles = Idles::Unsaid(Box::new(state));
+        }
+    }
+
+    /// The idle bound leg is over. Whether that is done when the client has its response.
+    pub(crate) fn unbind(&mut self, leg: u32, records: &mut Option<Box<Records>>) -> bool {
+        let found = self.partings.iter_mut().find(|parting| parting.leg == leg);
+        let Some(parting) = found.filter(|parting| !matches!(parting.idles, Idles::No)) else { return false };
+        if let Idles::Said { .. } = std::mem::replace(&mut parting.idles, Idles::No) {
+            self.log.push(Entry::Bound(None));
+        }
+        (parting.spent, parting.records) = (true, records.take());
+        true
+    }
+
+    /// A checkpoint at plaintext position `plain` is about to be queued, behind which the backups know of idle bound legs by these
+    /// entries alone. One whose server has not acknowledged the whole request cannot be gone on with.
+    pub(crate) fn say_bound(&mut self, plain: u64) {
+        let found = self.partings.iter().position(|parting| {
+            parting.after.is_none() && parting.plain <= plain && matches!(parting.idles, Idles::Unsaid(_))
+        });
+        let Some(index) = found else { return };
+        let clean = self.partings.get(index).is_some_and(|parting| self.is_clean(parting));
+        let Some(parting) = self.partings.get_mut(index) else { return };
+        let Idles::Unsaid(state) = std::mem::replace(&mut parting.idles, Idles::No) else { return };
+        if clean {
+            parting.idles = Idles::Said { tls: state.route.tls.is_some() };
+            self.log.push(Entry::Bound(Some(state)));
+        } else {
+            parting.spent = true;
+            (self.bound_lost, self.has_news) = (true, true);
+        }
     }
 
     /// The newest leg that is kept, how much was sent on it, and where its records stood.
@@ -424,8 +481,11 @@ impl Remote {
         while let Some(index) = self.partings.iter().position(is_free) {
             let parting = self.partings.remove(index);
             let clean = self.is_clean(&parting);
-            let Parting { leg, spent, records, .. } = parting;
-            effects.push(Effect::Release { leg, clean, spent, records, over: false });
+            let Parting { leg, spent, records, idles, .. } = parting;
+            effects.push(match idles {
+                Idles::No => Effect::Release { leg, clean, spent, records, over: false },
+                _ => Effect::Retain { leg },
+            });
         }
     }
 
@@ -502,6 +562,7 @@ mod tests {
             uplink,
             plain,
             after: None,
+            idles: Idles::No,
         });
         remote.log.push(Entry::Close { plain: 0, abort: false });
         remote.log.push(Entry::Server(ServerCheckpoint { plain: 10, ..ServerCheckpoint::default() }));
@@ -527,6 +588,7 @@ mod tests {
                 uplink: Uplink::default(),
                 plain: 10,
                 after: None,
+                idles: Idles::No,
             };
             remote.partings.push(parting);
             remote.free_legs(9);

@@ -1,5 +1,6 @@
 //! Client to server: a request head becomes a decision, a leg and the head that the server gets.
 
+use crate::bound::{Binding, Carrier};
 use crate::connection::{Answering, ClientTls, Connection, PrefixScan, Receiving, Timer};
 use crate::facts::Facts;
 use crate::leg::ServerLeg;
@@ -332,6 +333,15 @@ impl Connection {
         let (hint, set_cookie) =
             routing::hint(&snapshot.pools[pool as usize], stickiness, head, self.client.ip());
         self.says_no_more = !head.keep_alive;
+        let auth = head.connection_auth();
+        let carrier = match self.carrier_to(pool, auth) {
+            Some(carrier) => carrier,
+            None => {
+                self.release_bound(io);
+                Carrier::Any
+            }
+        };
+        let binding = if carrier == Carrier::Any { Binding::Shared } else { Binding::Bound }.with(auth);
         let flags = RouteFlags {
             head: head.method == "HEAD",
             http10: head.version == Version::H10,
@@ -339,6 +349,7 @@ impl Connection {
             set_cookie,
             continued: std::mem::take(&mut self.continued),
             bodiless: head.body().is_done(),
+            bound: binding != Binding::Shared,
         };
         let mut offer = Vec::new();
         head.write_offer(&mut offer, OFFER_BYTES_MAX);
@@ -358,7 +369,8 @@ impl Connection {
             hash: self.remote.as_ref().map_or(0, |_| sip_hash(snapshot.request_key.0, looked_at)),
             tls: None,
         };
-        let leg = ServerLeg::new(route, matched.to_vec(), hint, head.is_idempotent());
+        let mut leg = ServerLeg::new(route, matched.to_vec(), hint, head.is_idempotent());
+        (leg.binding, leg.carrier) = (binding, carrier);
         let mut leg = io.scratch.boxed_leg(leg);
         self.next_leg += 1;
         self.write_head(io, head, &mut leg);
@@ -513,6 +525,7 @@ impl Connection {
 
     /// Asks the worker for a server, unless a restored connection already has its leg.
     pub(crate) fn dial(&mut self, io: &mut Io<'_>) {
+        let bound = self.bound_server();
         let Some(leg) = &mut self.leg else { return };
         if leg.decided {
             return; // the worker restored this leg; it says when it is open
@@ -523,6 +536,7 @@ impl Connection {
             hint: leg.hint,
             tried: leg.tried.clone(),
             reuse: leg.reuse,
+            bound,
         });
     }
 

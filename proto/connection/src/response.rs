@@ -1,5 +1,6 @@
 //! Server to client: the response's head is rewritten, its body relayed where it lies.
 
+use crate::bound::Binding;
 use crate::connection::{Answering, Connection, ReadPlan, Receiving, Timer};
 use crate::leg::{Failure, ServerLeg};
 use crate::retained::TAIL_BYTES;
@@ -180,6 +181,7 @@ impl Connection {
             return refuse("upstream_unasked_upgrade");
         }
         let interim = head.is_interim() && !head.is_upgrade;
+        let auth = head.connection_auth();
         let unframed = flags.http10 && matches!(head.body(), Body::Chunked(_));
         if !interim && let mut body @ Body::Chunked(_) = head.body() {
             body.advance(&data[head.head_len..], &limits)?; // while the client can still be told
@@ -193,6 +195,9 @@ impl Connection {
         }
         if !interim && !head.is_upgrade {
             self.last_response |= self.ends_before_request(&head, &data[head.head_len..]);
+        }
+        if let Some(leg) = &mut self.leg {
+            leg.binding = leg.binding.with(auth);
         }
         self.write_response(&head, out);
         if !turn.interim {
@@ -483,7 +488,7 @@ impl Connection {
                 self.receiving = Receiving::Skip(body);
             }
         }
-        self.release_leg(io, clean);
+        self.part_with_leg(io, clean);
         self.response += 1;
         self.answering = Answering::Head;
         self.log_request(io, "");
@@ -492,6 +497,22 @@ impl Connection {
             return self.end_as_planned(io, closes);
         }
         self.arm(Timer::KeepAlive, io.now);
+    }
+
+    /// The response is over: a bound leg idles, another one goes back. Where a leg can be kept no longer that its server would keep,
+    /// or that has to carry the rest of a handshake, the client's connection ends with it.
+    fn part_with_leg(&mut self, io: &mut Io<'_>, clean: bool) {
+        let Some(leg) = self.leg.as_ref().filter(|leg| leg.binding != Binding::Shared) else {
+            return self.release_leg(io, clean);
+        };
+        // What was bound by this response alone has no identity yet.
+        let known = leg.keep_alive && leg.route.flags.bound;
+        let needed = known || leg.binding == Binding::Challenged;
+        let stays = clean && !leg.closes && !self.last_response;
+        if !(stays && self.retain_leg(io)) {
+            self.last_response |= needed;
+            self.release_leg(io, clean);
+        }
     }
 
     /// A write to the server failed: Linux says so once, and the next read then looks like an end in order. A server that

@@ -4,6 +4,7 @@
 //! server from its leg's frontier, and output starts at the positions that the peers last acknowledged to us. What was
 //! decided after that (boundaries, routes, answers of our own) is repeated as decided.
 
+use crate::bound::Binding;
 use crate::connection::{Accepted, Answering, ClientTls, Connection, Receiving};
 use crate::ending::ends;
 use crate::facts::Facts;
@@ -38,7 +39,8 @@ pub enum RestoreError {
     Inconsistent(&'static str),
 }
 
-/// A server leg that must be restored with its connection.
+/// A server leg that must be restored with its connection: that of a request under way, or the idle bound one
+/// ([`Connection::bound_leg`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumedLeg {
     /// The decision that made it.
@@ -280,7 +282,7 @@ impl Connection {
                 self.open_tunnel(io);
             }
             self.frame_decided(io);
-            return Ok(None);
+            return self.restore_bound(state, io).map_err(RestoreError::Inconsistent);
         };
         self.check_generation(route.generation)?;
         let http = self.listener().protocol.is_http();
@@ -291,6 +293,7 @@ impl Connection {
         let mut leg = ServerLeg::new(route.clone(), rules, Hint::Policy, false);
         leg.decided = true;
         leg.restored = true;
+        leg.binding = if route.flags.bound { Binding::Bound } else { Binding::Shared };
         leg.awaits_head = http && (begins || self.request < self.response);
         if begun {
             leg.in_pos = state.server.input;

@@ -2,7 +2,7 @@
 //! without growing; no connection comes near the ends.
 
 use crate::{
-    Boundary, ClientCheckpoint, Entry, Established, Flight, Hello, LegTls, Mirrored, RecordKind,
+    BoundLeg, Boundary, ClientCheckpoint, Entry, Established, Flight, Hello, LegTls, Mirrored, RecordKind,
     RecordPosition, Route, ServerCheckpoint, SessionNews, Side, Stash,
 };
 use evergate_base::session::{SEALED_BYTES_MAX, Sealed};
@@ -97,6 +97,7 @@ impl Entry {
                 Side::Client => Ok(()),
                 Side::Server(number) => leg(*number),
             },
+            Entry::Bound(bound) => bound.as_ref().map_or(Ok(()), |bound| bound.check()),
         }
     }
 }
@@ -132,6 +133,7 @@ impl Mirrored {
             until.check()?;
         }
         self.response_from.as_ref().map_or(Ok(()), RecordPosition::check)?;
+        self.bound.as_ref().map_or(Ok(()), |bound| bound.check())?;
         leg(self.last_leg)
     }
 }
@@ -197,6 +199,14 @@ impl Route {
         within("length of an offer", self.offer.len() as u64, OFFER_BYTES_MAX as u64)?;
         within("bytes of a body that were looked at", self.looked_at, POSITION_MAX)?;
         self.tls.as_ref().map_or(Ok(()), |tls| tls.check())
+    }
+}
+
+impl BoundLeg {
+    fn check(&self) -> Checked {
+        self.route.check()?;
+        position("input of a bound leg", self.input)?;
+        position("output of a bound leg", self.output)
     }
 }
 

@@ -85,6 +85,8 @@ pub struct RouteFlags {
     pub continued: bool,
     /// The request has no body: with its head it is whole.
     pub bodiless: bool,
+    /// The server connection belongs to the client's connection: it serves no other client.
+    pub bound: bool,
 }
 
 /// TLS of a server leg: what another node needs to go on with its records.
@@ -132,6 +134,19 @@ pub struct Route {
     pub hash: u64,
     /// Where the leg speaks TLS.
     pub tls: Option<Box<LegTls>>,
+}
+
+/// A server connection that belongs to the client's connection, between two requests.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct BoundLeg {
+    /// The decision of the request before, with TLS as it stands at the positions below; without its rules.
+    pub route: Route,
+    /// Input position of that leg after the response.
+    pub input: u64,
+    /// Output position of that leg after the request, all of which the server has acknowledged.
+    pub output: u64,
+    /// The server waits for the next message of a handshake that authenticates the connection.
+    pub challenged: bool,
 }
 
 /// The client's bytes up to here have reached their server.
@@ -333,6 +348,8 @@ pub enum Entry {
         /// Encoded record-layer state at the newest checkpoints.
         records: Vec<u8>,
     },
+    /// The leg of the response before idles and belongs to the client's connection; or there is no such leg any more.
+    Bound(Option<Box<BoundLeg>>),
 }
 
 impl Entry {
@@ -341,13 +358,15 @@ impl Entry {
     /// them. `Keys` says in another way what is known.
     pub fn decides_output(&self) -> bool {
         let follows = matches!(self, Entry::Client(_) | Entry::Server(_) | Entry::Stash { .. });
-        !follows && !matches!(self, Entry::Close { .. } | Entry::Reserve { .. } | Entry::Keys { .. })
+        let closes = matches!(self, Entry::Close { .. } | Entry::Reserve { .. });
+        !follows && !closes && !matches!(self, Entry::Keys { .. } | Entry::Bound(_))
     }
 
     /// How long it may wait for company.
     pub(crate) fn haste(&self) -> Haste {
         match self {
-            Entry::Open(_) => Haste::None, // nothing is sent before more is said
+            Entry::Open(_) => Haste::None,        // nothing is sent before more is said
+            Entry::Bound(Some(_)) => Haste::None, // it goes with the checkpoint behind it
             Entry::Close { abort: true, .. } => Haste::None, // the RST does not wait for it, as our FIN does for an end in order
             Entry::Client(ClientCheckpoint { phase, .. }) | Entry::Server(ServerCheckpoint { phase, .. }) => {
                 match phase {

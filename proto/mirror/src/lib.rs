@@ -27,8 +27,8 @@ pub use check::{
 };
 pub use company::{Company, Haste, Next};
 pub use entry::{
-    Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Flight, Hello, Kind, LegTls, Open, Phase,
-    RecordKind, RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,
+    BoundLeg, Boundary, ClientCheckpoint, ConnectionId, Entry, Established, Flight, Hello, Kind, LegTls,
+    Open, Phase, RecordKind, RecordPosition, Route, RouteFlags, ServerCheckpoint, Side,
 };
 pub use feed::{ANSWERS_WITHIN, FEED_BYTES_MAX, FEED_FRAMES_MAX, Feed, FeedError};
 pub use frame::{Answer, FRAME_BYTES_MAX, FRAME_VERSION, Frame, LegFacts, Office, SessionNews};

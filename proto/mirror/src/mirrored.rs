@@ -1,8 +1,8 @@
 //! The fold of a connection's entries: what a take-over starts from.
 
 use crate::{
-    Boundary, ClientCheckpoint, Entry, Established, Hello, Kind, LegFacts, LegTls, Open, POSITION_MAX, Phase,
-    RecordPosition, Route, ServerCheckpoint, Side,
+    BoundLeg, Boundary, ClientCheckpoint, Entry, Established, Hello, Kind, LegFacts, LegTls, Open,
+    POSITION_MAX, Phase, RecordPosition, Route, ServerCheckpoint, Side,
 };
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
@@ -77,12 +77,16 @@ pub struct Mirrored {
     pub reserved: Option<(u32, RecordPosition)>,
     /// Inside a response: the newest record position before it that is known.
     pub response_from: Option<RecordPosition>,
+    /// The idle server connection that belongs to the client's connection.
+    pub bound: Option<Box<BoundLeg>>,
 }
 
 impl Mirrored {
-    /// Legs are numbered upwards: before `newest` begins, only those are of use that a route still names, and the client's.
+    /// Legs are numbered upwards: before `newest` begins, only those are of use that a route still names, the
+    /// idle bound one, and the client's.
     pub fn forget_legs(&self, legs: &mut BTreeMap<u32, LegFacts>, newest: u32) {
-        let oldest = self.routes.values().map(|route| route.leg).min().unwrap_or(newest);
+        let bound = self.bound.iter().map(|bound| bound.route.leg);
+        let oldest = self.routes.values().map(|route| route.leg).chain(bound).min().unwrap_or(newest);
         legs.retain(|number, _| *number == 0 || *number >= oldest);
     }
 
@@ -104,6 +108,7 @@ impl Mirrored {
             Entry::Established(established) => self.establish(established),
             Entry::Route(route) => {
                 self.last_leg = self.last_leg.max(route.leg);
+                self.bound = None;
                 self.routes.insert(route.request, route);
                 self.forget_old_legs();
             }
@@ -122,7 +127,11 @@ impl Mirrored {
             Entry::ServerEnd { leg, position } => {
                 self.server_ends.insert(leg, position);
             }
-            Entry::Close { plain, abort } => self.closed = Some((plain, abort)),
+            Entry::Close { plain, abort } => {
+                self.closed = Some((plain, abort));
+                self.bound = None;
+            }
+            Entry::Bound(bound) => self.bound = bound,
             Entry::LegBoundary { leg, boundary } => {
                 self.leg_boundaries.entry(leg).or_default().push_back(boundary);
             }
@@ -184,6 +193,9 @@ impl Mirrored {
 
     /// Input position of server leg `leg` from which its bytes are read again, stashed ones first.
     pub fn leg_input(&self, leg: u32) -> u64 {
+        if let Some(bound) = self.bound_at(leg) {
+            return bound.input;
+        }
         match self.server.leg == leg {
             true => self.server.input,
             false => self.leg_tls(leg).map_or(0, |tls| tls.consumed),
@@ -192,10 +204,25 @@ impl Mirrored {
 
     /// Output position of server leg `leg` from which we send again: what is before it, the server has.
     pub fn leg_output(&self, leg: u32) -> u64 {
+        if let Some(bound) = self.bound_at(leg) {
+            return bound.output;
+        }
         match self.client.leg == leg {
             true => self.client.output,
             false => self.leg_tls(leg).map_or(0, |tls| tls.sent.saturating_sub(tls.flight.len() as u64)),
         }
+    }
+
+    /// The leg that goes on with the client's: that of the response under way, or the idle bound one.
+    pub fn leg_in_use(&self) -> Option<u32> {
+        let route = self.routes.get(&self.server.request);
+        route.or(self.bound.as_ref().map(|bound| &bound.route)).map(|route| route.leg)
+    }
+
+    /// The idle bound leg, if it has this number and its response is over.
+    fn bound_at(&self, leg: u32) -> Option<&BoundLeg> {
+        let bound = self.bound.as_deref().filter(|bound| bound.route.leg == leg)?;
+        self.routes.values().all(|route| route.leg != leg).then_some(bound)
     }
 
     /// TLS of server leg `leg`, where it is still needed and speaks it.
@@ -246,6 +273,7 @@ impl Mirrored {
         );
         assert!(self.generated.len() <= 1, "two answers of our own wait for the client");
         assert!(self.server_stash.len() <= 1, "stashes of two server legs");
+        assert!(self.bound.is_none() || self.closed.is_none(), "a bound leg behind the end");
         for (leg, stash) in &self.server_stash {
             let point = self.leg_input(*leg);
             assert!(stash.bytes.is_empty() || stash.position == point, "hole before a server stash");
@@ -498,6 +526,44 @@ mod tests {
         state.apply(Entry::Server(ServerCheckpoint { request: 1, ..Default::default() }));
         state.check_invariants();
         assert!(state.leg_boundaries.is_empty() && state.leg_tls(3).is_none());
+    }
+
+    #[test]
+    fn a_bound_leg_idles_until_another_request_or_the_end() {
+        let mut state = Mirrored::default();
+        let Entry::Route(with_tls) = route(0, 3) else { unreachable!() };
+        let bound = BoundLeg { route: with_tls, input: 70, output: 90, challenged: true };
+        let answered = || Entry::Server(ServerCheckpoint { request: 1, ..Default::default() });
+        state.apply(route(0, 3));
+        state.apply(Entry::Bound(Some(Box::new(bound.clone()))));
+        assert_eq!((state.leg_output(3), state.leg_input(3)), (0, 0), "its response is not over");
+        state.apply(answered());
+        state.check_invariants();
+        assert!(state.rests() && state.generation().is_none());
+        assert_eq!((state.leg_in_use(), state.leg_output(3), state.server_frontier(3)), (Some(3), 90, 70));
+        let idle = state.clone();
+        let facts = LegFacts {
+            local: ([10, 0, 0, 1], 80).into(),
+            remote: ([10, 0, 0, 2], 80).into(),
+            sent: 1,
+            received: 1,
+            acknowledged: 1,
+            mss: 1460,
+            window_scales: None,
+            sack: false,
+            timestamp: None,
+            interface: 0,
+            next_hop: [0; 6],
+        };
+        let mut legs = BTreeMap::from([0, 3, 4].map(|leg| (leg, facts)));
+        state.forget_legs(&mut legs, 4);
+        assert_eq!(legs.len(), 3, "the next request is not known to use it");
+        for over in [route(1, 4), Entry::Bound(None), Entry::Close { plain: 0, abort: false }] {
+            let mut state = idle.clone();
+            state.apply(over);
+            state.check_invariants();
+            assert_eq!((state.bound.is_none(), state.leg_output(3)), (true, 0));
+        }
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub(super) static POOL: Section = Section {
             "keep_alive_idle_max",
             Kind::Integer(0, 100_000),
             "256",
-            "Idle connections kept per server and worker; 0 = a new connection for each request.",
+            "Idle connections kept per server and worker; 0 = a new connection for each request. Those that are authenticated for one client (NTLM, Negotiate) are kept for that client, and not counted here.",
         ),
         with_default(
             "keep_alive_idle_ms",
@@ -135,7 +135,7 @@ pub(super) static SERVER: Section = Section {
             "connections_max",
             Kind::Integer(0, 1_000_000),
             "0",
-            "Requests at a time, from all workers together; 0 = no limit. Further ones wait in the pool's queue.",
+            "Requests at a time, from all workers together; 0 = no limit. An idle server connection that is authenticated for one client (NTLM, Negotiate) counts as one. Further ones wait in the pool's queue.",
         ),
         optional(
             "full_us",

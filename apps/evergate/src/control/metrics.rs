@@ -108,6 +108,11 @@ fn traffic(out: &mut Exposition, status: &Status) {
     out.counter("evergate_connects_total", "Connects to servers.").sample(&[], total.connects);
     out.counter("evergate_connections_reused_total", "Requests sent over an idle server connection.")
         .sample(&[], total.reused);
+    out.gauge(
+        "evergate_server_connections_bound",
+        "Idle server connections kept for the client connection that authenticated on them.",
+    )
+    .sample(&[], total.bound);
     out.gauge("evergate_requests_queued", "Requests that wait for a server.").sample(&[], total.queued);
     out.counter(
         "evergate_log_lines_lost_total",

@@ -271,6 +271,7 @@ fn worker_status((index, worker): (usize, &WorkerView)) -> WorkerStatus {
         connects: from.connects.get(),
         reused: from.reused.get(),
         server_failures: from.server_failures.get(),
+        bound: from.bound.get(),
         queued: from.queued.get(),
         log_lines_lost: from.log_lines_lost.get(),
         turns: from.turns.get(),
@@ -304,6 +305,7 @@ fn total(workers: &[WorkerStatus]) -> Counts {
             connects,
             reused,
             server_failures,
+            bound,
             queued,
             log_lines_lost,
             turns,
@@ -331,6 +333,7 @@ fn total(workers: &[WorkerStatus]) -> Counts {
         total.connects += connects;
         total.reused += reused;
         total.server_failures += server_failures;
+        total.bound += bound;
         total.queued += queued;
         total.log_lines_lost += log_lines_lost;
         total.turns += turns;

@@ -133,6 +133,8 @@ pub struct Counts {
     pub reused: u64,
     /// Connects and requests that failed at a server.
     pub server_failures: u64,
+    /// Idle server connections that are kept for the client connection that authenticated on them.
+    pub bound: u64,
     /// Requests that wait for a server now.
     pub queued: u64,
     /// Access-log lines lost.

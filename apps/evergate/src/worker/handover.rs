@@ -241,7 +241,8 @@ impl Worker {
             Err(reason) => return Some(Err(reason)),
         };
         let upstream = client.upstream.and_then(|upstream| self.upstreams.get(upstream));
-        let has_server = client.connection.leg_id().is_some() && !client.connection.is_leg_queued();
+        let (leg, bound) = (client.connection.leg_id(), client.connection.bound_leg());
+        let has_server = leg.or(bound).is_some() && !client.connection.is_leg_queued();
         if has_server != upstream.is_some() {
             return Some(Err("no_server_socket"));
         }
@@ -440,5 +441,6 @@ impl Worker {
             ..Upstream::new(socket, server)
         };
         self.add_upstream(key, upstream);
+        self.note_bound(key);
     }
 }

@@ -8,6 +8,7 @@
 //! done in the next turn.
 
 mod accept;
+mod bound;
 mod cargo;
 mod client;
 mod close_notify;
@@ -54,7 +55,7 @@ use evergate_mirror::Next;
 use evergate_sys::{Epoll, Pipe, Waker};
 use gather::{Gather, Mark};
 use slab::{Key, Slab, Source};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -100,6 +101,8 @@ pub struct Worker {
     upstreams: Slab<Upstream>,
     /// By server, and in a cluster by bucket.
     idle: HashMap<(u64, Option<u16>), Vec<Key>>,
+    /// Idle server connections that are kept for one client connection each.
+    bound: BTreeSet<Key>,
     current: Vec<Current>,
     scratch: Scratch,
     effects: Effects,
@@ -162,6 +165,7 @@ impl Worker {
             clients: Slab::new(),
             upstreams: Slab::new(),
             idle: HashMap::new(),
+            bound: BTreeSet::new(),
             current: vec![Current::new(generation)],
             scratch: Scratch::new(),
             effects: Effects::default(),
@@ -324,6 +328,7 @@ impl Worker {
         faults::fell(&self.counters, "second");
         self.expire_idle();
         self.peers = self.shared.orders.workers();
+        self.tend_bound();
         self.listen_again();
         self.resume_channels();
         self.serve_all_waiting();

@@ -190,7 +190,11 @@ impl Worker {
 
     fn carry_out(&mut self, key: Key, effect: Effect) {
         match effect {
-            Effect::Dial { leg, pool, hint, tried, reuse } => self.dial(key, leg, pool, hint, &tried, reuse),
+            Effect::Dial { leg, pool, bound: Some(server), .. } => self.dial_bound(key, leg, (pool, server)),
+            Effect::Dial { leg, pool, hint, tried, reuse, bound: None } => {
+                self.dial(key, leg, pool, hint, &tried, reuse)
+            }
+            Effect::Retain { leg } => self.retain(key, leg),
             Effect::Release { clean: true, spent: false, records, over: true, .. } => {
                 self.release_after(key, true, records)
             }

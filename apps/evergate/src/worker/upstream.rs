@@ -99,7 +99,7 @@ impl Upstream {
     }
 
     /// The request that it carried is over.
-    fn note_end(&self, now: Micros) {
+    pub(super) fn note_end(&self, now: Micros) {
         if self.answered_at.is_none() {
             self.server.handle_response(now.since(self.used_since), false, now);
         }
@@ -134,13 +134,16 @@ impl Worker {
         upstream.writable |= event.writable;
         upstream.ended |= event.ended;
         upstream.broken |= event.broken;
-        let Some((client, _)) = upstream.owner else {
+        let Some((client, leg)) = upstream.owner else {
             // An idle connection has nothing to say but its end.
             if event.readable {
                 self.drop_upstream(key);
             }
             return;
         };
+        if self.is_bound_idle(client, leg) {
+            return self.bound_event(client, event);
+        }
         self.look_at_server(client);
         self.pump(client);
     }
@@ -374,6 +377,7 @@ impl Worker {
             }
             return;
         }
+        self.bound.remove(&key);
         let Some(mut upstream) = self.upstreams.remove(key) else { return };
         let mut is_idle = false;
         match upstream.owner {
@@ -464,6 +468,7 @@ impl Worker {
         self.drop_idle(|worker, upstream| {
             worker.current.last().is_some_and(|current| dial::idle_of(current, upstream).is_none())
         });
+        self.tend_bound();
     }
 
     /// Closes idle connections that belong to these buckets of a cluster.
@@ -503,6 +508,6 @@ pub(super) struct Left {
 }
 
 /// Whether nothing waits to be read: what a server says after its response belongs to nobody.
-fn is_quiet(upstream: &mut Upstream) -> bool {
+pub(super) fn is_quiet(upstream: &mut Upstream) -> bool {
     matches!(evergate_sys::read(upstream.fd(), &mut [0]), Transfer::Blocked)
 }

@@ -48,6 +48,9 @@ impl Parcel {
         if waits && !matches!(self.answering, Stage::Head | Stage::Tunnel) {
             return wrong("response before the server");
         }
+        if self.bound.as_ref().is_some_and(|idle| self.leg.is_some() || idle.leg >= self.next_leg) {
+            return wrong("bound leg");
+        }
         self.leg.as_ref().map_or(Ok(()), |leg| leg.check(self.next_leg))
     }
 
@@ -56,7 +59,7 @@ impl Parcel {
         let silent = self.tickets.is_empty() && self.down.is_empty() && self.up.is_empty();
         let begins = matches!(self.receiving, Stage::Head | Stage::Tunnel)
             && matches!(self.answering, Stage::Head | Stage::Tunnel);
-        let first = (self.request, self.response) == (0, 0) && self.leg.is_none();
+        let first = (self.request, self.response) == (0, 0) && self.leg.is_none() && self.bound.is_none();
         self.plain.is_empty() && self.log.is_none() && silent && begins && first
     }
 }
@@ -110,6 +113,7 @@ mod tests {
             request: 0,
             response: 0,
             leg: None,
+            bound: None,
             next_leg: 1,
             tickets: Vec::new(),
             down: Vec::new(),

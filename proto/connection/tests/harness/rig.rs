@@ -75,8 +75,11 @@ pub(crate) struct Leg {
     pub(crate) fin: bool,
     /// It is to end with RST.
     pub(crate) reset: bool,
-    /// `Some(clean)` when the connection gave it back.
+    /// `Some(clean)` when the connection gave it back, and whether no other may use it.
     pub(crate) released: Option<bool>,
+    pub(crate) spent: bool,
+    /// The leg that idled on the same connection before.
+    pub(crate) before: Option<u32>,
     from_server: Vec<u8>,
     read: usize,
     end: Option<bool>,
@@ -90,6 +93,8 @@ pub(crate) struct Dial {
     pub(crate) hint: Hint,
     pub(crate) tried: Vec<u32>,
     pub(crate) reuse: bool,
+    /// The idle bound leg's server.
+    pub(crate) bound: Option<u32>,
 }
 
 pub(crate) struct Rig {
@@ -115,6 +120,8 @@ pub(crate) struct Rig {
     pub(crate) legs: BTreeMap<u32, Leg>,
     /// The leg whose socket is in use.
     current: Option<u32>,
+    /// The leg that idles for this client.
+    pub(crate) retained: Option<u32>,
     pub(crate) dials: VecDeque<Dial>,
     /// Open legs as soon as they are asked for.
     pub(crate) opens: bool,
@@ -169,6 +176,7 @@ impl Rig {
             closed: None,
             legs: BTreeMap::new(),
             current: None,
+            retained: None,
             dials: VecDeque::new(),
             opens,
             segment,
@@ -263,18 +271,22 @@ impl Rig {
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::Dial { leg, pool, hint, tried, reuse } => {
-                self.dials.push_back(Dial { leg, pool, hint, tried, reuse });
+            Effect::Dial { leg, pool, hint, tried, reuse, bound } => {
+                self.dials.push_back(Dial { leg, pool, hint, tried, reuse, bound });
                 if self.opens {
                     self.open_next();
                 }
             }
-            Effect::Release { leg, clean, .. } => {
+            Effect::Retain { leg } => {
+                assert_eq!((self.current.take(), self.retained.replace(leg)), (Some(leg), None));
+            }
+            Effect::Release { leg, clean, spent, .. } => {
                 self.dials.retain(|dial| dial.leg != leg);
+                self.retained = self.retained.filter(|retained| *retained != leg);
                 self.current = self.current.filter(|current| *current != leg);
                 if let Some(leg) = self.legs.get_mut(&leg) {
                     assert_eq!(leg.released, None);
-                    leg.released = Some(clean);
+                    (leg.released, leg.spent) = (Some(clean), spent);
                 }
             }
             Effect::ResetServer { leg } => {
@@ -315,6 +327,16 @@ impl Rig {
 
     fn open_dial(&mut self, connects: bool) {
         let Some(dial) = self.dials.pop_front() else { panic!("nothing was dialled") };
+        if let Some(server) = dial.bound {
+            let Some(before) = self.retained.take() else {
+                return self.call(|conn, io| conn.handle_bound_lost(io));
+            };
+            assert_eq!(self.legs[&before].server, server);
+            let leg = Leg { pool: dial.pool, server, before: Some(before), ..Leg::default() };
+            self.legs.insert(dial.leg, leg);
+            self.current = Some(dial.leg);
+            return self.call(|conn, io| conn.handle_leg_open(io, dial.leg, server, None));
+        }
         let server = match dial.hint {
             Hint::Server(server) if !dial.tried.contains(&server) => server,
             _ => (0..).find(|server| !dial.tried.contains(server)).unwrap(),
@@ -331,6 +353,13 @@ impl Rig {
     pub(crate) fn refuse_next(&mut self, failure: Failure) {
         let Some(dial) = self.dials.pop_front() else { panic!("nothing was dialled") };
         self.call(|conn, io| conn.handle_leg_failed(io, dial.leg, failure));
+    }
+
+    /// The server ends the connection of the leg that idles.
+    pub(crate) fn end_retained(&mut self) {
+        assert!(self.retained.is_some());
+        self.call(|conn, io| conn.handle_bound_lost(io));
+        self.run();
     }
 
     /// Bytes on the client's wire.

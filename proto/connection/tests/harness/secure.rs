@@ -140,6 +140,12 @@ impl ServerTls {
         }
     }
 
+    /// The connection is that of this leg again: nothing has come on the one that it was given to.
+    pub(crate) fn take_back(&mut self, other: &mut ServerTls) {
+        let plain = std::mem::take(&mut self.plain);
+        *self = ServerTls { plain, ..other.detach() };
+    }
+
     /// The connection leaves its leg, for another request; what was received stays here.
     pub(crate) fn detach(&mut self) -> ServerTls {
         assert!(self.raw.is_empty() && !self.ended, "used again inside a record");

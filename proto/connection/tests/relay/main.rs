@@ -4,6 +4,7 @@
 mod harness;
 
 mod bodies;
+mod bound;
 mod ends;
 mod errors;
 mod failures;

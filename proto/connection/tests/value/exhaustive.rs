@@ -2,7 +2,8 @@
 
 use crate::random::{run, undisturbed};
 use crate::scenario::{
-    Act, EARLY, FLAKY, SILENT, Scenario, Session, Step, UPGRADE, Wire, config, noise, request,
+    Act, EARLY, FLAKY, LOGIN, LOGIN_ENDS, SILENT, Scenario, Session, Step, UPGRADE, WHO, WHO_POSTS, Wire,
+    config, noise, request,
 };
 use crate::world::{Cut, Mutation, Outcome, World, reference};
 use evergate_connection::Scratch;
@@ -72,6 +73,16 @@ const WIRES: [Wire; 3] = [Wire::Plain, Wire::Tls12, Wire::Tls13];
 fn kept_connections_survive_at_every_step() {
     for wire in WIRES {
         everywhere(&requests(wire, &[(0, 300), (4, 2000), (2, 0), (6, 0)]));
+    }
+}
+
+#[test]
+fn authenticated_connections_survive_at_every_step() {
+    for wire in WIRES {
+        for behind in [Wire::Plain, Wire::Tls13] {
+            let kinds = [(WHO, 5), (LOGIN, 0), (LOGIN_ENDS, 0), (6, 0), (WHO_POSTS, 900), (WHO, 300)];
+            everywhere(&requests_to(wire, behind, &kinds));
+        }
     }
 }
 

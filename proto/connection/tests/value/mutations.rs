@@ -2,7 +2,7 @@
 
 use crate::exhaustive::requests_to;
 use crate::random::run;
-use crate::scenario::{Wire, config};
+use crate::scenario::{LOGIN, LOGIN_ENDS, WHO, Wire, config};
 use crate::world::{Cut, Mutation, reference};
 use evergate_connection::Scratch;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,6 +21,9 @@ fn failures(mutation: Mutation) -> usize {
         // Records are reserved where more than the first ones of a response follow each other fast.
         scenario = requests_to(wire, behind, &[(0, 600_000)]);
         scenario.window = 400_000;
+    }
+    if mutation == Mutation::LostBound {
+        scenario = requests_to(wire, behind, &[(LOGIN, 0), (LOGIN_ENDS, 0), (WHO, 300), (WHO, 10)]);
     }
     let expected = reference(&scenario, &config, &mut scratch);
     let mut failed = 0;
@@ -47,6 +50,7 @@ fn broken_laws_are_found() {
         Mutation::LostLegBoundary,
         Mutation::LostRoute,
         Mutation::LostReserve,
+        Mutation::LostBound,
     ] {
         let found = failures(mutation);
         eprintln!("{mutation:?}: {found}");

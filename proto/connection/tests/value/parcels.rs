@@ -4,7 +4,9 @@
 //! ones. The schedule does not depend on that, so both must do the same with the same bytes to their end.
 
 use crate::exhaustive::{requests, tunnel};
-use crate::scenario::{ENDS, GOES_ON, Rng, Scenario, Wire, config, random};
+use crate::scenario::{
+    ENDS, GOES_ON, LOGIN, LOGIN_ENDS, Rng, Scenario, WHO, WHO_POSTS, Wire, config, random,
+};
 use crate::world::{Mutation, Outcome, World, reference};
 use evergate_connection::{Scratch, Snapshot};
 use std::sync::Arc;
@@ -79,6 +81,9 @@ fn requests_and_tunnels_move_at_every_step() {
                 let scenario = requests(wire, &[(kind, 3000), (kind, 40_000), (0, 10)]);
                 assert!(compare(&scenario, &config, seed, &mut scratch) > 0);
             }
+            let identified =
+                requests(wire, &[(LOGIN, 0), (LOGIN_ENDS, 0), (WHO, 300), (WHO_POSTS, 900), (0, 10)]);
+            assert!(compare(&identified, &config, seed, &mut scratch) > 0);
             for kind in ENDS {
                 assert!(compare(&requests(wire, &[(kind, 3000)]), &config, seed, &mut scratch) > 0);
             }

@@ -218,6 +218,10 @@ pub(crate) fn request(kind: usize, size: usize) -> (Vec<u8>, Option<Vec<u8>>) {
     let get = |path: &str| (format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n").into_bytes(), None);
     let post =
         |path: &str, fields: &str| format!("POST {path} HTTP/1.1\r\nHost: h\r\n{fields}\r\n").into_bytes();
+    let login = |token: &str| {
+        let head = format!("GET /login HTTP/1.1\r\nHost: h\r\nAuthorization: NTLM {token}\r\n\r\n");
+        (head.into_bytes(), None)
+    };
     let body = noise(size, size as u64);
     match kind {
         0 => get(&format!("/len/{size}")),
@@ -259,12 +263,26 @@ pub(crate) fn request(kind: usize, size: usize) -> (Vec<u8>, Option<Vec<u8>>) {
         19 => get("/flaky"),
         // Answered before its body has come.
         18 => (post("/early", &format!("Content-Length: {size}\r\nConnection: close\r\n")), Some(body)),
+        LOGIN => login("one"),
+        LOGIN_ENDS => login("two"),
+        WHO => get(&format!("/who/{size}")),
+        WHO_POSTS => {
+            let mut out = post(&format!("/who/{size}"), &format!("Content-Length: {size}\r\n"));
+            out.extend_from_slice(&body);
+            (out, None)
+        }
         _ => {
             let head = "GET /ws HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
             (head.as_bytes().to_vec(), None)
         }
     }
 }
+
+/// The messages of a handshake that authenticates the server connection, and requests that are answered by it.
+pub(crate) const LOGIN: usize = 21;
+pub(crate) const LOGIN_ENDS: usize = 22;
+pub(crate) const WHO: usize = 23;
+pub(crate) const WHO_POSTS: usize = 24;
 
 /// Kinds of [`request`] after which the connection goes on.
 pub(crate) const GOES_ON: usize = 10; // 10 ends it: an answer of ours to a request with a body
@@ -368,6 +386,8 @@ pub(crate) struct App {
     pub(crate) stage: u8,
     pub(crate) fin: bool,
     pub(crate) reset: bool,
+    /// How far its client is identified: not, challenged, or known.
+    pub(crate) login: u8,
     /// The first server that gets this breaks off instead of answering.
     pub(crate) flaky: bool,
 }
@@ -381,8 +401,14 @@ impl App {
             stage: 0,
             fin: false,
             reset: false,
+            login: 0,
             flaky: false,
         }
+    }
+
+    /// The same for another request on a connection whose client is known so far.
+    pub(crate) fn known(scenario: &Scenario, login: u8) -> App {
+        App { login, ..App::new(scenario) }
     }
 
     /// Appends to `out` what follows from the stream so far.
@@ -438,7 +464,19 @@ impl App {
         let ok = |out: &mut Vec<u8>, fields: &str| {
             out.extend_from_slice(format!("HTTP/1.1 200 OK\r\nServer: app\r\n{fields}\r\n").as_bytes());
         };
-        if path.contains("/chunked/") {
+        if path.starts_with("/login") || path.starts_with("/who") {
+            self.login = match head.split_once("Authorization: NTLM ") {
+                Some((_, token)) if token.starts_with("one") => 1,
+                Some((_, token)) if token.starts_with("two") && self.login == 1 => 2,
+                Some(_) => 0,
+                None => self.login,
+            };
+            let body = noise(number(), 3);
+            let (status, token) = [("401", ""), ("401", " dHdv"), ("200", "")][usize::from(self.login)];
+            let fields = format!("WWW-Authenticate: NTLM{token}\r\nContent-Length: {}\r\n", body.len());
+            out.extend_from_slice(format!("HTTP/1.1 {status} X\r\n{fields}\r\n").as_bytes());
+            out.extend_from_slice(&body);
+        } else if path.contains("/chunked/") {
             ok(out, "Transfer-Encoding: chunked\r\n");
             out.extend_from_slice(&chunked(&noise(number(), 1), 900));
         } else if path.starts_with("/204") {

@@ -94,7 +94,9 @@ impl Worker {
 
     fn carry_out(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId, effect: Effect) {
         match effect {
-            Effect::Dial { leg, pool, hint, tried, reuse } => {
+            Effect::Dial { leg, bound: Some(server), .. } => self.dial_bound(now, kernel, key, (leg, server)),
+            Effect::Retain { .. } => self.retain(now, kernel, key),
+            Effect::Dial { leg, pool, hint, tried, reuse, bound: None } => {
                 self.dial(now, kernel, key, (leg, pool), hint, &tried, reuse)
             }
             Effect::Release { clean: true, spent: false, records, over: true, .. } => {
@@ -194,6 +196,36 @@ impl Worker {
                 records: None,
             });
         }
+    }
+
+    /// The response is over, and its server connection idles for this client alone.
+    fn retain(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        client.server_fin_waits = false;
+        let Some(upstream) = &mut client.upstream else { return };
+        let flow = upstream.leg.flow;
+        if let Some(slot) = kernel.slots.get_mut(&flow) {
+            upstream.leg.positions.rest(slot, Micros(now));
+            self.look_at_pooled(flow, now);
+        }
+    }
+
+    /// The idle bound leg carries the next request, or the connection hears that it does not.
+    fn dial_bound(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId, (leg, server): (u32, u32)) {
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        let quiet =
+            |flow| kernel.socket(flow).is_some_and(|socket| !socket.has_input() && !socket.is_ended());
+        let Some(upstream) = client.upstream.as_mut().filter(|upstream| quiet(upstream.leg.flow)) else {
+            return self.call(now, kernel, key, |connection, io| connection.handle_bound_lost(io));
+        };
+        if client.connection.is_unsettled(upstream.number) {
+            let (origin, end) = upstream.leg.received();
+            let number = upstream.number;
+            self.unsettled.insert(upstream.leg.flow, Unsettled { key, number, origin, end, ends: false });
+        }
+        upstream.leg.positions.restart(Micros(now));
+        (upstream.number, upstream.server) = (leg, server);
+        self.open_server(now, kernel, key);
     }
 
     /// The server connection can be used: the backups hear of it before any entry names it.

@@ -173,6 +173,15 @@ impl Worker {
         let Some(upstream) = client.upstream.as_mut().filter(|upstream| !upstream.connecting) else {
             return false;
         };
+        if client.connection.bound_leg() == Some(upstream.number) {
+            let socket = kernel.sockets.get(&upstream.leg.flow);
+            let says = |socket: &Tcp| socket.has_input() || socket.is_ended() || socket.is_reset();
+            let lost = socket.is_none_or(says);
+            if lost {
+                self.call(now, kernel, key, |connection, io| connection.handle_bound_lost(io));
+            }
+            return lost;
+        }
         let plan = client.connection.begin_server_read(&mut self.scratch);
         let Some(socket) = kernel.sockets.get_mut(&upstream.leg.flow).filter(|_| plan != ReadPlan::Nothing)
         else {

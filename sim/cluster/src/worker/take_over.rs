@@ -161,8 +161,7 @@ impl TakenLeg {
 impl Take {
     fn of(id: ConnectionId, held: Held) -> Option<Take> {
         let client = TakenLeg::of(&held, 0)?;
-        let route = held.state.routes.get(&held.state.server.request);
-        let server = route.and_then(|route| TakenLeg::of(&held, route.leg));
+        let server = held.state.leg_in_use().and_then(|leg| TakenLeg::of(&held, leg));
         Some(Take { id, bucket: held.bucket, held, client, server, told: MemberSet::EMPTY })
     }
 
@@ -329,6 +328,7 @@ impl Worker {
             return self.give_up_copies(&take); // its client has begun anew here: nothing had been said on it
         }
         take.client.rise(kernel, &said);
+        take.server.iter().for_each(|bound| bound.rise(kernel, &[]));
         self.rested += 1;
         self.knocked += u64::from(!said.is_empty());
         self.resume(now, kernel, take);

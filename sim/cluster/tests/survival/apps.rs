@@ -301,7 +301,7 @@ impl Application for Server {
         let mut said = Said::default();
         let (bytes, ended) = self.unseal(seen, &mut said.bytes);
         if self.app.stage == 2 && !bytes.is_empty() {
-            self.app = App::new(&self.scenario);
+            self.app = App::known(&self.scenario, self.app.login);
             self.received.clear();
             self.entry = None;
         }

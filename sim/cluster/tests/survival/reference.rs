@@ -81,7 +81,9 @@ fn settle(rig: &mut Rig, scenario: &Scenario, apps: &mut BTreeMap<u32, App>) {
             rig.run();
         }
         for id in rig.legs.keys().copied().collect::<Vec<_>>() {
-            let app = apps.entry(id).or_insert_with(|| App::new(scenario));
+            let before = rig.legs[&id].before.and_then(|before| apps.get(&before));
+            let login = before.map_or(0, |app| app.login);
+            let app = apps.entry(id).or_insert_with(|| App::known(scenario, login));
             let (over, mut out) = (app.fin || app.reset, Vec::new());
             if over {
                 continue;

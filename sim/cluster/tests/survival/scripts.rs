@@ -1,7 +1,13 @@
 //! The fixed set of scenarios, and random ones.
 
-use crate::scenario::{Act, ENDS, GOES_ON, Scenario, Session, Step, UPGRADE, Wire, noise, request};
+use crate::scenario::{
+    Act, ENDS, GOES_ON, LOGIN, LOGIN_ENDS, Scenario, Session, Step, UPGRADE, WHO, WHO_POSTS, Wire, noise,
+    request,
+};
 use evergate_sim_cluster::Random;
+
+/// The server connection is authenticated: no other client may get it, and this one keeps it.
+const IDENTIFIED: &[(usize, usize)] = &[(WHO, 5), (LOGIN, 0), (LOGIN_ENDS, 0), (WHO_POSTS, 900), (WHO, 300)];
 
 pub(crate) const WIRES: [Wire; 3] = [Wire::Plain, Wire::Tls12, Wire::Tls13];
 
@@ -81,6 +87,7 @@ pub(crate) fn fixed() -> Vec<(&'static str, Scenario)> {
         all.push(("upgrade", tunnel(wire, true, &[300, 3_000], None)));
     }
     for wire in [Wire::Plain, Wire::Tls13] {
+        all.push(("identified", requests(wire, IDENTIFIED, false)));
         all.push(("continue", requests(wire, &[(7, 10), (8, 50), (9, 0)], false)));
         all.push(("download", requests(wire, &[(0, 40_000)], false)));
         all.push(("upload", requests(wire, &[(4, 40_000)], false)));
@@ -103,6 +110,7 @@ pub(crate) fn before_tls_servers() -> Vec<(&'static str, Scenario)> {
     ] {
         let before = |scenario| Scenario { behind, server_updates, ..scenario };
         all.push(("kept", before(requests(wire, &[(0, 300), (4, 2_000), (2, 0), (6, 0)], false))));
+        all.push(("identified", before(requests(wire, IDENTIFIED, false))));
         all.push(("chunked", before(requests(wire, &[(1, 2_500), (5, 1_500)], false))));
         all.push(("raw", before(tunnel(wire, false, &[700, 20], None))));
         all.push(("upgrade", before(tunnel(wire, true, &[300, 3_000], None))));

@@ -299,7 +299,10 @@ impl Worker {
             self.counters.reason("resume_server");
             self.with(key, |connection, io| {
                 connection.learn_client_acked(client_acked);
-                connection.handle_leg_failed(io, number, Failure::Lost);
+                match connection.bound_leg() {
+                    Some(_) => connection.handle_bound_lost(io),
+                    None => connection.handle_leg_failed(io, number, Failure::Lost),
+                }
             });
             return;
         };
@@ -330,6 +333,7 @@ impl Worker {
         if let Some(cluster) = &mut self.cluster {
             cluster.note_slot(slot, key);
         }
+        self.note_bound(key);
         let index = leg.route.server;
         self.perform(key);
         self.with(key, |connection, io| connection.handle_leg_open(io, number, index, None));

@@ -44,7 +44,8 @@ pub(super) struct Take {
     pub(super) id: ConnectionId,
     pub(super) bucket: Bucket,
     pub(super) held: Box<Held>,
-    /// The client's, and the server's if there is one; of a connection that rests only when its turn comes.
+    /// The client's, and the server's if there is one (in use, or idle and bound); of a connection that rests only when its turn
+    /// comes.
     pub(super) legs: Vec<Leg>,
 }
 
@@ -252,8 +253,7 @@ impl Take {
     }
 
     pub(super) fn find_legs(&mut self) {
-        let route = self.held.state.routes.get(&self.held.state.server.request);
-        let numbers = std::iter::once(0).chain(route.map(|route| route.leg));
+        let numbers = std::iter::once(0).chain(self.held.state.leg_in_use());
         self.legs = numbers.filter_map(|number| Leg::of(&self.held, number)).collect();
     }
 

@@ -9,6 +9,7 @@ use crate::harness::setup::{answered_in_a_cluster, asked_in_a_cluster};
 use crate::scenario::{Act, App, Scenario, Wire};
 use evergate_base::Micros;
 use evergate_connection::{Activity, Failure, Hint, ReadPlan, Scratch, Snapshot, Timer};
+use evergate_tls::Records;
 use std::sync::Arc;
 
 impl World<'_> {
@@ -323,10 +324,18 @@ impl World<'_> {
             leg.held = true;
             let server = leg.server;
             self.call(|conn, io| conn.handle_leg_open(io, id, server, None));
+            if self.conn.bound_leg() == Some(id) {
+                self.retained = Some(id);
+                let leg = self.legs.get_mut(&id).unwrap();
+                (leg.held, leg.released, leg.retained) = (false, true, true);
+            }
             while self.tell_server_ack() {} // what it has is asked before it is listened to
             return true;
         }
-        let Some(Dial { leg: id, pool, hint, first, reuse }) = self.dials.pop() else { return false };
+        let Some(Dial { leg: id, pool, hint, first, reuse, bound }) = self.dials.pop() else { return false };
+        if bound {
+            return self.use_retained(id);
+        }
         if first && pool != DOWN && hint == Hint::Policy && self.varies && self.rng.chance(15) {
             self.call(|conn, io| conn.handle_leg_failed(io, id, Failure::Refused));
             return true;
@@ -350,14 +359,37 @@ impl World<'_> {
                 (server, None, tls.then(|| ServerTls::new(record, updates, seed)))
             }
         };
+        self.begin_leg(id, (App::new(self.scenario), tls, server), records);
+        true
+    }
+
+    /// The bound leg carries the next request under another number.
+    fn use_retained(&mut self, id: u32) -> bool {
+        let before = self.retained.take().expect("a leg that idles");
+        let leg = self.legs.get_mut(&before).unwrap();
+        assert!(leg.delivered == leg.written && leg.read == leg.sent.len() as u64);
+        leg.fin_seen = true;
+        let app = App::known(self.scenario, leg.app.login);
+        let (tls, server) = (leg.tls.as_mut().map(ServerTls::detach), leg.server);
+        self.begin_leg(id, (app, tls, server), None);
+        true
+    }
+
+    fn begin_leg(
+        &mut self,
+        id: u32,
+        (app, tls, server): (App, Option<ServerTls>, u32),
+        records: Option<Box<Records>>,
+    ) {
         let mut leg = Leg {
-            app: App::new(self.scenario),
+            app,
             tls,
             taken: 0,
             server,
             open: true,
             held: true,
             released: false,
+            retained: false,
             sent: Vec::new(),
             acked: 0,
             pace: Pace::default(),
@@ -378,7 +410,6 @@ impl World<'_> {
             "the number of a leg that was written to is used again"
         );
         self.call(|conn, io| conn.handle_leg_open(io, id, server, records));
-        true
     }
 
     fn finish_steps(&mut self, marks: &mut Vec<usize>) {

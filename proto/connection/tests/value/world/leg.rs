@@ -13,6 +13,8 @@ pub(super) struct Dial {
     pub(super) hint: Hint,
     pub(super) first: bool,
     pub(super) reuse: bool,
+    /// The idle bound leg is to carry the request.
+    pub(super) bound: bool,
 }
 
 /// How fast a peer may say more.
@@ -44,6 +46,8 @@ pub(super) struct Leg {
     /// The present node has its socket.
     pub(super) held: bool,
     pub(super) released: bool,
+    /// It idles, or did, for this client alone.
+    pub(super) retained: bool,
     pub(super) sent: Vec<u8>,
     pub(super) acked: u64,
     pub(super) pace: Pace,

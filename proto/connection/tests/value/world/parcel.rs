@@ -21,6 +21,8 @@ impl World<'_> {
         };
         let (connection, leg) = Connection::import(&snapshot, &bytes).expect("a parcel is unpacked");
         let expected = self.conn.leg_id().zip(self.conn.leg_server());
+        let idles = self.conn.bound_leg().map(|leg| (leg, (0, self.legs[&leg].server)));
+        let expected = expected.or(idles);
         let expected = expected.map(|(leg, (pool, server))| ParcelLeg { leg, pool, server: Some(server) });
         assert_eq!(leg, expected);
         assert!(connection.export(&snapshot).as_ref() == Ok(&bytes), "another parcel of the same connection");
@@ -42,7 +44,7 @@ impl World<'_> {
                 other[at] ^= 1 << self.rng.below(8);
             }
             if let Ok((connection, leg)) = Connection::import(&snapshot, &other) {
-                assert_eq!(connection.leg_id(), leg.map(|leg| leg.leg));
+                assert_eq!(connection.leg_id().or(connection.bound_leg()), leg.map(|leg| leg.leg));
                 let _ = (connection.wants_client(), connection.splice_down(), connection.export(&snapshot));
             }
         }

@@ -54,13 +54,24 @@ impl World<'_> {
         (self.queued, self.applied, self.acked) = (0, 0, 0);
         self.dials.clear();
         self.idle.clear();
-        self.resumed = None;
+        (self.resumed, self.retained) = (None, None);
         self.fin_waits = false;
         self.client.end_told = false;
         self.effects.clear();
         self.scratch.down.clear();
         self.scratch.up.clear();
         self.restore();
+    }
+
+    /// A bound leg that the next request had been given to before its backups knew.
+    fn take_back(&mut self, id: u32) {
+        let Some(mut tls) = self.legs.get_mut(&id).and_then(|leg| leg.tls.take()) else { return };
+        if let Some(later) = self.legs.get_mut(&(id + 1)).and_then(|later| later.tls.as_mut())
+            && !tls.is_open()
+        {
+            tls.take_back(later);
+        }
+        self.legs.entry(id).and_modify(|leg| leg.tls = Some(tls));
     }
 
     fn mutate(&mut self) {
@@ -70,6 +81,7 @@ impl World<'_> {
                 self.mirrored.leg_boundaries.values_mut().for_each(|runs| drop(runs.pop_back()))
             }
             Mutation::LostRoute => self.mirrored.routes.clear(),
+            Mutation::LostBound => self.mirrored.bound = None,
             Mutation::LostReserve => self.mirrored.reserved = None,
             Mutation::LostFlights => {
                 if let Some(hello) = &mut self.mirrored.hello {
@@ -135,7 +147,7 @@ impl World<'_> {
             let untouched = self.legs.range(id + 1..).all(|(_, later)| later.wire.is_empty());
             let leg = self.legs.get_mut(&id).expect("a resumed leg that never was");
             assert!(
-                !leg.released || leg.app.reset || (leg.tls.is_none() && untouched),
+                !leg.released || leg.app.reset || ((leg.tls.is_none() || leg.retained) && untouched),
                 "leg {id} is needed, but it was given back"
             );
             leg.fin_seen &= !leg.released;
@@ -159,6 +171,10 @@ impl World<'_> {
                 leg.delivered
             );
             assert_eq!(leg.server, resumed.route.server);
+            if leg.retained {
+                self.take_back(id);
+            }
+            let leg = self.legs.get_mut(&id).unwrap();
             leg.read = resumed.input;
             leg.written = resumed.output;
             leg.told = resumed.output;

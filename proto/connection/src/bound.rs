@@ -1,0 +1,235 @@
+//! Server connections that belong to one client connection, because their server authenticates the connection and not each
+//! request (NTLM, Negotiate: RFC 4559).
+//!
+//! A leg is bound from the first sign on: credentials of such a scheme in a request, an offer of one in a response, or
+//! `Persistent-Auth: true`. A bound leg is never released for other connections. Between two requests it idles with its
+//! client's connection; the next request to its pool goes to it, whatever the pool's policy says. It ends with the client's
+//! connection, when a request goes to another pool, and when the worker says so ([`Connection::handle_bound_lost`]).
+//!
+//! A handshake continues on its own connection only. When that one is lost in the middle, the request is answered with 502 and
+//! the client's connection closes: the client begins again on another one, and knows that it does.
+//!
+//! With backups the idle leg is an entry ([`evergate_mirror::BoundLeg`]) before the checkpoint that ends its response, so that
+//! every prefix of the log has the leg in use, or the idle one. Bound: one leg for each client connection.
+
+use crate::connection::{Connection, Timer};
+use crate::leg::ServerLeg;
+use crate::restore::ResumedLeg;
+use crate::{Effect, Io};
+use evergate_http::ConnectionAuth;
+use evergate_mirror::{BoundLeg, Entry, LegTls, Mirrored, Route};
+use evergate_tls::{Records, RecordsState};
+use serde::{Deserialize, Serialize};
+
+/// How far a server connection belongs to the client's connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Binding {
+    /// It may serve other clients after its response.
+    #[default]
+    Shared,
+    /// It serves no other client.
+    Bound,
+    /// The same, and its server waits for the next message of a handshake.
+    Challenged,
+}
+
+impl Binding {
+    /// What a head adds.
+    pub(crate) fn with(self, auth: ConnectionAuth) -> Binding {
+        match auth {
+            ConnectionAuth::None => self,
+            ConnectionAuth::Binds => self.max(Binding::Bound),
+            ConnectionAuth::Continues => Binding::Challenged,
+        }
+    }
+}
+
+/// Which server connection a request may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Carrier {
+    /// Any that the worker chooses.
+    #[default]
+    Any,
+    /// The idle bound one, or any if that one is lost.
+    Bound,
+    /// The idle bound one alone: the request continues a handshake.
+    Handshake,
+}
+
+/// The bound leg between two requests.
+#[derive(Debug)]
+pub(crate) struct IdleLeg {
+    /// Number of the leg in the request before.
+    pub(crate) id: u32,
+    /// Names its pool and server in every configuration.
+    pub(crate) place: u64,
+    pub(crate) binding: Binding,
+    pub(crate) records: Option<Box<Records>>,
+}
+
+impl Connection {
+    /// Number of the bound leg that idles between two requests of the client.
+    pub fn bound_leg(&self) -> Option<u32> {
+        self.bound.as_ref().map(|idle| idle.id)
+    }
+
+    /// How a request to this pool with such credentials uses the idle bound leg, if that leads there.
+    pub(crate) fn carrier_to(&self, pool: u32, auth: ConnectionAuth) -> Option<Carrier> {
+        let idle = self.bound.as_ref()?;
+        self.snapshot.find_place(idle.place).filter(|(known, _)| *known == pool)?;
+        let continues = idle.binding == Binding::Challenged && auth != ConnectionAuth::None;
+        Some(if continues { Carrier::Handshake } else { Carrier::Bound })
+    }
+
+    /// The server whose idle bound leg carries the request.
+    pub(crate) fn bound_server(&self) -> Option<u32> {
+        self.leg.as_ref().filter(|leg| leg.carrier != Carrier::Any)?;
+        self.snapshot.find_place(self.bound.as_ref()?.place).map(|(_, server)| server)
+    }
+
+    /// A response is over whose leg is bound: the leg idles from now on. False when its server takes no further request on it.
+    pub(crate) fn retain_leg(&mut self, io: &mut Io<'_>) -> bool {
+        let sent = self.up.is_empty() && io.effects.up.is_empty();
+        let Some(leg) = self.leg.as_ref().filter(|leg| sent && leg.is_quiet() && leg.replay.is_none()) else {
+            return false;
+        };
+        let plain = self.generated_plain();
+        let place = self.snapshot.place(leg.pool, leg.route.server);
+        let Some(mut leg) = self.leg.take() else { return false };
+        self.piped = (0, 0);
+        let uplink = leg.uplink();
+        if let Some(remote) = &mut self.remote {
+            let state = idle_state(&leg, place);
+            remote.part_bound(&leg, state, uplink, plain);
+        } else {
+            io.effects.push(Effect::Retain { leg: leg.id });
+        }
+        let (id, binding) = (leg.id, leg.binding);
+        let records = leg.records.take();
+        self.bound = Some(Box::new(IdleLeg { id, place, binding, records }));
+        io.scratch.spare_leg(leg);
+        true
+    }
+
+    /// The worker has the socket of the idle bound leg for the request: its records go along.
+    pub(crate) fn use_bound(&mut self) -> Option<Box<Records>> {
+        let is_carrier = |leg: &ServerLeg| leg.carrier != Carrier::Any && !leg.is_open() && !leg.connects;
+        self.leg.as_ref().filter(|leg| is_carrier(leg))?;
+        self.bound.take()?.records
+    }
+
+    /// The idle bound leg ends: for other clients it is of no use.
+    pub(crate) fn release_bound(&mut self, io: &mut Io<'_>) {
+        let Some(idle) = self.bound.take() else { return };
+        let IdleLeg { id: leg, mut records, .. } = *idle;
+        if let Some(remote) = &mut self.remote {
+            if remote.unbind(leg, &mut records) {
+                return; // it is released when the client has its response
+            }
+            if !remote.closed {
+                remote.log.push(Entry::Bound(None));
+            }
+        }
+        io.effects.push(Effect::Release { leg, clean: true, spent: true, records, over: false });
+    }
+
+    /// The idle bound leg cannot be used: its server has ended it or sent something, or the worker does not send requests to that
+    /// server any more. Also the answer to an [`Effect::Dial`] that names it.
+    pub fn handle_bound_lost(&mut self, io: &mut Io<'_>) {
+        self.catch_up(io);
+        self.lose_bound(io);
+        self.finish_call(io);
+    }
+
+    pub(crate) fn lose_bound(&mut self, io: &mut Io<'_>) {
+        let challenged = self.bound.as_ref().is_some_and(|idle| idle.binding == Binding::Challenged);
+        self.release_bound(io);
+        let carrier = match &mut self.leg {
+            Some(leg) if !leg.is_open() => std::mem::take(&mut leg.carrier),
+            _ => Carrier::Any,
+        };
+        match carrier {
+            Carrier::Handshake => self.break_handshake(io),
+            Carrier::Bound => {
+                self.dial(io);
+                self.arm(Timer::Connect, io.now);
+            }
+            Carrier::Any if challenged && self.leg.is_none() => self.end_orderly(io, ""),
+            Carrier::Any => {}
+        }
+    }
+
+    /// With backups: the server had not acknowledged all of the request when its response had arrived, so that nobody else could
+    /// go on with the leg.
+    pub(crate) fn end_unsettled_bound(&mut self, io: &mut Io<'_>) {
+        if self.remote.as_mut().is_some_and(|remote| std::mem::take(&mut remote.bound_lost)) {
+            self.bound = None;
+            self.end_orderly(io, "");
+        }
+    }
+
+    /// The server connection of a handshake is lost in the middle.
+    fn break_handshake(&mut self, io: &mut Io<'_>) {
+        self.last_response = true;
+        self.give_up(io, 502, "upstream_lost");
+    }
+
+    /// The idle bound leg of a connection that another node had.
+    pub(crate) fn restore_bound(
+        &mut self,
+        state: &Mirrored,
+        io: &mut Io<'_>,
+    ) -> Result<Option<ResumedLeg>, &'static str> {
+        let Some(bound) = state.bound.as_deref().filter(|_| !self.closing && !self.closed) else {
+            return Ok(None);
+        };
+        let binding = if bound.challenged { Binding::Challenged } else { Binding::Bound };
+        let Some((pool, server)) = self.snapshot.find_place(bound.route.place) else {
+            if binding == Binding::Challenged {
+                self.end_orderly(io, "");
+            }
+            return Ok(None); // its server is not in this configuration
+        };
+        let mut route = bound.route.clone();
+        (route.pool, route.server) = (pool, server);
+        let records = route.tls.take().map(|tls| imported(&tls)).transpose()?;
+        if self.snapshot.pools[pool as usize].tls.is_some() != records.is_some() {
+            return Err("tls of a bound leg");
+        }
+        let (id, place) = (route.leg, route.place);
+        self.bound = Some(Box::new(IdleLeg { id, place, binding, records }));
+        Ok(Some(ResumedLeg { route, input: bound.input, output: bound.output }))
+    }
+}
+
+/// What backups hold of a leg that idles from now on.
+fn idle_state(leg: &ServerLeg, place: u64) -> BoundLeg {
+    let (input, output) = (leg.in_pos, leg.out_pos);
+    let tls = leg.records.as_ref().map(|records| {
+        let mut state = Vec::new();
+        records.export().encode(&mut state);
+        Box::new(LegTls { records: state, consumed: input, sent: output, flight: Vec::new() })
+    });
+    let (request, number, generation) = (leg.route.request, leg.id, leg.route.generation);
+    let route = Route {
+        request,
+        leg: number,
+        generation,
+        pool: leg.pool,
+        server: leg.route.server,
+        place,
+        rules: Vec::new(),
+        offer: Vec::new(),
+        shape: 0,
+        flags: leg.route.flags,
+        looked_at: 0,
+        hash: 0,
+        tls,
+    };
+    BoundLeg { route, input, output, challenged: leg.binding == Binding::Challenged }
+}
+
+fn imported(tls: &LegTls) -> Result<Box<Records>, &'static str> {
+    let state = RecordsState::decode(&tls.records).map_err(|_| "record state of a bound leg")?;
+    Records::import(&state).map(Box::new).map_err(|_| "record keys of a bound leg")
+}
