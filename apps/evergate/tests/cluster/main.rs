@@ -9,6 +9,7 @@ mod metrics;
 mod support;
 
 mod absent;
+mod bound;
 mod breaks;
 mod chance;
 mod channels;

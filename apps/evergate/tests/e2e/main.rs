@@ -6,6 +6,7 @@
 mod support;
 
 mod backend;
+mod bound;
 mod client;
 mod crowd;
 mod http;
