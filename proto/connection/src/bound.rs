@@ -1,16 +1,18 @@
-//! Server connections that belong to one client connection, because their server authenticates the connection and not each
-//! request (NTLM, Negotiate: RFC 4559).
+//! Server connections that belong to one client connection, because their server authenticates the connection and
+//! not each request (NTLM, Negotiate: RFC 4559).
 //!
 //! A leg is bound from the first sign on: credentials of such a scheme in a request, an offer of one in a response, or
 //! `Persistent-Auth: true`. A bound leg is never released for other connections. Between two requests it idles with its
-//! client's connection; the next request to its pool goes to it, whatever the pool's policy says. It ends with the client's
-//! connection, when a request goes to another pool, and when the worker says so ([`Connection::handle_bound_lost`]).
+//! client's connection; the next request to its pool goes to it, whatever the pool's policy says. It ends with the
+//! client's connection, when a request goes to another pool, and when the worker says so
+//! ([`Connection::handle_bound_lost`]).
 //!
-//! A handshake continues on its own connection only. When that one is lost in the middle, the request is answered with 502 and
-//! the client's connection closes: the client begins again on another one, and knows that it does.
+//! A handshake continues on its own connection only. When that one is lost in the middle, the request is answered
+//! with 502 and the client's connection closes: the client begins again on another one, and knows that it does.
 //!
-//! With backups the idle leg is an entry ([`evergate_mirror::BoundLeg`]) before the checkpoint that ends its response, so that
-//! every prefix of the log has the leg in use, or the idle one. Bound: one leg for each client connection.
+//! With backups the idle leg is an entry ([`evergate_mirror::BoundLeg`]) before the checkpoint that ends its
+//! response, so that every prefix of the log has the leg in use, or the idle one. Bound: one leg for each client
+//! connection.
 
 use crate::connection::{Connection, Timer};
 use crate::leg::ServerLeg;
@@ -87,7 +89,8 @@ impl Connection {
         self.snapshot.find_place(self.bound.as_ref()?.place).map(|(_, server)| server)
     }
 
-    /// A response is over whose leg is bound: the leg idles from now on. False when its server takes no further request on it.
+    /// A response is over whose leg is bound: the leg idles from now on. False when its server takes no further
+    /// request on it.
     pub(crate) fn retain_leg(&mut self, io: &mut Io<'_>) -> bool {
         let sent = self.up.is_empty() && io.effects.up.is_empty();
         let Some(leg) = self.leg.as_ref().filter(|leg| sent && leg.is_quiet() && leg.replay.is_none()) else {
@@ -133,8 +136,8 @@ impl Connection {
         io.effects.push(Effect::Release { leg, clean: true, spent: true, records, over: false });
     }
 
-    /// The idle bound leg cannot be used: its server has ended it or sent something, or the worker does not send requests to that
-    /// server any more. Also the answer to an [`Effect::Dial`] that names it.
+    /// The idle bound leg cannot be used: its server has ended it or sent something, or the worker does not send
+    /// requests to that server any more. Also the answer to an [`Effect::Dial`] that names it.
     pub fn handle_bound_lost(&mut self, io: &mut Io<'_>) {
         self.catch_up(io);
         self.lose_bound(io);
@@ -159,8 +162,8 @@ impl Connection {
         }
     }
 
-    /// With backups: the server had not acknowledged all of the request when its response had arrived, so that nobody else could
-    /// go on with the leg.
+    /// With backups: the server had not acknowledged all of the request when its response had arrived, so that
+    /// nobody else could go on with the leg.
     pub(crate) fn end_unsettled_bound(&mut self, io: &mut Io<'_>) {
         if self.remote.as_mut().is_some_and(|remote| std::mem::take(&mut remote.bound_lost)) {
             self.bound = None;

@@ -56,12 +56,12 @@ pub enum Effect {
         tried: Vec<u32>,
         /// Whether an idle connection may be used.
         reuse: bool,
-        /// The idle bound leg ([`Effect::Retain`]) leads to this server of the pool and carries the request, under the new number
-        /// and whatever the other fields say. Where it cannot, the answer is `handle_bound_lost`.
+        /// The idle bound leg ([`Effect::Retain`]) leads to this server of the pool and carries the request, under
+        /// the new number and whatever the other fields say. Where it cannot, the answer is `handle_bound_lost`.
         bound: Option<u32>,
     },
-    /// The response is over, and the leg idles: its server authenticated it for this client, so that it is kept for this client
-    /// alone. It ends with [`Effect::Release`].
+    /// The response is over, and the leg idles: its server authenticated it for this client, so that it is kept for
+    /// this client alone. It ends with [`Effect::Release`].
     Retain {
         /// The leg.
         leg: u32,
@@ -74,7 +74,8 @@ pub enum Effect {
         leg: u32,
         /// The socket may serve other requests: nothing is on its way on it.
         clean: bool,
-        /// It is not to serve any, although it could: its server was asked to close it, or authenticated it for this client.
+        /// It is not to serve any, although it could: its server was asked to close it, or authenticated it for
+        /// this client.
         spent: bool,
         /// Record layer of a TLS leg, which goes with the socket. A leg that is not clean has it when close_notify is
         /// the last record before its FIN.

@@ -241,7 +241,8 @@ impl ServerLeg {
         self.reuse && !self.connects && !self.restored
     }
 
-    /// A bound leg of before a take-over is read when its request is here again: a leg that idles is one whose request is whole.
+    /// A bound leg of before a take-over is read when its request is here again: a leg that idles is one whose
+    /// request is whole.
     pub(crate) fn waits_for_head(&self) -> bool {
         self.restored && self.awaits_head && self.binding != Binding::Shared
     }

@@ -408,8 +408,9 @@ impl Remote {
         true
     }
 
-    /// A checkpoint at plaintext position `plain` is about to be queued, behind which the backups know of idle bound legs by these
-    /// entries alone. One whose server has not acknowledged the whole request cannot be gone on with.
+    /// A checkpoint at plaintext position `plain` is about to be queued, behind which the backups know of idle
+    /// bound legs by these entries alone. One whose server has not acknowledged the whole request cannot be gone on
+    /// with.
     pub(crate) fn say_bound(&mut self, plain: u64) {
         let found = self.partings.iter().position(|parting| {
             parting.after.is_none() && parting.plain <= plain && matches!(parting.idles, Idles::Unsaid(_))

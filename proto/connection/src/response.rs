@@ -499,8 +499,8 @@ impl Connection {
         self.arm(Timer::KeepAlive, io.now);
     }
 
-    /// The response is over: a bound leg idles, another one goes back. Where a leg can be kept no longer that its server would keep,
-    /// or that has to carry the rest of a handshake, the client's connection ends with it.
+    /// The response is over: a bound leg idles, another one goes back. Where a leg can be kept no longer that its
+    /// server would keep, or that has to carry the rest of a handshake, the client's connection ends with it.
     fn part_with_leg(&mut self, io: &mut Io<'_>, clean: bool) {
         let Some(leg) = self.leg.as_ref().filter(|leg| leg.binding != Binding::Shared) else {
             return self.release_leg(io, clean);

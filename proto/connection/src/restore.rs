@@ -322,6 +322,9 @@ impl Connection {
         self.last_response = route.flags.close || endless || (http && self.receiving == Receiving::Ended);
         let input = leg.in_pos + leg.stashed.len() as u64;
         let output = leg.out_pos;
+        if let Some(remote) = &mut self.remote {
+            remote.server_acked = (route.leg, output); // what is behind a checkpoint, the server has
+        }
         self.continue_log(io, &route, &leg.rules);
         self.leg = Some(Box::new(leg));
         self.resume_plan();

@@ -1,5 +1,5 @@
-//! Authentication that belongs to a connection: NTLM and Negotiate (RFC 4559, MS-NTHT) identify the client once, and the
-//! server takes every later request on the same connection for that client's.
+//! Authentication that belongs to a connection: NTLM and Negotiate (RFC 4559, MS-NTHT) identify the client once,
+//! and the server takes every later request on the same connection for that client's.
 
 use crate::bytes::{is_token_byte, trim_ows};
 
@@ -26,8 +26,8 @@ pub enum Field {
     Persistent,
 }
 
-/// What the value of one field line says. Scheme names are compared without regard to case (RFC 9110 section 11.1); text in
-/// quotes names no scheme.
+/// What the value of one field line says. Scheme names are compared without regard to case (RFC 9110 section 11.1);
+/// text in quotes names no scheme.
 pub fn connection_auth(field: Field, value: &[u8]) -> ConnectionAuth {
     if field == Field::Persistent {
         return match trim_ows(value).eq_ignore_ascii_case(b"true") {
@@ -42,7 +42,8 @@ pub fn connection_auth(field: Field, value: &[u8]) -> ConnectionAuth {
     }
 }
 
-/// One member of a list of challenges: a scheme alone, a scheme with a token or its first parameter, or a further parameter.
+/// One member of a list of challenges: a scheme alone, a scheme with a token or its first parameter, or a further
+/// parameter.
 fn of_member(member: &[u8]) -> ConnectionAuth {
     let length = member.iter().position(|&b| !is_token_byte(b)).unwrap_or(member.len());
     let (scheme, rest) = member.split_at(length);

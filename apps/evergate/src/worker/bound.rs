@@ -1,8 +1,8 @@
 //! Server connections that are kept for one client connection, because their server authenticated it (NTLM, Negotiate).
 //!
-//! Which they are decides the connection ([`evergate_connection::Effect::Retain`]). Between two requests such a connection stays
-//! with its client, outside of the table of idle ones, and is counted in at its server. It is closed when its server ends it, is
-//! drained or down, or when another configuration would not make it like that.
+//! Which they are decides the connection ([`evergate_connection::Effect::Retain`]). Between two requests such a
+//! connection stays with its client, outside of the table of idle ones, and is counted in at its server. It is
+//! closed when its server ends it, is drained or down, or when another configuration would not make it like that.
 
 use super::slab::{Key, Source};
 use super::upstream::{Unsettled, is_quiet};
@@ -102,7 +102,8 @@ impl Worker {
         same && known.is_up() && !upstream.ended && !upstream.broken && is_quiet(upstream)
     }
 
-    /// Closes idle bound legs whose server takes no further request, or that the newest configuration would not make like that.
+    /// Closes idle bound legs whose server takes no further request, or that the newest configuration would not
+    /// make like that.
     pub(super) fn tend_bound(&mut self) {
         let is_over = |key: &&Key| {
             let Some(upstream) = self.upstreams.get(**key) else { return true };

@@ -77,7 +77,8 @@ pub struct Counters {
     pub reused: Count,
     /// Connects and requests that failed at a server.
     pub server_failures: Count,
-    /// Idle server connections that are kept for the client connection that they are authenticated for: a second old at most.
+    /// Idle server connections that are kept for the client connection that they are authenticated for: a second
+    /// old at most.
     pub bound: Count,
     /// Requests that wait for a server now.
     pub queued: Count,

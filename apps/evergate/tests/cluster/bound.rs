@@ -1,9 +1,10 @@
-//! A server that authenticates its connection (NTLM): its client keeps its identity when nodes die, and no other client gets it.
+//! A server that authenticates its connection (NTLM): its client keeps its identity when nodes die, and no other
+//! client gets it.
 
 use crate::matrix::carrier;
 use crate::traffic::{self, Carrier, PATIENCE, Server, dressed, head};
 use crate::world::{Node, World, privileged, settled};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -57,7 +58,7 @@ impl Client {
             let mut stream = traffic::connect(wire, to, &roots).unwrap();
             for token in asked {
                 let credentials =
-                    if token == "" { String::new() } else { format!("Authorization: NTLM {token}\r\n") };
+                    if token.is_empty() { String::new() } else { format!("Authorization: NTLM {token}\r\n") };
                 write!(stream, "GET / HTTP/1.1\r\nHost: shop.test\r\n{credentials}\r\n").unwrap();
                 let answer = head(&mut stream).unwrap();
                 let (_, user) = answer.split_once("X-User: ").expect("an answer of the server");

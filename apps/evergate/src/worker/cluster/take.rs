@@ -44,8 +44,8 @@ pub(super) struct Take {
     pub(super) id: ConnectionId,
     pub(super) bucket: Bucket,
     pub(super) held: Box<Held>,
-    /// The client's, and the server's if there is one (in use, or idle and bound); of a connection that rests only when its turn
-    /// comes.
+    /// The client's, and the server's if there is one (in use, or idle and bound); of a connection that rests only
+    /// when its turn comes.
     pub(super) legs: Vec<Leg>,
 }
 
