@@ -14,14 +14,17 @@
 //! response, so that every prefix of the log has the leg in use, or the idle one. Bound: one leg for each client
 //! connection.
 
-use crate::connection::{Connection, Timer};
+use crate::connection::{Answering, Connection, Receiving, Timer};
 use crate::leg::ServerLeg;
 use crate::restore::ResumedLeg;
 use crate::{Effect, Io};
-use evergate_http::ConnectionAuth;
+use evergate_http::{Body, ConnectionAuth};
 use evergate_mirror::{BoundLeg, Entry, LegTls, Mirrored, Route};
 use evergate_tls::{Records, RecordsState};
 use serde::{Deserialize, Serialize};
+
+/// Of a request's body, bytes that a server's socket takes although its application does not read.
+const AWAITED_MAX: u64 = 32_768;
 
 /// How far a server connection belongs to the client's connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -112,6 +115,31 @@ impl Connection {
         self.bound = Some(Box::new(IdleLeg { id, place, binding, records }));
         io.scratch.spare_leg(leg);
         true
+    }
+
+    /// Whether the server may lack some of the request whose response is next, and gets it without reading the response first.
+    pub(crate) fn lacks_request(&self) -> bool {
+        let waits = match self.receiving {
+            Receiving::Body(Body::Length { left }) => left <= AWAITED_MAX,
+            Receiving::Head => self.request > self.response && !self.up.is_empty(),
+            _ => false,
+        };
+        waits && self.answering == Answering::Head
+    }
+
+    /// What was stashed of a restored leg's input, as soon as it may be read.
+    pub(crate) fn take_stashed(&mut self, io: &mut Io<'_>) {
+        let unsent = !self.up.is_empty() || !io.effects.up.is_empty() || self.lacks_request();
+        let Some(leg) = self.leg.as_mut().filter(|leg| leg.is_open()) else { return };
+        let waits = leg.restored && leg.binding != Binding::Shared && (leg.awaits_head || unsent);
+        if waits || leg.stashed.is_empty() {
+            return;
+        }
+        let stashed = std::mem::take(&mut leg.stashed);
+        match leg.is_tls() {
+            true => self.take_leg_stash(io, stashed),
+            false => self.take_stash(io, &stashed),
+        }
     }
 
     /// The worker has the socket of the idle bound leg for the request: its records go along.

@@ -443,12 +443,18 @@ impl Connection {
     pub fn begin_server_read(&mut self, scratch: &mut crate::Scratch) -> ReadPlan {
         let layout = self.layout();
         let slow = self.must_copy_down() || self.unframes();
+        let unsent = self.lacks_request();
         let Some(leg) = &mut self.leg else { return ReadPlan::Nothing };
         let full = self.remote.as_ref().is_some_and(|remote| remote.log.is_full());
         let over = self.answering == Answering::Ended || leg.ended;
         // Behind the end inside TLS a FIN comes, which is to be acknowledged.
         let fin_waits = self.remote.is_some() && self.answering == Answering::Ended && leg.is_tls();
-        if full || !self.down.is_empty() || self.closing || (over && !fin_waits) || leg.waits_for_head() {
+        if full
+            || !self.down.is_empty()
+            || self.closing
+            || (over && !fin_waits)
+            || leg.waits_for_request(unsent)
+        {
             return ReadPlan::Nothing;
         }
         if leg.is_tls() && !leg.is_resting() {

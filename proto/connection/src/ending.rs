@@ -425,6 +425,7 @@ impl Connection {
             (c.plain.len(), c.raw.len(), c.request, c.response, c.receiving, c.closing, c.may_ask())
         };
         self.end_unsettled_bound(io);
+        self.take_stashed(io);
         for _ in 0..ROUNDS_MAX {
             let before = place(self);
             self.checkpoint_server();

@@ -241,10 +241,11 @@ impl ServerLeg {
         self.reuse && !self.connects && !self.restored
     }
 
-    /// A bound leg of before a take-over is read when its request is here again: a leg that idles is one whose
-    /// request is whole.
-    pub(crate) fn waits_for_head(&self) -> bool {
-        self.restored && self.awaits_head && self.binding != Binding::Shared
+    /// A restored bound leg is read when its server has the whole request of this node: only then the leg can idle.
+    /// `unsent`: see [`Connection::lacks_request`].
+    pub(crate) fn waits_for_request(&self, unsent: bool) -> bool {
+        let waits = self.awaits_head || unsent || !self.stashed.is_empty();
+        self.restored && self.binding != Binding::Shared && waits
     }
 
     /// Nothing of its server is left to read, and its records take another message.
@@ -375,13 +376,9 @@ impl Connection {
                 }
             }
         }
-        let stashed = self.leg.as_mut().map(|leg| std::mem::take(&mut leg.stashed)).unwrap_or_default();
         let timer = self.natural_timer();
         self.arm(timer, io.now);
-        match tls {
-            true => self.take_leg_stash(io, stashed),
-            false => self.take_stash(io, &stashed),
-        }
+        self.take_stashed(io);
         if self.answering == Answering::Tunnel
             && self.leg.as_ref().is_some_and(|leg| leg.ends_at == Some(leg.in_pos))
         {

@@ -298,6 +298,8 @@ impl Connection {
         if begun {
             leg.in_pos = state.server.input;
             leg.answered = true;
+            // The head is not read again: a server that closes a bound leg says so by its end as well.
+            leg.keep_alive = route.flags.bound;
         }
         if !leg.awaits_head && state.client.leg == route.leg {
             leg.out_pos = state.client.output;

@@ -213,9 +213,9 @@ impl Worker {
     /// The idle bound leg carries the next request, or the connection hears that it does not.
     fn dial_bound(&mut self, now: Time, kernel: &mut Kernel, key: ConnectionId, (leg, server): (u32, u32)) {
         let Some(client) = self.clients.get_mut(&key) else { return };
-        let quiet =
-            |flow| kernel.socket(flow).is_some_and(|socket| !socket.has_input() && !socket.is_ended());
-        let Some(upstream) = client.upstream.as_mut().filter(|upstream| quiet(upstream.leg.flow)) else {
+        let socket = client.upstream.as_ref().and_then(|upstream| kernel.socket(upstream.leg.flow));
+        let quiet = socket.is_some_and(|socket| !socket.has_input() && !socket.is_ended());
+        let Some(upstream) = client.upstream.as_mut().filter(|_| quiet) else {
             return self.call(now, kernel, key, |connection, io| connection.handle_bound_lost(io));
         };
         if client.connection.is_unsettled(upstream.number) {

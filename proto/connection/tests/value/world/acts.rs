@@ -323,8 +323,9 @@ impl World<'_> {
             leg.open = true;
             leg.held = true;
             let server = leg.server;
+            let idles = self.conn.bound_leg() == Some(id);
             self.call(|conn, io| conn.handle_leg_open(io, id, server, None));
-            if self.conn.bound_leg() == Some(id) {
+            if idles {
                 self.retained = Some(id);
                 let leg = self.legs.get_mut(&id).unwrap();
                 (leg.held, leg.released, leg.retained) = (false, true, true);
