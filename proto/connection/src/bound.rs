@@ -129,10 +129,12 @@ impl Connection {
 
     /// What was stashed of a restored leg's input, as soon as it may be read.
     pub(crate) fn take_stashed(&mut self, io: &mut Io<'_>) {
+        if self.leg.as_ref().is_none_or(|leg| leg.stashed.is_empty() || !leg.is_open()) {
+            return;
+        }
         let unsent = !self.up.is_empty() || !io.effects.up.is_empty() || self.lacks_request();
-        let Some(leg) = self.leg.as_mut().filter(|leg| leg.is_open()) else { return };
-        let waits = leg.restored && leg.binding != Binding::Shared && (leg.awaits_head || unsent);
-        if waits || leg.stashed.is_empty() {
+        let Some(leg) = &mut self.leg else { return };
+        if leg.restored && leg.binding != Binding::Shared && (leg.awaits_head || unsent) {
             return;
         }
         let stashed = std::mem::take(&mut leg.stashed);
