@@ -50,7 +50,7 @@ struct Client {
 
 impl Client {
     fn new(world: &World, wire: Carrier, server: Server) -> Client {
-        let (tokens, asked) = channel();
+        let (tokens, asked) = channel::<&'static str>();
         let (said, users) = channel();
         let roots = Arc::new(traffic::roots(world));
         let to = SocketAddr::new(world.family.address(), wire.port(server));
@@ -92,7 +92,7 @@ fn an_identity_survives_its_node_and_is_its_clients_alone() {
         assert_eq!(alice.ask(""), "nobody");
         assert_eq!(alice.ask("one"), "nobody");
         lose_carrier(&mut nodes);
-        assert_eq!(alice.ask("three"), "alice", "the handshake goes on where it began");
+        assert_eq!(alice.ask("three"), "alice", "the handshake continues on its server connection");
         let bob = Client::new(&world, wire, server);
         assert_eq!((bob.ask(""), alice.ask("")), ("nobody".to_owned(), "alice".to_owned()));
         drop(bob);
