@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evergate_base::seed::with_current;
+use evergate_tls::is_host_name;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{NamedGroup, SignatureScheme};
@@ -110,9 +111,10 @@ fn rank(key: &CertifiedKey) -> u8 {
 
 impl ResolvesServerCert for SniResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        // The client's own name, never the alias that `rustls` sees; what is no host name counts as none.
         let own = with_current(|seed| seed.alias.as_ref().map(|alias| alias.real.clone())).flatten();
-        let own = own.and_then(|name| String::from_utf8(name).ok());
-        let name = own.as_deref().or(hello.server_name());
+        let known = own.as_ref().map(|name| std::str::from_utf8(name).ok().filter(|_| is_host_name(name)));
+        let name = known.unwrap_or(hello.server_name());
         self.choose(name, hello.signature_schemes(), self.groups(&hello))
     }
 }

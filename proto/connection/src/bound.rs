@@ -162,6 +162,7 @@ impl Connection {
             if !remote.closed {
                 remote.log.push(Entry::Bound(None));
             }
+            records = None; // no close_notify: the backups could still seal a request under its nonce
         }
         io.effects.push(Effect::Release { leg, clean: true, spent: true, records, over: false });
     }

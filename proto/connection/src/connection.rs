@@ -404,7 +404,7 @@ impl Connection {
         if self.closing {
             return true;
         }
-        let full = self.remote.as_ref().is_some_and(|remote| remote.log.is_full());
+        let full = self.remote.as_ref().map_or(self.down.is_crowded(), |remote| remote.log.is_full());
         // What is held goes on first.
         let holds = self.has_news() && !(self.raw.is_empty() && self.plain.is_empty());
         !full && !holds && self.up.is_empty() && self.takes_input()
@@ -445,7 +445,7 @@ impl Connection {
         let slow = self.must_copy_down() || self.unframes();
         let unsent = self.lacks_request();
         let Some(leg) = &mut self.leg else { return ReadPlan::Nothing };
-        let full = self.remote.as_ref().is_some_and(|remote| remote.log.is_full());
+        let full = self.remote.as_ref().map_or(self.up.is_crowded(), |remote| remote.log.is_full());
         let over = self.answering == Answering::Ended || leg.ended;
         // Behind the end inside TLS a FIN comes, which is to be acknowledged.
         let fin_waits = self.remote.is_some() && self.answering == Answering::Ended && leg.is_tls();

@@ -59,7 +59,7 @@ impl Connection {
         };
         let whole = if alone { unread.is_some() || self.request > self.response } else { flags.bodiless };
         let bound_to_end = flags.close || !whole;
-        let ends = bound_to_end || self.last_response || self.is_last(io);
+        let ends = bound_to_end || self.last_response || self.is_last(io, leg.binding);
         let after = match (if alone { ends } else { bound_to_end }, flags.http10) {
             (true, _) => After::Close,
             (false, true) => After::StayHttp10,
@@ -429,6 +429,7 @@ impl Connection {
         for _ in 0..ROUNDS_MAX {
             let before = place(self);
             self.checkpoint_server();
+            self.end_unsettled_bound(io);
             self.release_acknowledgements(io);
             self.settle(io);
             if before == place(self) {

@@ -1,7 +1,8 @@
 //! Bytes that could not leave yet: the socket was full, or a backup had not acknowledged what they depend on.
 //!
 //! Bound: a leg whose outlet holds bytes takes no further input, so an outlet holds at most one batch (about 270 KB)
-//! and small control records.
+//! and small control records. Those answer the outlet's peer: without backups nothing is read from a peer that leaves
+//! more than [`CHUNKS_MAX`] chunks unread.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,6 +12,9 @@ const REUSED_MIN: usize = 65_536;
 
 /// A buffer of which no more than this part still waits is given back.
 const WASTED_SHARE: usize = 8;
+
+/// Chunks that wait before their peer is read no further: a batch, and control records of as many calls.
+const CHUNKS_MAX: usize = 64;
 
 /// A queue of bytes in front of one leg's socket.
 #[derive(Debug, Default)]
@@ -52,6 +56,11 @@ impl Outlet {
     /// Bytes that wait.
     pub fn len(&self) -> usize {
         self.bytes
+    }
+
+    /// Whether the peer has left so much unread that nothing more is read from it.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.chunks.len() > CHUNKS_MAX
     }
 
     /// Bytes of memory in which they do.

@@ -200,6 +200,7 @@ impl Connection {
             ClientTls::Plain => Tls::Plain,
             ClientTls::Hello(fresh) => Tls::Hello { secret: *fresh.0, accepted_unix_s: fresh.1 },
             ClientTls::Shaking(_) => return Err("handshake"),
+            ClientTls::Open(records) if !records.is_between_messages() => return Err("message"),
             ClientTls::Open(records) => Tls::Open(exported(records)),
         };
         let leg = self.leg.as_ref().map(|leg| self.export_leg(leg, newest, older)).transpose()?;
@@ -266,6 +267,9 @@ impl Connection {
         let waits = leg.is_resting() && leg.is_queued() && !leg.decided;
         if !(leg.is_open() || waits) || !leg.stashed.is_empty() || leg.awaits_head || leg.restored {
             return Err("connecting");
+        }
+        if leg.records.as_ref().is_some_and(|records| !records.is_between_messages()) {
+            return Err("message");
         }
         let mut route = leg.route.clone();
         (route.rules, route.shape) = (self.snapshot.marks(&leg.rules), self.listener().shape());

@@ -254,9 +254,10 @@ impl Remote {
     /// The next request begins: legs that may carry it are given back now.
     pub(crate) fn part_early(&mut self, effects: &mut Effects) {
         self.perform_released(effects); // what is known by now is no exception
-        for Parting { leg, idles, .. } in self.partings.drain(..) {
+        for Parting { leg, idles, spent, records, .. } in self.partings.drain(..) {
             effects.push(match idles {
-                Idles::No => Effect::Release { leg, clean: true, spent: false, records: None, over: false },
+                // Spent: it was bound when the request could begin, and this request goes elsewhere.
+                Idles::No => Effect::Release { leg, clean: true, spent, records, over: false },
                 _ => Effect::Retain { leg },
             });
         }
@@ -401,10 +402,12 @@ impl Remote {
     pub(crate) fn unbind(&mut self, leg: u32, records: &mut Option<Box<Records>>) -> bool {
         let found = self.partings.iter_mut().find(|parting| parting.leg == leg);
         let Some(parting) = found.filter(|parting| !matches!(parting.idles, Idles::No)) else { return false };
-        if let Idles::Said { .. } = std::mem::replace(&mut parting.idles, Idles::No) {
-            self.log.push(Entry::Bound(None));
+        parting.spent = true;
+        match std::mem::replace(&mut parting.idles, Idles::No) {
+            // The backups could seal a request under the nonce of close_notify until they know this entry.
+            Idles::Said { .. } => _ = self.log.push(Entry::Bound(None)),
+            _ => parting.records = records.take(),
         }
-        (parting.spent, parting.records) = (true, records.take());
         true
     }
 
@@ -572,6 +575,35 @@ mod tests {
         assert!(performed(&mut remote).is_empty());
         remote.log.handle_acknowledged(2);
         assert!(matches!(performed(&mut remote)[..], [Effect::Release { leg: 1, .. }]));
+    }
+
+    /// The next request goes to another pool before the backups know that the response has arrived.
+    #[test]
+    fn bound_leg_released_early_serves_no_other_client() {
+        let mut remote = Remote { server_acked: (1, 0), ..Remote::default() };
+        let mut parting = Parting {
+            leg: 1,
+            clean: true,
+            spent: false,
+            records: None,
+            sent: 0,
+            input: 0,
+            uplink: Uplink::default(),
+            plain: 10,
+            after: None,
+            idles: Idles::Said { tls: false },
+        };
+        parting.after = Some(remote.log.push(Entry::Server(ServerCheckpoint::default())));
+        remote.partings.push(parting);
+        assert!(remote.is_between_messages());
+        assert!(remote.unbind(1, &mut None));
+        let mut effects = Effects::default();
+        remote.part_early(&mut effects);
+        let released = std::mem::take(&mut effects.list);
+        assert!(
+            matches!(released[..], [Effect::Release { leg: 1, clean: true, spent: true, .. }]),
+            "{released:?}"
+        );
     }
 
     #[test]

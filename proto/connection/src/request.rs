@@ -345,7 +345,7 @@ impl Connection {
         let flags = RouteFlags {
             head: head.method == "HEAD",
             http10: head.version == Version::H10,
-            close: !head.keep_alive || self.is_spent() || self.is_last(io),
+            close: !head.keep_alive || self.is_spent() || self.is_last(io, binding),
             set_cookie,
             continued: std::mem::take(&mut self.continued),
             bodiless: head.body().is_done(),
@@ -585,10 +585,12 @@ impl Connection {
 
     /// Whether this request is answered and none after it: the node drains, a limit on connections is nearly reached, or
     /// the newest configuration no longer has the listener.
-    pub(crate) fn is_last(&self, io: &Io<'_>) -> bool {
+    pub(crate) fn is_last(&self, io: &Io<'_>, binding: Binding) -> bool {
         let newest = io.node.snapshot();
         let is_newest = newest.generation == self.snapshot.generation;
-        io.node.is_draining() || io.node.is_crowded() || (!is_newest && self.listener_of(newest).is_none())
+        // A crowd must not end an authentication of the connection: each new attempt would meet the crowd again.
+        let is_crowded = io.node.is_crowded() && binding == Binding::Shared;
+        io.node.is_draining() || is_crowded || (!is_newest && self.listener_of(newest).is_none())
     }
 
     /// Whether the connection has had as many requests, or its key almost as many records, as it may.
@@ -640,7 +642,8 @@ impl Connection {
         extra: &[(&str, &str)],
     ) -> usize {
         let body = head.body();
-        let ends = !head.keep_alive || self.is_spent() || self.is_last(io) || self.last_response;
+        let is_last = self.is_last(io, Binding::Shared);
+        let ends = !head.keep_alive || self.is_spent() || is_last || self.last_response;
         let whole = body.is_done() || self.remote.is_none() && self.is_whole_in(body, rest);
         let close = ends || !whole;
         let mut bytes = Vec::new();

@@ -28,6 +28,8 @@ const EARLY_RECORD_MIN: usize = 64;
 const HEADER: usize = 5;
 const TAG: usize = 16;
 const EXPLICIT_NONCE: usize = 8;
+/// Protected bytes that are kept to name an alert: a chain of certificates of several kilobytes, and a signature.
+const PROTECTED_MAX: usize = 96 << 10;
 /// Longest handshake message that `rustls` accepts.
 const MESSAGE_MAX: usize = 0xffff;
 const CHANGE_CIPHER_SPEC: u8 = 20;
@@ -112,7 +114,9 @@ impl ClientFlight {
             }
             _ => {}
         }
-        self.protected.extend_from_slice(record);
+        if self.protected.len() + record.len() <= PROTECTED_MAX {
+            self.protected.extend_from_slice(record);
+        } // else the alert is that of `rustls`
         Verdict::Show
     }
 
@@ -173,15 +177,19 @@ impl Screen<UnbufferedServerConnection> for ClientFlight {
     }
 }
 
-/// The second hello under the same alias as the first, where it needs one and is whole.
+/// The second hello under the same alias as the first. `rustls` compares the shown names only, so a real name that
+/// differs is refused here; so is a second hello in several records under a name that needs an alias.
 fn second_hello(record: &[u8]) -> Verdict {
     let mut shown = record.to_vec();
-    match show_alias(&mut shown) {
-        Some(alias) => {
-            with_current(|seed| seed.alias = Some(alias));
+    let second = show_alias(&mut shown);
+    let first = with_current(|seed| seed.alias.take()).flatten();
+    match (first, second) {
+        (None, None) => Verdict::Show,
+        (Some(first), Some(second)) if first.real.eq_ignore_ascii_case(&second.real) => {
+            with_current(|seed| seed.alias = Some(second));
             Verdict::ShowAs(shown)
         }
-        None => Verdict::Show,
+        _ => Verdict::Refuse(HandshakeError::NameChanged),
     }
 }
 
@@ -308,7 +316,8 @@ impl Messages {
     }
 
     fn check(&mut self) -> Option<u8> {
-        while let &[kind, a, b, c, ..] = self.pending.as_slice() {
+        let mut read = 0;
+        while let Some(&[kind, a, b, c, ..]) = self.pending.get(read..) {
             let len = u32::from_be_bytes([0, a, b, c]) as usize;
             if !FLIGHT.contains(&kind) {
                 return Some(alert::UNEXPECTED_MESSAGE);
@@ -316,14 +325,15 @@ impl Messages {
             if len > MESSAGE_MAX || (kind == FINISHED && len != self.finished) {
                 return Some(alert::DECODE_ERROR);
             }
-            if self.pending.len() < 4 + len {
-                return None;
+            if self.pending.len() - read < 4 + len {
+                break;
             }
-            self.pending.drain(..4 + len);
-            if kind == FINISHED && !self.pending.is_empty() {
+            read += 4 + len;
+            if kind == FINISHED && read < self.pending.len() {
                 return Some(alert::UNEXPECTED_MESSAGE); // section 5.1: the keys change behind it
             }
         }
+        self.pending.drain(..read);
         None
     }
 }
@@ -358,5 +368,55 @@ fn named_alert(error: &HandshakeError, tls13: bool, sent: Option<u8>) -> Option<
             Some(alert::UNEXPECTED_MESSAGE)
         }
         _ => Some(alert::INTERNAL_ERROR),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evergate_base::seed::{Seed, scoped};
+
+    /// A ClientHello with this name in one record.
+    fn hello(name: &str) -> Vec<u8> {
+        let len = name.len() as u8;
+        let names = [&[0, 0, 0, len + 5, 0, len + 3, 0, 0, len], name.as_bytes()].concat();
+        let head = [&[3, 3][..], &[9; 32], &[0, 0, 2, 0x13, 1, 1, 0, 0, names.len() as u8]].concat();
+        let body = [&head[..], &names].concat();
+        let message = [&[1, 0, 0, body.len() as u8], &body[..]].concat();
+        [&[22, 3, 1, 0, message.len() as u8], &message[..]].concat()
+    }
+
+    /// All of these names but the last are shown to `rustls` as `_a.test`.
+    #[test]
+    fn second_hello_with_another_name_is_refused() {
+        for (first, second, passes) in [
+            ("-a.test", "-a.test", true),
+            ("-a.test", "-A.test", true),
+            ("-a.test", "+a.test", false),
+            ("-a.test", "_a.test", false),
+            ("_a.test", "-a.test", false),
+            ("_a.test", "_a.test", true),
+            ("a.test", "b.test", true), // `rustls` compares these
+        ] {
+            let mut seed = Some(Seed::new([1; 32], 0));
+            scoped(&mut seed, || {
+                let mut raw = hello(first);
+                let alias = show_alias(&mut raw);
+                with_current(|seed| seed.alias = alias);
+                let refused =
+                    matches!(second_hello(&hello(second)), Verdict::Refuse(HandshakeError::NameChanged));
+                assert_eq!(refused, !passes, "{first} {second}");
+            });
+        }
+    }
+
+    #[test]
+    fn many_messages_in_one_record_are_read_once() {
+        let mut messages = Messages { finished: 32, pending: Vec::new() };
+        assert_eq!(messages.take(HANDSHAKE, &[11, 0, 0, 0].repeat(4_000)), None);
+        assert!(messages.pending.is_empty());
+        assert_eq!(messages.take(HANDSHAKE, &[11, 0, 0, 2, 7]), None);
+        assert_eq!(messages.pending, [11, 0, 0, 2, 7], "an incomplete message stays");
+        assert_eq!(messages.take(HANDSHAKE, &[7, 20, 0, 0, 1]), Some(alert::DECODE_ERROR));
     }
 }

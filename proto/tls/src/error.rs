@@ -66,6 +66,9 @@ pub enum HandshakeError {
     /// The ClientHello offers TLS 1.3 without what that requires.
     #[error("handshake refused: the client offers TLS 1.3 without the extension {0}")]
     MissingExtension(&'static str),
+    /// The second ClientHello names another host than the first (RFC 8446 section 4.1.2).
+    #[error("handshake refused: the client's second hello has another server name")]
+    NameChanged,
     /// None of our certificates can be used with what the peer offers.
     #[error("handshake refused: no cipher suite or signature algorithm in common for any certificate")]
     NothingInCommon,
@@ -122,6 +125,7 @@ impl HandshakeError {
             // RFC 8446 section 5.2: a record that cannot be deprotected.
             HandshakeError::EarlyData { .. } => Some(alert::BAD_RECORD_MAC),
             HandshakeError::MissingExtension(_) => Some(alert::MISSING_EXTENSION),
+            HandshakeError::NameChanged => Some(alert::ILLEGAL_PARAMETER),
             HandshakeError::NothingInCommon => Some(alert::HANDSHAKE_FAILURE),
             HandshakeError::Record(error) => error.alert(),
             HandshakeError::Config(_) | HandshakeError::Internal(_) => Some(alert::INTERNAL_ERROR),

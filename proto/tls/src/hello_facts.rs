@@ -107,8 +107,9 @@ pub(crate) fn message_of(raw: &[u8]) -> Option<Vec<u8>> {
 
 /// Where the first host name of a ClientHello message lies in it.
 pub(crate) fn name_range(message: &[u8]) -> Option<Range<usize>> {
-    let mut body = Reader(message);
-    body.take(4 + 2 + 32)?; // message header, version, random
+    let (_, declared) = message.split_at_checked(1)?;
+    let mut body = Reader(Reader(declared).vector(3)?); // behind the type: the message that its length declares
+    body.take(2 + 32)?; // version, random
     body.vector(1)?; // session id
     body.vector(2)?; // cipher suites
     body.vector(1)?; // compression methods
@@ -167,6 +168,12 @@ fn read_body(mut body: Reader<'_>) -> Option<HelloFacts> {
     Some(facts)
 }
 
+/// Whether a host name of the DNS may be this, in 1 to 253 bytes without the root's dot.
+pub fn is_host_name(name: &[u8]) -> bool {
+    let plausible = |&byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=253).contains(&name.len()) && name.iter().all(plausible)
+}
+
 /// RFC 6066 section 3: the one entry of type host_name.
 fn read_sni(mut extension: Reader<'_>) -> Option<String> {
     let mut names = Reader(extension.vector(2)?);
@@ -174,8 +181,7 @@ fn read_sni(mut extension: Reader<'_>) -> Option<String> {
         let kind = names.take(1)?;
         let name = names.vector(2)?;
         let name = name.strip_suffix(b".").unwrap_or(name); // the root's dot, as in `host`
-        let plausible = |&byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        if kind == [0] && (1..=253).contains(&name.len()) && name.iter().all(plausible) {
+        if kind == [0] && is_host_name(name) {
             return String::from_utf8(name.to_ascii_lowercase()).ok();
         }
     }

@@ -34,7 +34,7 @@ pub use error_text::error_text;
 pub use extract::{Finished, NamedSession, SessionFacts, suite_name};
 pub use handshake::{Handshake, HandshakeParams, Progress, flight_digest, hello_error};
 pub use hello::{HelloStatus, hello_status};
-pub use hello_facts::{HelloFacts, read_hello};
+pub use hello_facts::{HelloFacts, is_host_name, read_hello};
 pub use keys::{Position, Role, Suite, Version};
 pub use records::{ContentType, Layout, Opened, PAYLOAD_MAX, Records, record_len};
 pub use session_cache::{SESSION_LIFETIME_S_MAX, SessionCache};

@@ -144,7 +144,15 @@ impl Worker {
                 Ok(None) => return false,
                 Err(_)
                     if evergate_sys::lacks_descriptors()
-                        && self.make_room(None, Otherwise::Waits) == Outcome::Evicted => {}
+                        && self.make_room(None, Otherwise::Waits) == Outcome::Evicted =>
+                {
+                    // With backups an evicted connection has its descriptor until its client acknowledges the end.
+                    self.look_for_room();
+                    if self.shared.room.is_short() {
+                        self.pause(index);
+                        return false;
+                    }
+                }
                 Err(error) => {
                     self.shared.room.tell(self.now, &error);
                     self.pause(index);

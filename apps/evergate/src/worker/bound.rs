@@ -60,6 +60,9 @@ impl Worker {
 
     /// The idle bound leg carries the client's next request, or the connection hears that it does not.
     pub(super) fn dial_bound(&mut self, client_key: Key, leg: u32, (pool, server): (u32, u32)) {
+        if self.clients.get(client_key).is_none_or(|client| client.connection.bound_leg().is_none()) {
+            return; // it was lost when it was retained, and the connection has dialled again
+        }
         if !self.is_bound_fit(client_key, pool, server) {
             return self.lose_bound(client_key);
         }

@@ -223,11 +223,15 @@ impl Worker {
             upstream.note_end(self.now);
         }
         let mut quiet = !upstream.readable || is_quiet(upstream);
-        if clean && let (Some(gated), Some(cluster)) = (&mut upstream.gated, &mut self.cluster) {
+        let ends = upstream.spent;
+        let unsettled = client.connection.is_unsettled(leg);
+        if (clean || (ends && unsettled))
+            && let (Some(gated), Some(cluster)) = (&mut upstream.gated, &mut self.cluster)
+        {
             let whole = cluster.rest_pooled(key, gated, self.now);
-            if client.connection.is_unsettled(leg) {
+            if unsettled {
                 let received = gated.received();
-                upstream.unsettled = Some(Unsettled { client: client_key, leg, received, ends: false });
+                upstream.unsettled = Some(Unsettled { client: client_key, leg, received, ends });
                 client.unsettled = Some(key);
             } else {
                 quiet &= whole;

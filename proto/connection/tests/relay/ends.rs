@@ -528,3 +528,27 @@ fn a_client_that_is_still_sending_has_time_to_read_its_answer_but_not_for_ever()
         assert_eq!(rig.closed, Some(false));
     });
 }
+
+/// Small records that answer the client pile up where it reads none of them.
+#[test]
+fn client_that_leaves_answers_unread_is_read_no_further() {
+    let mut rig = plain(|_| {});
+    rig.send(
+        format!("POST /a HTTP/1.1\r\nHost: test.example\r\nContent-Length: 9\r\n\r\n{}", "abc").as_bytes(),
+    );
+    assert!(rig.conn.wants_client());
+    (0..65).for_each(|_| rig.conn.down().push(vec![0; 31], 0));
+    assert!(!rig.conn.wants_client());
+    rig.conn.down().advance(31);
+    assert!(rig.conn.wants_client(), "it reads again");
+}
+
+#[test]
+fn crowded_node_ends_no_authenticated_connection() {
+    let mut rig = plain(|_| {});
+    rig.node.crowded = true;
+    rig.send(format!("{GET}Authorization: NTLM VFlQRTE=\r\n\r\n").as_bytes());
+    rig.serve(1, b"HTTP/1.1 401 X\r\nWWW-Authenticate: NTLM VFlQRTI=\r\nContent-Length: 0\r\n\r\n");
+    assert!(!text(&rig.received()).to_lowercase().contains("connection: close"));
+    assert_eq!(rig.conn.bound_leg(), Some(1));
+}
