@@ -3,37 +3,6 @@
 from report import *
 
 
-def cert():
-    d = tempfile.mkdtemp(prefix="evergate-report-")
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-            "-keyout",
-            d + "/k",
-            "-out",
-            d + "/c",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=s",
-            "-addext",
-            "subjectAltName=IP:127.0.0.1",
-        ],
-        capture_output=True,
-    )
-    ctx = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ctx.load_cert_chain(d + "/c", d + "/k")
-    shutil.rmtree(d)
-    return ctx
-
-
 def run(name, handler, h, tlsb=False, kind="http"):
     ev = {"rst": 0, "n": 0, "fin": 0, "ragged": 0}
 
@@ -73,7 +42,7 @@ def run(name, handler, h, tlsb=False, kind="http"):
         e.stop()
 
 
-cert_ctx = cert()
+cert_ctx = server_context()
 
 
 def req(c):

@@ -94,27 +94,7 @@ def f():
             e.stop()
     # and a server that does so, behind a plain relay
     d = tempfile.mkdtemp(prefix="evergate-report-")
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-            "-keyout",
-            d + "/k",
-            "-out",
-            d + "/c",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=s",
-        ],
-        capture_output=True,
-    )
+    certificate(d)
     q, p = free_port(), free_port()
     sv = subprocess.Popen(
         ["openssl", "s_server", "-accept", "127.0.0.1:%d" % q, "-cert", d + "/c", "-key", d + "/k", "-tls1_3"],

@@ -62,7 +62,7 @@ def f():
     ):
         one(*a)
     for a in (
-        ("P-521, which is not supported", "p521.pem", "p521.key", False),
+        ("P-521", "p521.pem", "p521.key", True),
         ("an encrypted key", "rsa.pem", "enc.key", False),
         ("DER", "der.pem", "rsa.key", False),
         ("an empty file", "empty.pem", "rsa.key", False),

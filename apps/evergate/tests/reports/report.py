@@ -119,6 +119,23 @@ class Eg:
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
+def certificate(folder, *more):
+    """A self-signed certificate and its key in this folder: files c and k."""
+    args = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=s".split()
+    files = ["-keyout", folder + "/k", "-out", folder + "/c"]
+    subprocess.run(["openssl", *args, *files, *more], capture_output=True)
+
+
+def server_context():
+    """What a TLS server on 127.0.0.1 shows: a self-signed certificate for its address."""
+    d = tempfile.mkdtemp(prefix="evergate-report-")
+    certificate(d, "-addext", "subjectAltName=IP:127.0.0.1")
+    ctx = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ctx.load_cert_chain(d + "/c", d + "/k")
+    shutil.rmtree(d)
+    return ctx
+
+
 class Backend:
     """handler(sock, n, self) for each connection; n counts from 0. Or http(req)->bytes for each request."""
 

@@ -5,39 +5,8 @@ sides, however a connection ends?
 from report import *
 
 
-def cert():
-    d = tempfile.mkdtemp(prefix="evergate-report-")
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-            "-keyout",
-            d + "/k",
-            "-out",
-            d + "/c",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=s",
-            "-addext",
-            "subjectAltName=IP:127.0.0.1",
-        ],
-        capture_output=True,
-    )
-    ctx = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ctx.load_cert_chain(d + "/c", d + "/k")
-    shutil.rmtree(d)
-    return ctx
-
-
 def f():
-    ctx = cert()
+    ctx = server_context()
     ev = []
 
     def b(c, n, be):
