@@ -7,9 +7,10 @@
 
 use crate::config::Config;
 use crate::config::model::{ListenAddress, Listener};
+use crate::daemon::keepalive;
 use crate::worker::ListenerSocket;
 use anyhow::{Result, anyhow};
-use evergate_sys::Listening;
+use evergate_sys::{Keepalive, Listening};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -26,7 +27,7 @@ pub(crate) fn bind_all(
     let mut bound: Vec<(String, SocketAddr)> = Vec::new();
     let mut ours = Vec::new();
     for listener in &config.listeners {
-        let at = bind(listener, &mut sockets, &ours)?;
+        let at = bind(listener, &mut sockets, &ours, keepalive(&config.timeouts))?;
         ours.push(at);
         bound.push((listener.name.clone(), at.socket));
     }
@@ -38,11 +39,12 @@ pub(crate) fn bind(
     listener: &Listener,
     sockets: &mut [Vec<ListenerSocket>],
     ours: &[ListenAddress],
+    keepalive: Option<Keepalive>,
 ) -> Result<ListenAddress> {
     let mut at = listener.address;
     for (index, list) in sockets.iter_mut().enumerate() {
         let is_first = index == 0 && !is_ours(at, ours);
-        let (socket, bound) = open(at, is_first, BACKLOG).map_err(|refusal| {
+        let (socket, bound) = open(at, is_first, BACKLOG, keepalive).map_err(|refusal| {
             anyhow!("listener \"{}\" cannot listen on \"{}\": {refusal}", listener.name, listener.address)
         })?;
         at = bound;
@@ -58,9 +60,10 @@ pub(crate) fn open(
     address: ListenAddress,
     is_first: bool,
     backlog: i32,
+    keepalive: Option<Keepalive>,
 ) -> Result<(OwnedFd, ListenAddress), String> {
     let listen = |at: ListenAddress| {
-        let how = Listening { both_families: at.both_families, is_first, backlog };
+        let how = Listening { both_families: at.both_families, is_first, backlog, keepalive };
         let socket = evergate_sys::listen_as(at.socket, how)?;
         let bound = evergate_sys::local_address(socket.as_raw_fd())?;
         Ok((socket, ListenAddress { socket: bound, ..at }))
@@ -157,13 +160,13 @@ mod tests {
 
     #[test]
     fn an_address_in_use_is_no_reason_to_take_ipv4_only() {
-        let Ok((_there, at)) = open(ListenAddress::any(0), true, 8) else { panic!("no port at all") };
+        let Ok((_there, at)) = open(ListenAddress::any(0), true, 8, None) else { panic!("no port at all") };
         if at.socket.is_ipv4() {
             assert!(std::env::var_os("CI").is_none(), "in CI no test is skipped, and this one needs IPv6");
             // Not by `eprintln!`, which the harness keeps for tests that fail.
             return drop(writeln!(io::stderr(), "skipped: this machine has no IPv6"));
         }
-        let refusal = open(ListenAddress::any(at.socket.port()), true, 8).unwrap_err();
+        let refusal = open(ListenAddress::any(at.socket.port()), true, 8, None).unwrap_err();
         assert!(refusal.contains("ss -ltnp") && !refusal.contains("0.0.0.0"), "{refusal}");
     }
 

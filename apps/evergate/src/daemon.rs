@@ -6,7 +6,7 @@ mod reload;
 mod retired;
 mod start;
 
-pub(crate) use start::{becomes, settings};
+pub(crate) use start::{becomes, keepalive, settings};
 
 use crate::assemble::Keepsakes;
 use crate::cluster;

@@ -1,6 +1,7 @@
 //! Non-blocking TCP sockets.
 
 use crate::address::Raw;
+use crate::{Keepalive, set_keepalive};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -75,11 +76,13 @@ pub struct Listening {
     pub is_first: bool,
     /// Connections that may wait to be accepted.
     pub backlog: i32,
+    /// TCP keep-alive, which accepted sockets inherit; set before the first connection can come.
+    pub keepalive: Option<Keepalive>,
 }
 
 /// A listener that shares its port with those of other workers, for the family of its address alone.
 pub fn listen(address: SocketAddr, backlog: i32) -> io::Result<OwnedFd> {
-    listen_as(address, Listening { both_families: false, is_first: false, backlog })
+    listen_as(address, Listening { both_families: false, is_first: false, backlog, keepalive: None })
 }
 
 /// A listener. Accepted sockets inherit TCP_NODELAY.
@@ -95,6 +98,9 @@ pub fn listen_as(address: SocketAddr, how: Listening) -> io::Result<OwnedFd> {
     if address.is_ipv6() {
         // Explicit both ways: what the system does by default is a setting of its own.
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, i32::from(!how.both_families))?;
+    }
+    if how.keepalive.is_some() {
+        set_keepalive(fd, how.keepalive)?;
     }
     let raw = Raw::new(address);
     // SAFETY: pointer and length describe an initialised socket address.

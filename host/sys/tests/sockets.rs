@@ -234,7 +234,7 @@ fn room_for_files_is_there_before_they_are_and_leaves_none_open() {
     assert!(evergate_sys::make_room_for_files(limit + 1).is_err());
 }
 
-const FIRST: Listening = Listening { both_families: false, is_first: true, backlog: 128 };
+const FIRST: Listening = Listening { both_families: false, is_first: true, backlog: 128, keepalive: None };
 const FURTHER: Listening = Listening { is_first: false, ..FIRST };
 
 fn address_of(socket: &OwnedFd) -> SocketAddr {

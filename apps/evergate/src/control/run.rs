@@ -555,7 +555,7 @@ pub(super) fn no_admin(path: &Path, error: &std::io::Error) -> String {
 /// The socket of the metrics. `ours`: where this process listens already.
 pub(super) fn bind_metrics(address: ListenAddress, ours: &[ListenAddress]) -> Result<TcpListener> {
     let is_first = !is_ours(address, ours);
-    match bind::open(address, is_first, METRICS_BACKLOG) {
+    match bind::open(address, is_first, METRICS_BACKLOG, None) {
         Ok((socket, _)) => Ok(TcpListener::from(socket)),
         Err(refusal) => bail!("admin.metrics_listen: cannot serve metrics on \"{address}\": {refusal}"),
     }

@@ -83,7 +83,7 @@ impl Daemon {
             let at = match self.config.listeners.iter().find(renamed) {
                 Some(old) => self.keep_under(&old.name, &listener.name, &mut sockets)?,
                 None => {
-                    let at = bind(listener, &mut sockets, &ours)?;
+                    let at = bind(listener, &mut sockets, &ours, super::keepalive(&config.timeouts))?;
                     ours.push(at);
                     at.socket
                 }

@@ -154,7 +154,7 @@ pub(crate) fn settings(config: &Config, workers: usize) -> Settings {
 }
 
 /// A peer that takes nothing ends by `write_stall`: Linux must not end it before.
-fn keepalive(timeouts: &Timeouts) -> Option<Keepalive> {
+pub(crate) fn keepalive(timeouts: &Timeouts) -> Option<Keepalive> {
     let idle_s = u16::try_from(timeouts.tcp_keepalive.as_secs()).unwrap_or(u16::MAX);
     let mut keepalive = Keepalive { idle_s, timeout_ms: 2000 * u32::from(idle_s) };
     keepalive.outlast(timeouts.write_stall);
