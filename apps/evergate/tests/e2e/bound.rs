@@ -159,7 +159,9 @@ fn a_drained_server_keeps_no_bound_connection() {
 fn request_behind_a_closing_bound_connection_runs_once() {
     const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let node = Node::start(&plain(&[listener.local_addr().unwrap()], "", "retries = 0"));
+    // Idle server connections belong to a worker.
+    let config = plain(&[listener.local_addr().unwrap()], "", "retries = 0") + "[node]\nworkers = 1\n";
+    let node = Node::start(&config);
     let mut pooled: Vec<_> = (0..2)
         .map(|_| {
             let mut client = connect(node.address("in"));
